@@ -1,0 +1,57 @@
+//! Fixed window: counts hits in windows aligned to the Unix epoch, whatever their length.
+//!
+//! Never admits more than the limit in an aligned window. Across the boundary of two windows it can
+//! admit twice the limit within a moment, which is what the sliding algorithms are for.
+
+use super::{Counter, Receipt, USED_MAX, room};
+use crate::{Limit, Time};
+
+/// Hits used in one aligned window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedWindow {
+    /// Number of the window since the Unix epoch.
+    window: u64,
+    /// Hits charged in it.
+    used: u64,
+}
+
+impl Counter for FixedWindow {
+    fn advance(&mut self, limit: &Limit, now: Time) -> Time {
+        let length = limit.window().micros();
+        let window = now.as_micros() / length;
+        if window > self.window {
+            *self = Self { window, used: 0 };
+        }
+        now.max(Time::from_micros(self.window * length))
+    }
+
+    fn available(&self, limit: &Limit, _now: Time) -> i64 {
+        room(u64::from(limit.requests()), self.used)
+    }
+
+    fn take(&mut self, _limit: &Limit, _now: Time, hits: u64) -> Receipt {
+        self.used = (self.used + hits).min(USED_MAX);
+        Receipt { at: self.window, used: 0 }
+    }
+
+    fn give_back(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
+        if receipt.is_none_or(|receipt| receipt.at == self.window) {
+            self.used = self.used.saturating_sub(hits);
+        }
+    }
+
+    fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
+        if self.used + hits <= u64::from(limit.requests()) { 0 } else { self.remaining(limit, now) }
+    }
+
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        if self.used == 0 { 0 } else { self.remaining(limit, now) }
+    }
+}
+
+impl FixedWindow {
+    /// Microseconds until the window ends.
+    fn remaining(&self, limit: &Limit, now: Time) -> u64 {
+        (self.window + 1) * limit.window().micros() - now.as_micros()
+    }
+}

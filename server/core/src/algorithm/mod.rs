@@ -1,0 +1,121 @@
+//! The algorithms: each a state and six small functions on it, one file each.
+//!
+//! A state is advanced to the present before it is asked or changed; nothing but `advance` looks at
+//! how much time has passed. Which takes are charged, and all-or-nothing, is settled elsewhere, once
+//! for all of them ([`crate::settle`]).
+
+mod fixed_window;
+
+use crate::{Algorithm, Limit, Time};
+
+pub use fixed_window::FixedWindow;
+
+/// The most hits that one check can ask: above any limit, and small enough for the arithmetic.
+pub const HITS_MAX: u64 = 1 << 32;
+
+/// The most usage a state records, in whatever it counts: the integers that a double holds exactly.
+/// Only hits charged past a limit ever get there; beyond it they are no longer counted.
+const USED_MAX: u64 = (1 << 53) - 1;
+
+/// What a take leaves behind so that it can be given back without touching anybody else's usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Time or window of the take, in the algorithm's own measure.
+    pub at: u64,
+    /// Usage right after the take, where the algorithm forgets usage gradually.
+    pub used: u64,
+}
+
+/// What every algorithm can do with its state.
+///
+/// `now` in all but `advance` is what `advance` returned.
+trait Counter {
+    /// Drops what has expired. Returns the time that counts for this state: `now`, but never before
+    /// the last time the state has seen.
+    fn advance(&mut self, limit: &Limit, now: Time) -> Time;
+
+    /// Hits that may pass now; negative where more was charged than the limit allows.
+    fn available(&self, limit: &Limit, now: Time) -> i64;
+
+    /// Charges hits, whether or not they are available.
+    fn take(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt;
+
+    /// Reduces usage by `hits`, never below zero: that of the take that left the receipt, as far as it
+    /// still counts, or else whatever counts.
+    fn give_back(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>);
+
+    /// Microseconds until `hits` would be available if nobody else came; 0 if they are. `hits` is at most
+    /// the limit's capacity.
+    fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64;
+
+    /// Microseconds until the state is as if never used.
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64;
+}
+
+/// The state that one counter holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// State of [`Algorithm::FixedWindow`].
+    FixedWindow(FixedWindow),
+}
+
+/// Calls a function of whichever algorithm the state belongs to.
+macro_rules! dispatch {
+    ($state:expr, $counter:ident => $call:expr) => {
+        match $state {
+            State::FixedWindow($counter) => $call,
+        }
+    };
+}
+
+impl State {
+    /// The state of a counter that was never used.
+    #[must_use]
+    pub fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+        }
+    }
+
+    /// Drops what has expired and returns the time that counts for this state: `now`, but never before
+    /// the last time the state has seen.
+    pub fn advance(&mut self, limit: &Limit, now: Time) -> Time {
+        dispatch!(self, counter => counter.advance(limit, now))
+    }
+
+    /// Hits that may pass at `now`; negative where more was charged than the limit allows.
+    #[must_use]
+    pub fn available(&self, limit: &Limit, now: Time) -> i64 {
+        dispatch!(self, counter => counter.available(limit, now))
+    }
+
+    /// Charges hits, whether or not they are available.
+    pub fn take(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
+        dispatch!(self, counter => counter.take(limit, now, hits.min(HITS_MAX)))
+    }
+
+    /// Reduces usage by `hits`, never below zero: that of the take that left the receipt, as far as it
+    /// still counts, or else whatever counts.
+    pub fn give_back(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
+        dispatch!(self, counter => counter.give_back(limit, now, hits.min(HITS_MAX), receipt));
+    }
+
+    /// Microseconds until `hits` would be available if nobody else came; `None` if they never will be.
+    #[must_use]
+    pub fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> Option<u64> {
+        (hits <= u64::from(limit.capacity()))
+            .then(|| dispatch!(self, counter => counter.retry_after(limit, now, hits)))
+    }
+
+    /// Microseconds until the state is as if never used.
+    #[must_use]
+    pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.reset_after(limit, now))
+    }
+}
+
+/// `limit - used` for amounts below 2^53.
+#[expect(clippy::cast_possible_wrap, reason = "both are below 2^53")]
+const fn room(limit: u64, used: u64) -> i64 {
+    limit as i64 - used as i64
+}

@@ -1,0 +1,138 @@
+//! The port to whatever keeps the counters.
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::{CounterKey, Limit, algorithm::Receipt};
+
+/// Keeps counters and settles batches of checks against them.
+///
+/// A store owns its clock and answers in spans of time, so that replicas with skewed clocks agree.
+pub trait Store: Send + Sync + 'static {
+    /// Settles each group of the batch, all or nothing, and answers every check in order.
+    fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
+}
+
+impl<S: Store> Store for Arc<S> {
+    fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send {
+        S::decide(self, batch)
+    }
+}
+
+/// The questions of one call to a store. By value, because a store may merge batches and outlive the
+/// request that asked.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Each group is one request's checks and is settled all or nothing, whatever the others do.
+    pub groups: SmallVec<[Group; 1]>,
+}
+
+impl Batch {
+    /// A batch that asks for one request.
+    #[must_use]
+    pub fn of(group: Group) -> Self {
+        Self { groups: SmallVec::from_iter([group]) }
+    }
+
+    /// Whether there is nothing to ask.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.iter().all(Vec::is_empty)
+    }
+}
+
+/// The checks of one request, in the order of its descriptors.
+pub type Group = Vec<Check>;
+
+/// One question: may these hits pass this counter?
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Which counter.
+    pub key: CounterKey,
+    /// What it is held against.
+    pub limit: Limit,
+    /// How it consumes.
+    pub take: Take,
+    /// Position of the descriptor that asks. The checks of one descriptor stand side by side, and are
+    /// charged all or none.
+    pub descriptor: usize,
+    /// What a refusal does to the request.
+    pub veto: Veto,
+}
+
+/// How a check consumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// These hits or nothing; a refusal is free. Zero hits is a peek.
+    Exactly(u64),
+    /// As many of these hits as there is room for.
+    UpTo(u64),
+    /// These hits, whatever the answer; usage may pass the limit. Allowed if `needs` hits would have
+    /// fitted before: one for a debit of costs that are known afterwards, `hits` where refused hits count.
+    Always {
+        /// What is charged.
+        hits: u64,
+        /// What must have been available for the answer to be yes.
+        needs: u64,
+    },
+    /// Gives hits back. Always allowed.
+    GiveBack {
+        /// What is given back.
+        hits: u64,
+        /// The take that is undone; without one, whatever usage there is.
+        receipt: Option<Receipt>,
+    },
+}
+
+/// What a check that is over does to its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Veto {
+    /// Nothing: the rule only simulates.
+    None,
+    /// Refuses the request.
+    Alone,
+    /// Refuses the request if every quota descriptor of it is over.
+    Quota,
+}
+
+/// The answers to a batch: one for each check, in order.
+pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
+
+/// The answer to one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the hits may pass this counter.
+    pub allowed: bool,
+    /// Hits that were charged. Zero where the request was refused by another check.
+    pub granted: u64,
+    /// Hits still available, after this check.
+    pub remaining: u64,
+    /// Time until the counter is as if never used.
+    pub reset_after: Duration,
+    /// The earliest time at which these hits would pass if nobody else came: zero if allowed, `None` if
+    /// they never will.
+    pub retry_after: Option<Duration>,
+    /// Undoes the take, where hits were charged.
+    pub receipt: Option<Receipt>,
+    /// Who decided.
+    pub source: Source,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The store, from the counter's state.
+    Store,
+    /// The failure policy, because the store could not.
+    Policy,
+}
+
+/// Why a store could not answer a check.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum StoreError {
+    /// There is no room for one more counter.
+    #[error("no room for another counter")]
+    Full,
+}

@@ -1,0 +1,42 @@
+//! Points in time, as the stores measure them.
+
+use std::time::Duration;
+
+/// The longest span of time any answer speaks of, in microseconds (about 285 years): the largest
+/// integer that a double holds exactly together with all smaller ones.
+pub(crate) const SPAN_MAX: u64 = (1 << 53) - 1;
+
+/// Microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The point that lies `micros` microseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The point that lies `span` later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        self.after_micros(micros(span))
+    }
+
+    /// The point that lies `micros` microseconds later.
+    #[must_use]
+    pub const fn after_micros(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+}
+
+/// Whole microseconds of a span, at most [`SPAN_MAX`].
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).map_or(SPAN_MAX, |micros| micros.min(SPAN_MAX))
+}

@@ -1,0 +1,137 @@
+//! Counter keys: readable, bounded, and never one key for two counters.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use sluicegate_core::{
+    Algorithm, Limit, Window,
+    key::{Identity, KEY_MAX},
+    request::Entry,
+};
+
+fn key(domain: &str, tenant: Option<&str>, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+    named(&What {
+        domain: domain.to_owned(),
+        entries: entries
+            .iter()
+            .map(|(key, value)| Part { key: key.to_vec(), value: value.to_vec(), shared: false })
+            .collect(),
+        seconds: 60,
+        tenant: tenant.map(|tenant| tenant.as_bytes().to_vec()),
+    })
+}
+
+/// What a counter is named by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct What {
+    domain: String,
+    entries: Vec<Part>,
+    seconds: u64,
+    tenant: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// The value is a pattern that stands in for the request's value.
+    shared: bool,
+}
+
+fn named(what: &What) -> Vec<u8> {
+    let entries: Vec<_> =
+        what.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
+    let shared: Vec<_> =
+        what.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
+    let identity = Identity::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
+    let window = Window::from_seconds(what.seconds).unwrap();
+    let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).unwrap();
+    identity.counter(&limit).as_bytes().to_vec()
+}
+
+/// What Redis Cluster hashes: between the first `{` and the first `}` after it, if that is not empty.
+fn hash_tag(key: &[u8]) -> &[u8] {
+    let open = key.iter().position(|&byte| byte == b'{').unwrap();
+    let length = key[open + 1..].iter().position(|&byte| byte == b'}').unwrap();
+    assert_ne!(length, 0, "an empty hash tag is none");
+    &key[open + 1..open + 1 + length]
+}
+
+#[test]
+fn keys_read_as_documented() {
+    let tagged = key("public_api", Some("tenant"), &[(b"tenant", b"acme"), (b"user", b"bob")]);
+    assert_eq!(tagged, b"s1:fw:60:{acme}:public_api:tenant:user=bob");
+    let whole = key("public_api", None, &[(b"ip", b"10.1.2.3")]);
+    assert_eq!(whole, b"s1:fw:60:{public_api:ip=10.1.2.3}");
+    let hostile = key("d", Some("t"), &[(b"t", b"{a}:b=c%*\n\xff")]);
+    assert_eq!(hostile, b"s1:fw:60:{%7ba%7d%3ab%3dc%25%2a%0a%ff}:d:t");
+}
+
+#[test]
+fn a_chain_of_one_tenant_has_one_hash_tag() {
+    let chain: [&[(&[u8], &[u8])]; 3] = [
+        &[(b"tenant", b"acme")],
+        &[(b"tenant", b"acme"), (b"user", b"bob")],
+        &[(b"tenant", b"acme"), (b"user", b"bob"), (b"route", b"/a")],
+    ];
+    for entries in chain {
+        assert_eq!(hash_tag(&key("d", Some("tenant"), entries)), b"acme");
+    }
+}
+
+#[test]
+fn long_values_become_digests_that_keep_the_tenant() {
+    let long = vec![b'x'; 64 * 1024];
+    let user = key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"user", &long)]);
+    assert!(user.starts_with(b"s1:fw:60:{acme}:%#"), "{user:?}");
+    let tenant = key("d", Some("tenant"), &[(b"tenant", &long), (b"user", b"bob")]);
+    assert!(tenant.starts_with(b"s1:fw:60:{%#"), "{tenant:?}");
+    assert!(tenant.ends_with(b"}:d:tenant:user=bob"), "{tenant:?}");
+}
+
+/// Few bytes, most of them with a meaning in keys, so that ambiguity would show.
+fn text(lengths: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
+    vec(select(b"ab{}:=%*#\n\0\xff".as_slice()), lengths)
+}
+
+fn what() -> impl Strategy<Value = What> {
+    let value = prop_oneof![8 => text(0..3), 1 => text(250..270), 1 => text(600..602)];
+    let part = (text(1..3), value, prop::bool::weighted(0.2))
+        .prop_map(|(key, value, shared)| Part { key, value, shared });
+    let domain = select(["a", "b", "a:b", "{a}", "a}"].as_slice());
+    (domain, vec(part, 0..4), select([1_u64, 60].as_slice())).prop_map(
+        |(domain, entries, seconds)| {
+            // A domain has one tenant entry.
+            let tenant = (domain.len() > 1).then(|| b"a".to_vec());
+            What { domain: domain.to_owned(), entries, seconds, tenant }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn different_counters_have_different_keys(one in what(), other in what()) {
+        prop_assert_eq!(one == other, named(&one) == named(&other));
+    }
+
+    #[test]
+    fn keys_are_printable_and_bounded_and_have_one_hash_tag(what in what()) {
+        let key = named(&what);
+        prop_assert!(key.len() <= KEY_MAX);
+        prop_assert!(key.iter().all(u8::is_ascii_graphic));
+        prop_assert_eq!(key.iter().filter(|&&byte| byte == b'{').count(), 1);
+        prop_assert_eq!(key.iter().filter(|&&byte| byte == b'}').count(), 1);
+        hash_tag(&key);
+    }
+
+    #[test]
+    fn no_value_but_the_tenants_moves_a_tenant_to_another_slot(
+        tenant in text(1..4), user in text(0..9), route in text(0..9),
+    ) {
+        let alone = key("d", Some("t"), &[(b"t", &tenant)]);
+        let chain = key("d", Some("t"), &[(b"user", &user), (b"t", &tenant), (b"route", &route)]);
+        prop_assert_eq!(hash_tag(&alone), hash_tag(&chain));
+    }
+}

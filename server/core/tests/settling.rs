@@ -1,0 +1,245 @@
+//! Settling one request's checks: all or nothing, and what a refusal leaves behind.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use sluicegate_core::{
+    Algorithm, Answers, Check, Decision, Limit, StoreError, Take, Time, Window, algorithm::State,
+    key::Identity, request::Entry, settle, store::Veto,
+};
+
+const NOW: Time = Time::from_micros(1_800_000_000_000_000);
+
+/// A limit of `requests` a minute.
+fn limit(algorithm: Algorithm, requests: u32) -> Limit {
+    Limit::new(algorithm, requests, Window::from_seconds(60).unwrap(), None).unwrap()
+}
+
+/// A check of counter number `counter`. Which state it meets is said by the slots, not by its key.
+fn check(limit: Limit, descriptor: usize, take: Take, veto: Veto) -> Check {
+    let name = [Entry { key: b"k", value: b"v" }];
+    let key = Identity::new("d", None, &name, &[]).counter(&limit);
+    Check { key, limit, take, descriptor, veto }
+}
+
+/// Counters, one for each limit, and groups of checks on them.
+struct Counters {
+    limits: Vec<Limit>,
+    states: Vec<State>,
+}
+
+impl Counters {
+    fn new(limits: &[Limit]) -> Self {
+        let states = limits.iter().map(|limit| State::new(limit.algorithm())).collect();
+        Self { limits: limits.to_vec(), states }
+    }
+
+    fn settle(&mut self, now: Time, asked: &[(usize, usize, Take, Veto)]) -> Answers {
+        let checks: Vec<_> = asked
+            .iter()
+            .map(|&(counter, descriptor, take, veto)| {
+                check(self.limits[counter], descriptor, take, veto)
+            })
+            .collect();
+        let slots: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
+        settle(&checks, &slots, &mut self.states, now, StoreError::Full)
+    }
+
+    /// What is left on each counter.
+    fn available(&self, now: Time) -> Vec<i64> {
+        let of = |(state, limit): (&State, &Limit)| {
+            let mut state = state.clone();
+            let now = state.advance(limit, now);
+            state.available(limit, now)
+        };
+        self.states.iter().zip(&self.limits).map(of).collect()
+    }
+}
+
+fn decided(answers: &Answers) -> Vec<Decision> {
+    answers.iter().map(|answer| answer.unwrap()).collect()
+}
+
+#[test]
+fn a_refusal_anywhere_is_free_everywhere() {
+    for algorithm in Algorithm::ALL {
+        let mut counters = Counters::new(&[limit(algorithm, 10), limit(algorithm, 2)]);
+        let answers = counters.settle(
+            NOW,
+            &[(0, 0, Take::Exactly(3), Veto::Alone), (1, 1, Take::Exactly(3), Veto::Alone)],
+        );
+        let [first, second] = decided(&answers)[..] else { panic!() };
+        assert!(first.allowed && first.granted == 0 && first.remaining == 10, "{first:?}");
+        assert!(!second.allowed && second.granted == 0 && second.remaining == 2, "{second:?}");
+        assert_eq!(second.retry_after, None, "three hits never fit a limit of two");
+        assert_eq!(counters.available(NOW), [10, 2]);
+    }
+}
+
+#[test]
+fn the_same_counter_twice_is_charged_twice_in_order() {
+    for algorithm in Algorithm::ALL {
+        let mut counters = Counters::new(&[limit(algorithm, 10)]);
+        let twice = [(0, 0, Take::Exactly(4), Veto::Alone), (0, 1, Take::Exactly(4), Veto::Alone)];
+        let remaining: Vec<_> =
+            decided(&counters.settle(NOW, &twice)).iter().map(|it| it.remaining).collect();
+        assert_eq!(remaining, [6, 2]);
+        let refused = decided(&counters.settle(NOW, &twice));
+        assert!(!refused[0].allowed && !refused[1].allowed);
+        assert_eq!(counters.available(NOW), [2]);
+    }
+}
+
+#[test]
+fn a_descriptor_with_two_limits_is_charged_on_both_or_none() {
+    for veto in [Veto::Alone, Veto::Quota, Veto::None] {
+        let mut counters =
+            Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 1)]);
+        let both = [(0, 0, Take::Exactly(1), veto), (1, 0, Take::Exactly(1), veto)];
+        counters.settle(NOW, &both);
+        let again = decided(&counters.settle(NOW, &both));
+        assert!(again[0].allowed && !again[1].allowed);
+        assert_eq!(counters.available(NOW), [9, 0], "{veto:?}");
+    }
+}
+
+#[test]
+fn shadow_and_quota_checks_that_are_over_do_not_hold_the_others_back() {
+    let mut counters =
+        Counters::new(&[limit(Algorithm::FixedWindow, 0), limit(Algorithm::FixedWindow, 5)]);
+    for veto in [Veto::None, Veto::Quota] {
+        let answers =
+            counters.settle(NOW, &[(0, 0, Take::Exactly(1), veto), (1, 1, Take::Exactly(1), veto)]);
+        let [over, room] = decided(&answers)[..] else { panic!() };
+        assert!(!over.allowed && room.allowed && room.granted == 1, "{veto:?}");
+    }
+    assert_eq!(counters.available(NOW), [0, 3]);
+    let lone = decided(&counters.settle(
+        NOW,
+        &[(0, 0, Take::Exactly(1), Veto::Quota), (1, 1, Take::Exactly(1), Veto::None)],
+    ));
+    assert_eq!(lone[1].granted, 0, "every quota descriptor is over, so the request is refused");
+}
+
+#[test]
+fn hits_charged_always_stay_charged_beside_a_veto() {
+    let mut counters =
+        Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 0)]);
+    let debit = Take::Always { hits: 25, needs: 1 };
+    let answers =
+        counters.settle(NOW, &[(0, 0, debit, Veto::Alone), (1, 1, Take::Exactly(1), Veto::Alone)]);
+    let [debited, refused] = decided(&answers)[..] else { panic!() };
+    assert!(debited.allowed && debited.granted == 25 && debited.remaining == 0);
+    assert!(!refused.allowed);
+    assert_eq!(counters.available(NOW), [-15, 0]);
+    let next = decided(&counters.settle(NOW, &[(0, 0, debit, Veto::Alone)]));
+    assert!(
+        !next[0].allowed && next[0].granted == 25,
+        "nothing was left, and it is charged all the same"
+    );
+}
+
+#[test]
+fn upstreams_way_is_over_when_usage_has_passed_the_limit() {
+    let mut counters = Counters::new(&[limit(Algorithm::FixedWindow, 2)]);
+    let ask = |counters: &mut Counters, hits| {
+        let take = Take::Always { hits, needs: hits };
+        decided(&counters.settle(NOW, &[(0, 0, take, Veto::Alone)]))[0].allowed
+    };
+    let answers = [
+        ask(&mut counters, 2),
+        ask(&mut counters, 0),
+        ask(&mut counters, 1),
+        ask(&mut counters, 0),
+    ];
+    assert_eq!(answers, [true, true, false, false]);
+}
+
+#[test]
+fn a_counter_that_cannot_be_had_refuses_and_frees_the_others() {
+    let limits = [limit(Algorithm::FixedWindow, 5)];
+    let mut counters = Counters::new(&limits);
+    let checks = [
+        check(limits[0], 0, Take::Exactly(1), Veto::Alone),
+        check(limits[0], 1, Take::Exactly(1), Veto::Alone),
+    ];
+    let answers = settle(&checks, &[Some(0), None], &mut counters.states, NOW, StoreError::Full);
+    assert_eq!(answers[0].unwrap().granted, 0);
+    assert_eq!(answers[1], Err(StoreError::Full));
+    assert_eq!(counters.available(NOW), [5]);
+}
+
+/// One check on one of three counters; a descriptor has one or two checks.
+fn asked() -> impl Strategy<Value = (usize, bool, Take, Veto)> {
+    let take = prop_oneof![
+        6 => (0_u64..8).prop_map(Take::Exactly),
+        1 => (0_u64..8).prop_map(Take::UpTo),
+        1 => (0_u64..8).prop_map(|hits| Take::Always { hits, needs: 1 }),
+        1 => (0_u64..8).prop_map(|hits| Take::GiveBack { hits, receipt: None }),
+    ];
+    let veto = select([Veto::Alone, Veto::Alone, Veto::None, Veto::Quota].as_slice());
+    (0..3_usize, any::<bool>(), take, veto)
+}
+
+type Asked = (usize, usize, Take, Veto);
+
+/// Numbers the descriptors; checks of one descriptor have one veto.
+fn group(raw: Vec<(usize, bool, Take, Veto)>) -> Vec<Asked> {
+    let mut group: Vec<Asked> = Vec::new();
+    for (counter, joins, take, veto) in raw {
+        match group.last().copied() {
+            Some((_, descriptor, _, veto)) if joins => {
+                group.push((counter, descriptor, take, veto));
+            }
+            Some((_, descriptor, ..)) => group.push((counter, descriptor + 1, take, veto)),
+            None => group.push((counter, 0, take, veto)),
+        }
+    }
+    group
+}
+
+/// Whether the answers refuse the request, worked out anew from the words of the documentation.
+fn refused(group: &[Asked], decisions: &[Decision]) -> bool {
+    let over = |descriptor: usize| {
+        group.iter().zip(decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
+    };
+    let alone = group.iter().any(|it| it.3 == Veto::Alone && over(it.1));
+    let mut quota = group.iter().filter(|it| it.3 == Veto::Quota).peekable();
+    alone || (quota.peek().is_some() && quota.all(|it| over(it.1)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_refused_request_charges_nothing_on_condition(
+        algorithm in select(Algorithm::ALL.as_slice()),
+        requests in vec(0_u32..12, 3),
+        steps in vec((vec(asked(), 1..5), 0_u64..40_000_000), 1..12),
+    ) {
+        let limits: Vec<_> = requests.iter().map(|&requests| limit(algorithm, requests)).collect();
+        let mut counters = Counters::new(&limits);
+        let mut now = NOW;
+        for (raw, pause) in steps {
+            let group = group(raw);
+            let before = counters.states.clone();
+            let decisions = decided(&counters.settle(now, &group));
+            let conditional = |it: &Asked| matches!(it.2, Take::Exactly(_) | Take::UpTo(_));
+            let over = |descriptor: usize| {
+                group.iter().zip(&decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
+            };
+            for (it, decision) in group.iter().zip(&decisions) {
+                if conditional(it) && (refused(&group, &decisions) || over(it.1)) {
+                    prop_assert_eq!(decision.granted, 0);
+                    prop_assert_eq!(decision.receipt, None);
+                }
+            }
+            if refused(&group, &decisions) && group.iter().all(conditional) {
+                let left = counters.available(now);
+                counters.states = before;
+                prop_assert_eq!(left, counters.available(now));
+            }
+            now = now.after_micros(pause);
+        }
+    }
+}
