@@ -1,0 +1,98 @@
+//! The embedded memory store.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+mod conformance;
+
+use std::{sync::Arc, time::Duration};
+
+use conformance::{ask, block_on, check, per_day};
+use sluicegate_core::{Algorithm, Batch, Store, StoreError, Take, Time};
+use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
+
+const START: Time = Time::from_micros(1_800_000_000_000_000);
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn memory(counters_max: usize) -> (Memory<Arc<ManualClock>>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(START));
+    (Memory::new(MemorySettings { counters_max }, Arc::clone(&clock)), clock)
+}
+
+#[test]
+fn conforms() {
+    conformance::suite(|| memory(10_000).0);
+    conformance::suite(|| Memory::new(MemorySettings { counters_max: 10_000 }, SystemClock::new()));
+}
+
+#[test]
+fn a_full_store_refuses_new_counters_and_keeps_the_old() {
+    let (store, clock) = memory(3);
+    let limit = per_day(Algorithm::FixedWindow, 10);
+    let one = |name: &str| vec![check(name, limit, 0, Take::Exactly(1))];
+    for name in ["a", "b", "c"] {
+        assert!(ask(&store, one(name))[0].allowed);
+    }
+    assert_eq!(block_on(store.decide(Batch::of(one("d"))))[..], [Err(StoreError::Full)]);
+    let both = vec![check("a", limit, 0, Take::Exactly(1)), check("d", limit, 1, Take::Exactly(1))];
+    let answers = block_on(store.decide(Batch::of(both)));
+    assert_eq!((answers[0].unwrap().granted, answers[1]), (0, Err(StoreError::Full)));
+    assert_eq!(ask(&store, one("a"))[0].remaining, 8, "live counters go on");
+    assert_eq!(store.len(), 3);
+
+    let policy = FailurePolicy::new(store);
+    let decisions = block_on(policy.decide(Batch::of(one("d"))));
+    assert!(!decisions[0].allowed);
+    assert_eq!(policy.answered(), 1);
+
+    clock.advance(DAY);
+    assert!(block_on(policy.decide(Batch::of(one("d"))))[0].allowed, "expired counters make room");
+}
+
+#[test]
+fn refusals_and_peeks_create_no_counter() {
+    let (store, _) = memory(100);
+    let limit = per_day(Algorithm::FixedWindow, 1);
+    ask(&store, vec![check("peek", limit, 0, Take::Exactly(0))]);
+    ask(&store, vec![check("much", limit, 0, Take::Exactly(2))]);
+    ask(&store, vec![check("back", limit, 0, Take::GiveBack { hits: 1, receipt: None })]);
+    let veto = per_day(Algorithm::FixedWindow, 0);
+    ask(
+        &store,
+        vec![check("a", limit, 0, Take::Exactly(1)), check("b", veto, 1, Take::Exactly(1))],
+    );
+    assert!(store.is_empty());
+}
+
+#[test]
+fn traffic_and_idling_both_sweep_what_has_expired() {
+    let (store, clock) = memory(100_000);
+    let limit = per_day(Algorithm::FixedWindow, 1);
+    let fill = |names: std::ops::Range<usize>| {
+        for name in names {
+            ask(&store, vec![check(&name.to_string(), limit, 0, Take::Exactly(1))]);
+        }
+    };
+    fill(0..2_000);
+    assert_eq!(store.len(), 2_000);
+    clock.advance(DAY);
+    fill(2_000..6_000);
+    assert!(store.len() < 5_000, "{} counters, and 2,000 of them had expired", store.len());
+    clock.advance(DAY);
+    while !store.is_empty() {
+        let before = store.len();
+        store.sweep(10);
+        assert!(store.len() < before);
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_admits_no_more() {
+    for algorithm in Algorithm::ALL {
+        let (store, clock) = memory(100);
+        let limit = per_day(algorithm, 2);
+        let one = || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))])[0].allowed;
+        assert!(one() && one() && !one());
+        clock.set(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
+        assert!(!one(), "{algorithm:?}");
+    }
+}
