@@ -58,7 +58,8 @@ pub struct Identity(SmallVec<[u8; 88]>);
 impl Identity {
     /// The identity of what a descriptor counts.
     ///
-    /// `shared` holds, by position, the pattern that stands in for the value of an entry.
+    /// `shared` holds, by position, the pattern that stands in for the value of an entry. A pattern has a
+    /// `*`; that is what tells it from a value.
     #[must_use]
     pub fn new(
         domain: &str,

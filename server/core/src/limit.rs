@@ -10,17 +10,35 @@ pub enum Algorithm {
     /// At most the limit in each window aligned to the Unix epoch.
     #[default]
     FixedWindow,
+    /// At most the limit in any window, from the time of each hit.
+    SlidingWindowLog,
+    /// Estimates a sliding window from the counts of two aligned ones.
+    SlidingWindowCounter,
+    /// A bucket of hits that refills steadily.
+    TokenBucket,
+    /// A token bucket kept as a single time.
+    Gcra,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Self; 1] = [Self::FixedWindow];
+    pub const ALL: [Self; 5] = [
+        Self::FixedWindow,
+        Self::SlidingWindowLog,
+        Self::SlidingWindowCounter,
+        Self::TokenBucket,
+        Self::Gcra,
+    ];
 
     /// The name in limits files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::Gcra => "gcra",
         }
     }
 
@@ -29,7 +47,17 @@ impl Algorithm {
     pub const fn code(self) -> &'static str {
         match self {
             Self::FixedWindow => "fw",
+            Self::SlidingWindowLog => "sl",
+            Self::SlidingWindowCounter => "sc",
+            Self::TokenBucket => "tb",
+            Self::Gcra => "gc",
         }
+    }
+
+    /// Whether the algorithm has a capacity beside its rate.
+    #[must_use]
+    pub const fn takes_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::Gcra)
     }
 }
 
@@ -141,6 +169,16 @@ impl Window {
     }
 }
 
+/// The longest sliding window log, in hits: what one counter may cost in memory.
+pub const SLIDING_LOG_MAX: u32 = 10_000;
+
+/// The most usage below a limit, in whatever the algorithm counts. Debts have as much again before
+/// the integers that a double holds exactly run out.
+const UNITS_MAX: u64 = 1 << 52;
+
+/// The shortest emission interval of GCRA, in microseconds, that may be rounded up: by 1 % at most.
+const ROUNDED_INTERVAL_MIN: u64 = 100;
+
 /// How many hits may pass, over which window, by which algorithm.
 ///
 /// Two limits with the same algorithm and window keep the same counter, whatever their sizes, so
@@ -149,24 +187,82 @@ impl Window {
 pub struct Limit {
     algorithm: Algorithm,
     requests: u32,
+    burst: u32,
     window: Window,
+    tick: u64,
+    gain: u64,
+    cost: u64,
 }
 
 impl Limit {
-    /// A limit of `requests` per `window`.
+    /// A limit of `requests` per `window`; a limit of 0 refuses everything. `burst` is the whole
+    /// capacity of a bucket, by default `requests`.
     ///
     /// # Errors
-    /// The algorithm cannot count such a limit exactly; the error names one that can.
+    /// The algorithm cannot count such a limit exactly, and the error names one that can; or the burst
+    /// makes no sense.
     pub fn new(
         algorithm: Algorithm,
         requests: u32,
         window: Window,
         burst: Option<u32>,
     ) -> Result<Self, LimitError> {
-        if burst.is_some() {
+        if burst.is_some() && !algorithm.takes_burst() {
             return Err(LimitError::BurstNotTaken { algorithm });
         }
-        Ok(Self { algorithm, requests, window })
+        if burst == Some(0) && requests > 0 {
+            return Err(LimitError::BurstZero);
+        }
+        let limit = Self::prepared(algorithm, requests, window, burst.unwrap_or(requests));
+        match algorithm {
+            Algorithm::SlidingWindowLog => limit.check_log()?,
+            Algorithm::Gcra => limit.check_gcra()?,
+            Algorithm::FixedWindow | Algorithm::SlidingWindowCounter | Algorithm::TokenBucket => {}
+        }
+        Ok(limit)
+    }
+
+    /// A limit whose numbers come with a request. Where `algorithm` cannot count them, the one that
+    /// [`Limit::new`] would recommend does.
+    #[must_use]
+    pub fn overridden(algorithm: Algorithm, requests: u32, window: Window) -> Self {
+        Self::new(algorithm, requests, window, None).unwrap_or_else(|_| {
+            let fallback = match algorithm {
+                Algorithm::SlidingWindowLog => Algorithm::SlidingWindowCounter,
+                Algorithm::Gcra => Algorithm::TokenBucket,
+                other => other,
+            };
+            Self::prepared(fallback, requests, window, requests)
+        })
+    }
+
+    fn prepared(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {
+        let burst = if requests == 0 { 0 } else { burst };
+        let Rate { tick, gain, cost } = match algorithm {
+            Algorithm::TokenBucket => Rate::of_bucket(requests, burst, window),
+            Algorithm::Gcra => Rate::of_gcra(requests, window),
+            _ => Rate::NONE,
+        };
+        Self { algorithm, requests, burst, window, tick, gain, cost }
+    }
+
+    fn check_log(&self) -> Result<(), LimitError> {
+        if self.requests > SLIDING_LOG_MAX {
+            return Err(LimitError::LogTooLong { requests: self.requests });
+        }
+        Ok(())
+    }
+
+    fn check_gcra(&self) -> Result<(), LimitError> {
+        let whole = self.window.micros().is_multiple_of(u64::from(self.requests.max(1)));
+        if !whole && self.cost < ROUNDED_INTERVAL_MIN {
+            let seconds = self.window.seconds();
+            return Err(LimitError::GcraTooFast { requests: self.requests, seconds });
+        }
+        if u64::from(self.burst).saturating_mul(self.cost) >= UNITS_MAX {
+            return Err(LimitError::GcraTooLong { burst: self.burst });
+        }
+        Ok(())
     }
 
     /// How hits are counted.
@@ -190,7 +286,79 @@ impl Limit {
     /// The most hits that can ever pass at once.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        self.requests
+        if self.algorithm.takes_burst() { self.burst } else { self.requests }
+    }
+
+    /// Microseconds in which a bucket gets [`gain`](Self::gain) back. 1 for other algorithms.
+    #[must_use]
+    pub const fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// Units that a bucket gets back per [`tick`](Self::tick). 1 for other algorithms.
+    #[must_use]
+    pub const fn gain(&self) -> u64 {
+        self.gain
+    }
+
+    /// Units that one hit costs in a bucket; for GCRA the emission interval in microseconds. 1 for other
+    /// algorithms.
+    #[must_use]
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+/// A rate in integers: `gain` units every `tick` microseconds, where one hit costs `cost` units.
+struct Rate {
+    tick: u64,
+    gain: u64,
+    cost: u64,
+}
+
+impl Rate {
+    /// For algorithms that count hits.
+    const NONE: Self = Self { tick: 1, gain: 1, cost: 1 };
+
+    /// Exact where the units of all hits the bucket must hold fit below [`UNITS_MAX`]. Else the tick is
+    /// as fine as they allow, never coarser than a millionth of the window, and every rounding slows
+    /// the refill.
+    fn of_bucket(requests: u32, burst: u32, window: Window) -> Self {
+        let window = window.micros();
+        let hits = Self::hits_held(requests, burst);
+        // A limit of 0 forgets as slowly as any, for the day when it is raised again.
+        let requests = u64::from(requests.max(1));
+        let exact = Self { tick: 1, gain: requests, cost: window }.reduced();
+        if exact.cost <= UNITS_MAX / hits {
+            return exact;
+        }
+        let tick = window.div_ceil(UNITS_MAX / hits);
+        Self { tick, gain: requests, cost: window.div_ceil(tick) }.reduced()
+    }
+
+    /// Hits whose units must fit: a full bucket, and debts up to the hits of a window. A small bucket
+    /// remembers less of a debt, so that no tick longer than a microsecond refills more than an eighth of
+    /// it.
+    fn hits_held(requests: u32, burst: u32) -> u64 {
+        if requests == 0 {
+            return u64::from(u32::MAX);
+        }
+        let burst = u64::from(burst);
+        u64::from(requests).min(burst << 16).max(burst)
+    }
+
+    /// One hit per emission interval, rounded up to whole microseconds.
+    fn of_gcra(requests: u32, window: Window) -> Self {
+        Self { cost: window.micros().div_ceil(u64::from(requests.max(1))), ..Self::NONE }
+    }
+
+    /// The same rate in the smallest numbers.
+    fn reduced(self) -> Self {
+        let (mut divisor, mut rest) = (self.cost, self.gain);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        Self { gain: self.gain / divisor, cost: self.cost / divisor, ..self }
     }
 }
 
@@ -209,6 +377,29 @@ pub enum LimitError {
         /// The algorithm that was asked for.
         algorithm: Algorithm,
     },
+    /// A bucket without capacity would let nothing pass.
+    #[error("a burst of 0 lets nothing pass")]
+    BurstZero,
+    /// The log has an entry for each hit.
+    #[error("sliding_window_log holds at most {SLIDING_LOG_MAX} hits, not {requests}")]
+    LogTooLong {
+        /// Hits per window that were asked for.
+        requests: u32,
+    },
+    /// Rounding the emission interval to a microsecond would change the rate by more than 1 %.
+    #[error("gcra cannot space {requests} hits evenly over {seconds} s")]
+    GcraTooFast {
+        /// Hits per window that were asked for.
+        requests: u32,
+        /// Length of the window that was asked for.
+        seconds: u32,
+    },
+    /// The burst takes 2^52 microseconds (142 years) or more to come back.
+    #[error("gcra cannot hold a burst of {burst}, which takes over 142 years to come back")]
+    GcraTooLong {
+        /// The burst that was asked for.
+        burst: u32,
+    },
 }
 
 impl LimitError {
@@ -218,6 +409,12 @@ impl LimitError {
         match self {
             Self::WindowLength { .. } => "choose a window from 1 s to 366 days".to_owned(),
             Self::BurstNotTaken { .. } => "remove burst, or use token_bucket or gcra".to_owned(),
+            Self::BurstZero => {
+                "remove burst or make it at least 1; 0 requests_per_unit refuse everything"
+                    .to_owned()
+            }
+            Self::LogTooLong { .. } => "use sliding_window_counter".to_owned(),
+            Self::GcraTooFast { .. } | Self::GcraTooLong { .. } => "use token_bucket".to_owned(),
         }
     }
 }

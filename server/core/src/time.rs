@@ -6,15 +6,19 @@ use std::time::Duration;
 /// integer that a double holds exactly together with all smaller ones.
 pub(crate) const SPAN_MAX: u64 = (1 << 53) - 1;
 
-/// Microseconds since the Unix epoch.
+/// The last microsecond (in the year 2112) that can be told: half of what a double holds exactly, so
+/// that a span may be added to it.
+const TIME_MAX: u64 = (1 << 52) - 1;
+
+/// Microseconds since the Unix epoch, up to the year 2112.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The point that lies `micros` microseconds after the Unix epoch.
+    /// The point that lies `micros` microseconds after the Unix epoch, or the last one that can be told.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        Self(if micros < TIME_MAX { micros } else { TIME_MAX })
     }
 
     /// Microseconds since the Unix epoch.

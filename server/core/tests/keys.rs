@@ -96,8 +96,11 @@ fn text(lengths: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
 
 fn what() -> impl Strategy<Value = What> {
     let value = prop_oneof![8 => text(0..3), 1 => text(250..270), 1 => text(600..602)];
-    let part = (text(1..3), value, prop::bool::weighted(0.2))
-        .prop_map(|(key, value, shared)| Part { key, value, shared });
+    let part = (text(1..3), value, prop::bool::weighted(0.2)).prop_map(|(key, value, shared)| {
+        // Only a pattern can be shared.
+        let shared = shared && value.contains(&b'*');
+        Part { key, value, shared }
+    });
     let domain = select(["a", "b", "a:b", "{a}", "a}"].as_slice());
     (domain, vec(part, 0..4), select([1_u64, 60].as_slice())).prop_map(
         |(domain, entries, seconds)| {

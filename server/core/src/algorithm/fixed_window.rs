@@ -1,7 +1,8 @@
 //! Fixed window: counts hits in windows aligned to the Unix epoch, whatever their length.
 //!
 //! Never admits more than the limit in an aligned window. Across the boundary of two windows it can
-//! admit twice the limit within a moment, which is what the sliding algorithms are for.
+//! admit twice the limit within a moment, which is what the sliding algorithms are for. Keeps two
+//! numbers. The counter that every rate limiter starts with, Envoy's reference service among them.
 
 use super::{Counter, Receipt, USED_MAX, room};
 use crate::{Limit, Time};
@@ -22,7 +23,7 @@ impl Counter for FixedWindow {
         if window > self.window {
             *self = Self { window, used: 0 };
         }
-        now.max(Time::from_micros(self.window * length))
+        now.max(Time::from_micros(self.window.saturating_mul(length)))
     }
 
     fn available(&self, limit: &Limit, _now: Time) -> i64 {
@@ -52,6 +53,7 @@ impl Counter for FixedWindow {
 impl FixedWindow {
     /// Microseconds until the window ends.
     fn remaining(&self, limit: &Limit, now: Time) -> u64 {
-        (self.window + 1) * limit.window().micros() - now.as_micros()
+        let end = (self.window + 1).saturating_mul(limit.window().micros());
+        end.saturating_sub(now.as_micros())
     }
 }

@@ -5,10 +5,18 @@
 //! for all of them ([`crate::settle`]).
 
 mod fixed_window;
+mod gcra;
+mod sliding_window_counter;
+mod sliding_window_log;
+mod token_bucket;
 
 use crate::{Algorithm, Limit, Time};
 
 pub use fixed_window::FixedWindow;
+pub use gcra::Gcra;
+pub use sliding_window_counter::SlidingWindowCounter;
+pub use sliding_window_log::SlidingWindowLog;
+pub use token_bucket::TokenBucket;
 
 /// The most hits that one check can ask: above any limit, and small enough for the arithmetic.
 pub const HITS_MAX: u64 = 1 << 32;
@@ -57,13 +65,28 @@ trait Counter {
 pub enum State {
     /// State of [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
+    /// State of [`Algorithm::SlidingWindowLog`].
+    SlidingWindowLog(Box<SlidingWindowLog>),
+    /// State of [`Algorithm::SlidingWindowCounter`].
+    SlidingWindowCounter(SlidingWindowCounter),
+    /// State of [`Algorithm::TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// State of [`Algorithm::Gcra`].
+    Gcra(Gcra),
 }
+
+/// Millions of states may be held at once.
+const _: () = assert!(size_of::<State>() <= 32);
 
 /// Calls a function of whichever algorithm the state belongs to.
 macro_rules! dispatch {
     ($state:expr, $counter:ident => $call:expr) => {
         match $state {
             State::FixedWindow($counter) => $call,
+            State::SlidingWindowLog($counter) => $call,
+            State::SlidingWindowCounter($counter) => $call,
+            State::TokenBucket($counter) => $call,
+            State::Gcra($counter) => $call,
         }
     };
 }
@@ -74,6 +97,12 @@ impl State {
     pub fn new(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+            Algorithm::SlidingWindowLog => Self::SlidingWindowLog(Box::default()),
+            Algorithm::SlidingWindowCounter => {
+                Self::SlidingWindowCounter(SlidingWindowCounter::default())
+            }
+            Algorithm::TokenBucket => Self::TokenBucket(TokenBucket::default()),
+            Algorithm::Gcra => Self::Gcra(Gcra::default()),
         }
     }
 
@@ -118,4 +147,19 @@ impl State {
 #[expect(clippy::cast_possible_wrap, reason = "both are below 2^53")]
 const fn room(limit: u64, used: u64) -> i64 {
     limit as i64 - used as i64
+}
+
+/// `amount × part ÷ whole`, rounded down. For a `part` below a `whole` below 2^46, so that long
+/// multiplication in steps of seven bits can do the same with integers below 2^53.
+fn share(amount: u64, part: u64, whole: u64) -> u64 {
+    saturated(u128::from(amount) * u128::from(part) / u128::from(whole.max(1)))
+}
+
+/// `amount × part ÷ whole`, rounded up. As [`share`].
+fn share_rounded_up(amount: u64, part: u64, whole: u64) -> u64 {
+    saturated((u128::from(amount) * u128::from(part)).div_ceil(u128::from(whole.max(1))))
+}
+
+fn saturated(amount: u128) -> u64 {
+    u64::try_from(amount).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,116 @@
+//! Sliding window log: remembers the time of every hit until the window has passed.
+//!
+//! Never admits more than the limit in any window: a hit at `t` counts until exactly `t + window`.
+//! Keeps an entry for each moment with hits, so at most as many as the limit, which is bounded for
+//! that; a queue and a running sum instead of the textbook's sorted set, so that a decision costs the
+//! same whatever the window holds. Known from logs kept in Redis.
+
+use std::collections::VecDeque;
+
+use super::{Counter, Receipt, room};
+use crate::{Limit, Time, limit::SLIDING_LOG_MAX};
+
+/// Hits by time, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlidingWindowLog {
+    /// Times differ, and no entry is without hits.
+    entries: VecDeque<Entry>,
+    /// Hits in all entries, at most [`SLIDING_LOG_MAX`].
+    used: u64,
+}
+
+/// The hits of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Microseconds since the Unix epoch.
+    at: u64,
+    /// Hits charged then.
+    hits: u64,
+}
+
+impl Counter for SlidingWindowLog {
+    fn advance(&mut self, limit: &Limit, now: Time) -> Time {
+        let window = limit.window().micros();
+        let newest = self.entries.back().map_or(0, |newest| newest.at);
+        while let Some(oldest) = self.entries.front()
+            && oldest.at + window <= now.as_micros()
+        {
+            self.used -= oldest.hits;
+            self.entries.pop_front();
+        }
+        now.max(Time::from_micros(newest))
+    }
+
+    fn available(&self, limit: &Limit, _now: Time) -> i64 {
+        room(u64::from(limit.requests()), self.used)
+    }
+
+    fn take(&mut self, _limit: &Limit, now: Time, hits: u64) -> Receipt {
+        let at = now.as_micros();
+        let hits = hits.min(u64::from(SLIDING_LOG_MAX).saturating_sub(self.used));
+        match self.entries.back_mut() {
+            Some(newest) if newest.at == at => newest.hits += hits,
+            _ if hits > 0 => self.entries.push_back(Entry { at, hits }),
+            _ => {}
+        }
+        self.used += hits;
+        Receipt { at, used: 0 }
+    }
+
+    fn give_back(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
+        match receipt {
+            Some(receipt) => self.give_back_at(receipt.at, hits),
+            None => self.give_back_oldest(hits),
+        }
+    }
+
+    fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
+        let mut excess = (self.used + hits).saturating_sub(u64::from(limit.requests()));
+        if excess == 0 {
+            return 0;
+        }
+        let last_to_go = self.entries.iter().find(|entry| {
+            excess = excess.saturating_sub(entry.hits);
+            excess == 0
+        });
+        last_to_go.map_or(0, |entry| entry.expires_after(limit, now))
+    }
+
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        self.entries.back().map_or(0, |newest| newest.expires_after(limit, now))
+    }
+}
+
+impl SlidingWindowLog {
+    fn give_back_at(&mut self, at: u64, hits: u64) {
+        let Ok(position) = self.entries.binary_search_by_key(&at, |entry| entry.at) else { return };
+        let Some(entry) = self.entries.get_mut(position) else { return };
+        let given = hits.min(entry.hits);
+        entry.hits -= given;
+        self.used -= given;
+        if entry.hits == 0 {
+            self.entries.remove(position);
+        }
+    }
+
+    fn give_back_oldest(&mut self, mut hits: u64) {
+        while hits > 0
+            && let Some(oldest) = self.entries.front_mut()
+        {
+            let given = hits.min(oldest.hits);
+            hits -= given;
+            oldest.hits -= given;
+            self.used -= given;
+            if oldest.hits == 0 {
+                self.entries.pop_front();
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Microseconds until the hits no longer count.
+    const fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
+        (self.at + limit.window().micros()).saturating_sub(now.as_micros())
+    }
+}

@@ -1,0 +1,51 @@
+//! Looking changes nothing, and a clock that steps back admits nothing more.
+
+use proptest::prelude::*;
+
+use crate::support::{Counter, limits, starts, steps};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Peeks at any time between the takes, and waits computed for them, leave every decision as it was.
+    #[test]
+    fn a_peek_changes_nothing(
+        limit in limits(), start in starts(), steps in steps(30), peeks in 1..=5_u64,
+    ) {
+        let mut peeked = Counter::new(limit, start);
+        let mut alone = peeked.clone();
+        for step in &steps {
+            let from = peeked.micros;
+            alone.wait(step);
+            let gap = alone.micros - from;
+            for peek in 0..=peeks {
+                peeked.micros = from + gap / (peeks + 1) * peek;
+                peeked.future();
+                peeked.admits(1);
+                peeked.reset_after();
+            }
+            peeked.micros = alone.micros;
+            let hits = alone.hits(step);
+            prop_assert_eq!(alone.exactly(hits).is_some(), peeked.exactly(hits).is_some());
+            prop_assert_eq!(alone.future(), peeked.future());
+        }
+    }
+
+    /// Whatever time the clock falls back to, and whether or not the state has seen the later one.
+    #[test]
+    fn an_earlier_time_shows_no_more_room(
+        limit in limits(), start in starts(), steps in steps(30), back in 0..=200_u64,
+        few in 0..=3_u64,
+    ) {
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&steps);
+        if let Some(step) = steps.first() {
+            counter.wait(step);
+        }
+        let unseen = counter.clone();
+        let room = counter.available();
+        let earlier = counter.micros.saturating_sub(limit.window().micros() / 64 * back + few);
+        prop_assert!(unseen.at(earlier).available() <= room);
+        prop_assert!(counter.at(earlier).available() <= room);
+    }
+}

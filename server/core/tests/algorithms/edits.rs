@@ -1,0 +1,79 @@
+//! A limit edited in flight keeps its usage.
+
+use proptest::prelude::*;
+use sluicegate_core::{Algorithm, Limit, Window};
+
+use crate::support::{Counter, limits, pairs, signed, starts, steps};
+
+/// Usage that a bucket of the other limit records in full, with room for rounding.
+fn fits(used: i64, limit: &Limit) -> bool {
+    let units = i128::from(used) * i128::from(limit.cost());
+    units < 1 << 53
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn usage_survives_an_edit(
+        (before, after) in pairs(), start in starts(), steps in steps(30),
+    ) {
+        let mut counter = Counter::new(before, start);
+        counter.drive(&steps);
+        let (used, reset) = (counter.used(), counter.reset_after());
+        let mut edited = Counter { limit: after, ..counter.clone() };
+        match before.algorithm() {
+            Algorithm::FixedWindow | Algorithm::SlidingWindowLog => {
+                prop_assert_eq!(edited.used(), used);
+                prop_assert_eq!(edited.reset_after(), reset);
+            }
+            Algorithm::SlidingWindowCounter => prop_assert_eq!(edited.state, counter.state),
+            Algorithm::Gcra => prop_assert_eq!(edited.reset_after(), reset),
+            Algorithm::TokenBucket if !fits(used, &after) => prop_assert!(edited.available() < 0),
+            Algorithm::TokenBucket => {
+                // The tick under way is refilled at the new rate.
+                let tick = u128::from(before.tick() - 1) * u128::from(after.requests());
+                let tick = tick.div_ceil(u128::from(after.window().micros()));
+                let kept = edited.used();
+                prop_assert!(kept <= used);
+                prop_assert!(kept >= used - i64::try_from(tick).unwrap());
+            }
+        }
+    }
+
+    /// Nothing passes a limit of 0, and usage is still there when it is raised again.
+    #[test]
+    fn a_limit_of_zero_refuses_all_and_keeps_usage(
+        limit in limits(), start in starts(), steps in steps(30),
+    ) {
+        let zero = Limit::new(limit.algorithm(), 0, limit.window(), None).unwrap();
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&steps);
+        let used = counter.used();
+        counter.limit = zero;
+        prop_assert!(!counter.admits(0));
+        prop_assert_eq!(counter.retry_after(1), None);
+        if limit.algorithm() == Algorithm::TokenBucket {
+            prop_assert_eq!(counter.used(), used);
+        }
+        counter.limit = limit;
+        prop_assert_eq!(counter.used(), used);
+        prop_assert!(!Counter::new(zero, start).admits(0));
+    }
+}
+
+/// As on the replicas of a rolling update, or where requests override one limit differently.
+#[test]
+fn limits_that_take_turns_do_not_keep_a_bucket_from_refilling() {
+    let window = Window::from_seconds(1).unwrap();
+    let limit = |requests| Limit::new(Algorithm::TokenBucket, requests, window, None).unwrap();
+    let (ten, seven) = (limit(10), limit(7));
+    let mut counter = Counter::new(ten, 1_700_000_000_000_000);
+    counter.charge(10);
+    for turn in 0..1000 {
+        counter.pass(1000);
+        counter.limit = if turn % 2 == 0 { seven } else { ten };
+        counter.advance();
+    }
+    assert_eq!((counter.limit, counter.available()), (ten, signed(8)));
+}

@@ -1,0 +1,123 @@
+//! Examples from the documentation.
+
+use sluicegate_core::{Algorithm, Limit, Window};
+
+use crate::support::Counter;
+
+const SECOND: u64 = 1_000_000;
+
+/// A Unix time in microseconds at which every window up to a day starts.
+const MIDNIGHT: u64 = 1_700_006_400 * SECOND;
+
+fn counter(algorithm: Algorithm, requests: u32, seconds: u64, burst: Option<u32>) -> Counter {
+    let window = Window::from_seconds(seconds).unwrap();
+    Counter::new(Limit::new(algorithm, requests, window, burst).unwrap(), MIDNIGHT)
+}
+
+/// Hits that pass one by one.
+fn passing(counter: &mut Counter) -> usize {
+    std::iter::repeat_with(|| counter.exactly(1)).take_while(Option::is_some).count()
+}
+
+/// Hits that pass in the last microsecond of a window and the first of the next.
+fn across_a_boundary(algorithm: Algorithm) -> usize {
+    let mut counter = counter(algorithm, 10, 60, None);
+    counter.pass(60 * SECOND - 1);
+    let before = passing(&mut counter);
+    counter.pass(1);
+    before + passing(&mut counter)
+}
+
+#[test]
+fn a_fixed_window_admits_twice_the_limit_across_a_boundary_and_the_sliding_ones_do_not() {
+    assert_eq!(across_a_boundary(Algorithm::FixedWindow), 20);
+    assert_eq!(across_a_boundary(Algorithm::SlidingWindowLog), 10);
+    assert_eq!(across_a_boundary(Algorithm::SlidingWindowCounter), 10);
+}
+
+#[test]
+fn a_hit_in_the_log_counts_until_exactly_a_window_later() {
+    let mut counter = counter(Algorithm::SlidingWindowLog, 2, 60, None);
+    assert!(counter.exactly(1).is_some());
+    counter.pass(20 * SECOND);
+    assert!(counter.exactly(1).is_some());
+    assert_eq!(counter.retry_after(1), Some(40 * SECOND));
+    assert_eq!(counter.retry_after(2), Some(60 * SECOND));
+    counter.pass(40 * SECOND - 1);
+    assert_eq!(passing(&mut counter), 0);
+    counter.pass(1);
+    assert_eq!(passing(&mut counter), 1);
+}
+
+#[test]
+fn the_sliding_counter_weighs_the_previous_window_by_its_remaining_share() {
+    let mut counter = counter(Algorithm::SlidingWindowCounter, 100, 60, None);
+    assert!(counter.exactly(80).is_some());
+    counter.pass(60 * SECOND);
+    assert_eq!(counter.available(), 20);
+    counter.pass(15 * SECOND);
+    assert_eq!(counter.available(), 100 - 60);
+    counter.pass(15 * SECOND + 1);
+    assert_eq!(counter.available(), 100 - 40);
+    assert_eq!(counter.retry_after(61), Some(SECOND * 3 / 4 - 1));
+}
+
+#[test]
+fn a_token_bucket_of_100_that_refills_60_an_hour() {
+    let mut counter = counter(Algorithm::TokenBucket, 60, 3600, Some(100));
+    for _ in 0..100 {
+        assert!(counter.exactly(1).is_some());
+    }
+    assert!(counter.exactly(1).is_none());
+    assert_eq!(counter.retry_after(1), Some(60 * SECOND));
+    counter.pass(60 * SECOND - 1);
+    assert!(counter.exactly(1).is_none());
+    counter.pass(1);
+    assert_eq!(passing(&mut counter), 1);
+}
+
+#[test]
+fn gcra_spaces_hits_by_the_emission_interval_beyond_its_burst() {
+    let mut counter = counter(Algorithm::Gcra, 10, 1, Some(3));
+    assert_eq!(passing(&mut counter), 3);
+    assert_eq!(counter.retry_after(1), Some(SECOND / 10));
+    counter.pass(SECOND / 10);
+    assert_eq!(passing(&mut counter), 1);
+    counter.pass(SECOND / 4);
+    assert_eq!(passing(&mut counter), 2);
+    assert_eq!(counter.retry_after(1), Some(SECOND / 20));
+}
+
+/// Seven do not divide a second, nor does a year divide into four billion microseconds' shares.
+#[test]
+fn seven_per_second_and_four_billion_per_year_are_both_exact() {
+    for (requests, seconds) in [(7, 1), (4_000_000_000, 31_536_000)] {
+        for algorithm in Algorithm::ALL {
+            let window = Window::from_seconds(seconds).unwrap();
+            let Ok(limit) = Limit::new(algorithm, requests, window, None) else {
+                assert!(algorithm == Algorithm::SlidingWindowLog && requests > 10_000);
+                continue;
+            };
+            let mut counter = Counter::new(limit, MIDNIGHT);
+            assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
+            assert!(counter.exactly(1).is_none(), "{limit:?}");
+            // Rounding may only make it come back a little later.
+            counter.pass(2 * window.micros() + window.micros() / 100_000);
+            assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
+        }
+    }
+}
+
+/// The refill comes in many small portions, or a small bucket would overflow between two of them.
+#[test]
+fn a_small_bucket_with_a_huge_rate_is_not_starved() {
+    let limit = Limit::new(Algorithm::TokenBucket, u32::MAX, Window::MAX, Some(1)).unwrap();
+    let mut counter = Counter::new(limit, MIDNIGHT);
+    let mut admitted = 0;
+    for _ in 0..100_000 {
+        counter.pass(100);
+        admitted += u32::from(counter.exactly(1).is_some());
+    }
+    // The rate is 135.8 a second, for ten seconds.
+    assert!((1300..=1359).contains(&admitted), "{admitted}");
+}

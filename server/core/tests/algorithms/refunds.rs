@@ -1,0 +1,126 @@
+//! Giving back undoes a take, and never more than that.
+
+use proptest::prelude::*;
+use sluicegate_core::{Algorithm, algorithm::HITS_MAX};
+
+use crate::support::{Counter, SPAN_MAX, limits, signed, starts, steps};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn giving_back_at_once_leaves_no_trace(
+        limit in limits(), start in starts(), warm_up in steps(20), take in steps(1),
+        later in steps(10),
+    ) {
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&warm_up);
+        for step in &take {
+            counter.wait(step);
+            let mut untouched = counter.clone();
+            let hits = counter.hits(step);
+            if let Some(receipt) = counter.exactly(hits) {
+                counter.give_back(hits, Some(receipt));
+            }
+            prop_assert_eq!(counter.future(), untouched.future());
+            prop_assert_eq!(counter.drive(&later), untouched.drive(&later));
+            prop_assert_eq!(counter.future(), untouched.future());
+        }
+    }
+
+    /// Beside a counter where the take never happened: the others' usage is all there. Some of the take
+    /// stays only in a bucket that would have been full meanwhile, had nobody else come.
+    #[test]
+    fn giving_back_later_never_erases_the_usage_of_others(
+        limit in limits(), start in starts(), warm_up in steps(10), take in steps(1),
+        others in steps(6), last in steps(1),
+    ) {
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&warm_up);
+        for step in &take {
+            counter.wait(step);
+            let mut without = counter.clone();
+            let hits = counter.hits(step);
+            let Some(receipt) = counter.exactly(hits) else { continue };
+            let empty_at = without.micros + without.reset_after();
+            for step in others.iter().chain(&last) {
+                counter.wait(step);
+                without.micros = counter.micros;
+                let hits = counter.hits(step);
+                if counter.exactly(hits).is_some() {
+                    without.charge(hits);
+                }
+            }
+            let before = counter.available();
+            counter.give_back(hits, Some(receipt));
+            let given = counter.available() - before;
+            prop_assert!(0 <= given && given <= signed(hits));
+            let gradual = limit.algorithm().takes_burst();
+            if gradual && counter.micros >= empty_at {
+                let slack = limit.tick() - 1;
+                for ahead in [0, 1, limit.tick(), limit.window().micros() / 5] {
+                    let most = without.after(ahead + slack).available();
+                    prop_assert!(counter.after(ahead).available() <= most);
+                }
+                let reset = without.reset_after().min(SPAN_MAX - limit.tick());
+                prop_assert!(counter.reset_after() >= reset);
+            } else {
+                prop_assert_eq!(counter.future(), without.future());
+            }
+        }
+    }
+
+    /// With nobody else about, all of what is left of the take comes back.
+    #[test]
+    fn giving_back_later_with_nobody_about_leaves_no_trace(
+        limit in limits(), start in starts(), warm_up in steps(10), take in steps(2),
+    ) {
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&warm_up);
+        if let [first, then] = &*take {
+            counter.wait(first);
+            let mut without = counter.clone();
+            without.advance();
+            let hits = counter.hits(first);
+            if let Some(receipt) = counter.exactly(hits) {
+                counter.wait(then);
+                without.micros = counter.micros;
+                counter.give_back(hits, Some(receipt));
+                if limit.tick() == 1 {
+                    prop_assert_eq!(counter.future(), without.future());
+                } else {
+                    // A unit at most stays.
+                    let slack = limit.tick().div_ceil(limit.gain());
+                    prop_assert!(counter.reset_after() >= without.reset_after());
+                    prop_assert!(counter.reset_after() <= without.reset_after() + slack);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refunds_without_receipt_reduce_usage_to_zero_at_most(
+        limit in limits(), start in starts(), warm_up in steps(20), few in 0..=5_u64,
+        share in 0..=20_u64, later in steps(10),
+    ) {
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&warm_up);
+        let before = counter.available();
+        let hits = few + counter.capacity() * share / 16;
+        counter.give_back(hits, None);
+        let after = counter.available();
+        prop_assert!(before <= after && after <= signed(counter.capacity()));
+        // Once the bucket is full, the tick under way no longer counts either.
+        let tick = if limit.tick() == 1 { 0 } else { limit.gain().div_ceil(limit.cost()) };
+        prop_assert!(after - before <= signed(hits + tick));
+        if limit.algorithm() != Algorithm::SlidingWindowCounter {
+            prop_assert!(after >= signed(counter.capacity()).min(before + signed(hits)));
+        }
+        // Two windows may hold more than can be given back at once.
+        counter.give_back(HITS_MAX, None);
+        counter.give_back(HITS_MAX, None);
+        prop_assert_eq!(counter.reset_after(), 0);
+        let mut fresh = Counter::new(limit, counter.micros);
+        prop_assert_eq!(counter.drive(&later), fresh.drive(&later));
+    }
+}
