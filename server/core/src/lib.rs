@@ -12,15 +12,21 @@
 pub mod algorithm;
 pub mod key;
 pub mod limit;
-#[expect(dead_code, reason = "the matcher that reads it comes next")]
+mod plan;
 pub mod request;
+mod respond;
+pub mod rule;
+pub mod rules;
 mod settle;
 pub mod store;
 mod time;
 
 pub use key::CounterKey;
 pub use limit::{Algorithm, Limit, Window};
+pub use plan::Plan;
 pub use request::{InvalidRequest, Request};
+pub use respond::{Code, CurrentLimit, Status, Verdict, respond};
+pub use rule::{Counting, Rule};
 pub use settle::settle;
 pub use store::{Answers, Batch, Check, Decision, Store, StoreError, Take};
 pub use time::Time;

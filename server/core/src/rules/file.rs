@@ -1,0 +1,113 @@
+//! Limits files, as written: the shape of the YAML with the place of whatever can be wrong.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{Algorithm, Counting};
+
+/// Where something stands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// Line, from 1.
+    pub line: usize,
+    /// Path from the root of the document: `descriptors[0].rate_limit.unit`. Empty for the root.
+    pub path: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Something, and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed<T> {
+    /// What stands there.
+    pub value: T,
+    /// Where.
+    pub place: Place,
+}
+
+/// One limits file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitsFile {
+    /// Where the file begins.
+    pub place: Place,
+    /// Name of the domain.
+    pub domain: Placed<String>,
+    /// Key of the entry whose value is the tenant.
+    pub tenant: Option<Placed<String>>,
+    /// Who is charged, where a rule does not say.
+    pub counting: Option<Counting>,
+    /// How hits are counted, where a limit does not say.
+    pub algorithm: Option<Algorithm>,
+    /// The tree of rules.
+    pub descriptors: Vec<DescriptorNode>,
+}
+
+/// One node of the tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorNode {
+    /// Where the node stands.
+    pub place: Place,
+    /// Key of the entry that the node matches.
+    pub key: String,
+    /// Value of the entry, or a pattern; `None` matches every value.
+    pub value: Option<Placed<String>>,
+    /// What is enforced; `None` where everything may pass.
+    pub limits: Option<LimitsNode>,
+    /// Who is charged.
+    pub counting: Option<Placed<Counting>>,
+    /// Whether the rule only simulates.
+    pub shadow_mode: bool,
+    /// Whether the request is refused only if every quota rule of it is over.
+    pub quota_mode: bool,
+    /// Whether metrics carry all values of the request.
+    pub detailed_metric: bool,
+    /// Whether metrics carry this level's value of the request.
+    pub value_to_metric: bool,
+    /// Whether all values that the pattern matches share one counter.
+    pub share_threshold: bool,
+    /// The next level.
+    pub descriptors: Vec<Self>,
+}
+
+/// What a node enforces.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LimitsNode {
+    /// `rate_limit:`, one limit.
+    One(Box<LimitNode>),
+    /// `limits:`, several that are decided together.
+    Several(Place, Vec<LimitNode>),
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitNode {
+    /// Where the limit stands.
+    pub place: Place,
+    /// Hits per window.
+    pub requests_per_unit: Option<Placed<u32>>,
+    /// Name of the unit.
+    pub unit: Option<Placed<String>>,
+    /// Units per window.
+    pub unit_multiplier: Option<Placed<u32>>,
+    /// Length of the window, in place of a unit.
+    pub window: Option<Placed<Duration>>,
+    /// How hits are counted.
+    pub algorithm: Option<Algorithm>,
+    /// Capacity of the bucket.
+    pub burst: Option<Placed<u32>>,
+    /// Whether everything passes.
+    pub unlimited: bool,
+    /// Name that callers see and `replaces` refers to.
+    pub name: Option<Placed<String>>,
+    /// Names of limits that do not apply to a request that meets this one.
+    pub replaces: Vec<Placed<String>>,
+}

@@ -1,0 +1,194 @@
+//! Finds the rule that a descriptor meets.
+//!
+//! At each level an entry goes, in this order, to the node of its exact value, to the first node in file
+//! order whose pattern fits, or to the node of its key alone. There is no way back: a branch that was
+//! taken and leads nowhere matches nothing. Only the node of the last entry counts.
+//!
+//! Nodes are found by key and then by value, both borrowed from the request; nothing is joined, so `a_b`
+//! cannot be taken for `a` with the value `b`.
+
+use std::{collections::HashMap, fmt};
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+
+use crate::{Algorithm, Counting, Rule, request::Entry};
+
+type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
+
+/// All rules, compiled. Immutable.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    pub(super) domains: Vec<Domain>,
+    pub(super) by_name: HashMap<Box<str>, usize, RandomState>,
+    pub(super) warnings: Vec<super::CompileWarning>,
+}
+
+impl RuleSet {
+    /// The domain of that name.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(*self.by_name.get(name)?)
+    }
+
+    /// Every domain, in the order of the files.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.iter()
+    }
+
+    /// Every rule with its domain, in the order of the files; the position is the rule's id.
+    pub fn rules(&self) -> impl Iterator<Item = (&Domain, &Rule)> {
+        self.domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)))
+    }
+
+    /// What can be served but is probably not what was meant.
+    #[must_use]
+    pub fn warnings(&self) -> &[super::CompileWarning] {
+        &self.warnings
+    }
+}
+
+/// What applies where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// How hits are counted.
+    pub algorithm: Algorithm,
+    /// Who is charged.
+    pub counting: Counting,
+}
+
+/// The rules of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// The name that requests ask for.
+    pub name: Box<str>,
+    /// Key of the entry whose value is the tenant.
+    pub tenant: Option<Box<[u8]>>,
+    /// What applies where a rule does not say.
+    pub defaults: Defaults,
+    pub(super) rules: Vec<Rule>,
+    pub(super) root: Level,
+}
+
+/// What a descriptor met.
+#[derive(Debug)]
+pub struct Match<'r> {
+    /// The rule at the node of the last entry.
+    pub rule: Option<&'r Rule>,
+    /// By position, the pattern that stands in for the entry's value in the counter's key. Shorter than
+    /// the entries where nothing more is shared.
+    pub shared: SmallVec<[Option<&'r [u8]>; 4]>,
+}
+
+impl Domain {
+    /// Whether the domain has no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rule that a descriptor of these entries meets.
+    #[must_use]
+    pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
+        let mut found = Match { rule: None, shared: SmallVec::new() };
+        let mut level = &self.root;
+        let mut rule = None;
+        for (position, entry) in entries.iter().enumerate() {
+            let Some(node) = level.find(entry) else { return found };
+            if let Some(pattern) = node.shared.as_deref() {
+                found.shared.resize(position, None);
+                found.shared.push(Some(pattern));
+            }
+            rule = node.rule;
+            level = &node.below;
+        }
+        found.rule = rule.and_then(|index| self.rules.get(index));
+        found
+    }
+}
+
+/// The nodes below one node, by key.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    pub(super) keys: Map<Values>,
+}
+
+/// The nodes of one key.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    /// Also holds patterns under their literal text: a value that is one goes there before any pattern.
+    pub(super) exact: Map<usize>,
+    /// In file order.
+    pub(super) patterns: Vec<(Pattern, usize)>,
+    /// Matches every value.
+    pub(super) any: Option<usize>,
+    pub(super) nodes: Vec<Node>,
+}
+
+/// One node of the tree.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Position among the domain's rules.
+    pub(super) rule: Option<usize>,
+    /// The pattern that stands in for the entry's value in the counter's key.
+    pub(super) shared: Option<Box<[u8]>>,
+    pub(super) below: Level,
+}
+
+impl Level {
+    fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
+        let values = self.keys.get(entry.key)?;
+        let pattern = || {
+            let fits = |(pattern, _): &&(Pattern, usize)| pattern.fits(entry.value);
+            values.patterns.iter().find(fits).map(|(_, node)| node)
+        };
+        let exact = values.exact.get(entry.value);
+        let node = exact.or_else(pattern).or(values.any.as_ref())?;
+        values.nodes.get(*node)
+    }
+}
+
+/// A text with `*` for any bytes, also none.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    head: Box<[u8]>,
+    middle: Box<[Box<[u8]>]>,
+    tail: Box<[u8]>,
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |part: &[u8]| String::from_utf8_lossy(part).into_owned();
+        write!(f, "{}*", text(&self.head))?;
+        for part in &self.middle {
+            write!(f, "{}*", text(part))?;
+        }
+        f.write_str(&text(&self.tail))
+    }
+}
+
+impl Pattern {
+    /// The pattern of that text; `None` if it has no `*`.
+    pub(super) fn new(text: &[u8]) -> Option<Self> {
+        let mut parts = text.split(|&byte| byte == b'*').map(Box::from);
+        let head = parts.next()?;
+        let mut middle: Vec<Box<[u8]>> = parts.collect();
+        let tail = middle.pop()?;
+        middle.retain(|part| !part.is_empty());
+        Some(Self { head, middle: middle.into(), tail })
+    }
+
+    /// Whether the value begins and ends as the pattern does, without overlap, and has the middle parts
+    /// in order between. Taking each part where it first occurs leaves most room for the rest.
+    pub(super) fn fits(&self, value: &[u8]) -> bool {
+        let rest = value.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&*self.tail));
+        let Some(mut rest) = rest else { return false };
+        for part in &self.middle {
+            let Some(at) = rest.windows(part.len()).position(|window| window == &**part) else {
+                return false;
+            };
+            rest = rest.get(at + part.len()..).unwrap_or_default();
+        }
+        true
+    }
+}
