@@ -1,0 +1,97 @@
+//! Bounds the requests in progress.
+//!
+//! A request counts from its headers to its answer. Beyond the bound it is marked, and answered
+//! OVER_LIMIT without being matched: an error would let it through, and make a flood a way around
+//! every limit.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use tower::{Layer, Service};
+
+/// Requests in progress, and the most there may be. Clones count together.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlight {
+    current: Arc<AtomicUsize>,
+    max: usize,
+}
+
+/// Marks a request that came when there were too many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shed;
+
+/// One request in progress, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    current: Arc<AtomicUsize>,
+    /// Whether there were too many.
+    pub(crate) shed: bool,
+}
+
+impl InFlight {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { current: Arc::default(), max }
+    }
+
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter(&self) -> Entered {
+        let before = self.current.fetch_add(1, Ordering::Relaxed);
+        Entered { current: Arc::clone(&self.current), shed: before >= self.max }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.current.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S> Layer<S> for InFlight {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner, in_flight: self.clone() }
+    }
+}
+
+/// A service whose requests are counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted<S> {
+    inner: S,
+    in_flight: InFlight,
+}
+
+impl<S, B> Service<http::Request<B>> for Counted<S>
+where
+    S: Service<http::Request<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        let entered = self.in_flight.enter();
+        if entered.shed {
+            request.extensions_mut().insert(Shed);
+        }
+        let response = self.inner.call(request);
+        Box::pin(async move {
+            let _entered = entered;
+            response.await
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! The JSON mapping of protobuf, for callers that have no gRPC.
+//!
+//! Uses the descriptors in which entries are text: in the generated types they are bytes, which JSON
+//! would show as base64. The wire is the same, so it carries from one to the other.
+
+use std::sync::LazyLock;
+
+use prost::Message;
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use sluicegate_proto::{
+    TEXT_FILE_DESCRIPTOR_SET,
+    envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+};
+use thiserror::Error;
+
+/// Why a body is not a request.
+#[derive(Debug, Error)]
+pub(super) enum JsonError {
+    /// Not JSON, or not of the message's shape.
+    #[error("not a RateLimitRequest: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Cannot happen while both sets of descriptors have one wire.
+    #[error("not a RateLimitRequest: {0}")]
+    Wire(#[from] prost::DecodeError),
+    /// The message is not described.
+    #[error("no description of {0}")]
+    Undescribed(&'static str),
+}
+
+const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
+const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
+
+static POOL: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(TEXT_FILE_DESCRIPTOR_SET).unwrap_or_default());
+
+fn describe(name: &'static str) -> Result<MessageDescriptor, JsonError> {
+    POOL.get_message_by_name(name).ok_or(JsonError::Undescribed(name))
+}
+
+/// Reads a request. Unknown fields are mistakes: a misspelt one would be a limit that is not asked.
+pub(super) fn decode(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message =
+        DynamicMessage::deserialize_with_options(describe(REQUEST)?, &mut json, &options)?;
+    json.end()?;
+    Ok(RateLimitRequest::decode(message.encode_to_vec().as_slice())?)
+}
+
+/// Writes a response. Fields that are not set, or zero, are left out.
+pub(super) fn encode(response: &RateLimitResponse) -> Result<String, JsonError> {
+    let message = DynamicMessage::decode(describe(RESPONSE)?, response.encode_to_vec().as_slice())?;
+    let mut json = serde_json::to_string(&message)?;
+    json.push('\n');
+    Ok(json)
+}

@@ -1,0 +1,78 @@
+//! The limits in force, a line each, for people.
+
+use std::fmt::Write as _;
+
+use sluicegate_core::{
+    Rule,
+    rule::{Limits, RuleLimit},
+    rules::{Domain, RuleSet},
+};
+
+/// Every domain, and below it every rule with the path that leads there, in the order of the files.
+pub(super) fn render(rules: &RuleSet) -> String {
+    let mut text = String::new();
+    let mut domain_before = None;
+    for domain in rules.domains().filter(|domain| domain.is_empty()) {
+        describe_domain(&mut text, domain);
+    }
+    for (domain, rule) in rules.rules() {
+        if domain_before.replace(&domain.name) != Some(&domain.name) {
+            describe_domain(&mut text, domain);
+        }
+        describe_rule(&mut text, rule);
+    }
+    text
+}
+
+fn describe_domain(text: &mut String, domain: &Domain) {
+    text.push_str("domain ");
+    text.push_str(&domain.name);
+    if let Some(tenant) = &domain.tenant {
+        push(text, format_args!(" tenant={}", String::from_utf8_lossy(tenant)));
+    }
+    push(text, format_args!(" default_algorithm={}", domain.defaults.algorithm.name()));
+    push(text, format_args!(" default_counting={}\n", domain.defaults.counting.name()));
+}
+
+fn describe_rule(text: &mut String, rule: &Rule) {
+    push(text, format_args!("  {}:", rule.path));
+    match &rule.limits {
+        Limits::Unlimited { .. } => text.push_str(" unlimited"),
+        Limits::Each(limits) => {
+            for limit in limits {
+                describe_limit(text, limit);
+            }
+        }
+    }
+    push(text, format_args!(" counting={}", rule.counting.name()));
+    let flags = [
+        ("shadow_mode", rule.shadow_mode),
+        ("quota_mode", rule.quota_mode),
+        ("detailed_metric", rule.detailed_metric),
+        ("value_to_metric", rule.value_to_metric),
+    ];
+    for (name, _) in flags.into_iter().filter(|(_, set)| *set) {
+        push(text, format_args!(" {name}"));
+    }
+    text.push('\n');
+}
+
+fn describe_limit(text: &mut String, rule_limit: &RuleLimit) {
+    let RuleLimit { limit, shown, name, replaces } = rule_limit;
+    push(text, format_args!(" [{shown} algorithm={}", limit.algorithm().name()));
+    if limit.capacity() != limit.requests() {
+        push(text, format_args!(" burst={}", limit.capacity()));
+    }
+    if let Some(name) = name {
+        push(text, format_args!(" name={name}"));
+    }
+    if !replaces.is_empty() {
+        push(text, format_args!(" replaces={}", replaces.join(",")));
+    }
+    text.push(']');
+}
+
+/// Writing to a `String` cannot fail.
+fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    let _infallible = text.write_fmt(arguments);
+}

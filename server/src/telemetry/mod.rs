@@ -1,0 +1,9 @@
+//! What can be seen of the server from outside.
+
+pub(crate) mod catalogue;
+mod log;
+mod metrics;
+
+pub(crate) use log::start as start_log;
+pub use metrics::MetricsError;
+pub(crate) use metrics::{RuleSetCounters, Telemetry};

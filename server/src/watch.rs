@@ -1,0 +1,545 @@
+//! Noticing that files may have changed: limits, certificates.
+//!
+//! inotify (or what the system has instead) reports within a moment. A slow poll is there for what
+//! it does not report: network mounts, a path's grandparents being replaced, no watches to be had.
+//! Callers compare content: a report means "look", no more.
+//!
+//! Not the files themselves are watched but the folders that they and the links to them stand in. A
+//! file that is replaced by a rename is a new one, of which a watch on the old one never hears. A
+//! Kubernetes ConfigMap is replaced by swinging a link (of `limits.yaml -> ..data/limits.yaml` and
+//! `..data -> ..2026_x` the second), so every link on the way counts, and the way is walked anew
+//! after each event.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    ffi::OsStr,
+    fs, io,
+    path::{self, Component, Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use notify::{
+    ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode},
+};
+use tokio::{
+    sync::Notify,
+    time::{self, Instant},
+};
+
+/// A change is reported once nothing has happened for this long: most come in several steps.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// … or after this long, if it never gets quiet.
+const UNQUIET_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest time between two polls, whatever is asked for.
+const POLL_MIN: Duration = Duration::from_millis(50);
+
+/// The longest: times far beyond cannot be added up.
+const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The most links on the way to one file, as in Linux.
+const LINKS_MAX: usize = 40;
+
+/// The most folders watched. What is in others is noticed by the poll.
+const FOLDERS_MAX: usize = 1000;
+
+/// How often the way is walked again because it changed in the meantime.
+const WALKS_MAX: usize = 4;
+
+/// Watches paths for changes.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    paths: Vec<PathBuf>,
+    poll: Duration,
+    next_poll: Instant,
+    /// Something happened that is not reported yet. Outlives a cancelled [`Watch::changed`].
+    unreported: bool,
+    /// None if the system has none to give: then there is only the poll.
+    watcher: Option<RecommendedWatcher>,
+    /// Folders that `watcher` has.
+    watched: HashSet<PathBuf>,
+    warned: bool,
+    trail: Arc<ArcSwap<Trail>>,
+    events: Arc<Notify>,
+}
+
+impl Watch {
+    /// Watches files, and folders with all that is in them. Paths need not exist (yet).
+    pub(crate) fn new(paths: &[PathBuf], poll: Duration) -> Self {
+        Self::with(paths, poll, notify::recommended_watcher)
+    }
+
+    fn with(
+        paths: &[PathBuf],
+        poll: Duration,
+        watcher: impl FnOnce(Handler) -> notify::Result<RecommendedWatcher>,
+    ) -> Self {
+        let trail = Arc::new(ArcSwap::from_pointee(Trail::default()));
+        let events = Arc::new(Notify::new());
+        let handler = Handler { trail: Arc::clone(&trail), events: Arc::clone(&events) };
+        let mut watch = Self {
+            paths: paths.iter().filter_map(|path| path::absolute(path).ok()).collect(),
+            poll: poll.clamp(POLL_MIN, POLL_MAX),
+            next_poll: Instant::now(),
+            unreported: false,
+            watcher: None,
+            watched: HashSet::new(),
+            warned: false,
+            trail,
+            events,
+        };
+        match watcher(handler) {
+            Ok(watcher) => watch.watcher = Some(watcher),
+            Err(error) => watch.warn(&error),
+        }
+        watch.follow();
+        watch
+    }
+
+    /// Waits until something may have changed since the last time. The first time, that is at once:
+    /// files may have changed between being read and being watched. Cancel safe.
+    pub(crate) async fn changed(&mut self) {
+        if !self.unreported {
+            tokio::select! {
+                () = self.events.notified() => {}
+                () = time::sleep_until(self.next_poll) => {}
+            }
+            self.unreported = true;
+        }
+        self.settle().await;
+        // Before the report: what happens after the caller has looked is seen by the new watches.
+        self.follow();
+        self.next_poll = Instant::now() + self.poll;
+        self.unreported = false;
+    }
+
+    /// Waits for quiet.
+    async fn settle(&self) {
+        let quiet = async { while time::timeout(QUIET, self.events.notified()).await.is_ok() {} };
+        let _unquiet = time::timeout(UNQUIET_MAX, quiet).await;
+    }
+
+    /// Watches the folders that the paths lead through now.
+    fn follow(&mut self) {
+        for _ in 0..WALKS_MAX {
+            let trail = Trail::of(&self.paths);
+            let folders = trail.folders();
+            self.trail.store(Arc::new(trail));
+            self.watch(folders);
+            // A link that swung between being walked over and being watched reported nothing.
+            if Trail::of(&self.paths) == **self.trail.load() {
+                return;
+            }
+        }
+        self.events.notify_one();
+    }
+
+    fn watch(&mut self, folders: HashSet<PathBuf>) {
+        let Some(watcher) = &mut self.watcher else { return };
+        for folder in self.watched.drain() {
+            // Fails for folders that are gone. Those that stay are taken anew as well: by its path
+            // a folder cannot be told from another that has taken its place.
+            let _gone = watcher.unwatch(&folder);
+        }
+        let mut refused = None;
+        for folder in folders {
+            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                Ok(()) => _ = self.watched.insert(folder),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+        if let Some(error) = refused {
+            self.warn(&error);
+        }
+    }
+
+    fn warn(&mut self, error: &notify::Error) {
+        if !self.warned {
+            tracing::warn!(%error, poll = ?self.poll, "cannot watch files, polling them");
+        }
+        self.warned = true;
+    }
+}
+
+fn is_missing(error: &notify::Error) -> bool {
+    match &error.kind {
+        ErrorKind::PathNotFound => true,
+        ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+/// Runs in the watcher's thread.
+struct Handler {
+    trail: Arc<ArcSwap<Trail>>,
+    events: Arc<Notify>,
+}
+
+impl notify::EventHandler for Handler {
+    fn handle_event(&mut self, event: notify::Result<Event>) {
+        // An error may mean that events were lost.
+        if event.is_ok_and(|event| !self.trail.load().is_touched_by(&event)) {
+            return;
+        }
+        self.events.notify_one();
+    }
+}
+
+/// Where paths lead.
+#[derive(Debug, Default, PartialEq)]
+struct Trail {
+    /// Each link on the way and what is at the end of it, even if it is not there yet. Their
+    /// folders' paths are free of links.
+    entries: HashSet<PathBuf>,
+    /// Folders of which all that is visible counts.
+    whole: HashSet<PathBuf>,
+}
+
+impl Trail {
+    fn of(paths: &[PathBuf]) -> Self {
+        let mut trail = Self::default();
+        for path in paths {
+            trail.follow(path);
+        }
+        trail
+    }
+
+    /// The folders to watch.
+    fn folders(&self) -> HashSet<PathBuf> {
+        let parents = self.entries.iter().filter_map(|entry| entry.parent());
+        let all: HashSet<&Path> = parents.chain(self.whole.iter().map(PathBuf::as_path)).collect();
+        all.into_iter().take(FOLDERS_MAX).map(Path::to_owned).collect()
+    }
+
+    /// Walks an absolute path, as the system does when it opens it.
+    fn follow(&mut self, path: &Path) {
+        let mut reached = PathBuf::new();
+        let mut ahead: VecDeque<PathBuf> = steps(path).collect();
+        let mut links = 0;
+        while let Some(step) = ahead.pop_front() {
+            match step.components().next() {
+                None | Some(Component::CurDir) => continue,
+                Some(Component::ParentDir) => {
+                    reached.pop();
+                    continue;
+                }
+                Some(Component::Prefix(_) | Component::RootDir | Component::Normal(_)) => {}
+            }
+            // A root replaces what was reached.
+            let entry = reached.join(step);
+            match fs::read_link(&entry) {
+                Ok(target) => {
+                    links += 1;
+                    self.entries.insert(entry);
+                    if links > LINKS_MAX {
+                        return;
+                    }
+                    for step in steps(&target).rev() {
+                        ahead.push_front(step);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => reached = entry,
+                Err(_) => {
+                    self.entries.insert(entry);
+                    return;
+                }
+            }
+        }
+        self.arrive(reached);
+    }
+
+    fn arrive(&mut self, end: PathBuf) {
+        self.entries.insert(end.clone());
+        if self.whole.len() >= FOLDERS_MAX || self.whole.contains(&end) {
+            return;
+        }
+        // Fails for what is not a folder.
+        let Ok(inside) = fs::read_dir(&end) else { return };
+        self.whole.insert(end);
+        for entry in inside.flatten().filter(|entry| !is_hidden(&entry.file_name())) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink()) {
+                self.follow(&entry.path());
+            }
+        }
+    }
+
+    fn is_touched_by(&self, event: &Event) -> bool {
+        match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
+            // Callers read the files: that must not be news.
+            EventKind::Access(_) => return false,
+            _ => {}
+        }
+        event.need_rescan()
+            || event.paths.is_empty()
+            || event.paths.iter().any(|path| self.has(path))
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let is_inside = || {
+            let folder = path.parent().is_some_and(|folder| self.whole.contains(folder));
+            folder && !path.file_name().is_some_and(is_hidden)
+        };
+        // A watched folder reports its own end under its own path.
+        let is_folder = || self.entries.iter().any(|entry| entry.parent() == Some(path));
+        self.entries.contains(path) || is_inside() || is_folder()
+    }
+}
+
+fn steps(path: &Path) -> impl DoubleEndedIterator<Item = PathBuf> {
+    path.components().map(|step| step.as_os_str().into())
+}
+
+/// Limits in hidden files are not read, except through a link, which is followed. Editors and
+/// Kubernetes keep theirs there.
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use notify::event::{AccessKind, AccessMode, DataChange, ModifyKind};
+    use tempfile::TempDir;
+    use tokio::sync::watch::{self, Receiver};
+
+    use super::*;
+
+    /// Far beyond what any step takes.
+    const BOUND: Duration = Duration::from_secs(30);
+    const NEVER: Duration = Duration::MAX;
+    const OFTEN: Duration = POLL_MIN;
+
+    fn folder() -> (TempDir, PathBuf) {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        (folder, path)
+    }
+
+    fn only_polling(path: &Path) -> Watch {
+        let none = |_handler| Err(notify::Error::generic("none to be had"));
+        Watch::with(&[path.to_owned()], OFTEN, none)
+    }
+
+    fn never_polling(path: &Path) -> Watch {
+        Watch::new(&[path.to_owned()], NEVER)
+    }
+
+    /// What somebody sees who reads the file whenever a change is reported, and never else.
+    struct Reader(Receiver<Option<String>>);
+
+    impl Reader {
+        fn of(file: PathBuf, mut watch: Watch) -> Self {
+            let (sender, receiver) = watch::channel(None);
+            tokio::spawn(async move {
+                loop {
+                    watch.changed().await;
+                    sender.send_replace(fs::read_to_string(&file).ok());
+                }
+            });
+            Self(receiver)
+        }
+
+        async fn sees(&mut self, wanted: impl Into<Option<&str>>) {
+            let wanted = wanted.into();
+            let seen = self.0.wait_for(|content| content.as_deref() == wanted);
+            time::timeout(BOUND, seen).await.expect("change not reported").unwrap();
+        }
+    }
+
+    /// A folder that is updated like a Kubernetes ConfigMap.
+    struct ConfigMap {
+        mount: PathBuf,
+        version: usize,
+    }
+
+    impl ConfigMap {
+        fn new(mount: PathBuf, content: &str) -> Self {
+            let mut map = Self { mount, version: 0 };
+            map.update(content);
+            symlink("..data/limits.yaml", map.file()).unwrap();
+            map
+        }
+
+        fn file(&self) -> PathBuf {
+            self.mount.join("limits.yaml")
+        }
+
+        fn update(&mut self, content: &str) {
+            self.version += 1;
+            let name = format!("..2026_{}", self.version);
+            let (real, link) = (self.mount.join(&name), self.mount.join("..data"));
+            let old = fs::read_link(&link);
+            fs::create_dir(&real).unwrap();
+            fs::write(real.join("limits.yaml"), content).unwrap();
+            symlink(&name, self.mount.join("..data_tmp")).unwrap();
+            fs::rename(self.mount.join("..data_tmp"), &link).unwrap();
+            if let Ok(old) = old {
+                fs::remove_dir_all(self.mount.join(old)).unwrap();
+            }
+        }
+    }
+
+    async fn updates_are_noticed(watch: impl FnOnce(&Path) -> Watch, by_folder: bool) {
+        let (_guard, mount) = folder();
+        let mut map = ConfigMap::new(mount.clone(), "0");
+        let path = if by_folder { mount } else { map.file() };
+        let mut reader = Reader::of(map.file(), watch(&path));
+        reader.sees("0").await;
+        for content in ["1", "2", "3", "4"] {
+            map.update(content);
+            reader.sees(content).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn each_update_of_a_config_map_is_noticed() {
+        updates_are_noticed(never_polling, false).await;
+        updates_are_noticed(never_polling, true).await;
+    }
+
+    #[tokio::test]
+    async fn each_update_of_a_config_map_is_noticed_by_polling_alone() {
+        updates_are_noticed(only_polling, false).await;
+        updates_are_noticed(only_polling, true).await;
+    }
+
+    #[tokio::test]
+    async fn every_link_on_the_way_counts() {
+        let (_guard, base) = folder();
+        for release in ["1", "2"] {
+            fs::create_dir_all(base.join("releases").join(release)).unwrap();
+            fs::write(base.join("releases").join(release).join("a.yaml"), release).unwrap();
+        }
+        symlink("releases/1", base.join("current")).unwrap();
+        fs::create_dir(base.join("limits")).unwrap();
+        let file = base.join("limits/a.yaml");
+        symlink(base.join("limits/../current/a.yaml"), &file).unwrap();
+
+        let mut reader = Reader::of(file, never_polling(&base.join("limits")));
+        reader.sees("1").await;
+        symlink("releases/2", base.join("new")).unwrap();
+        fs::rename(base.join("new"), base.join("current")).unwrap();
+        reader.sees("2").await;
+        fs::write(base.join("releases/2/a.yaml"), "in place").unwrap();
+        reader.sees("in place").await;
+    }
+
+    #[tokio::test]
+    async fn a_file_may_be_rewritten_replaced_and_deleted() {
+        let (_guard, base) = folder();
+        let file = base.join("limits.yaml");
+        fs::write(&file, "old").unwrap();
+        let mut reader = Reader::of(file.clone(), never_polling(&file));
+        reader.sees("old").await;
+        for content in ["replaced", "and again"] {
+            fs::write(base.join("new"), content).unwrap();
+            fs::rename(base.join("new"), &file).unwrap();
+            reader.sees(content).await;
+        }
+        fs::write(&file, "rewritten").unwrap();
+        reader.sees("rewritten").await;
+        fs::remove_file(&file).unwrap();
+        reader.sees(None).await;
+        fs::write(&file, "anew").unwrap();
+        reader.sees("anew").await;
+    }
+
+    #[tokio::test]
+    async fn folders_may_come_later_and_be_replaced() {
+        let (_guard, base) = folder();
+        let inner = base.join("limits/team/more");
+        let file = inner.join("a.yaml");
+        let mut reader = Reader::of(file.clone(), never_polling(&base.join("limits")));
+        reader.sees(None).await;
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(&file, "created").unwrap();
+        reader.sees("created").await;
+        fs::write(&file, "created, then changed").unwrap();
+        reader.sees("created, then changed").await;
+        fs::remove_dir_all(base.join("limits")).unwrap();
+        reader.sees(None).await;
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(&file, "created anew").unwrap();
+        reader.sees("created anew").await;
+        fs::write(&file, "created anew, then changed").unwrap();
+        reader.sees("created anew, then changed").await;
+        let moved = base.join("moved");
+        fs::rename(base.join("limits"), &moved).unwrap();
+        reader.sees(None).await;
+        fs::write(moved.join("team/more/a.yaml"), "moved").unwrap();
+        fs::rename(&moved, base.join("limits")).unwrap();
+        reader.sees("moved").await;
+        fs::write(&file, "moved, then changed").unwrap();
+        reader.sees("moved, then changed").await;
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_wait_forgets_nothing() {
+        let (_guard, base) = folder();
+        let file = base.join("limits.yaml");
+        let mut watch = never_polling(&file);
+        watch.changed().await;
+        fs::write(&file, "new").unwrap();
+        let cancelled = async {
+            while !watch.unreported {
+                let wait = time::timeout(Duration::from_millis(5), watch.changed());
+                assert!(wait.await.is_err(), "reported before it was quiet");
+            }
+        };
+        time::timeout(BOUND, cancelled).await.unwrap();
+        time::timeout(BOUND, watch.changed()).await.unwrap();
+    }
+
+    #[test]
+    fn there_is_a_bound_to_the_folders_watched() {
+        let (_guard, base) = folder();
+        for number in 2..=FOLDERS_MAX {
+            fs::create_dir(base.join(number.to_string())).unwrap();
+        }
+        let paths = [base.clone()];
+        assert_eq!(Trail::of(&paths).whole.len(), FOLDERS_MAX);
+        fs::create_dir(base.join("more")).unwrap();
+        assert_eq!(Trail::of(&paths).whole.len(), FOLDERS_MAX);
+        assert_eq!(Trail::of(&paths).folders().len(), FOLDERS_MAX);
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_end() {
+        let (_guard, base) = folder();
+        symlink("b", base.join("a")).unwrap();
+        symlink("a", base.join("b")).unwrap();
+        symlink(".", base.join("c")).unwrap();
+        let trail = Trail::of(&[base.clone(), base.join("a")]);
+        assert_eq!(trail.whole, HashSet::from([base.clone()]));
+        let folders = [base.parent().unwrap(), &base].map(Path::to_owned);
+        assert_eq!(trail.folders(), HashSet::from(folders));
+    }
+
+    #[test]
+    fn what_does_not_matter_is_not_reported() {
+        let (_guard, base) = folder();
+        let (file, other) = (base.join("a.yaml"), base.join("b.yaml"));
+        fs::write(&file, "").unwrap();
+        let event = |kind, path: &Path| Event::new(kind).add_path(path.to_owned());
+        let written = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+        let read = EventKind::Access(AccessKind::Open(AccessMode::Any));
+
+        let of_file = Trail::of(std::slice::from_ref(&file));
+        assert!(of_file.is_touched_by(&event(written, &file)));
+        assert!(of_file.is_touched_by(&event(written, &base)), "its folder");
+        assert!(!of_file.is_touched_by(&event(written, &other)));
+        assert!(!of_file.is_touched_by(&event(read, &file)));
+
+        let of_folder = Trail::of(std::slice::from_ref(&base));
+        assert!(of_folder.is_touched_by(&event(written, &other)));
+        assert!(!of_folder.is_touched_by(&event(written, &base.join(".b.yaml.swp"))));
+        assert!(!of_folder.is_touched_by(&event(read, &file)));
+    }
+}
