@@ -1,0 +1,332 @@
+//! `sluicectl check`.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{
+    Args,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
+use serde_json::{Value, json};
+
+use super::{Failure, OutputFormat, ServerSettings, descriptor, output};
+use crate::{Check, Code, Descriptor, Header, Limit, Status, Unit, Verdict};
+
+/// Settings of `sluicectl check`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct CheckSettings {
+    /// Domain whose limits to ask.
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: String,
+
+    /// What the limits are looked up by: one or more entries, in the order of the rules. May be given
+    /// several times; the request passes if every descriptor does.
+    ///
+    /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
+    #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
+    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
+    pub descriptors: Vec<Descriptor>,
+
+    /// How many hits to take. 0 takes none and only looks; a negative number gives hits back.
+    #[arg(long, value_name = "HITS", default_value = "1", allow_negative_numbers = true)]
+    pub hits: i64,
+
+    /// How the answer is written.
+    #[arg(long, env = "SLUICEGATE_OUTPUT", value_name = "FORMAT", default_value = "text")]
+    pub output: OutputFormat,
+
+    /// Which server to ask.
+    #[command(flatten)]
+    pub server: ServerSettings,
+}
+
+const AFTER_HELP: &str = "\
+Try it:
+  sluicectl check --domain api --descriptor tenant=acme,user=bob --hits 0
+
+  allowed
+    tenant=acme, user=bob    9 of 10 per minute left, resets in 42s
+
+Exit codes:
+  0  allowed
+  1  refused
+  2  the command line cannot be used, or a file that it names
+  3  the server could not be asked, or did not decide: unreachable, too slow, or an error";
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
+fn typed_descriptor(text: OsString) -> Result<Descriptor, descriptor::InvalidDescriptor> {
+    descriptor::parse(text.as_encoded_bytes())
+}
+
+/// Asks, prints the verdict and says it again in the exit code.
+pub(super) async fn run(settings: &CheckSettings) -> Result<ExitCode, Failure> {
+    let client = settings.server.client()?;
+    let verdict = client
+        .check(settings.question())
+        .await
+        .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
+    let descriptors = &settings.descriptors;
+    output::print(&match settings.output {
+        OutputFormat::Text => text(descriptors, &verdict),
+        OutputFormat::Json => json(descriptors, &verdict).to_string(),
+    });
+    Ok(if verdict.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl CheckSettings {
+    fn question(&self) -> Check {
+        let check = Check::new(&self.domain).descriptors(self.descriptors.iter().cloned());
+        let hits = self.hits.unsigned_abs();
+        if self.hits < 0 { check.give_back(hits) } else { check.hits(hits) }
+    }
+}
+
+/// The widest descriptor that the column of limits still waits for.
+const COLUMN_MAX: usize = 48;
+
+fn text(descriptors: &[Descriptor], verdict: &Verdict) -> String {
+    let mut lines = vec![match verdict.retry_after() {
+        _ if verdict.allowed => "allowed".to_owned(),
+        Some(wait) => format!("refused, retry in {}", output::span(wait)),
+        None => "refused".to_owned(),
+    }];
+    let names: Vec<String> = descriptors.iter().map(descriptor::render).collect();
+    let widths = names.iter().map(|name| name.chars().count());
+    let width = widths.filter(|width| *width <= COLUMN_MAX).max().unwrap_or_default();
+    for (at, status) in verdict.statuses.iter().enumerate() {
+        let name = names.get(at).map_or("(not asked about)", String::as_str);
+        lines.push(format!("  {name:width$}    {}", outcome(status)));
+    }
+    lines.extend(header_lines("response header", &verdict.response_headers_to_add));
+    lines.extend(header_lines("request header", &verdict.request_headers_to_add));
+    lines.join("\n")
+}
+
+fn outcome(status: &Status) -> String {
+    let refused = status.code == Code::OverLimit;
+    let Some(limit) = &status.limit else {
+        return match status.code {
+            _ if status.is_unlimited() => "unlimited".to_owned(),
+            // A service that has too much to do refuses without looking for a limit.
+            Code::OverLimit => "refused, though no limit is named".to_owned(),
+            Code::Ok => "no limit applies".to_owned(),
+            Code::Unknown => "not decided".to_owned(),
+        };
+    };
+    let left = status.remaining;
+    let mut text = match (refused, left) {
+        (true, 0) => format!("over {}", rate(limit)),
+        (true, _) => format!("over {}, {left} left", rate(limit)),
+        (false, _) => format!("{left} of {} left", rate(limit)),
+    };
+    if let Some(span) = status.until_reset.map(output::span) {
+        text += &format!(", {} in {span}", if refused { "retry" } else { "resets" });
+    }
+    if !limit.name.is_empty() {
+        text += &format!(" ({})", descriptor::shown(limit.name.as_bytes()));
+    }
+    text
+}
+
+/// `10 per minute`, `10 per 5 minutes`.
+fn rate(limit: &Limit) -> String {
+    let unit = limit.unit.map_or("unknown unit", Unit::name);
+    match limit.unit_multiplier {
+        1 => format!("{} per {unit}", limit.requests_per_unit),
+        units => format!("{} per {units} {unit}s", limit.requests_per_unit),
+    }
+}
+
+fn header_lines(kind: &str, headers: &[Header]) -> impl Iterator<Item = String> {
+    headers.iter().map(move |header| {
+        let (name, value) = (header.name.as_bytes(), &header.value);
+        format!("  {kind} {}: {}", descriptor::shown(name), descriptor::shown(value))
+    })
+}
+
+/// Every key is always there; what is not known is null.
+fn json(descriptors: &[Descriptor], verdict: &Verdict) -> Value {
+    let statuses: Vec<Value> = verdict
+        .statuses
+        .iter()
+        .enumerate()
+        .map(|(at, status)| json_status(descriptors.get(at), status))
+        .collect();
+    json!({
+        "allowed": verdict.allowed,
+        "retry_after_seconds": verdict.retry_after().map(output::seconds),
+        "statuses": statuses,
+        "response_headers_to_add": json_headers(&verdict.response_headers_to_add),
+        "request_headers_to_add": json_headers(&verdict.request_headers_to_add),
+    })
+}
+
+fn json_status(descriptor: Option<&Descriptor>, status: &Status) -> Value {
+    let entries = descriptor.map(|descriptor| {
+        let entry = |(key, value)| json!({ "key": lossy(key), "value": lossy(value) });
+        descriptor.entries().map(entry).collect::<Vec<_>>()
+    });
+    let limit = status.limit.as_ref().map(|limit| {
+        json!({
+            "name": limit.name,
+            "requests_per_unit": limit.requests_per_unit,
+            "unit": limit.unit.map(Unit::name),
+            "unit_multiplier": limit.unit_multiplier,
+        })
+    });
+    json!({
+        "descriptor": entries,
+        "code": match status.code {
+            Code::Unknown => "unknown",
+            Code::Ok => "ok",
+            Code::OverLimit => "over_limit",
+        },
+        "unlimited": status.is_unlimited(),
+        "limit": limit,
+        "remaining": status.remaining,
+        "until_reset_seconds": status.until_reset.map(output::seconds),
+    })
+}
+
+fn json_headers(headers: &[Header]) -> Vec<Value> {
+    let header = |header: &Header| json!({ "name": header.name, "value": lossy(&header.value) });
+    headers.iter().map(header).collect()
+}
+
+/// JSON has no room for bytes that are not text.
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn limit(requests_per_unit: u32, unit: Unit) -> Limit {
+        Limit { requests_per_unit, unit: Some(unit), unit_multiplier: 1, name: String::new() }
+    }
+
+    fn status(code: Code, limit: Option<Limit>, remaining: u32) -> Status {
+        let until_reset = limit.is_some().then(|| Duration::from_secs(42));
+        Status { code, limit, remaining, until_reset }
+    }
+
+    fn verdict(statuses: Vec<Status>) -> Verdict {
+        Verdict {
+            allowed: !statuses.iter().any(|status| status.code == Code::OverLimit),
+            statuses,
+            response_headers_to_add: Vec::new(),
+            request_headers_to_add: Vec::new(),
+            raw_body: Bytes::new(),
+        }
+    }
+
+    fn descriptors(texts: &[&str]) -> Vec<Descriptor> {
+        texts.iter().map(|text| descriptor::parse(text.as_bytes()).unwrap()).collect()
+    }
+
+    #[test]
+    fn text_of_what_is_allowed() {
+        let asked = descriptors(&["tenant=acme,user=bob", "path=/free", "user=root"]);
+        let verdict = verdict(vec![
+            status(Code::Ok, Some(limit(10, Unit::Minute)), 9),
+            status(Code::Ok, None, 0),
+            status(Code::Ok, None, u32::MAX),
+        ]);
+        assert_eq!(
+            text(&asked, &verdict),
+            "\
+allowed
+  tenant=acme, user=bob    9 of 10 per minute left, resets in 42s
+  path=/free               no limit applies
+  user=root                unlimited"
+        );
+    }
+
+    #[test]
+    fn text_of_what_is_refused() {
+        let asked = descriptors(&["a=1", "b=2", "c=3"]);
+        let named = Limit { name: "burst".to_owned(), ..limit(10, Unit::Second) };
+        let verdict = verdict(vec![
+            status(Code::OverLimit, Some(named), 0),
+            status(Code::OverLimit, Some(Limit { unit_multiplier: 5, ..limit(7, Unit::Hour) }), 2),
+            status(Code::OverLimit, None, 0),
+        ]);
+        assert_eq!(
+            text(&asked, &verdict),
+            "\
+refused, retry in 42s
+  a=1    over 10 per second, retry in 42s (burst)
+  b=2    over 7 per 5 hours, 2 left, retry in 42s
+  c=3    refused, though no limit is named"
+        );
+    }
+
+    #[test]
+    fn text_stays_readable_past_a_long_descriptor() {
+        let long = format!("a={}", "x".repeat(60));
+        let asked = descriptors(&[&long, "b=2"]);
+        let free = || status(Code::Ok, None, 0);
+        let mut verdict = verdict(vec![free(), free(), status(Code::Unknown, None, 0)]);
+        verdict.response_headers_to_add =
+            vec![Header { name: "x-a".to_owned(), value: Bytes::from("1\r\n") }];
+        assert_eq!(
+            text(&asked, &verdict),
+            format!(
+                "\
+allowed
+  {long}    no limit applies
+  b=2    no limit applies
+  (not asked about)    not decided
+  response header x-a: 1\u{fffd}\u{fffd}"
+            )
+        );
+    }
+
+    #[test]
+    fn json_has_every_key() {
+        let asked = descriptors(&["tenant=acme", "b=2"]);
+        let mut verdict = verdict(vec![
+            status(Code::OverLimit, Some(limit(10, Unit::Minute)), 0),
+            status(Code::Ok, None, u32::MAX),
+        ]);
+        verdict.request_headers_to_add =
+            vec![Header { name: "x-a".to_owned(), value: Bytes::from("1") }];
+        assert_eq!(
+            json(&asked, &verdict),
+            json!({
+                "allowed": false,
+                "retry_after_seconds": 42,
+                "statuses": [
+                    {
+                        "descriptor": [{ "key": "tenant", "value": "acme" }],
+                        "code": "over_limit",
+                        "unlimited": false,
+                        "limit": {
+                            "name": "",
+                            "requests_per_unit": 10,
+                            "unit": "minute",
+                            "unit_multiplier": 1,
+                        },
+                        "remaining": 0,
+                        "until_reset_seconds": 42,
+                    },
+                    {
+                        "descriptor": [{ "key": "b", "value": "2" }],
+                        "code": "ok",
+                        "unlimited": true,
+                        "limit": null,
+                        "remaining": u32::MAX,
+                        "until_reset_seconds": null,
+                    },
+                ],
+                "response_headers_to_add": [],
+                "request_headers_to_add": [{ "name": "x-a", "value": "1" }],
+            })
+        );
+    }
+}

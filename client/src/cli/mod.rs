@@ -1,0 +1,86 @@
+//! The command line of `sluicectl`: one file for each command, and what they share.
+
+mod check;
+mod descriptor;
+mod output;
+mod server;
+
+use std::{
+    error::Error,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+use thiserror::Error;
+
+pub use self::{check::CheckSettings, output::OutputFormat, server::ServerSettings};
+use crate::{CheckError, ConnectError, Endpoint, error::chain};
+
+/// Asks a rate limit service: Sluicegate, or any other that speaks Envoy's API.
+#[derive(Debug, Parser)]
+#[command(name = "sluicectl", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Try it:
+  sluicectl check --domain api --descriptor tenant=acme,user=bob
+
+Exit codes:
+  0  done; the answer is yes
+  1  done; the answer is no
+  2  the command line cannot be used
+  3  the server could not be asked";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Ask whether a request may pass, and what is left of its limits.
+    ///
+    /// This is a real question, as Envoy asks it: the hits are taken from the limits. Use --hits 0 to
+    /// look without taking any.
+    Check(CheckSettings),
+}
+
+/// Why a command has no answer.
+#[derive(Debug, Error)]
+enum Failure {
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{endpoint}")]
+    Ask { endpoint: Endpoint, source: CheckError },
+}
+
+impl Failure {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            // The command connects when it asks, so this is about settings.
+            Self::Connect(_) => ExitCode::from(2),
+            Self::Start(_) | Self::Ask { .. } => ExitCode::from(3),
+        }
+    }
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(cli: &Cli) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(Failure::Start).and_then(|runtime| match &cli.command {
+        Command::Check(settings) => runtime.block_on(check::run(settings)),
+    });
+    outcome.unwrap_or_else(|failure| {
+        report(&failure);
+        failure.exit_code()
+    })
+}
+
+fn report(failure: &(dyn Error + 'static)) {
+    // There is nowhere left to say that this fails.
+    let _ = writeln!(io::stderr(), "error: {}", chain(failure));
+}

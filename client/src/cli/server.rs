@@ -1,0 +1,62 @@
+//! Which server to ask, and how.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use crate::{Client, ConnectError, Endpoint};
+
+/// Which server to ask, and how.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Server")]
+pub struct ServerSettings {
+    /// The server's gRPC listener: http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    #[arg(
+        long,
+        env = "SLUICEGATE_SERVER",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8081"
+    )]
+    pub server: Endpoint,
+
+    /// How long to wait for the answer, connecting included.
+    #[arg(long, env = "SLUICEGATE_TIMEOUT", value_name = "DURATION", default_value = "5s")]
+    #[arg(value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+
+    /// Certificates of the authorities that the server must be certified by (PEM), in place of the
+    /// system's.
+    #[arg(long, env = "SLUICEGATE_TLS_CA", value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+
+    /// Certificate chain to show to the server (PEM): mTLS.
+    #[arg(long, env = "SLUICEGATE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of that certificate (PEM).
+    #[arg(long, env = "SLUICEGATE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Name that the server's certificate must carry, if it is not the host in --server.
+    #[arg(long, env = "SLUICEGATE_TLS_SERVER_NAME", value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+}
+
+impl ServerSettings {
+    /// A client of that server. It connects when it is first used, so that one deadline covers all.
+    pub(super) fn client(&self) -> Result<Client, ConnectError> {
+        let mut builder = Client::builder(self.server.clone())
+            .connect_timeout(self.timeout)
+            .deadline(self.timeout);
+        if let Some(ca) = &self.tls_ca {
+            builder = builder.tls_ca_file(ca);
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            builder = builder.tls_client_files(cert, key);
+        }
+        if let Some(name) = &self.tls_server_name {
+            builder = builder.tls_server_name(name);
+        }
+        builder.connect_lazy()
+    }
+}

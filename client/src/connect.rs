@@ -1,0 +1,189 @@
+//! How a client connects.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tonic::transport::{self, Certificate, ClientTlsConfig, Identity};
+
+use crate::{Client, ConnectError, Endpoint, error::chain};
+
+/// The longest deadline of a call.
+pub(crate) const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Settings of a [`Client`].
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use sluicegate_client::Client;
+///
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Client::builder("https://limiter.internal:8081".parse()?)
+///     .tls_ca_file("/etc/limiter/ca.pem")
+///     .tls_client_files("/etc/limiter/client.pem", "/etc/limiter/client.key")
+///     .deadline(Duration::from_millis(20))
+///     .connect_lazy()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    endpoint: Endpoint,
+    connect_timeout: Duration,
+    deadline: Duration,
+    keepalive_interval: Duration,
+    keepalive_timeout: Duration,
+    tls: Tls,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Tls {
+    ca: Option<PathBuf>,
+    client: Option<(PathBuf, PathBuf)>,
+    server_name: Option<String>,
+}
+
+impl Builder {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            connect_timeout: Duration::from_secs(1),
+            deadline: Duration::from_millis(100),
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(5),
+            tls: Tls::default(),
+        }
+    }
+
+    /// How long opening a connection may take. 1 s if not set.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a call may take, from the question to the verdict. 100 ms if not set, a day at most.
+    ///
+    /// Envoy gives its calls 20 ms. This is more because it includes opening the connection, where there
+    /// is none. The service is told (`grpc-timeout`), so that it need not finish what no one waits for.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline.min(LONGEST_DEADLINE);
+        self
+    }
+
+    /// How long a connection may be silent, with calls waiting on it, before it is pinged. 10 s if not
+    /// set; [`Duration::ZERO`] is never.
+    ///
+    /// This is what notices a peer that vanished without closing the connection.
+    pub fn keepalive_interval(mut self, interval: Duration) -> Self {
+        self.keepalive_interval = interval;
+        self
+    }
+
+    /// How long the answer to a ping may take before the connection is given up. 5 s if not set.
+    pub fn keepalive_timeout(mut self, timeout: Duration) -> Self {
+        self.keepalive_timeout = timeout;
+        self
+    }
+
+    /// Certificates of the authorities that the service must be certified by (PEM), in place of the
+    /// system's.
+    ///
+    /// Like the other files, it is read once, when the client is built.
+    pub fn tls_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.ca = Some(path.into());
+        self
+    }
+
+    /// Certificate chain and private key (PEM) that the client shows to the service: mTLS.
+    pub fn tls_client_files(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.tls.client = Some((cert.into(), key.into()));
+        self
+    }
+
+    /// Name that the service's certificate must carry, where it is not the endpoint's host.
+    pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
+        self.tls.server_name = Some(name.into());
+        self
+    }
+
+    /// Connects now.
+    ///
+    /// # Errors
+    /// The settings cannot be used, or the service cannot be reached.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        let transport = self.transport()?;
+        match transport.connect().await {
+            Ok(channel) => Ok(Client::new(channel, self.endpoint, self.deadline)),
+            Err(error) => {
+                Err(ConnectError::Unreachable { reason: chain(&error), endpoint: self.endpoint })
+            }
+        }
+    }
+
+    /// Connects when the first call is made, so that a caller can start before the service does.
+    ///
+    /// # Errors
+    /// The settings cannot be used.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn connect_lazy(self) -> Result<Client, ConnectError> {
+        let channel = self.transport()?.connect_lazy();
+        Ok(Client::new(channel, self.endpoint, self.deadline))
+    }
+
+    fn transport(&self) -> Result<transport::Endpoint, ConnectError> {
+        let mut transport = transport::Endpoint::from_shared(self.endpoint.as_str().to_owned())
+            .map_err(ConnectError::Settings)?
+            .connect_timeout(self.connect_timeout);
+        if !self.keepalive_interval.is_zero() {
+            // Pings on an idle connection would make Go's servers close it.
+            transport = transport
+                .http2_keep_alive_interval(self.keepalive_interval)
+                .keep_alive_timeout(self.keepalive_timeout)
+                .keep_alive_while_idle(false);
+        }
+        if self.endpoint.is_secure() {
+            let tls = self.tls.config()?.timeout(self.connect_timeout);
+            transport = transport.tls_config(tls).map_err(ConnectError::Settings)?;
+        } else if self.tls != Tls::default() {
+            return Err(ConnectError::TlsUnused(self.endpoint.clone()));
+        }
+        Ok(transport)
+    }
+}
+
+impl Tls {
+    fn config(&self) -> Result<ClientTlsConfig, ConnectError> {
+        let mut config = ClientTlsConfig::new();
+        config = match &self.ca {
+            Some(path) => config.ca_certificate(authorities(path)?),
+            None => config.with_native_roots(),
+        };
+        if let Some((cert, key)) = &self.client {
+            config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name);
+        }
+        Ok(config)
+    }
+}
+
+fn authorities(path: &Path) -> Result<Certificate, ConnectError> {
+    let pem = read(path)?;
+    // rustls would trust no one, and say so only when the connection fails.
+    let marker = b"-----BEGIN CERTIFICATE-----";
+    if !pem.windows(marker.len()).any(|window| window == marker) {
+        return Err(ConnectError::NoCertificate(path.to_owned()));
+    }
+    Ok(Certificate::from_pem(pem))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
+    fs::read(path).map_err(|source| ConnectError::File { path: path.to_owned(), source })
+}

@@ -1,0 +1,151 @@
+//! What can go wrong, by what a caller can do about it.
+
+use std::{error::Error, io, iter, path::PathBuf, time::Duration};
+
+use thiserror::Error;
+use tonic::{Code, Status, TimeoutExpired};
+
+use crate::{Endpoint, InvalidEndpoint};
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The endpoint is not one.
+    #[error("endpoint {0}")]
+    Endpoint(#[from] InvalidEndpoint),
+    /// TLS was set up for a connection that is not encrypted.
+    #[error("TLS settings need an https:// endpoint, not {0}")]
+    TlsUnused(Endpoint),
+    /// A certificate or key cannot be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why it cannot be read.
+        source: io::Error,
+    },
+    /// The file of certificate authorities holds none.
+    #[error("{} holds no certificate in PEM", .0.display())]
+    NoCertificate(PathBuf),
+    /// The settings do not fit together, such as a key that is not the certificate's.
+    #[error("settings cannot be used")]
+    Settings(#[source] tonic::transport::Error),
+    /// The service cannot be reached. [`Builder::connect_lazy`](crate::Builder::connect_lazy) starts
+    /// without it.
+    #[error("cannot connect to {endpoint}: {reason}")]
+    Unreachable {
+        /// Where it should be.
+        endpoint: Endpoint,
+        /// How it failed.
+        reason: String,
+    },
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The service rejects the question; it would reject the same question again.
+    #[error("invalid request: {reason}")]
+    InvalidRequest {
+        /// What the service objects to.
+        reason: String,
+    },
+    /// The service cannot be reached, or the connection broke. The call may have been counted.
+    #[error("unavailable: {reason}")]
+    Unavailable {
+        /// How it failed.
+        reason: String,
+    },
+    /// No answer in time. The call may have been counted.
+    #[error("no answer within {deadline:?}")]
+    DeadlineExceeded {
+        /// How long the client waited.
+        deadline: Duration,
+    },
+    /// Anything else that the service says.
+    #[error("{code:?}: {reason}")]
+    Other {
+        /// The gRPC code.
+        code: Code,
+        /// The message with it.
+        reason: String,
+    },
+}
+
+impl CheckError {
+    pub(crate) fn new(status: &Status, deadline: Duration) -> Self {
+        // Only a status that was made on this side has a source.
+        let local = status.source();
+        let reason = local.map_or_else(|| status.message().to_owned(), chain);
+        match status.code() {
+            Code::InvalidArgument | Code::OutOfRange => Self::InvalidRequest { reason },
+            Code::DeadlineExceeded => Self::DeadlineExceeded { deadline },
+            // tonic's code for its own deadlines, on either side. No one else cancels a call that is
+            // waited for.
+            Code::Cancelled if local.is_none_or(is_timeout) => Self::DeadlineExceeded { deadline },
+            Code::Unavailable => Self::Unavailable { reason },
+            _ if local.is_some() => Self::Unavailable { reason },
+            code => Self::Other { code, reason },
+        }
+    }
+}
+
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(<dyn Error>::is::<TimeoutExpired>)
+}
+
+/// The error and its causes in one line, each said once.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in causes(error).map(ToString::to_string) {
+        // tonic wraps errors in others that add nothing, or repeat their source.
+        if part != "transport error" && !parts.last().is_some_and(|last| last.ends_with(&part)) {
+            parts.push(part);
+        }
+    }
+    parts.join(": ")
+}
+
+/// The error itself and what caused it, outermost first.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_millis(7);
+
+    #[test]
+    fn codes_become_what_a_caller_can_act_on() {
+        let error = |status: Status| CheckError::new(&status, DEADLINE);
+        let reason = || "why".to_owned();
+
+        assert_eq!(
+            error(Status::invalid_argument("why")),
+            CheckError::InvalidRequest { reason: reason() }
+        );
+        assert_eq!(
+            error(Status::out_of_range("why")),
+            CheckError::InvalidRequest { reason: reason() }
+        );
+        assert_eq!(error(Status::unavailable("why")), CheckError::Unavailable { reason: reason() });
+        for late in [Status::deadline_exceeded("why"), Status::cancelled("why")] {
+            assert_eq!(error(late), CheckError::DeadlineExceeded { deadline: DEADLINE });
+        }
+        assert_eq!(
+            error(Status::unimplemented("why")),
+            CheckError::Other { code: Code::Unimplemented, reason: reason() }
+        );
+    }
+
+    #[test]
+    fn a_broken_connection_is_unavailable_whatever_its_code() {
+        let broken = io::Error::new(io::ErrorKind::ConnectionReset, "reset");
+        let error = CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE);
+        assert_eq!(error, CheckError::Unavailable { reason: "reset".to_owned() });
+    }
+}

@@ -1,0 +1,14 @@
+//! The client and `sluicectl` against a service that answers as it is told.
+
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+mod calls;
+#[cfg(test)]
+#[cfg(feature = "cli")]
+mod command;
+#[cfg(test)]
+mod connections;
+#[cfg(test)]
+mod service;
+#[cfg(test)]
+mod wire;
