@@ -1,0 +1,114 @@
+//! Child processes that do not outlive their test.
+
+use std::{
+    future::Future,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{sys::signal::Signal, unistd::Pid};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    process::{Child, Command},
+};
+
+/// How long a condition may take to come true. Generous: machines are shared.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` gives something.
+///
+/// # Panics
+/// Nothing comes in a minute; `what` says what was waited for.
+pub async fn until<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(it) = condition().await {
+            return it;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A running child and what it has printed.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Starts the command and collects what it prints, on either stream.
+    ///
+    /// # Panics
+    /// The command cannot be started.
+    #[must_use]
+    pub fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.kill_on_drop(true);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let output = Arc::new(Mutex::new(String::new()));
+        collect(child.stdout.take().unwrap(), &output);
+        collect(child.stderr.take().unwrap(), &output);
+        Self { child, output }
+    }
+
+    /// What was printed so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until a printed line gives something.
+    ///
+    /// # Panics
+    /// The process ends without such a line, or takes too long.
+    pub async fn line<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            let output = self.output();
+            if let Some(it) = output.lines().find_map(&find) {
+                return it;
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "ended before {what}: {ended:?}\n{output}");
+            assert!(started.elapsed() < PATIENCE, "waited in vain for {what}\n{output}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// The process has ended.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.id().expect("the process has ended");
+        nix::sys::signal::kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let waited = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        waited.unwrap_or_else(|_| panic!("does not end\n{}", self.output())).unwrap()
+    }
+}
+
+/// Appends what a stream carries to `output`, line by line.
+fn collect(stream: impl AsyncRead + Unpin + Send + 'static, output: &Arc<Mutex<String>>) {
+    let output = Arc::clone(output);
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stream).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            output.push_str(&line);
+            output.push('\n');
+        }
+    });
+}

@@ -1,0 +1,158 @@
+//! The real server.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+};
+
+use nix::sys::signal::Signal;
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tonic::{Status, transport::Channel};
+
+use crate::Process;
+
+/// Path of a binary of this workspace, from the same build as the running test.
+///
+/// # Panics
+/// It was not built.
+#[must_use]
+pub fn binary(name: &str) -> PathBuf {
+    let test = env::current_exe().unwrap();
+    let built = test.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(built.exists(), "{} is missing: run cargo build --workspace", built.display());
+    built
+}
+
+/// A port that nobody listens on. Somebody else may take it first: prefer port 0.
+///
+/// # Panics
+/// There is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A running `sluicegate serve`.
+#[derive(Debug)]
+pub struct Sluicegate {
+    /// The process.
+    pub process: Process,
+    /// Address of gRPC as the server says it.
+    pub grpc: String,
+    /// Address of HTTP.
+    pub http: String,
+    folder: TempDir,
+}
+
+impl Sluicegate {
+    /// Starts a server with these limits on free ports; later flags win.
+    pub async fn start(limits: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.yaml");
+        fs::write(&file, limits).unwrap();
+        Self::start_with(folder, &[&["--limits", file.to_str().unwrap()], flags].concat()).await
+    }
+
+    /// Starts a server with `--limits` among the flags. The folder lives as long as the server.
+    pub async fn start_with(folder: TempDir, flags: &[&str]) -> Self {
+        let mut command = Command::new(binary("sluicegate"));
+        command.arg("serve");
+        let has = |flag: &str| flags.contains(&flag);
+        for (flag, value) in [
+            ("--grpc-listen", "127.0.0.1:0"),
+            ("--http-listen", "127.0.0.1:0"),
+            ("--drain-delay", "0s"),
+        ] {
+            if !has(flag) {
+                command.args([flag, value]);
+            }
+        }
+        command.args(flags);
+        let mut process = Process::start(command);
+        let (grpc, http) = process.line("serving", addresses).await;
+        Self { process, grpc, http, folder }
+    }
+
+    /// The folder of the limits file.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Puts other limits in the place of the file, as an editor does.
+    pub fn replace_limits(&self, limits: &str) {
+        let new = self.folder().join(".limits.yaml.new");
+        fs::write(&new, limits).unwrap();
+        fs::rename(new, self.folder().join("limits.yaml")).unwrap();
+    }
+
+    /// A new connection.
+    pub async fn connect(&self) -> RateLimitServiceClient<Channel> {
+        let client = RateLimitServiceClient::new(self.channel().await);
+        client.max_encoding_message_size(usize::MAX)
+    }
+
+    /// A new connection, for any service.
+    pub async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
+        endpoint.connect().await.unwrap()
+    }
+
+    /// Asks over a new connection.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn should_rate_limit(
+        &self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        Ok(self.connect().await.should_rate_limit(request).await?.into_inner())
+    }
+
+    /// Asks over HTTP: status and body.
+    pub async fn json(&self, body: &str) -> (u16, String) {
+        self.json_bytes(body.as_bytes().to_vec()).await
+    }
+
+    /// Asks over HTTP with any bytes.
+    pub async fn json_bytes(&self, body: Vec<u8>) -> (u16, String) {
+        let request = reqwest::Client::new().post(format!("http://{}/json", self.http));
+        answer(request.body(body)).await
+    }
+
+    /// Gets a page of the HTTP listener.
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        answer(reqwest::Client::new().get(format!("http://{}{path}", self.http))).await
+    }
+
+    /// The value of a series, with its labels as Prometheus writes them; 0 if it is not there.
+    pub async fn metric(&self, series: &str) -> f64 {
+        let (_, metrics) = self.get("/metrics").await;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Stops the server as an orchestrator does.
+    pub async fn stop(mut self) -> ExitStatus {
+        self.process.signal(Signal::SIGTERM);
+        self.process.ended().await
+    }
+}
+
+async fn answer(request: reqwest::RequestBuilder) -> (u16, String) {
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+/// The addresses in the line that the server logs when it serves.
+fn addresses(line: &str) -> Option<(String, String)> {
+    let serving = line.split_once("serving grpc=")?.1;
+    let (grpc, http) = serving.split_once(" http=")?;
+    Some((grpc.to_owned(), http.to_owned()))
+}
