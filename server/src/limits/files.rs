@@ -1,6 +1,7 @@
 //! Which files there are, and what they say.
 
 use std::{
+    collections::{HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -41,20 +42,19 @@ pub fn load(paths: &[PathBuf], options: &CompileOptions) -> Result<Loaded, Vec<C
     let mut errors = Vec::new();
     let mut sources = Vec::new();
     for path in paths {
-        let before = sources.len();
-        match collect(path, FOLDERS_MAX, &mut sources) {
-            Ok(()) if sources.len() == before && errors.is_empty() => {
-                errors.push(unreadable(path, "no .yaml or .yml file in this folder"));
-            }
-            Ok(()) => {}
-            Err((path, error)) => errors.push(unreadable(&path, &error.to_string())),
+        let before = (sources.len(), errors.len());
+        collect(path, FOLDERS_MAX, &mut sources, &mut errors);
+        if (sources.len(), errors.len()) == before {
+            errors.push(unreadable(path, "no .yaml or .yml file in this folder"));
         }
     }
+    let names: Vec<_> = sources.iter().map(|(path, _)| path.to_string_lossy()).collect();
     let mut files = Vec::new();
-    for (path, text) in &sources {
-        files.extend(yaml::read(&path.to_string_lossy(), text, &mut errors));
+    for (name, (_, text)) in names.iter().zip(&sources) {
+        files.extend(yaml::read(name, text, &mut errors));
     }
-    let rules = finish(&files, options, errors)?;
+    let rules = finish(&files, options, errors)
+        .map_err(|errors| in_order(names.iter().map(|name| &**name), errors))?;
     Ok(Loaded { rules, sources: Sources(sources) })
 }
 
@@ -66,6 +66,7 @@ pub fn parse(name: &str, text: &str) -> Result<RuleSet, Vec<CompileError>> {
     let mut errors = Vec::new();
     let file = yaml::read(name, text, &mut errors);
     finish(file.as_slice(), &CompileOptions::default(), errors)
+        .map_err(|errors| in_order([name].into_iter(), errors))
 }
 
 /// Compiles what could be read, so that the mistakes of reading and of compiling are told together.
@@ -74,17 +75,29 @@ fn finish(
     options: &CompileOptions,
     mut errors: Vec<CompileError>,
 ) -> Result<RuleSet, Vec<CompileError>> {
-    let order = |error: &CompileError| {
-        let file = files.iter().position(|file| file.place.file == error.place.file);
-        (file, error.place.line)
-    };
     match compile(files, options) {
         Ok(rules) if errors.is_empty() => return Ok(rules),
         Ok(_) => {}
         Err(more) => errors.extend(more),
     }
-    errors.sort_by_key(order);
     Err(errors)
+}
+
+/// By file and position, with files that cannot be read first. What stands in one place and is used in
+/// several, by aliases, is told once.
+fn in_order<'n>(
+    names: impl Iterator<Item = &'n str>,
+    mut errors: Vec<CompileError>,
+) -> Vec<CompileError> {
+    let order: HashMap<&str, usize> =
+        names.enumerate().map(|(index, name)| (name, index)).collect();
+    let position = |place: &Place| (order.get(&*place.file).copied(), place.line, place.column);
+    let mut told = HashSet::new();
+    errors.retain(|CompileError { place, problem }| {
+        told.insert((Arc::clone(&place.file), place.line, place.column, problem.to_string()))
+    });
+    errors.sort_by_key(|error| position(&error.place));
+    errors
 }
 
 /// Adds the file, or the files of the folder.
@@ -92,27 +105,39 @@ fn collect(
     path: &Path,
     folders: usize,
     sources: &mut Vec<(PathBuf, String)>,
-) -> Result<(), (PathBuf, io::Error)> {
-    let at = |error| (path.to_owned(), error);
-    if !fs::metadata(path).map_err(at)?.is_dir() {
-        sources.push((path.to_owned(), read(path).map_err(at)?));
-        return Ok(());
-    }
-    if folders == 0 {
-        return Err(at(io::Error::other("too many folders within folders")));
-    }
-    let entries = fs::read_dir(path).map_err(at)?;
-    let mut entries: Vec<PathBuf> =
-        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().map_err(at)?;
-    entries.sort();
+    errors: &mut Vec<CompileError>,
+) {
+    let entries = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_dir() => {
+            match read(path) {
+                Ok(text) => sources.push((path.to_owned(), text)),
+                Err(error) => errors.push(unreadable(path, &error.to_string())),
+            }
+            return;
+        }
+        Ok(_) if folders == 0 => Err(io::Error::other("too many folders within folders")),
+        Ok(_) => list(path),
+        Err(error) => Err(error),
+    };
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return errors.push(unreadable(path, &error.to_string())),
+    };
     for entry in entries {
         let hidden = entry.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
         let yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
         if !hidden && (yaml || entry.is_dir()) {
-            collect(&entry, folders - 1, sources)?;
+            collect(&entry, folders - 1, sources, errors);
         }
     }
-    Ok(())
+}
+
+/// What is in a folder, by name.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut entries: Vec<PathBuf> = entries.collect::<io::Result<_>>()?;
+    entries.sort();
+    Ok(entries)
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -127,6 +152,6 @@ fn read(path: &Path) -> io::Result<String> {
 
 fn unreadable(path: &Path, why: &str) -> CompileError {
     let file = Arc::from(&*path.to_string_lossy());
-    let place = Place { file, line: 0, path: String::new() };
+    let place = Place { file, line: 0, column: 0, path: String::new() };
     CompileError { place, problem: Problem::Unreadable(why.to_owned()) }
 }

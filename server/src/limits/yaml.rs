@@ -3,22 +3,18 @@
 //! A reader of our own rather than serde's, because serde stops at the first mistake. What is broken is
 //! noted and left out, so that the rest can still be checked.
 
+mod shape;
+
 use std::{sync::Arc, time::Duration};
 
-use saphyr::{MarkedYaml, ScalarStyle, ScanError, YamlData, YamlLoader};
-use saphyr_parser::{Event, Parser};
+use saphyr::{MarkedYaml, Marker, ScalarStyle, ScanError, YamlData, YamlLoader};
+use saphyr_parser::Parser;
 use sluicegate_core::{
     Algorithm, Counting,
     rules::{
         CompileError, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed, Problem,
     },
 };
-
-/// The most nodes that aliases may stand for: more would be a bomb.
-const ALIAS_NODES_MAX: usize = 100_000;
-
-/// The deepest nesting: every level of a tree takes a list and a map.
-const NESTING_MAX: usize = 160;
 
 /// The keys of each kind of map.
 const ROOT: &[&str] = &["domain", "descriptors", "tenant", "counting", "defaults"];
@@ -51,33 +47,47 @@ const LIMIT: &[&str] = &[
 const REPLACE: &[&str] = &["name"];
 
 /// Which map a key belongs to, for the hint.
-const HOMES: [(&[&str], &str); 3] =
-    [(LIMIT, "rate_limit"), (DESCRIPTOR, "a descriptor"), (ROOT, "the top of the file")];
+const HOMES: [(&[&str], &str); 3] = [
+    (LIMIT, "into rate_limit"),
+    (DESCRIPTOR, "into a descriptor"),
+    (ROOT, "to the top of the file"),
+];
 
 /// Reads one file; `None` if it is no map at all.
 pub(super) fn read(name: &str, text: &str, errors: &mut Vec<CompileError>) -> Option<LimitsFile> {
     let mut reader = Reader { file: Arc::from(name), errors };
-    match parse(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        Ok(Some(root)) => reader.file(&root),
-        Ok(None) => {
-            let start = Spot { line: 1, path: String::new() };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match shape::check(text) {
+        Ok(mistakes) => {
+            for (at, problem) in mistakes {
+                reader.wrong(&at, problem);
+            }
+        }
+        Err((at, problem)) => {
+            reader.wrong(&at, problem);
+            return None;
+        }
+    }
+    match parse(text) {
+        Ok(Some(root)) if !is_null(&root) => reader.file(&root),
+        Ok(_) => {
+            let start = Spot { line: 1, column: 1, path: String::new() };
             reader.wrong(&start, Problem::Missing("domain"));
             None
         }
         Err(error) => {
-            let at = Spot { line: error.marker().line(), path: String::new() };
+            let at = Spot::at(*error.marker(), String::new());
             reader.wrong(&at, Problem::Yaml(error.info().to_owned()));
             None
         }
     }
 }
 
-/// The first document, as nodes with places and scalars as they are written.
+/// The first document, as nodes with places and scalars as they are written. Its shape was checked.
 fn parse(text: &str) -> Result<Option<MarkedYaml<'_>>, ScanError> {
-    check_nesting(text)?;
     let mut loader = YamlLoader::default();
     loader.early_parse(false);
-    loader.alias_limit(ALIAS_NODES_MAX);
+    loader.allow_duplicate_keys(true);
     Parser::new_from_str(text).load(&mut loader, false)?;
     if let Some(error) = loader.error() {
         return Err(error.clone());
@@ -85,34 +95,21 @@ fn parse(text: &str) -> Result<Option<MarkedYaml<'_>>, ScanError> {
     Ok(loader.into_documents().into_iter().next())
 }
 
-/// Fails on nesting that would exhaust the stack of whoever walks the nodes.
-fn check_nesting(text: &str) -> Result<(), ScanError> {
-    let mut depth = 0_usize;
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event?;
-        match event {
-            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
-            Event::SequenceEnd | Event::MappingEnd => depth -= 1,
-            Event::DocumentEnd => break,
-            _ => {}
-        }
-        if depth > NESTING_MAX {
-            return Err(ScanError::new(span.start, "nested too deeply".to_owned()));
-        }
-    }
-    Ok(())
-}
-
-/// Line and path of a node.
+/// Position and path of a node.
 #[derive(Clone)]
 struct Spot {
     line: usize,
+    column: usize,
     path: String,
 }
 
 impl Spot {
+    fn at(marker: Marker, path: String) -> Self {
+        Self { line: marker.line(), column: marker.col() + 1, path }
+    }
+
     fn of(node: &MarkedYaml<'_>, path: String) -> Self {
-        Self { line: node.span.start.line(), path }
+        Self::at(node.span.start, path)
     }
 
     fn below(&self, key: &str) -> String {
@@ -123,14 +120,24 @@ impl Spot {
 /// A map's values by key.
 struct Fields<'n, 'y> {
     spot: Spot,
-    fields: Vec<(&'n str, &'n MarkedYaml<'y>)>,
+    fields: Vec<Field<'n, 'y>>,
+    /// Whether a key was noted, which may be a misspelt one that is now missing.
+    noted: bool,
+}
+
+/// A key and its value.
+struct Field<'n, 'y> {
+    name: &'n str,
+    /// Where the key stands: a value may begin lines below.
+    at: Marker,
+    value: &'n MarkedYaml<'y>,
 }
 
 impl<'n, 'y> Fields<'n, 'y> {
     /// The value of a key, with its place.
     fn get(&self, key: &str) -> Option<(Spot, &'n MarkedYaml<'y>)> {
-        let (_, node) = self.fields.iter().find(|(name, _)| *name == key)?;
-        Some((Spot::of(node, self.spot.below(key)), node))
+        let field = self.fields.iter().find(|field| field.name == key)?;
+        Some((Spot::at(field.at, self.spot.below(key)), field.value))
     }
 }
 
@@ -142,13 +149,13 @@ struct Reader<'e> {
 
 impl Reader<'_> {
     fn file(&mut self, root: &MarkedYaml<'_>) -> Option<LimitsFile> {
-        let fields = self.map(Spot::of(root, String::new()), root, ROOT)?;
+        // Not where the node begins: what is missing is missing from the whole file.
+        let start = Spot { line: 1, column: 1, path: String::new() };
+        let fields = self.map(&start, root, ROOT)?;
         let place = self.place(&fields.spot);
-        let domain = self
-            .text(&fields, "domain")
-            .unwrap_or_else(|| Placed { value: String::new(), place: place.clone() });
+        let domain = self.required(&fields, "domain");
         let algorithm = fields.get("defaults").and_then(|(spot, node)| {
-            let defaults = self.map(spot, node, DEFAULTS)?;
+            let defaults = self.map(&spot, node, DEFAULTS)?;
             self.algorithm(&defaults)
         });
         Some(LimitsFile {
@@ -163,24 +170,20 @@ impl Reader<'_> {
 
     fn descriptors(&mut self, of: &Fields<'_, '_>) -> Vec<DescriptorNode> {
         let nodes = self.list(of, "descriptors");
-        nodes.into_iter().filter_map(|(spot, node)| self.descriptor(spot, node)).collect()
+        nodes.into_iter().filter_map(|(spot, node)| self.descriptor(&spot, node)).collect()
     }
 
-    fn descriptor(&mut self, spot: Spot, node: &MarkedYaml<'_>) -> Option<DescriptorNode> {
+    fn descriptor(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<DescriptorNode> {
         let fields = self.map(spot, node, DESCRIPTOR)?;
         if let Some((spot, metadata)) = fields.get("metadata")
             && !matches!(metadata.data, YamlData::Mapping(_))
+            && !is_null(metadata)
         {
             self.wrong_type(&spot, metadata, "a map");
         }
-        let known = self.errors.len();
-        let key = self.text(&fields, "key").map(|key| key.value);
-        if key.is_none() && self.errors.len() > known {
-            return None;
-        }
         Some(DescriptorNode {
             place: self.place(&fields.spot),
-            key: key.unwrap_or_default(),
+            key: self.required(&fields, "key").value,
             value: self.text(&fields, "value"),
             limits: self.limits(&fields),
             counting: self.counting(&fields),
@@ -197,39 +200,44 @@ impl Reader<'_> {
         let one = of.get("rate_limit").filter(|(_, node)| !is_null(node));
         if let Some((spot, _)) = of.get("limits") {
             if one.is_some() {
-                let instead = "put all limits into limits, or keep rate_limit alone".to_owned();
-                self.wrong(&spot, Problem::UnknownKey { key: "limits".to_owned(), instead });
+                self.wrong(&spot, Problem::LimitsTwice);
                 return None;
             }
             let nodes = self.list(of, "limits");
             let asked = nodes.len();
             let limits: Vec<_> =
-                nodes.into_iter().filter_map(|(spot, node)| self.limit(spot, node)).collect();
+                nodes.into_iter().filter_map(|(spot, node)| self.limit(&spot, node)).collect();
             // What is broken was noted; a list without it must not look like another mistake.
             return (limits.len() == asked).then(|| LimitsNode::Several(self.place(&spot), limits));
         }
         let (spot, node) = one?;
-        let limit = self.limit(spot, node)?;
+        let limit = self.limit(&spot, node)?;
         Some(LimitsNode::One(Box::new(limit)))
     }
 
-    /// One limit; `None` if one of its numbers is broken, which was noted.
-    fn limit(&mut self, spot: Spot, node: &MarkedYaml<'_>) -> Option<LimitNode> {
-        let known = self.errors.len();
+    /// One limit; `None` if what is broken, and noted, would make the rest look wrong as well.
+    fn limit(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<LimitNode> {
         let fields = self.map(spot, node, LIMIT)?;
+        let requests_per_unit = self.number(&fields, "requests_per_unit");
+        let unit_multiplier = self.number(&fields, "unit_multiplier");
+        let burst = self.number(&fields, "burst");
+        let unlimited = self.flag(&fields, "unlimited");
+        let name = self.text(&fields, "name");
+        let replaces = self.replaces(&fields);
+        let known = self.errors.len();
         let limit = LimitNode {
             place: self.place(&fields.spot),
-            requests_per_unit: self.number(&fields, "requests_per_unit"),
+            requests_per_unit,
             unit: self.text(&fields, "unit"),
-            unit_multiplier: self.number(&fields, "unit_multiplier"),
+            unit_multiplier,
             window: self.duration(&fields, "window"),
             algorithm: self.algorithm(&fields),
-            burst: self.number(&fields, "burst"),
-            unlimited: self.flag(&fields, "unlimited"),
-            name: self.text(&fields, "name"),
-            replaces: self.replaces(&fields),
+            burst,
+            unlimited,
+            name,
+            replaces,
         };
-        (self.errors.len() == known).then_some(limit)
+        (self.errors.len() == known && !fields.noted).then_some(limit)
     }
 
     fn replaces(&mut self, of: &Fields<'_, '_>) -> Vec<Placed<String>> {
@@ -237,9 +245,8 @@ impl Reader<'_> {
         nodes
             .into_iter()
             .filter_map(|(spot, node)| {
-                let fields = self.map(spot, node, REPLACE)?;
-                let nameless = Placed { value: String::new(), place: self.place(&fields.spot) };
-                Some(self.text(&fields, "name").unwrap_or(nameless))
+                let fields = self.map(&spot, node, REPLACE)?;
+                Some(self.required(&fields, "name"))
             })
             .collect()
     }
@@ -247,13 +254,15 @@ impl Reader<'_> {
     /// A map's fields, those of merged maps (`<<`) included; unknown keys are noted.
     fn map<'n, 'y>(
         &mut self,
-        spot: Spot,
+        spot: &Spot,
         node: &'n MarkedYaml<'y>,
         known: &[&str],
     ) -> Option<Fields<'n, 'y>> {
-        let mut fields = Fields { spot, fields: Vec::new() };
-        let spot = fields.spot.clone();
-        self.gather(&spot, node, known, &mut fields).then_some(fields)
+        let mut fields = Fields { spot: spot.clone(), fields: Vec::new(), noted: false };
+        let before = self.errors.len();
+        let is_map = self.gather(spot, node, known, &mut fields);
+        fields.noted = self.errors.len() > before;
+        is_map.then_some(fields)
     }
 
     fn gather<'n, 'y>(
@@ -264,35 +273,35 @@ impl Reader<'_> {
         into: &mut Fields<'n, 'y>,
     ) -> bool {
         let YamlData::Mapping(map) = &node.data else {
-            self.wrong_type(spot, node, "a map");
+            let wanted = if known == REPLACE { "a map such as {name: other}" } else { "a map" };
+            self.wrong_type(spot, node, wanted);
             return false;
         };
         let mut merged = Vec::new();
         for (key, value) in map {
-            let at = Spot { line: key.span.start.line(), path: spot.path.clone() };
+            let at = Spot::of(key, spot.path.clone());
             match scalar(key) {
-                Some(("<<", ScalarStyle::Plain)) => merged.push(value),
-                Some((name, style)) if style != ScalarStyle::Plain || !is_number(name) => {
+                Some(("<<", ScalarStyle::Plain)) => merged.push((at, value)),
+                Some((name, _)) => {
                     if known.contains(&name) {
-                        if !into.fields.iter().any(|(other, _)| *other == name) {
-                            into.fields.push((name, value));
+                        if !into.fields.iter().any(|field| field.name == name) {
+                            into.fields.push(Field { name, at: key.span.start, value });
                         }
                     } else {
                         let instead = hint(name, known);
                         self.wrong(&at, Problem::UnknownKey { key: name.to_owned(), instead });
                     }
                 }
-                _ => self.wrong_type(&at, key, "a key of letters"),
+                None => self.wrong_type(&at, key, "a text as the key"),
             }
         }
-        for node in merged {
-            match &node.data {
-                YamlData::Sequence(nodes) => {
-                    for node in nodes {
-                        self.gather(spot, node, known, into);
-                    }
-                }
-                _ => drop(self.gather(spot, node, known, into)),
+        for (at, node) in merged {
+            let nodes = match &node.data {
+                YamlData::Sequence(nodes) => nodes.as_slice(),
+                _ => std::slice::from_ref(node),
+            };
+            for node in nodes {
+                self.gather(&at, node, known, into);
             }
         }
         true
@@ -319,18 +328,34 @@ impl Reader<'_> {
     /// because 1.10 may have been meant as a text or as a number.
     fn text(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<String>> {
         let (spot, node) = of.get(key)?;
-        match scalar(node) {
+        let value = match scalar(node) {
             Some((text, ScalarStyle::Plain)) if is_float(text) => {
                 self.wrong_type(&spot, node, "a text in quotes");
-                None
+                self.stand_in(&spot)
             }
-            Some(_) if is_null(node) => None,
-            Some((text, _)) => Some(Placed { value: text.to_owned(), place: self.place(&spot) }),
+            Some(_) if is_null(node) => return None,
+            Some((text, _)) => text.to_owned(),
             None => {
                 self.wrong_type(&spot, node, "a text");
-                None
+                self.stand_in(&spot)
             }
-        }
+        };
+        Some(Placed { value, place: self.place(&spot) })
+    }
+
+    /// A text that must not be missing; empty if it is.
+    fn required(&mut self, of: &Fields<'_, '_>, key: &str) -> Placed<String> {
+        self.text(of, key).unwrap_or_else(|| {
+            let value = if of.noted { self.stand_in(&of.spot) } else { String::new() };
+            let spot = of.get(key).map_or_else(|| of.spot.clone(), |(spot, _)| spot);
+            Placed { value, place: self.place(&spot) }
+        })
+    }
+
+    /// Takes the place of a text that is broken, and noted. Like no other text, and good as a pattern, so
+    /// that nothing else looks wrong for it.
+    fn stand_in(&self, spot: &Spot) -> String {
+        format!("{}:{}*", self.file, spot.path)
     }
 
     fn number(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<u32>> {
@@ -340,10 +365,19 @@ impl Reader<'_> {
         }
         let number = scalar(node)
             .filter(|(_, style)| *style == ScalarStyle::Plain)
-            .and_then(|(text, _)| text.parse().ok());
-        if number.is_none() {
-            self.wrong_type(&spot, node, "a whole number from 0 to 4294967295");
-        }
+            .and_then(|(text, _)| Some((text, text.parse().ok()?)));
+        let number = match number {
+            // Go's reader takes 010 for an octal number.
+            Some((text, _)) if text.len() > 1 && text.starts_with('0') => {
+                self.wrong_type(&spot, node, "it without a zero in front");
+                None
+            }
+            Some((_, number)) => Some(number),
+            None => {
+                self.wrong_type(&spot, node, "a whole number from 0 to 4294967295");
+                None
+            }
+        };
         number.map(|value| Placed { value, place: self.place(&spot) })
     }
 
@@ -362,9 +396,14 @@ impl Reader<'_> {
 
     fn duration(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<Duration>> {
         let (spot, node) = of.get(key)?;
-        let duration = scalar(node).and_then(|(text, _)| humantime::parse_duration(text).ok());
+        if is_null(node) {
+            return None;
+        }
+        let duration = scalar(node)
+            .filter(|(text, _)| !has_vague_unit(text))
+            .and_then(|(text, _)| humantime::parse_duration(text).ok());
         if duration.is_none() {
-            self.wrong_type(&spot, node, "a length of time such as 30s, 15m or 12h");
+            self.wrong_type(&spot, node, "a length of time such as 30s, 15m, 12h or 7d");
         }
         duration.map(|value| Placed { value, place: self.place(&spot) })
     }
@@ -388,7 +427,7 @@ impl Reader<'_> {
         wanted: &'static str,
         find: impl Fn(&str) -> Option<T>,
     ) -> Option<Placed<T>> {
-        let (spot, node) = of.get(key)?;
+        let (spot, node) = of.get(key).filter(|(_, node)| !is_null(node))?;
         let word = scalar(node).and_then(|(text, _)| find(text));
         if word.is_none() {
             self.wrong_type(&spot, node, wanted);
@@ -397,7 +436,12 @@ impl Reader<'_> {
     }
 
     fn place(&self, spot: &Spot) -> Place {
-        Place { file: Arc::clone(&self.file), line: spot.line, path: spot.path.clone() }
+        Place {
+            file: Arc::clone(&self.file),
+            line: spot.line,
+            column: spot.column,
+            path: spot.path.clone(),
+        }
     }
 
     fn wrong(&mut self, spot: &Spot, problem: Problem) {
@@ -410,17 +454,24 @@ impl Reader<'_> {
             YamlData::Mapping(_) => "a map".to_owned(),
             YamlData::Sequence(_) => "a list".to_owned(),
             _ => match scalar(node) {
-                Some((text, _)) => format!("{text:?}"),
-                None => "something else".to_owned(),
+                Some(_) if is_null(node) => "nothing".to_owned(),
+                Some((text, ScalarStyle::Plain)) => format!("{text:?}"),
+                Some((text, _)) => format!("{text:?} in quotes"),
+                None => "something with a tag".to_owned(),
             },
         };
         self.wrong(spot, Problem::WrongType { found, wanted });
     }
 }
 
-/// A scalar as it is written, and its style.
+/// A scalar as it is written, and its style. What is tagged as a text is as good as in quotes.
 fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
+        YamlData::Representation(text, _, Some(tag))
+            if tag.is_yaml_core_schema() && tag.suffix == "str" =>
+        {
+            Some((text, ScalarStyle::DoubleQuoted))
+        }
         YamlData::Representation(text, style, _) => Some((text, *style)),
         _ => None,
     }
@@ -430,10 +481,6 @@ fn is_null(node: &MarkedYaml<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
 }
 
-fn is_number(text: &str) -> bool {
-    text.parse::<i64>().is_ok() || is_float(text)
-}
-
 /// Whether YAML would take the plain text for a number that is not whole.
 fn is_float(text: &str) -> bool {
     let digits = text.bytes().any(|byte| byte.is_ascii_digit());
@@ -441,12 +488,21 @@ fn is_float(text: &str) -> bool {
     digits && part && text.parse::<f64>().is_ok()
 }
 
+/// Whether a length of time is given in months or years, which mean other lengths there than as a unit.
+fn has_vague_unit(text: &str) -> bool {
+    let vague = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+    text.split(|letter: char| !letter.is_alphabetic()).any(|word| vague.contains(&word))
+}
+
 /// What may have been meant by an unknown key.
 fn hint(key: &str, known: &[&str]) -> String {
-    if let Some((_, home)) = HOMES.iter().find(|(keys, _)| keys.contains(&key)) {
-        return format!("it belongs to {home}");
+    if known == ROOT && DEFAULTS.contains(&key) {
+        return "move it into defaults".to_owned();
     }
-    let close = |name: &&&str| strsim::damerau_levenshtein(name, key) <= 2 + key.len() / 8;
+    if let Some((_, home)) = HOMES.iter().find(|(keys, _)| keys.contains(&key)) {
+        return format!("move it {home}");
+    }
+    let close = |name: &&&str| strsim::damerau_levenshtein(name, key) <= (key.len() / 3).max(1);
     let nearest =
         known.iter().filter(close).min_by_key(|name| strsim::damerau_levenshtein(name, key));
     match nearest {

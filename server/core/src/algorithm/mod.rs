@@ -149,8 +149,8 @@ const fn room(limit: u64, used: u64) -> i64 {
     limit as i64 - used as i64
 }
 
-/// `amount × part ÷ whole`, rounded down. For a `part` below a `whole` below 2^46, so that long
-/// multiplication in steps of seven bits can do the same with integers below 2^53.
+/// `amount × part ÷ whole`, rounded down, where `part` is at most `whole` and that below 2^45: then
+/// long multiplication in steps of seven bits comes to the same with integers below 2^53.
 fn share(amount: u64, part: u64, whole: u64) -> u64 {
     saturated(u128::from(amount) * u128::from(part) / u128::from(whole.max(1)))
 }

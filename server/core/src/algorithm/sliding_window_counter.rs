@@ -2,8 +2,8 @@
 //! windows, as if those of the previous one had come evenly.
 //!
 //! Never admits more than the limit in an aligned window, and less than twice the limit in any other;
-//! within a window of hits that come evenly it admits the limit. Keeps three numbers. Made popular by
-//! Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017).
+//! where hits come evenly, the estimate is right. Keeps three numbers. Made popular by Cloudflare
+//! ("How we built rate limiting capable of scaling to millions of domains", 2017).
 
 use super::{Counter, Receipt, room, share, share_rounded_up};
 use crate::{Limit, Time};

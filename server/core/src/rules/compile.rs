@@ -1,6 +1,10 @@
 //! Compiles limits files into a rule set, or says everything that is wrong with them.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    sync::Arc,
+};
 
 use thiserror::Error;
 
@@ -59,7 +63,7 @@ pub enum Problem {
         instead: String,
     },
     /// A value of another type than is asked for.
-    #[error("{found} stands where {wanted} is expected")]
+    #[error("{found} cannot stand here")]
     WrongType {
         /// What is there.
         found: String,
@@ -69,6 +73,26 @@ pub enum Problem {
     /// A required key is missing or empty.
     #[error("{0} is missing or empty")]
     Missing(&'static str),
+    /// A key of one map.
+    #[error("key {key:?} stands twice in one map, first in line {line}")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Line of the first.
+        line: usize,
+    },
+    /// Lists and maps within each other, beyond any tree of rules.
+    #[error("lists and maps are nested more than {max} deep")]
+    TooNested {
+        /// The deepest.
+        max: usize,
+    },
+    /// Aliases that blow the file up.
+    #[error("aliases stand for more than {max} nodes in all")]
+    TooManyAliases {
+        /// The most.
+        max: usize,
+    },
     /// Deeper than [`LEVELS_MAX`].
     #[error("the tree has more than {LEVELS_MAX} levels")]
     TooDeep,
@@ -94,6 +118,12 @@ pub enum Problem {
     /// `unit` and `window` together, or neither.
     #[error("{0}")]
     Window(&'static str),
+    /// Windows count whole seconds.
+    #[error("the window is no whole number of seconds")]
+    WindowNotWhole,
+    /// `rate_limit` and `limits` in one descriptor.
+    #[error("rate_limit and limits stand together")]
+    LimitsTwice,
     /// `unlimited` beside what would limit.
     #[error("unlimited excludes {0}")]
     UnlimitedExcludes(&'static str),
@@ -113,7 +143,7 @@ pub enum Problem {
     #[error("share_threshold needs a value with a *")]
     ShareWithoutPattern,
     /// The log keeps every hit that it admitted, and nothing else.
-    #[error("sliding_window_log cannot count hits that were refused")]
+    #[error("sliding_window_log goes with counting: free only")]
     LogNeedsFree,
     /// The numbers of a limit do not go together.
     #[error(transparent)]
@@ -131,14 +161,19 @@ impl Problem {
             Self::Yaml(_) => "correct the syntax".to_owned(),
             Self::UnknownKey { instead, .. } => instead.clone(),
             Self::WrongType { wanted, .. } => format!("write {wanted}"),
+            Self::DuplicateKey { .. } => "remove one of them".to_owned(),
+            Self::TooNested { .. } => "nest less deeply".to_owned(),
+            Self::TooManyAliases { .. } => "use fewer aliases".to_owned(),
             Self::Missing(key) => format!("give {key} a value"),
-            Self::TooDeep => "use fewer entries in one descriptor".to_owned(),
+            Self::TooDeep => "make it flatter".to_owned(),
             Self::DuplicateDomain { .. } => "keep a domain in one file".to_owned(),
             Self::DuplicateDescriptor { .. } => {
                 "remove one of them, or put both limits into a list under limits".to_owned()
             }
             Self::UnknownUnit(_) => "use second, minute, hour, day, week, month or year".to_owned(),
             Self::Window(_) => "give either unit (with unit_multiplier) or window".to_owned(),
+            Self::WindowNotWhole => "round it to seconds".to_owned(),
+            Self::LimitsTwice => "move all limits into limits, or remove limits".to_owned(),
             Self::UnlimitedExcludes(key) => format!("remove {key} or unlimited"),
             Self::UnlimitedInList => "use rate_limit with unlimited in place of limits".to_owned(),
             Self::NoLimits => "add a limit, or remove limits".to_owned(),
@@ -147,7 +182,7 @@ impl Problem {
             Self::ShareWithoutPattern => {
                 "add a * to the value, or remove share_threshold".to_owned()
             }
-            Self::LogNeedsFree => "use sliding_window_counter, or counting: free".to_owned(),
+            Self::LogNeedsFree => "use sliding_window_counter, or remove counting".to_owned(),
             Self::Limit(error) => error.help(),
         }
     }
@@ -214,7 +249,7 @@ pub fn compile(
         };
         if name.is_empty() {
             compiler.wrong(&file.domain.place, Problem::Missing("domain"));
-        } else if let Some(other) = files.iter().take(index).find(|it| it.domain.value == *name) {
+        } else if let Some(other) = set.by_name.get(name.as_str()).and_then(|it| files.get(*it)) {
             let other = Arc::clone(&other.place.file);
             let problem = Problem::DuplicateDomain { name: name.clone(), other };
             compiler.wrong(&file.domain.place, problem);
@@ -223,7 +258,7 @@ pub fn compile(
         next_id += compiler.rules.len();
         errors.append(&mut compiler.errors);
         set.warnings.append(&mut compiler.warnings);
-        set.by_name.insert(name.as_str().into(), set.domains.len());
+        set.by_name.entry(name.as_str().into()).or_insert(index);
         set.domains.push(Domain {
             name: name.as_str().into(),
             tenant: file.tenant.as_ref().map(|tenant| tenant.value.as_bytes().into()),
@@ -257,28 +292,28 @@ impl Compiler {
     /// One level of the tree; `path` leads to it, for people.
     fn level(&mut self, nodes: &[DescriptorNode], path: &str, depth: usize) -> Level {
         let mut level = Level::default();
-        let mut seen: HashSet<(&str, Option<&str>)> = HashSet::new();
+        // The line of the first.
+        let mut seen: HashMap<(&str, Option<&str>), usize> = HashMap::new();
         for node in nodes {
             if depth >= LEVELS_MAX {
                 self.wrong(&node.place, Problem::TooDeep);
                 break;
             }
-            if node.key.is_empty() {
-                self.wrong(&node.place, Problem::Missing("key"));
-                continue;
-            }
             // As in Go, where nobody can tell an empty value from none.
             let value = node.value.as_ref().map(|it| it.value.as_str()).filter(|it| !it.is_empty());
             let name =
                 value.map_or_else(|| node.key.clone(), |value| format!("{}={value}", node.key));
-            if !seen.insert((&node.key, value)) {
-                let same = |other: &&DescriptorNode| {
-                    let other_value = other.value.as_ref().map(|it| it.value.as_str());
-                    other.key == node.key && other_value.filter(|it| !it.is_empty()) == value
-                };
-                let line = nodes.iter().find(same).map_or(0, |first| first.place.line);
-                self.wrong(&node.place, Problem::DuplicateDescriptor { what: name, line });
-                continue;
+            if node.key.is_empty() {
+                self.wrong(&node.place, Problem::Missing("key"));
+            } else {
+                match seen.entry((&node.key, value)) {
+                    Entry::Occupied(first) => {
+                        let what = name.clone();
+                        let problem = Problem::DuplicateDescriptor { what, line: *first.get() };
+                        self.wrong(&node.place, problem);
+                    }
+                    Entry::Vacant(entry) => _ = entry.insert(node.place.line),
+                }
             }
             let path = if path.is_empty() { name } else { format!("{path}.{name}") };
             let compiled = self.node(node, value, &path, depth);
@@ -364,6 +399,12 @@ impl Compiler {
         if let Some(window) = &limit.window {
             self.wrong(&window.place, Problem::UnlimitedExcludes("window"));
         }
+        for (key, number) in [("unit_multiplier", &limit.unit_multiplier), ("burst", &limit.burst)]
+        {
+            if let Some(number) = number {
+                self.wrong(&number.place, Problem::UnlimitedExcludes(key));
+            }
+        }
         let replaces = self.replaces(limit);
         Limits::Unlimited { name: self.name(limit), replaces }
     }
@@ -407,7 +448,12 @@ impl Compiler {
         match Limit::new(algorithm, requests, window, node.burst.as_ref().map(|it| it.value)) {
             Ok(limit) => Some(RuleLimit { limit, shown, name, replaces }),
             Err(error) => {
-                self.wrong(&node.place, error);
+                let number = match error {
+                    LimitError::LogTooLong { .. } | LimitError::GcraTooFast { .. } => None,
+                    _ => node.burst.as_ref(),
+                };
+                let number = number.or(node.requests_per_unit.as_ref());
+                self.wrong(number.map_or(&node.place, |number| &number.place), error);
                 None
             }
         }
@@ -432,10 +478,7 @@ impl Compiler {
                 }
                 let seconds = window.value.as_secs();
                 if window.value.subsec_nanos() > 0 {
-                    self.wrong(
-                        &window.place,
-                        Problem::Window("the window is no whole number of seconds"),
-                    );
+                    self.wrong(&window.place, Problem::WindowNotWhole);
                     return None;
                 }
                 let length = self.checked(&window.place, Window::from_seconds(seconds))?;

@@ -9,15 +9,20 @@ use crate::{Algorithm, Counting};
 pub struct Place {
     /// The file, as it was named.
     pub file: Arc<str>,
-    /// Line, from 1.
+    /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
     /// Path from the root of the document: `descriptors[0].rate_limit.unit`. Empty for the root.
     pub path: String,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)?;
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
         if !self.path.is_empty() {
             write!(f, ": {}", self.path)?;
         }

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use sluicegate_core::Algorithm;
+
 use crate::support::{Counter, limits, starts, steps};
 
 proptest! {
@@ -47,5 +49,30 @@ proptest! {
         let earlier = counter.micros.saturating_sub(limit.window().micros() / 64 * back + few);
         prop_assert!(unseen.at(earlier).available() <= room);
         prop_assert!(counter.at(earlier).available() <= room);
+    }
+
+    /// What has been counted never lies in the future of the time that counts.
+    #[test]
+    fn time_never_falls_behind_what_was_counted(
+        limit in limits(), start in starts(), steps in steps(30), back in 0..=200_u64,
+        few in 0..=3_u64,
+    ) {
+        let window = limit.window().micros();
+        let mut counter = Counter::new(limit, start);
+        counter.drive(&steps);
+        let hit = counter.exactly(1);
+        let seen = counter.advance();
+        let earlier = counter.micros.saturating_sub(window / 64 * back + few);
+        let counts = counter.at(earlier).advance();
+        prop_assert!(earlier <= counts && counts <= seen);
+        match limit.algorithm() {
+            Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => {
+                prop_assert_eq!(counts / window, seen / window);
+            }
+            Algorithm::SlidingWindowLog if hit.is_some() => prop_assert_eq!(counts, seen),
+            Algorithm::TokenBucket => prop_assert!(seen - counts < limit.tick()),
+            // The log has nothing to go by, and GCRA needs nothing.
+            Algorithm::SlidingWindowLog | Algorithm::Gcra => {}
+        }
     }
 }

@@ -8,6 +8,9 @@ use sluicegate_core::{
 
 use crate::support::{Counter, SPAN_MAX, TIME_MAX, limits, pairs, signed};
 
+/// The most usage that a state records.
+const USED_MAX: u64 = (1 << 53) - 1;
+
 /// Asks everything and checks that the answers are in range.
 fn look(counter: &mut Counter) {
     let capacity = counter.capacity();
@@ -121,5 +124,36 @@ fn named_extremes_are_answered() {
                 }
             }
         }
+    }
+}
+
+/// Beyond what the arithmetic or the memory takes, hits are no longer counted.
+#[test]
+fn counts_stop_at_their_bounds() {
+    let window = Window::from_seconds(1).unwrap();
+    let counts =
+        [(Algorithm::SlidingWindowLog, 10_000), (Algorithm::SlidingWindowCounter, 1 << 32)];
+    for (algorithm, most) in counts {
+        let mut counter = Counter::new(Limit::overridden(algorithm, 10_000, window), 0);
+        for _ in 0..3 {
+            counter.charge(HITS_MAX);
+            counter.pass(1);
+            assert_eq!(counter.used(), most);
+        }
+    }
+}
+
+/// Beyond the integers that a double holds exactly, hits are no longer counted.
+#[test]
+fn counts_stop_where_doubles_do() {
+    let window = Window::from_seconds(1).unwrap();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
+        let mut counter = Counter::new(Limit::overridden(algorithm, 1_000_000, window), 0);
+        for _ in 0..=USED_MAX / HITS_MAX {
+            counter.charge(HITS_MAX);
+        }
+        assert_eq!(counter.used(), signed(USED_MAX));
+        counter.charge(1);
+        assert_eq!(counter.used(), signed(USED_MAX));
     }
 }

@@ -76,6 +76,9 @@ fn gcra_takes_bursts_that_come_back_within_142_years() {
     let gcra = |burst| new(Algorithm::Gcra, 30, 60, Some(burst));
     assert!(gcra(most).is_ok());
     assert_eq!(gcra(most + 1), Err(LimitError::GcraTooLong { burst: most + 1 }));
+    // An interval of 2^21 microseconds, so that the burst reaches 2^52 exactly.
+    assert!(new(Algorithm::Gcra, 15_625, 32_768, Some((1 << 31) - 1)).is_ok());
+    assert!(new(Algorithm::Gcra, 15_625, 32_768, Some(1 << 31)).is_err());
     assert!(new(Algorithm::Gcra, 1, 31_622_400, Some(142)).is_ok());
     let error = new(Algorithm::Gcra, 1, 31_622_400, Some(143)).unwrap_err();
     assert_eq!(error, LimitError::GcraTooLong { burst: 143 });

@@ -1,7 +1,7 @@
 //! Giving back undoes a take, and never more than that.
 
 use proptest::prelude::*;
-use sluicegate_core::{Algorithm, algorithm::HITS_MAX};
+use sluicegate_core::{Algorithm, Limit, Window, algorithm::HITS_MAX};
 
 use crate::support::{Counter, SPAN_MAX, limits, signed, starts, steps};
 
@@ -123,4 +123,22 @@ proptest! {
         let mut fresh = Counter::new(limit, counter.micros);
         prop_assert_eq!(counter.drive(&later), fresh.drive(&later));
     }
+}
+
+/// Where a unit takes half a minute to come back, half of one that is left is not given back.
+#[test]
+fn giving_back_within_a_tick_rounds_in_favour_of_the_others() {
+    let burst = Some(u32::MAX);
+    let limit = Limit::new(Algorithm::TokenBucket, 1, Window::MAX, burst).unwrap();
+    assert_eq!((limit.gain(), limit.tick()), (1, 30_157_471));
+    let mut counter = Counter::new(limit, 0);
+    let mut without = counter.clone();
+    let receipt = counter.charge(1);
+    counter.pass(limit.tick() / 2);
+    without.pass(limit.tick() / 2);
+    counter.charge(1);
+    without.charge(1);
+    counter.give_back(1, Some(receipt));
+    let more = counter.reset_after() - without.reset_after();
+    assert!(more <= limit.tick(), "{more}");
 }

@@ -71,6 +71,10 @@ impl Counter {
     pub(crate) fn give_back(&mut self, hits: u64, receipt: Option<Receipt>) {
         let now = self.now();
         self.state.give_back(&self.limit, now, hits, receipt);
+        // What is left may be asked at once, without advancing again.
+        let left = self.state.clone();
+        self.now();
+        assert_eq!(self.state, left);
     }
 
     pub(crate) fn retry_after(&mut self, hits: u64) -> Option<u64> {
@@ -128,7 +132,10 @@ impl Counter {
     pub(crate) fn hits(&mut self, step: &Step) -> u64 {
         match step.ask {
             Ask::Few(hits) => u64::from(hits),
-            Ask::Share(share) => (self.capacity() * u64::from(share) / 16).max(1),
+            Ask::Share(share) => {
+                let whole = self.capacity().min(64 * u64::from(self.limit.requests()));
+                (whole * u64::from(share) / 16).max(1)
+            }
             Ask::Rest => u64::try_from(self.available()).unwrap_or(0).max(1),
         }
     }
@@ -180,7 +187,7 @@ pub(crate) enum Gap {
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Few(u8),
-    /// 16ths of the capacity.
+    /// 16ths of the capacity, or of so much of it as comes back in 64 windows.
     Share(u8),
     /// All that is left.
     Rest,
@@ -257,7 +264,18 @@ pub(crate) fn whole_gcra() -> impl Strategy<Value = Limit> {
 
 /// A limit of any algorithm, size and window.
 pub(crate) fn limits() -> impl Strategy<Value = Limit> {
-    (algorithms(), windows()).prop_flat_map(|(algorithm, window)| limits_of(algorithm, window))
+    let any =
+        (algorithms(), windows()).prop_flat_map(|(algorithm, window)| limits_of(algorithm, window));
+    prop_oneof![6 => any, 1 => coarse()]
+}
+
+/// A bucket whose units are worth many microseconds each.
+fn coarse() -> impl Strategy<Value = Limit> {
+    let sizes = (prop_oneof![1..=10_u32, 1..=100_000_u32], 1_000_000_000..=u32::MAX);
+    (sizes, 86_400..=Window::MAX.seconds()).prop_map(|((requests, burst), seconds)| {
+        let window = Window::from_seconds(u64::from(seconds)).unwrap();
+        legal(Algorithm::TokenBucket, requests, window, Some(burst))
+    })
 }
 
 /// A limit of that algorithm, with any size and window.

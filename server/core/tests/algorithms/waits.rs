@@ -21,8 +21,9 @@ proptest! {
         match counter.retry_after(hits) {
             None => prop_assert!(hits > counter.capacity()),
             Some(0) => prop_assert!(counter.admits(hits)),
+            // Out of sight.
+            Some(wait) if counter.micros + wait > TIME_MAX => {}
             Some(wait) => {
-                prop_assume!(counter.micros + wait <= TIME_MAX);
                 prop_assert!(!counter.admits(hits));
                 prop_assert!(!counter.after(wait - 1).admits(hits));
                 prop_assert!(counter.after(wait).admits(hits));
@@ -41,7 +42,9 @@ proptest! {
         counter.drive(&steps);
         counter.charge(debt * counter.capacity() / 2);
         let wait = counter.reset_after();
-        prop_assume!(counter.micros + wait <= TIME_MAX);
+        if counter.micros + wait > TIME_MAX {
+            return Ok(());
+        }
         if wait > 0 {
             prop_assert!(counter.after(wait - 1).available() < signed(counter.capacity()));
         }

@@ -1,0 +1,159 @@
+//! What can be wrong with a document before its nodes are built: keys that stand twice, nesting that would
+//! exhaust the stack of whoever walks the nodes, aliases that would exhaust memory.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map::Entry},
+};
+
+use saphyr_parser::{Event, Marker, Parser};
+use sluicegate_core::rules::Problem;
+
+use super::Spot;
+
+/// The most nodes that aliases may stand for: more would be a bomb.
+const ALIAS_NODES_MAX: usize = 100_000;
+
+/// The deepest nesting: every level of a tree takes a list and a map.
+const NESTING_MAX: usize = 160;
+
+/// Mistakes and their places.
+type Mistakes = Vec<(Spot, Problem)>;
+
+/// Walks the first document.
+///
+/// # Errors
+/// The mistake for which the nodes cannot be built. Others are returned.
+pub(super) fn check(text: &str) -> Result<Mistakes, (Spot, Problem)> {
+    let mut walk = Walk::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| {
+            let at = Spot::at(*error.marker(), String::new());
+            (at, Problem::Yaml(error.info().to_owned()))
+        })?;
+        let problem = match event {
+            Event::SequenceStart(anchor, _) => walk.open(anchor, Inside::List(0)),
+            Event::MappingStart(anchor, _) => walk.open(anchor, Inside::Map(HashMap::new(), None)),
+            Event::SequenceEnd | Event::MappingEnd => walk.close(),
+            Event::Scalar(text, _, anchor, _) => walk.scalar(text, anchor, span.start),
+            Event::Alias(anchor) => walk.alias(anchor),
+            Event::DocumentEnd => break,
+            _ => Ok(()),
+        };
+        problem.map_err(|problem| (Spot::at(span.start, walk.path()), problem))?;
+    }
+    Ok(walk.mistakes)
+}
+
+/// How much a node is, with all that is below it and all that its aliases stand for.
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    nodes: usize,
+    height: usize,
+}
+
+/// A list or a map that has begun.
+struct Open<'t> {
+    anchor: usize,
+    extent: Extent,
+    inside: Inside<'t>,
+}
+
+enum Inside<'t> {
+    /// How many elements there were.
+    List(usize),
+    /// The keys there were with their lines, and the one whose value comes next.
+    Map(HashMap<Cow<'t, str>, usize>, Option<Cow<'t, str>>),
+}
+
+#[derive(Default)]
+struct Walk<'t> {
+    open: Vec<Open<'t>>,
+    anchors: HashMap<usize, Extent>,
+    aliased: usize,
+    mistakes: Mistakes,
+}
+
+impl<'t> Walk<'t> {
+    fn open(&mut self, anchor: usize, inside: Inside<'t>) -> Result<(), Problem> {
+        self.open.push(Open { anchor, extent: Extent::default(), inside });
+        self.check_height(0)
+    }
+
+    fn close(&mut self) -> Result<(), Problem> {
+        if let Some(Open { anchor, extent, .. }) = self.open.pop() {
+            self.node(anchor, Extent { height: extent.height + 1, ..extent }, None);
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, text: Cow<'t, str>, anchor: usize, at: Marker) -> Result<(), Problem> {
+        let mut first = None;
+        if let Some(Open { inside: Inside::Map(keys, None), .. }) = self.open.last_mut() {
+            match keys.entry(text.clone()) {
+                Entry::Occupied(entry) => first = Some(*entry.get()),
+                Entry::Vacant(entry) => _ = entry.insert(at.line()),
+            }
+        }
+        if let Some(line) = first {
+            let problem = Problem::DuplicateKey { key: text.to_string(), line };
+            self.mistakes.push((Spot::at(at, self.path()), problem));
+        }
+        self.node(anchor, Extent::default(), Some(text));
+        Ok(())
+    }
+
+    fn alias(&mut self, anchor: usize) -> Result<(), Problem> {
+        let Some(&extent) = self.anchors.get(&anchor) else {
+            return Err(Problem::Yaml("an alias stands inside what it stands for".to_owned()));
+        };
+        self.aliased += extent.nodes;
+        if self.aliased > ALIAS_NODES_MAX {
+            return Err(Problem::TooManyAliases { max: ALIAS_NODES_MAX });
+        }
+        self.check_height(extent.height)?;
+        self.node(0, Extent { nodes: extent.nodes - 1, ..extent }, None);
+        Ok(())
+    }
+
+    fn check_height(&self, below: usize) -> Result<(), Problem> {
+        if self.open.len() + below > NESTING_MAX {
+            return Err(Problem::TooNested { max: NESTING_MAX });
+        }
+        Ok(())
+    }
+
+    /// Counts a complete node in. `extent.nodes` does not have the node itself yet.
+    fn node(&mut self, anchor: usize, extent: Extent, text: Option<Cow<'t, str>>) {
+        let extent = Extent { nodes: extent.nodes + 1, ..extent };
+        if anchor > 0 {
+            self.anchors.insert(anchor, extent);
+        }
+        let Some(parent) = self.open.last_mut() else { return };
+        parent.extent.nodes += extent.nodes;
+        parent.extent.height = parent.extent.height.max(extent.height);
+        match &mut parent.inside {
+            Inside::List(elements) => *elements += 1,
+            Inside::Map(_, key) => {
+                *key = match key.take() {
+                    Some(_) => None,
+                    None => Some(text.unwrap_or_default()),
+                }
+            }
+        }
+    }
+
+    /// The path to what comes next.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for open in &self.open {
+            match &open.inside {
+                Inside::List(index) => path.push_str(&format!("[{index}]")),
+                Inside::Map(_, Some(key)) if path.is_empty() => path.push_str(key),
+                Inside::Map(_, Some(key)) => path.push_str(&format!(".{key}")),
+                Inside::Map(_, None) => {}
+            }
+        }
+        path
+    }
+}

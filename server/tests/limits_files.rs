@@ -1,0 +1,489 @@
+//! Limits files: every mistake is told where it stands, and good files mean what they say.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use sluicegate::limits::{load, parse};
+use sluicegate_core::{
+    Algorithm, Counting, Rule,
+    request::Entry,
+    rule::{Limits, RuleLimit},
+    rules::{CompileOptions, RuleSet},
+};
+
+fn fixtures(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/limits").join(kind)
+}
+
+/// All mistakes in a file, one a line.
+fn mistakes(name: &str, text: &str) -> String {
+    match parse(name, text) {
+        Ok(_) => String::new(),
+        Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
+    }
+}
+
+#[test]
+fn every_wrong_file_is_refused_with_these_words() {
+    // `BLESS=1` writes the expected texts anew; read them before they are committed.
+    let bless = std::env::var_os("BLESS").is_some();
+    let mut wrong = String::new();
+    let mut count = 0;
+    for entry in fs::read_dir(fixtures("wrong")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|it| it != "yaml") {
+            assert!(path.with_extension("yaml").exists(), "{} has no file", path.display());
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let told = mistakes(name, &fs::read_to_string(&path).unwrap());
+        let expected = path.with_extension("txt");
+        if bless {
+            fs::write(&expected, &told).unwrap();
+        }
+        let expected = fs::read_to_string(expected).unwrap_or_default();
+        if told.is_empty() || told != expected {
+            wrong += &format!("--- {name}, expected\n{expected}--- told\n{told}");
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 70, "only {count} files");
+}
+
+fn valid(name: &str) -> RuleSet {
+    let text = fs::read_to_string(fixtures("valid").join(name)).unwrap();
+    rules(name, &text)
+}
+
+fn rules(name: &str, text: &str) -> RuleSet {
+    parse(name, text).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+/// The entries of `key=value key=value`.
+fn entries(descriptor: &str) -> Vec<Entry<'_>> {
+    descriptor
+        .split_whitespace()
+        .map(|entry| {
+            let (key, value) = entry.split_once('=').unwrap();
+            Entry { key: key.as_bytes(), value: value.as_bytes() }
+        })
+        .collect()
+}
+
+fn find<'r>(rules: &'r RuleSet, descriptor: &str) -> Option<&'r Rule> {
+    rules.domains().next().unwrap().find(&entries(descriptor)).rule
+}
+
+/// The patterns that stand in for values, `-` where none does.
+fn shared(rules: &RuleSet, descriptor: &str) -> String {
+    let found = rules.domains().next().unwrap().find(&entries(descriptor));
+    let text = |pattern: &Option<&[u8]>| {
+        pattern.map_or_else(|| "-".to_owned(), |it| String::from_utf8(it.to_vec()).unwrap())
+    };
+    found.shared.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+/// What a rule enforces, in words.
+fn words(rule: Option<&Rule>) -> String {
+    match rule.map(|rule| &rule.limits) {
+        None => "none".to_owned(),
+        Some(Limits::Unlimited { .. }) => "unlimited".to_owned(),
+        Some(Limits::Each(limits)) => {
+            limits.iter().map(|limit| limit.shown.to_string()).collect::<Vec<_>>().join(" and ")
+        }
+    }
+}
+
+fn only(rule: Option<&Rule>) -> &RuleLimit {
+    match rule.map(|rule| &rule.limits) {
+        Some(Limits::Each(limits)) if limits.len() == 1 => limits.first().unwrap(),
+        other => panic!("not one limit: {other:?}"),
+    }
+}
+
+/// Checks which rule each descriptor meets.
+fn expect(rules: &RuleSet, table: &[(&str, &str)]) {
+    for (descriptor, expected) in table {
+        assert_eq!(words(find(rules, descriptor)), *expected, "{descriptor}");
+    }
+}
+
+/// Checks which counters are shared.
+fn expect_shared(rules: &RuleSet, table: &[(&str, &str)]) {
+    for (descriptor, expected) in table {
+        assert_eq!(shared(rules, descriptor), *expected, "{descriptor}");
+    }
+}
+
+#[test]
+fn upstreams_basic_rules_match() {
+    let rules = valid("basic.yaml");
+    assert!(rules.domain("foo_domain").is_none());
+    assert!(rules.warnings().is_empty());
+    expect(
+        &rules,
+        &[
+            ("", "none"),
+            ("key1=something", "none"),
+            ("key1=value1", "none"),
+            ("key2=value2 subkey=subvalue", "none"),
+            ("key1=something subkey1=subvalue1", "none"),
+            ("subkey1=subvalue1", "none"),
+            ("key1=value1 subkey1=something", "5 per second"),
+            ("key1=value1 subkey1=subvalue1", "10 per second"),
+            ("key2=something", "20 per minute"),
+            ("key2=", "20 per minute"),
+            ("key2=value2", "30 per minute"),
+            ("key2=VALUE2", "20 per minute"),
+            ("key2=value3", "none"),
+            ("key3=foo", "1 per hour"),
+            ("key4=foo", "1 per day"),
+            ("key6=foo", "unlimited"),
+            ("key7=unspecified_value", "70 per minute"),
+            ("key7=another_value", "70 per minute"),
+            ("key5=value5", "15 per day"),
+            ("key5=value5 subkey5=subvalue5", "25 per day"),
+            ("key5=value6", "none"),
+            ("key2_value2=x", "none"),
+        ],
+    );
+    assert_eq!(only(find(&rules, "key3=foo")).name, None);
+    assert_eq!(only(find(&rules, "key4=foo")).name.as_deref(), Some("key4_rate_limit"));
+    assert!(find(&rules, "key7=x").unwrap().detailed_metric);
+    assert_eq!(&*find(&rules, "key1=value1 subkey1=x").unwrap().path, "key1=value1.subkey1");
+}
+
+#[test]
+fn upstreams_wildcards_match() {
+    let rules = valid("wildcards.yaml");
+    expect(
+        &rules,
+        &[
+            ("noVal=foo1", "20 per minute"),
+            ("noVal=foo2", "20 per minute"),
+            ("wild=foo1", "20 per minute"),
+            ("wild=foo", "20 per minute"),
+            ("wild=foo*", "20 per minute"),
+            ("wild=bar", "none"),
+            ("wild=xfoo", "none"),
+            ("noWild=foo", "20 per minute"),
+            ("noWild=foo1", "none"),
+            ("midWild=barab", "20 per minute"),
+            ("midWild=bar123b", "20 per minute"),
+            ("midWild=barb", "20 per minute"),
+            ("midWild=bar", "none"),
+            ("midWild=barbc", "none"),
+            ("multiWild=foo123bar456baz", "10 per minute"),
+            ("multiWild=foobarbaz", "10 per minute"),
+            ("multiWild=foobaz", "none"),
+            ("multiWild=foobazbar", "none"),
+            ("nestedWild=val1 wild=goober", "20 per minute"),
+            ("nestedWild=val1 wild=foo", "none"),
+            ("p=abc", "1 per minute"),
+            ("p=abd", "9 per minute"),
+            ("order=bz", "1 per minute"),
+            ("order=az", "2 per minute"),
+            ("order=a", "3 per minute"),
+            ("all=", "4 per minute"),
+            ("all=x", "4 per minute"),
+            ("overlap=abba", "5 per minute"),
+            ("overlap=aba", "none"),
+        ],
+    );
+    expect_shared(&rules, &[("wild=foo1", ""), ("midWild=barb", "")]);
+}
+
+#[test]
+fn upstreams_shared_thresholds_match() {
+    let rules = valid("shared.yaml");
+    expect(
+        &rules,
+        &[
+            ("files=files/a.pdf", "100 per hour"),
+            ("files=files/subdir/f.txt", "100 per hour"),
+            ("nested=parent files=nested/file1.txt", "200 per hour"),
+            ("files=top/x files=nested/y", "300 per hour"),
+            ("route=api/v1 method=GET", "60 per hour"),
+            ("service=svc/user endpoint=get", "80 per hour"),
+            ("path=path/a file=file/b type=t", "120 per hour"),
+            ("user=user/alice resource=res/file1 action=read", "150 per hour"),
+            ("file=test1", "50 per hour"),
+            ("file=test2", "100 per hour"),
+            ("file=test123", "100 per hour"),
+            ("midpath=/api/a/v1", "100 per hour"),
+            ("multiroute=svcAepBrpc", "50 per hour"),
+            ("multiroute=svceprpc", "50 per hour"),
+            ("multiroute=svcABCrpc", "none"),
+            ("midroute=/apiXv2", "80 per hour"),
+            ("tenant=t1prod resource=resXv2", "60 per hour"),
+        ],
+    );
+    expect_shared(
+        &rules,
+        &[
+            ("files=files/a.pdf", "files/*"),
+            ("files=files/b.csv", "files/*"),
+            ("files=files/c.txt", "files/*"),
+            ("files=files/subdir/f.txt", "files/*"),
+            ("files=files/*", "files/*"),
+            ("nested=parent files=nested/file1.txt", "- nested/*"),
+            ("nested=parent files=nested/file2.csv", "- nested/*"),
+            ("files=top/x files=nested/y", "top/* nested/*"),
+            ("route=api/v1 method=GET", "api/*"),
+            ("path=path/a file=file/b type=t", "path/*"),
+            ("user=user/alice resource=res/file1 action=read", "user/* res/*"),
+            ("user=user/bob resource=res/file2 action=write", "user/* res/*"),
+            ("file=test1", ""),
+            ("file=test2", "test*"),
+            ("file=test123", "test*"),
+            ("multiroute=svcXXXepYYYrpc", "svc*ep*rpc"),
+            ("tenant=t1prod resource=resXv2", "t*prod res*v2"),
+        ],
+    );
+    assert!(find(&rules, "midroute=/apiXv2").unwrap().value_to_metric);
+    assert!(find(&rules, "service=svc/user endpoint=get").unwrap().detailed_metric);
+}
+
+#[test]
+fn upstreams_replacements_are_read() {
+    let rules = valid("replaces.yaml");
+    let names = |descriptor| {
+        let limit = only(find(&rules, descriptor));
+        (limit.name.as_deref(), limit.replaces.iter().map(|it| &**it).collect::<Vec<_>>())
+    };
+    assert_eq!(names("foo=x bar=y"), (None, vec![]));
+    assert_eq!(names("foo=x bar=bkthomps"), (Some("bkthomps"), vec![]));
+    assert_eq!(names("foo=x bar=banned"), (Some("banned_limit"), vec![]));
+    assert_eq!(
+        names("source_cluster=proxy destination_cluster=override"),
+        (None, vec!["banned_limit"])
+    );
+    assert_eq!(
+        names("source_cluster=proxy destination_cluster=bkthomps"),
+        (None, vec!["bkthomps"])
+    );
+    assert_eq!(names("source_cluster=proxy destination_cluster=fake"), (Some("fake_name"), vec![]));
+    assert_eq!(names("category=account"), (None, vec!["bkthomps", "fake_name"]));
+}
+
+#[test]
+fn our_own_keys_become_these_numbers() {
+    let rules = valid("own_keys.yaml");
+    let domain = rules.domain("own").unwrap();
+    assert_eq!(domain.tenant.as_deref(), Some(&b"organisation"[..]));
+    assert_eq!(domain.defaults.algorithm, Algorithm::SlidingWindowCounter);
+    assert_eq!(domain.defaults.counting, Counting::Debit);
+    let numbers = |key: &str| {
+        let rule = find(&rules, &format!("{key}=x"));
+        let RuleLimit { limit, shown, .. } = only(rule);
+        let shown = shown.to_string();
+        let seconds = limit.window().seconds();
+        (shown, limit.algorithm(), seconds, limit.capacity(), rule.unwrap().counting)
+    };
+    let expected = [
+        ("default", "10 per minute", Algorithm::SlidingWindowCounter, 60, 10, Counting::Debit),
+        (
+            "multiplier",
+            "10 per 5 minutes",
+            Algorithm::SlidingWindowCounter,
+            300,
+            10,
+            Counting::Debit,
+        ),
+        (
+            "window",
+            "10 per 36 hours",
+            Algorithm::SlidingWindowCounter,
+            129_600,
+            10,
+            Counting::Debit,
+        ),
+        (
+            "odd_window",
+            "10 per 90 seconds",
+            Algorithm::SlidingWindowCounter,
+            90,
+            10,
+            Counting::Debit,
+        ),
+        ("bucket", "10 per second", Algorithm::TokenBucket, 1, 50, Counting::Debit),
+        ("bucket_default", "10 per second", Algorithm::TokenBucket, 1, 10, Counting::Debit),
+        ("gcra", "10 per second", Algorithm::Gcra, 1, 3, Counting::Free),
+        ("log", "100 per minute", Algorithm::SlidingWindowLog, 60, 100, Counting::Free),
+        (
+            "fixed",
+            "4294967295 per month",
+            Algorithm::FixedWindow,
+            2_592_000,
+            u32::MAX,
+            Counting::Upstream,
+        ),
+    ];
+    for (key, shown, algorithm, seconds, capacity, counting) in expected {
+        let expected = (shown.to_owned(), algorithm, seconds, capacity, counting);
+        assert_eq!(numbers(key), expected, "{key}");
+    }
+    let several = find(&rules, "several=x").unwrap();
+    assert!(several.quota_mode && !several.shadow_mode);
+    assert_eq!(words(Some(several)), "5 per second and 1000 per day");
+    let Limits::Each(limits) = &several.limits else { panic!("{several:?}") };
+    let parts: Vec<_> = limits
+        .iter()
+        .map(|it| (it.limit.algorithm(), it.name.as_deref(), it.replaces.len()))
+        .collect();
+    let expected =
+        [(Algorithm::SlidingWindowCounter, Some("burst"), 0), (Algorithm::FixedWindow, None, 1)];
+    assert_eq!(parts, expected);
+    let free = find(&rules, "free=x").unwrap();
+    assert!(free.shadow_mode);
+    assert!(
+        matches!(&free.limits, Limits::Unlimited { name: Some(name), .. } if &**name == "open")
+    );
+    assert!(rules.warnings().is_empty());
+    for (position, (_, rule)) in rules.rules().enumerate() {
+        assert_eq!(rule.id, position);
+    }
+}
+
+#[test]
+fn yaml_is_read_as_people_write_it() {
+    let rules = valid("yaml.yaml");
+    assert_eq!(rules.domains().map(|domain| &*domain.name).collect::<Vec<_>>(), ["yaml"]);
+    assert!(rules.warnings().is_empty());
+    expect(
+        &rules,
+        &[
+            ("number=404", "1 per minute"),
+            ("number=404.5", "1 per minute"),
+            ("number=405", "none"),
+            ("word=true", "1 per minute"),
+            ("word=off", "2 per minute"),
+            ("word=false", "none"),
+            ("word=null", "3 per hour"),
+            ("address=10.0.0.1", "1 per minute"),
+            ("tagged=1.5", "1 per minute"),
+            ("nothing=at_all", "1 per minute"),
+        ],
+    );
+    assert_eq!(only(find(&rules, "word=null")).name.as_deref(), Some("first"));
+}
+
+#[test]
+fn what_is_odd_is_told() {
+    let text = "\
+domain: d
+descriptors:
+  - key: a
+    rate_limit: {unit: second}
+  - key: p
+    value: ab*
+    rate_limit: {unit: second, requests_per_unit: 0}
+  - key: p
+    value: a*c
+  - key: p
+    value: abc*
+  - key: p
+    value: abc
+  - key: q
+    value: ab*
+  - key: n
+    rate_limit: {unit: second, requests_per_unit: 1, name: 'a \"b\"'}
+";
+    let warnings: Vec<_> =
+        rules("odd.yaml", text).warnings().iter().map(ToString::to_string).collect();
+    let expected = [
+        "odd.yaml:4: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant",
+        "odd.yaml:10: descriptors[3]: never reached, because the pattern \"ab*\" above it matches the same values; put it first",
+        "odd.yaml:17: descriptors[6].rate_limit.name: the name has a double quote, which breaks Envoy's x-ratelimit-limit header",
+    ];
+    assert_eq!(warnings, expected);
+}
+
+/// What `load` tells of the paths in a folder, with the folder's name left out.
+fn told(folder: &Path, paths: &[&str]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| folder.join(path)).collect();
+    let told: String = match load(&paths, &CompileOptions::default()) {
+        Ok(loaded) => loaded.rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
+        Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
+    };
+    told.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
+}
+
+#[test]
+fn folders_are_read_as_a_config_map_mounts_them() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let write = |path: &str, text: &[u8]| {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("map/..2024_01_01/b.yaml", b"domain: b");
+    write("map/..2024_01_01/a.yml", b"domain: a");
+    std::os::unix::fs::symlink("..2024_01_01", folder.join("map/..data")).unwrap();
+    std::os::unix::fs::symlink("..data/a.yml", folder.join("map/a.yml")).unwrap();
+    std::os::unix::fs::symlink("..data/b.yaml", folder.join("map/b.yaml")).unwrap();
+    assert_eq!(told(folder, &["map"]), "a b");
+
+    write("tree/.hidden.yaml", b"not a map");
+    write("tree/.git/x.yaml", b"not a map");
+    write("tree/notes.txt", b"not a map");
+    write("tree/team/c.yaml", b"domain: c");
+    write("tree/team.yaml", b"domain: team");
+    write("limits.conf", b"domain: conf");
+    assert_eq!(told(folder, &["tree", "limits.conf", "map/..data/b.yaml"]), "c team conf b");
+
+    write("twice/a.yaml", b"domain: a");
+    write("twice/b.yaml", b"\ndomain: a");
+    assert_eq!(
+        told(folder, &["twice"]),
+        "twice/b.yaml:2: domain: domain \"a\" is also defined in twice/a.yaml; keep a domain in one file"
+    );
+
+    fs::create_dir(folder.join("empty")).unwrap();
+    write("bytes/a.yaml", b"domain: \xff");
+    write("bytes/b.yaml", b"{");
+    write("bytes/c.yaml", b"domain: c\nlimits: 1\n\nfoo: 1");
+    write("bytes/d.yaml", b"\n\n{");
+    assert_eq!(
+        told(folder, &["bytes", "missing", "empty"]),
+        "\
+bytes/a.yaml: stream did not contain valid UTF-8; name a readable limits file, or a folder that has one
+missing: No such file or directory (os error 2); name a readable limits file, or a folder that has one
+empty: no .yaml or .yml file in this folder; name a readable limits file, or a folder that has one
+bytes/b.yaml:2: not YAML: while parsing a node, did not find expected node content; correct the syntax
+bytes/c.yaml:2: key \"limits\" is not known here; move it into a descriptor
+bytes/c.yaml:4: key \"foo\" is not known here; use one of domain, descriptors, tenant, counting, defaults
+bytes/d.yaml:4: not YAML: while parsing a node, did not find expected node content; correct the syntax"
+    );
+}
+
+#[test]
+fn large_files_load_in_seconds() {
+    let many = |line: &dyn Fn(usize) -> String| {
+        let text: String = (0..25_000).map(line).collect();
+        let text = format!("domain: d\ndescriptors:\n{text}");
+        let started = Instant::now();
+        let result = parse("large.yaml", &text);
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        result
+    };
+    let values = many(&|index| {
+        format!(
+            "- {{key: k, value: v{index}, rate_limit: {{unit: second, requests_per_unit: 1}}}}\n"
+        )
+    });
+    assert_eq!(values.unwrap().rules().count(), 25_000);
+    let keys = many(&|index| format!("- {{key: k{index}}}\n"));
+    assert!(keys.is_ok());
+    let twice = many(&|index| format!("- {{key: k{}}}\n", index / 2));
+    assert_eq!(twice.unwrap_err().len(), 12_500);
+    let wrong = many(&|_| "- {key: k, valu: 1}\n".to_owned());
+    assert_eq!(wrong.unwrap_err().len(), 49_999);
+}
