@@ -9,8 +9,18 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod ask;
+mod certificates;
+mod envoy;
+mod http2;
 mod process;
 mod sluicegate;
+mod upstream;
 
-pub use process::{Process, until};
+pub use ask::{hit, hits};
+pub use certificates::{Authority, Issued};
+pub use envoy::{Answer, Envoy, Listener, bootstrap};
+pub use http2::{Call, Caller, Frame, RawConnection};
+pub use process::{Finished, Process, finish, until};
 pub use sluicegate::{Sluicegate, binary, free_port};
+pub use upstream::Upstream;

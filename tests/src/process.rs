@@ -74,11 +74,19 @@ impl Process {
             if let Some(it) = output.lines().find_map(&find) {
                 return it;
             }
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "ended before {what}: {ended:?}\n{output}");
+            self.assert_running();
             assert!(started.elapsed() < PATIENCE, "waited in vain for {what}\n{output}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Checks that the process has not ended.
+    ///
+    /// # Panics
+    /// It has.
+    pub fn assert_running(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "ended: {ended:?}\n{}", self.output());
     }
 
     /// Sends a signal.
@@ -97,6 +105,34 @@ impl Process {
     pub async fn ended(&mut self) -> ExitStatus {
         let waited = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         waited.unwrap_or_else(|_| panic!("does not end\n{}", self.output())).unwrap()
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code.
+    pub code: i32,
+    /// What it printed to the standard output.
+    pub stdout: String,
+    /// What it printed to the standard error stream.
+    pub stderr: String,
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// It cannot be started, does not end, or is ended by a signal.
+pub async fn finish(mut command: Command) -> Finished {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = output.unwrap_or_else(|_| panic!("does not end: {command:?}"));
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Finished {
+        code: output.status.code().expect("ended by a signal"),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
     }
 }
 

@@ -61,19 +61,30 @@ impl Sluicegate {
 
     /// Starts a server with `--limits` among the flags. The folder lives as long as the server.
     pub async fn start_with(folder: TempDir, flags: &[&str]) -> Self {
+        Self::started(folder, Self::command(flags, &[])).await
+    }
+
+    /// The command that serves: on free ports and without a drain delay, unless flags or environment
+    /// variables say otherwise.
+    #[must_use]
+    pub fn command(flags: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = Command::new(binary("sluicegate"));
         command.arg("serve");
-        let has = |flag: &str| flags.contains(&flag);
-        for (flag, value) in [
-            ("--grpc-listen", "127.0.0.1:0"),
-            ("--http-listen", "127.0.0.1:0"),
-            ("--drain-delay", "0s"),
+        for (flag, variable, value) in [
+            ("--grpc-listen", "SLUICEGATE_GRPC_LISTEN", "127.0.0.1:0"),
+            ("--http-listen", "SLUICEGATE_HTTP_LISTEN", "127.0.0.1:0"),
+            ("--drain-delay", "SLUICEGATE_DRAIN_DELAY", "0s"),
         ] {
-            if !has(flag) {
+            if !flags.contains(&flag) && environment.iter().all(|(name, _)| *name != variable) {
                 command.args([flag, value]);
             }
         }
-        command.args(flags);
+        command.args(flags).envs(environment.iter().copied());
+        command
+    }
+
+    /// Starts the server and waits until it serves. The folder lives as long.
+    pub async fn started(folder: TempDir, command: Command) -> Self {
         let mut process = Process::start(command);
         let (grpc, http) = process.line("serving", addresses).await;
         Self { process, grpc, http, folder }
@@ -150,9 +161,14 @@ async fn answer(request: reqwest::RequestBuilder) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// The addresses in the line that the server logs when it serves.
+/// The addresses in the line that the server logs when it serves, as text or as JSON.
 fn addresses(line: &str) -> Option<(String, String)> {
-    let serving = line.split_once("serving grpc=")?.1;
-    let (grpc, http) = serving.split_once(" http=")?;
-    Some((grpc.to_owned(), http.to_owned()))
+    if let Some((_, serving)) = line.split_once("serving grpc=") {
+        let (grpc, http) = serving.split_once(" http=")?;
+        return Some((grpc.to_owned(), http.to_owned()));
+    }
+    let json: serde_json::Value = serde_json::from_str(line).ok()?;
+    let text = |key| Some(json.get(key)?.as_str()?.to_owned());
+    (text("message")? == "serving").then_some(())?;
+    Some((text("grpc")?, text("http")?))
 }

@@ -6,6 +6,20 @@ mod api;
 #[cfg(test)]
 mod buf;
 #[cfg(test)]
+mod envoy;
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod flags;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
+mod readme;
+#[cfg(test)]
+mod reload;
+#[cfg(test)]
+mod tls;
+#[cfg(test)]
 mod tools;
 #[cfg(test)]
 mod wire;

@@ -1,0 +1,18 @@
+//! Any bytes as a limits file: rules or mistakes, never a panic, a hang or a heap of memory.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sluicegate::limits;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match limits::parse("fuzz.yaml", text) {
+        Ok(rules) => {
+            for (domain, rule) in rules.rules() {
+                assert!(!domain.name.is_empty() && !rule.path.is_empty());
+            }
+        }
+        Err(mistakes) => assert!(!mistakes.is_empty()),
+    }
+});

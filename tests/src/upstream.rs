@@ -1,0 +1,52 @@
+//! The service behind Envoy.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{Router, http::HeaderMap, response::IntoResponse};
+use tokio::{net::TcpListener, task::JoinHandle};
+
+/// A small service in this process. It says in the header x-cost what the request says there.
+#[derive(Debug)]
+pub struct Upstream {
+    /// Where it listens.
+    pub address: SocketAddr,
+    requests: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl Upstream {
+    /// Starts it on a free port.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&requests);
+        let answer = |request: HeaderMap| async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            let cost = request.get("x-cost").map(|cost| ("x-cost", cost.clone()));
+            (HeaderMap::from_iter(cost.map(|(name, cost)| (name.parse().unwrap(), cost))), "hello")
+                .into_response()
+        };
+        let router = Router::new().fallback(answer);
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, requests, task }
+    }
+
+    /// How many requests have come through.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,393 @@
+//! The real Envoy asks the real server: what a caller behind both of them gets.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use sluicegate_tests::{
+    Answer, Envoy, Listener, Sluicegate, Upstream, bootstrap, free_port, until,
+};
+
+use crate::tools;
+
+const DAY: u64 = 86_400;
+
+/// Everything between a caller and the upstream.
+struct Gateway {
+    server: Sluicegate,
+    envoy: Envoy,
+    _upstream: Upstream,
+}
+
+impl Gateway {
+    async fn start(limits: &str, listener: Listener) -> Self {
+        Self::with_listeners(limits, &[listener]).await
+    }
+
+    async fn with_listeners(limits: &str, listeners: &[Listener]) -> Self {
+        away_from_midnight().await;
+        let server = Sluicegate::start(limits, &[]).await;
+        let upstream = Upstream::start().await;
+        let bootstrap = bootstrap(upstream.address, &server.grpc, listeners);
+        let envoy = Envoy::start(&tools::envoy(), &bootstrap).await;
+        Self { server, envoy, _upstream: upstream }
+    }
+
+    async fn get(&self, path: &str, headers: &[(&'static str, &[u8])]) -> Answer {
+        self.envoy.get(path, headers).await
+    }
+
+    /// Descriptors that a rule has decided so.
+    async fn decisions(&self, rule: &str, code: &str) -> f64 {
+        let labels = format!("code=\"{code}\",domain=\"edge\",rule=\"{rule}\",source=\"store\"");
+        self.server.metric(&format!("sluicegate_decisions_total{{{labels}}}")).await
+    }
+
+    /// What Envoy has counted of the server's answers.
+    async fn answers(&self, kind: &str) -> u64 {
+        answers(&self.envoy, "upstream", kind).await
+    }
+
+    async fn assert_all_decided(&self, passed: u64, refused: u64) {
+        assert_all_decided(&self.envoy, "upstream", passed, refused).await;
+    }
+}
+
+async fn answers(envoy: &Envoy, cluster: &str, kind: &str) -> u64 {
+    envoy.stat(&format!("cluster.{cluster}.ratelimit.{kind}")).await
+}
+
+/// Every request was decided by the server, none by Envoy's failure mode: behind an Envoy that fails
+/// open, a dead limiter would look like a generous one.
+async fn assert_all_decided(envoy: &Envoy, cluster: &str, passed: u64, refused: u64) {
+    let mut counted = Vec::new();
+    for kind in ["ok", "over_limit", "error", "failure_mode_allowed"] {
+        counted.push(answers(envoy, cluster, kind).await);
+    }
+    assert_eq!(counted, [passed, refused, 0, 0], "{}", envoy.process.output());
+}
+
+/// Limits a day are counted from midnight, UTC: a test must not begin just before.
+async fn away_from_midnight() {
+    let left = until_midnight();
+    if left < 60 {
+        tokio::time::sleep(Duration::from_secs(left + 1)).await;
+    }
+}
+
+fn until_midnight() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    DAY - now.as_secs() % DAY
+}
+
+fn user() -> Value {
+    json!({"request_headers": {"header_name": "x-user", "descriptor_key": "user"}})
+}
+
+/// A listener that takes the user from a header.
+fn by_user() -> Listener {
+    Listener::new("main", "edge").route("/", &json!([{"actions": [user()]}]))
+}
+
+const THREE_A_DAY: &str = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 3}
+";
+
+#[tokio::test]
+async fn over_the_limit_is_429_and_headers_say_when_to_come_back() {
+    let listener = by_user().filter("enable_retry_after_header", json!(true));
+    let gateway = Gateway::start(THREE_A_DAY, listener).await;
+    for left in [2, 1, 0] {
+        let answer = gateway.get("/", &[("x-user", b"ann")]).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+        assert_eq!(answer.number("x-ratelimit-remaining"), left);
+        assert_near_midnight(answer.number("x-ratelimit-reset"));
+        assert_eq!(answer.header("x-envoy-ratelimited"), None);
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    let refused = gateway.get("/", &[("x-user", b"ann")]).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("x-envoy-ratelimited"), Some("true"));
+    assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+    assert_eq!(refused.number("x-ratelimit-remaining"), 0);
+    assert_near_midnight(refused.number("x-ratelimit-reset"));
+    assert_near_midnight(refused.number("retry-after"));
+    // Somebody else is not concerned.
+    assert_eq!(gateway.get("/", &[("x-user", b"bob")]).await.status, 200);
+    gateway.assert_all_decided(4, 1).await;
+}
+
+/// At midnight, give or take what passed since the answer and the second that clocks may differ by.
+fn assert_near_midnight(seconds: u64) {
+    let left = until_midnight();
+    assert!(
+        (left.saturating_sub(2)..=left + 60).contains(&seconds),
+        "{seconds} s, midnight is in {left} s"
+    );
+}
+
+#[tokio::test]
+async fn a_request_counts_as_many_hits_as_envoy_says() {
+    let limits = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 10}
+";
+    let listener = Listener::new("main", "edge")
+        .route("/five", &json!([{"actions": [user()], "hits_addend": {"number": 5}}]))
+        .route("/any", &json!([{"actions": [user()], "hits_addend": {"format": "%REQ(x-hits)%"}}]));
+    let gateway = Gateway::start(limits, listener).await;
+    for (status, left) in [(200, 5), (200, 0), (429, 0)] {
+        let answer = gateway.get("/five", &[("x-user", b"number")]).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
+    }
+    // What was refused was not charged: the 3 that were left are still there.
+    for (hits, status, left) in [(b"7", 200, 3), (b"4", 429, 0), (b"3", 200, 0), (b"1", 429, 0)] {
+        let answer = gateway.get("/any", &[("x-user", b"format"), ("x-hits", hits)]).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
+    }
+    gateway.assert_all_decided(4, 3).await;
+}
+
+#[tokio::test]
+async fn metadata_overrides_the_configured_limit() {
+    let limit = |key| json!({"dynamic_metadata": {"metadata_key": {"key": "plan", "path": [{"key": key}]}}});
+    let listener = Listener::new("main", "edge")
+        .metadata("plan", &json!({"limit": {"requests_per_unit": 1, "unit": "DAY"}}))
+        .route("/plan", &json!([{"actions": [user()], "limit": limit("limit")}]))
+        .route("/absent", &json!([{"actions": [user()], "limit": limit("none")}]));
+    let gateway = Gateway::start(THREE_A_DAY, listener).await;
+    for status in [200, 429] {
+        let answer = gateway.get("/plan", &[("x-user", b"small")]).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("1, 1;w=86400"));
+    }
+    for status in [200, 200, 200, 429] {
+        let answer = gateway.get("/absent", &[("x-user", b"large")]).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+    }
+    gateway.assert_all_decided(4, 2).await;
+}
+
+#[tokio::test]
+async fn a_cost_known_afterwards_is_charged_when_the_response_ends() {
+    let limits = "
+domain: edge
+counting: debit
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1000}
+";
+    let cost = json!({"format": "%RESP(x-cost)%"});
+    let rate_limits = json!([
+        {"actions": [user()], "hits_addend": {"number": 0}},
+        {"actions": [user()], "hits_addend": cost, "apply_on_stream_done": true},
+    ]);
+    let listener = Listener::new("main", "edge").route("/", &rate_limits);
+    let gateway = Gateway::start(limits, listener).await;
+    let headers: &[(&str, &[u8])] = &[("x-user", b"ann"), ("x-cost", b"600")];
+
+    for (request, left) in [(1.0, 1_000), (2.0, 400)] {
+        let answer = gateway.get("/", headers).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, left));
+        until("the debit", async || {
+            (gateway.decisions("user", "ok").await == 2.0 * request).then_some(())
+        })
+        .await;
+    }
+    let refused = gateway.get("/", headers).await;
+    assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
+    assert_eq!(gateway.decisions("user", "over_limit").await, 1.0);
+    // Envoy does not count the debits.
+    gateway.assert_all_decided(2, 1).await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_and_long_values_are_limited_like_others() {
+    let gateway = Gateway::start(THREE_A_DAY, by_user()).await;
+    let long = vec![b'x'; 50_000];
+    let other = [&long[1..], b"y"].concat();
+    let values: [&[u8]; 4] = [b"ann\xff", b"ann\xfe", &long, &other];
+    for value in values {
+        for status in [200, 200, 200, 429] {
+            let answer = gateway.get("/", &[("x-user", value)]).await;
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+        }
+    }
+    gateway.assert_all_decided(12, 4).await;
+}
+
+#[tokio::test]
+async fn shadow_mode_never_refuses_and_says_what_it_would_have() {
+    let limits = "
+domain: edge
+descriptors:
+  - key: user
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 2}
+";
+    let gateway = Gateway::start(limits, by_user()).await;
+    for left in [1, 0, 0, 0, 0] {
+        let answer = gateway.get("/", &[("x-user", b"ann")]).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, left));
+        assert_eq!(answer.header("x-envoy-ratelimited"), None);
+    }
+    assert_eq!(gateway.decisions("user", "ok").await, 2.0);
+    assert_eq!(gateway.decisions("user", "shadowed").await, 3.0);
+    gateway.assert_all_decided(5, 0).await;
+}
+
+#[tokio::test]
+async fn of_several_limits_the_headers_show_the_closest() {
+    let limits = "
+domain: edge
+descriptors:
+  - key: user
+    limits:
+      - {name: sustained, unit: day, requests_per_unit: 3}
+      - {name: burst, unit: week, requests_per_unit: 4, burst: 2, algorithm: token_bucket}
+  - key: plan
+    rate_limit: {unit: day, requests_per_unit: 50}
+";
+    let plan = json!({"generic_key": {"descriptor_key": "plan", "descriptor_value": "free"}});
+    let rate_limits = json!([{"actions": [plan]}, {"actions": [user()]}]);
+    let listener = Listener::new("main", "edge").route("/", &rate_limits);
+    let gateway = Gateway::start(limits, listener).await;
+    // One status a descriptor, however many limits it has: the first number is the closest limit of
+    // all descriptors, what follows are the closest of each.
+    let shown = "4, 50;w=86400, 4;w=604800;name=\"burst\"";
+    for (status, left) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
+        let answer = gateway.get("/", &[("x-user", b"ann")]).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some(shown));
+    }
+    gateway.assert_all_decided(2, 2).await;
+}
+
+#[tokio::test]
+async fn without_the_server_envoy_fails_as_configured_and_limits_again_when_it_is_back() {
+    let closed = Listener::new("closed", "edge")
+        .filter("failure_mode_deny", json!(true))
+        .filter("stat_prefix", json!("closed"))
+        .route("/", &json!([{"actions": [user()]}]));
+    let mut gateway = Gateway::with_listeners(THREE_A_DAY, &[by_user(), closed]).await;
+    for status in [200, 200, 200, 429] {
+        assert_eq!(gateway.get("/", &[("x-user", b"ann")]).await.status, status);
+    }
+    assert_eq!(gateway.envoy.get_from("closed", "/", &[("x-user", b"ann")]).await.status, 429);
+    gateway.assert_all_decided(3, 1).await;
+    assert_eq!(gateway.answers("closed.over_limit").await, 1);
+
+    gateway.server.process.signal(Signal::SIGKILL);
+    gateway.server.process.ended().await;
+    for failed in 1..=3 {
+        let open = gateway.get("/", &[("x-user", b"ann")]).await;
+        assert_eq!((open.status, open.header("x-ratelimit-limit")), (200, None));
+        assert_eq!(gateway.answers("error").await, failed);
+        assert_eq!(gateway.answers("failure_mode_allowed").await, failed);
+        let closed = gateway.envoy.get_from("closed", "/", &[("x-user", b"ann")]).await;
+        assert_eq!((closed.status, closed.header("x-ratelimit-limit")), (500, None));
+        assert_eq!(gateway.answers("closed.error").await, failed);
+    }
+
+    let address = gateway.server.grpc.clone();
+    gateway.server = Sluicegate::start(THREE_A_DAY, &["--grpc-listen", &address]).await;
+    // Either worker of Envoy has to notice for itself.
+    until("Envoy to ask again", async || {
+        let open = gateway.get("/", &[("x-user", b"probe")]).await;
+        let closed = gateway.envoy.get_from("closed", "/", &[("x-user", b"probe")]).await;
+        let asked = |answer: &Answer| answer.header("x-ratelimit-limit").is_some();
+        (asked(&open) && asked(&closed)).then_some(())
+    })
+    .await;
+    for status in [200, 200, 200, 429] {
+        let answer = gateway.get("/", &[("x-user", b"ann")]).await;
+        assert_eq!(answer.status, status, "{}", gateway.answers("error").await);
+    }
+    assert_eq!(gateway.envoy.get_from("closed", "/", &[("x-user", b"ann")]).await.status, 429);
+}
+
+fn example() -> PathBuf {
+    tools::workspace().join("examples/envoy/envoy.yaml")
+}
+
+#[test]
+fn envoy_accepts_the_example() {
+    let mut envoy = Command::new(tools::envoy());
+    tools::succeed(envoy.args(["--mode", "validate", "-c"]).arg(example()));
+}
+
+/// The example on free ports, asking a server with the limits beside it.
+async fn start_example() -> (Sluicegate, Envoy) {
+    away_from_midnight().await;
+    let limits = tools::workspace().join("examples/limits");
+    let flags = ["--limits", limits.to_str().unwrap()];
+    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
+    let mut text = fs::read_to_string(example()).unwrap();
+    let (_, grpc) = server.grpc.rsplit_once(':').unwrap();
+    let substitutes = [
+        ("port_value: 9901", "port_value: 0"),
+        ("port_value: 10000}", "port_value: 0}"),
+        ("port_value: 10001", &format!("port_value: {}", free_port())),
+        ("port_value: 8081", &format!("port_value: {grpc}")),
+        // On a busy machine a request would else pass without a decision.
+        ("timeout: 0.05s", "timeout: 1s"),
+    ];
+    for (old, new) in substitutes {
+        assert!(text.contains(old), "{old}");
+        text = text.replace(old, new);
+    }
+    (server, Envoy::start(&tools::envoy(), &text).await)
+}
+
+#[tokio::test]
+async fn the_example_limits_searches() {
+    let (_server, envoy) = start_example().await;
+    let ann: &[(&str, &[u8])] = &[("x-tenant", b"acme"), ("x-user", b"ann")];
+    for left in (0..30).rev() {
+        let answer = envoy.get("/search?q=x", ann).await;
+        assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, left));
+        let limit = answer.header("x-ratelimit-limit").unwrap();
+        assert!(limit.starts_with("30, "), "{limit}");
+    }
+    let refused = envoy.get("/search?q=y", ann).await;
+    assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
+    assert!((1..=60).contains(&refused.number("retry-after")), "{refused:?}");
+    // Neither her other routes nor her colleagues are concerned, nor who has no account.
+    assert_eq!(envoy.get("/items", ann).await.number("x-ratelimit-remaining"), 19);
+    let bob: &[(&str, &[u8])] = &[("x-tenant", b"acme"), ("x-user", b"bob")];
+    assert_eq!(envoy.get("/search", bob).await.number("x-ratelimit-remaining"), 29);
+    let anyone = envoy.get("/search", &[]).await;
+    assert_eq!(
+        (anyone.status, anyone.header("x-ratelimit-limit")),
+        (200, Some("3000, 3000;w=60;name=\"per_address\""))
+    );
+    assert_all_decided(&envoy, "upstream", 33, 1).await;
+}
+
+#[tokio::test]
+async fn the_example_charges_tokens_when_an_answer_has_ended() {
+    let (server, envoy) = start_example().await;
+    let key: &[(&str, &[u8])] = &[("x-api-key", b"k")];
+    let series = "sluicegate_decisions_total{code=\"ok\",domain=\"llm_gateway\",rule=\"tier=free.api_key.meter=tokens\",source=\"store\"}";
+    for request in [1.0, 2.0] {
+        assert_eq!(envoy.get("/chat", key).await.status, 200);
+        until("the debit", async || (server.metric(series).await == 2.0 * request).then_some(()))
+            .await;
+    }
+    let refused = envoy.get("/chat", key).await;
+    assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
+    assert_all_decided(&envoy, "upstream", 2, 1).await;
+}

@@ -1,0 +1,739 @@
+//! Every flag does what it says, on the command line and from the environment.
+
+use std::{
+    fs,
+    future::Future,
+    os::unix::fs::FileExt,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::{Arg, Command as Clap, CommandFactory};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{
+    Authority, Caller, Finished, Frame, RawConnection, Sluicegate, binary, finish, hit, hits, until,
+};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, process::Command, sync::Semaphore, task::JoinSet};
+use tonic::Code as GrpcCode;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+const LIMITS: &str = "
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 10}
+";
+
+/// No charge for what is refused, whatever the default.
+const LOG_LIMITS: &str = "
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {algorithm: sliding_window_log, unit: day, requests_per_unit: 10}
+";
+
+// === The table ===
+
+type Check = Box<dyn Fn(Given) -> Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+struct Row {
+    /// `serve --limits`.
+    flag: &'static str,
+    /// `{folder}` is a folder of the test's own.
+    value: &'static str,
+    /// Why there is no environment variable.
+    no_variable: Option<&'static str>,
+    check: Check,
+}
+
+fn row<F: Future<Output = ()> + Send + 'static>(
+    flag: &'static str,
+    value: &'static str,
+    check: impl Fn(Given) -> F + 'static,
+) -> Row {
+    Row { flag, value, no_variable: None, check: Box::new(move |given| Box::pin(check(given))) }
+}
+
+impl Row {
+    fn without_variable(self, reason: &'static str) -> Self {
+        Self { no_variable: Some(reason), ..self }
+    }
+
+    fn name(&self) -> &'static str {
+        self.flag.split_once(' ').unwrap().1
+    }
+
+    fn variable(&self) -> Option<String> {
+        let name = self.name().trim_start_matches('-').replace('-', "_").to_uppercase();
+        self.no_variable.is_none().then(|| format!("SLUICEGATE_{name}"))
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let question = "part of the question, not a setting";
+    vec![
+        row("serve --limits", "{folder}/a.yaml,{folder}/more", limits),
+        row("serve --default-counting", "upstream", default_counting),
+        row("serve --poll-interval", "200ms", poll_interval),
+        row("serve --store", "elsewhere", store),
+        row("serve --memory-max-counters", "1", memory_max_counters),
+        row("serve --grpc-listen", "unix:{folder}/s.sock", grpc_listen),
+        row("serve --grpc-tls-cert", "{folder}/server.pem", grpc_tls),
+        row("serve --grpc-tls-key", "{folder}/server.key", grpc_tls),
+        row("serve --grpc-tls-client-ca", "{folder}/ca.pem", grpc_tls_client_ca),
+        row("serve --grpc-tls-client-names", "other,spiffe://test/a", grpc_tls_client_names),
+        row("serve --grpc-max-message-bytes", "1000", grpc_max_message_bytes),
+        row("serve --grpc-keepalive-interval", "50ms", grpc_keepalive_interval),
+        row("serve --grpc-keepalive-timeout", "50ms", grpc_keepalive_timeout),
+        row("serve --grpc-max-connection-age", "200ms", grpc_max_connection_age),
+        row("serve --grpc-max-connection-age-grace", "200ms", grpc_max_connection_age_grace),
+        row("serve --http-listen", "127.0.0.2:0", http_listen),
+        row("serve --max-in-flight", "1", max_in_flight),
+        row("serve --drain-delay", "1h", drain_delay),
+        row("serve --drain-timeout", "200ms", drain_timeout),
+        row("serve --log-level", "info,h2=debug", log_level),
+        row("serve --log-format", "json", log_format),
+        row("validate PATH", "{folder}/limits.yaml", validate_path).without_variable("positional"),
+        row("validate --default-counting", "upstream", validate_default_counting),
+        row("check --domain", "api", check_domain).without_variable(question),
+        row("check --descriptor", "user=bob", check_descriptor).without_variable(question),
+        row("check --hits", "4", check_hits).without_variable(question),
+        row("check --output", "json", check_output),
+        row("check --server", "unix:{folder}/s.sock", check_server),
+        row("check --timeout", "123ms", check_timeout),
+        row("check --tls-ca", "{folder}/ca.pem", check_tls_ca),
+        row("check --tls-cert", "{folder}/caller.pem", check_tls_client),
+        row("check --tls-key", "{folder}/caller.key", check_tls_client),
+        row("check --tls-server-name", "limits.example", check_tls_server_name),
+    ]
+}
+
+/// Every argument that clap knows, below every subcommand.
+fn arguments() -> Vec<(String, Arg)> {
+    fn walk(command: &Clap, path: &str, found: &mut Vec<(String, Arg)>) {
+        assert!(path.is_empty() || command.get_about().is_some(), "{path} says nothing of itself");
+        for argument in command.get_arguments() {
+            let name = match argument.get_long() {
+                Some(long) => format!("--{long}"),
+                None => argument.get_value_names().unwrap()[0].to_string(),
+            };
+            found.push((format!("{path} {name}").trim_start().to_owned(), argument.clone()));
+        }
+        for inner in command.get_subcommands() {
+            walk(inner, format!("{path} {}", inner.get_name()).trim_start(), found);
+        }
+    }
+    let mut found = Vec::new();
+    walk(&sluicegate::settings::Cli::command(), "", &mut found);
+    walk(&sluicegate_client::cli::Cli::command(), "", &mut found);
+    found
+}
+
+#[test]
+fn every_flag_has_a_row_a_variable_and_help() {
+    let (rows, arguments) = (rows(), arguments());
+    for row in &rows {
+        let known = arguments.iter().filter(|(flag, _)| flag == row.flag).count();
+        assert_eq!(known, 1, "{} is no flag", row.flag);
+    }
+    for (flag, argument) in &arguments {
+        let found: Vec<_> = rows.iter().filter(|row| row.flag == flag).collect();
+        let [row] = found[..] else { panic!("{flag} has {} rows", found.len()) };
+        let variable = argument.get_env().map(|name| name.to_str().unwrap().to_owned());
+        assert_eq!(variable, row.variable(), "{flag}");
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        assert!(!help.trim().is_empty(), "{flag} has no help");
+    }
+}
+
+/// Runs each row's check, once with the flag and once with the variable.
+async fn flags_do_what_they_say(command: &str) {
+    // More at once would be slower, not faster.
+    let places = Arc::new(Semaphore::new(4));
+    let mut checks = JoinSet::new();
+    for row in rows().iter().filter(|row| row.flag.starts_with(command)) {
+        for variable in [Some(None), row.variable().map(Some)].into_iter().flatten() {
+            let how = variable.clone().unwrap_or_else(|| row.flag.to_owned());
+            let folder = Arc::new(tempfile::tempdir().unwrap());
+            fs::write(folder.path().join("limits.yaml"), LIMITS).unwrap();
+            let value = row.value.replace("{folder}", folder.path().to_str().unwrap());
+            let check = (row.check)(Given { name: row.name(), variable, value, folder });
+            let places = Arc::clone(&places);
+            checks.spawn(async move {
+                let _place = places.acquire_owned().await.unwrap();
+                let check = tokio::spawn(check);
+                let done = tokio::time::timeout(Duration::from_secs(120), check).await;
+                match done {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(format!("{how}: {error}")),
+                    Err(_) => Some(format!("{how}: hangs")),
+                }
+            });
+        }
+    }
+    let failed: Vec<_> = checks.join_all().await.into_iter().flatten().collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[tokio::test]
+async fn flags_of_serve_do_what_they_say() {
+    flags_do_what_they_say("serve ").await;
+}
+
+#[tokio::test]
+async fn flags_of_validate_do_what_they_say() {
+    flags_do_what_they_say("validate ").await;
+}
+
+#[tokio::test]
+async fn flags_of_check_do_what_they_say() {
+    flags_do_what_they_say("check ").await;
+}
+
+// === What a check is given ===
+
+/// A flag with a value, to be passed one way or the other.
+#[derive(Clone)]
+struct Given {
+    name: &'static str,
+    variable: Option<String>,
+    value: String,
+    folder: Arc<TempDir>,
+}
+
+impl Given {
+    /// The same flag with another value.
+    fn with(&self, value: &str) -> Self {
+        Self { value: value.to_owned(), ..self.clone() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    fn flags(&self) -> Vec<&str> {
+        match self.variable {
+            Some(_) => vec![],
+            None if self.name.starts_with("--") => vec![self.name, &self.value],
+            None => vec![&self.value],
+        }
+    }
+
+    fn environment(&self) -> Vec<(&str, &str)> {
+        self.variable.iter().map(|name| (name.as_str(), self.value.as_str())).collect()
+    }
+
+    /// The command that serves LIMITS unless the flag is about them. The flag given takes the place of
+    /// the same among `flags`.
+    fn serve_command(&self, flags: &[(&str, &str)]) -> Command {
+        let limits = self.path("limits.yaml");
+        let mut all = self.flags();
+        let flags = flags.iter().filter(|(flag, _)| *flag != self.name);
+        all.extend(flags.flat_map(|(flag, value)| [*flag, *value]));
+        if self.name != "--limits" && !all.contains(&"--limits") {
+            all.extend(["--limits", &limits]);
+        }
+        Sluicegate::command(&all, &self.environment())
+    }
+
+    async fn serve(&self, flags: &[(&str, &str)]) -> Sluicegate {
+        let lives_as_long = tempfile::tempdir().unwrap();
+        Sluicegate::started(lives_as_long, self.serve_command(flags)).await
+    }
+
+    async fn run(&self, program: &str, command: &str, flags: &[(&str, &str)]) -> Finished {
+        let mut all = Command::new(binary(program));
+        all.arg(command).args(self.flags()).envs(self.environment());
+        for (flag, value) in flags {
+            if *flag != self.name {
+                all.args([flag, value]);
+            }
+        }
+        finish(all).await
+    }
+
+    async fn sluicectl(&self, flags: &[(&str, &str)]) -> Finished {
+        let question = [("--domain", "api"), ("--descriptor", "user=bob"), ("--timeout", "30s")];
+        let flags: Vec<_> = question
+            .into_iter()
+            .filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name))
+            .chain(flags.iter().copied())
+            .collect();
+        self.run("sluicectl", "check", &flags).await
+    }
+
+    /// Asks over TLS, as somebody else than the flag given is about.
+    async fn call(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
+        let mut command = Command::new(binary("sluicectl"));
+        command.args(["check", "--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
+        command.args(["--server", &format!("https://{}", server.grpc)]);
+        command.args(["--tls-ca", &self.path("ca.pem")]);
+        if let Some(caller) = caller {
+            command.args(["--tls-cert", &self.path(&format!("{caller}.pem"))]);
+            command.args(["--tls-key", &self.path(&format!("{caller}.key"))]);
+        }
+        finish(command).await
+    }
+
+    /// Writes certificates of one authority: for a server, and for callers.
+    fn certify(&self, server: &str, callers: &[(&str, &str)]) {
+        let authority = Authority::new("all");
+        self.write("ca.pem", &authority.pem());
+        authority.issue(server).write(self.folder.path(), "server");
+        for (file, name) in callers {
+            authority.issue(name).write(self.folder.path(), file);
+        }
+    }
+}
+
+async fn code(server: &Sluicegate, value: &str, count: u64) -> Code {
+    server.should_rate_limit(hits("user", value, count)).await.unwrap().overall_code()
+}
+
+async fn left(server: &Sluicegate, value: &str) -> u32 {
+    let answer = server.should_rate_limit(hits("user", value, 0)).await.unwrap();
+    answer.statuses[0].limit_remaining
+}
+
+async fn until_in_flight(server: &Sluicegate, calls: f64) {
+    until("calls in progress", || async {
+        (server.metric("sluicegate_requests_in_flight").await == calls).then_some(())
+    })
+    .await;
+}
+
+async fn health(server: &Sluicegate) -> ServingStatus {
+    let mut client = HealthClient::new(server.channel().await);
+    client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+}
+
+fn one_line(finished: &Finished, code: i32, names: &[&str]) {
+    let text = &finished.stderr;
+    assert_eq!((finished.code, text.lines().count()), (code, 1), "{text}");
+    for name in names {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+}
+
+// === serve ===
+
+async fn limits(given: Given) {
+    given.write("a.yaml", LIMITS);
+    fs::create_dir(given.folder.path().join("more")).unwrap();
+    given.write("more/b.yml", &LIMITS.replace("api", "more"));
+    let server = given.serve(&[]).await;
+    let (_, shown) = server.get("/rlconfig").await;
+    assert!(shown.contains("domain api ") && shown.contains("domain more "), "{shown}");
+}
+
+async fn default_counting(given: Given) {
+    let server = given.serve(&[]).await;
+    assert_eq!(code(&server, "bob", 11).await, Code::OverLimit);
+    // The hits that were refused are charged.
+    assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
+    assert!(server.get("/rlconfig").await.1.contains("default_counting=upstream"));
+}
+
+async fn poll_interval(given: Given) {
+    // What is written through a link in another folder is not reported.
+    let watched = given.folder.path().join("watched");
+    fs::create_dir(&watched).unwrap();
+    let (file, link) = (watched.join("limits.yaml"), given.path("limits.yaml"));
+    fs::hard_link(&link, &file).unwrap();
+    let server = given.serve(&[("--limits", file.to_str().unwrap())]).await;
+    let at = LIMITS.find("10").unwrap();
+    let started = Instant::now();
+    let link = fs::OpenOptions::new().write(true).open(link).unwrap();
+    for requests in ["11", "12", "13", "14", "15"] {
+        link.write_all_at(requests.as_bytes(), at.try_into().unwrap()).unwrap();
+        let shown = format!("user: [{requests} ");
+        until("the change", || async {
+            server.get("/rlconfig").await.1.contains(&shown).then_some(())
+        })
+        .await;
+    }
+    // The default is 10s a change.
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+}
+
+async fn store(given: Given) {
+    let refused = finish(given.serve_command(&[])).await;
+    assert_eq!(refused.code, 2);
+    let first = refused.stderr.lines().next().unwrap();
+    assert!(first.contains("--store") && first.contains("elsewhere"), "{first}");
+    let server = given.with("memory").serve(&[]).await;
+    code(&server, "bob", 1).await;
+    assert_eq!(server.metric("sluicegate_memory_counters").await, 1.0);
+}
+
+async fn memory_max_counters(given: Given) {
+    let server = given.serve(&[]).await;
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+    assert_eq!(code(&server, "eve", 1).await, Code::OverLimit);
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+    assert_eq!(server.metric("sluicegate_memory_full_total").await, 1.0);
+    assert_eq!(server.metric("sluicegate_memory_counters_max").await, 1.0);
+}
+
+async fn grpc_listen(given: Given) {
+    let server = given.serve(&[]).await;
+    assert_eq!(server.grpc, given.value);
+    let mut ask = Command::new(binary("sluicectl"));
+    ask.args(["check", "--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
+    ask.args(["--server", &given.value]);
+    let answer = finish(ask).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+}
+
+async fn grpc_tls(given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (cert, key) = (given.path("server.pem"), given.path("server.key"));
+    let server = given.serve(&[("--grpc-tls-cert", &cert), ("--grpc-tls-key", &key)]).await;
+    let answer = given.call(&server, None).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+}
+
+async fn grpc_tls_client_ca(given: Given) {
+    given.certify("127.0.0.1", &[("caller", "caller")]);
+    let (cert, key) = (given.path("server.pem"), given.path("server.key"));
+    let server = given.serve(&[("--grpc-tls-cert", &cert), ("--grpc-tls-key", &key)]).await;
+    for (caller, code) in [(None, 3), (Some("caller"), 0)] {
+        let answer = given.call(&server, caller).await;
+        assert_eq!(answer.code, code, "{caller:?}: {answer:?}");
+    }
+}
+
+async fn grpc_tls_client_names(given: Given) {
+    given.certify("127.0.0.1", &[("a", "spiffe://test/a"), ("b", "spiffe://test/b")]);
+    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| given.path(name));
+    let tls =
+        [("--grpc-tls-cert", &*cert), ("--grpc-tls-key", &*key), ("--grpc-tls-client-ca", &*ca)];
+    let server = given.serve(&tls).await;
+    for (caller, code) in [("a", 0), ("b", 3)] {
+        let answer = given.call(&server, Some(caller)).await;
+        assert_eq!(answer.code, code, "{caller}: {answer:?}");
+    }
+}
+
+async fn grpc_max_message_bytes(given: Given) {
+    let server = given.serve(&[]).await;
+    let error = server.should_rate_limit(hit("user", &"x".repeat(1000))).await.unwrap_err();
+    assert_eq!(error.code(), GrpcCode::OutOfRange);
+    assert!(server.should_rate_limit(hit("user", &"x".repeat(900))).await.is_ok());
+    let (status, _) = server.json(&" ".repeat(1001)).await;
+    assert_eq!(status, 413);
+}
+
+async fn ping(connection: &mut RawConnection) -> [u8; 8] {
+    let payload = |frame: &Frame| match frame {
+        Frame::Ping(payload) => Some(*payload),
+        _ => None,
+    };
+    connection.until("a ping", payload).await
+}
+
+async fn grpc_keepalive_interval(given: Given) {
+    let server = given.serve(&[("--grpc-keepalive-timeout", "1h")]).await;
+    let mut connection = RawConnection::connect(&server.grpc).await;
+    for _ in 0..3 {
+        let payload = ping(&mut connection).await;
+        connection.pong(payload).await;
+    }
+}
+
+async fn grpc_keepalive_timeout(given: Given) {
+    let server = given.serve(&[("--grpc-keepalive-interval", "50ms")]).await;
+    let mut connection = RawConnection::connect(&server.grpc).await;
+    ping(&mut connection).await;
+    let unanswered = Instant::now();
+    connection.closed().await;
+    // The default is 20s.
+    assert!(unanswered.elapsed() < Duration::from_secs(15), "{:?}", unanswered.elapsed());
+}
+
+async fn grpc_max_connection_age(given: Given) {
+    // A connection that answers no ping would be told to go as well.
+    let flags = [("--grpc-max-connection-age-grace", "1h"), ("--grpc-keepalive-interval", "0s")];
+    let server = given.serve(&flags).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let call = caller.begin().await.unwrap();
+    let mut idle = RawConnection::connect(&server.grpc).await;
+    idle.until("GOAWAY", |frame| (*frame == Frame::GoAway).then_some(())).await;
+    until("new calls to be refused", async || caller.begin().await.err()).await;
+    // One that was in progress is still answered.
+    assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+    caller.closed().await.unwrap();
+}
+
+async fn grpc_max_connection_age_grace(given: Given) {
+    let server = given.serve(&[("--grpc-max-connection-age", "200ms")]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let call = caller.begin().await.unwrap();
+    let begun = Instant::now();
+    call.cut().await;
+    // The default is 30s.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    until_in_flight(&server, 0.0).await;
+}
+
+async fn http_listen(given: Given) {
+    let server = given.serve(&[]).await;
+    assert!(server.http.starts_with("127.0.0.2:"), "{}", server.http);
+    assert_eq!(server.get("/healthcheck").await.0, 200);
+}
+
+async fn max_in_flight(given: Given) {
+    let server = given.serve(&[]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let held = caller.begin().await.unwrap();
+    until_in_flight(&server, 1.0).await;
+    assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
+    assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
+    assert_eq!(health(&server).await, ServingStatus::Serving);
+    assert_eq!(held.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+    until_in_flight(&server, 0.0).await;
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+}
+
+async fn drain_delay(given: Given) {
+    let server = given.serve(&[]).await;
+    assert_eq!(health(&server).await, ServingStatus::Serving);
+    assert_eq!(server.get("/healthcheck").await.0, 200);
+    server.process.signal(Signal::SIGTERM);
+    until("health to say so", || async {
+        (health(&server).await == ServingStatus::NotServing).then_some(())
+    })
+    .await;
+    assert_eq!(server.get("/healthcheck").await.0, 500);
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+    assert_eq!(left(&server, "bob").await, 9);
+}
+
+async fn drain_timeout(given: Given) {
+    let mut server = given.serve(&[]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let held = caller.begin().await.unwrap();
+    until_in_flight(&server, 1.0).await;
+    let told = Instant::now();
+    server.process.signal(Signal::SIGTERM);
+    assert_eq!(server.process.ended().await.code(), Some(0));
+    // The default is 30s.
+    assert!(told.elapsed() < Duration::from_secs(25), "{:?}", told.elapsed());
+    held.cut().await;
+    assert!(server.process.output().contains("outlived the drain timeout"));
+}
+
+async fn log_level(given: Given) {
+    let mut server = given.serve(&[]).await;
+    code(&server, "bob", 1).await;
+    server.process.line("debug", |line| line.contains("DEBUG").then_some(())).await;
+    let refused = finish(given.with("sluicegate=loud").serve_command(&[])).await;
+    one_line(&refused, 1, &["--log-level"]);
+}
+
+async fn log_format(given: Given) {
+    let mut server = given.serve(&[("--log-level", "trace")]).await;
+    code(&server, "bob", 1).await;
+    server.process.signal(Signal::SIGTERM);
+    server.process.ended().await;
+    let log = server.process.output();
+    assert!(log.lines().count() > 3, "{log}");
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
+    }
+}
+
+// === validate ===
+
+async fn validate_path(given: Given) {
+    let answer = given.run("sluicegate", "validate", &[]).await;
+    assert_eq!((answer.code, &*answer.stdout), (0, "ok: 1 domains, 1 rules, 0 warnings\n"));
+    given.write("limits.yaml", &LIMITS.replace("day", "fortnight").replace("user", ""));
+    let answer = given.run("sluicegate", "validate", &[]).await;
+    assert_eq!(answer.code, 1);
+    let place = format!("{}:5: descriptors[0].rate_limit.unit: ", given.value);
+    assert!(answer.stdout.contains(&place), "{answer:?}");
+}
+
+async fn validate_default_counting(given: Given) {
+    given.write("limits.yaml", LOG_LIMITS);
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(["validate", &given.path("limits.yaml")]);
+    assert_eq!(finish(command).await.code, 0);
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(["validate", &given.path("limits.yaml")]);
+    command.args(given.flags()).envs(given.environment());
+    let answer = finish(command).await;
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.stdout.contains("sliding_window_log goes with counting: free"), "{answer:?}");
+}
+
+// === sluicectl check ===
+
+/// A server of LIMITS, and the flag that names it.
+async fn served() -> (Sluicegate, String) {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let address = format!("http://{}", server.grpc);
+    (server, address)
+}
+
+fn says(answer: &Finished, code: i32, text: &str) {
+    assert_eq!(answer.code, code, "{answer:?}");
+    assert!(answer.stdout.contains(text), "{answer:?}");
+}
+
+async fn check_domain(given: Given) {
+    let (_server, address) = served().await;
+    says(&given.sluicectl(&[("--server", &address)]).await, 0, "9 of 10 per day left");
+    says(&given.with("other").sluicectl(&[("--server", &address)]).await, 0, "no limit applies");
+}
+
+async fn check_descriptor(given: Given) {
+    let (server, address) = served().await;
+    let answer = given.sluicectl(&[("--server", &address)]).await;
+    says(&answer, 0, "user=bob    9 of 10 per day left");
+    assert_eq!((left(&server, "bob").await, left(&server, "eve").await), (9, 10));
+}
+
+async fn check_hits(given: Given) {
+    let (_server, address) = served().await;
+    let server = ("--server", &*address);
+    says(&given.sluicectl(&[server]).await, 0, "allowed\n  user=bob    6 of 10");
+    says(&given.with("7").sluicectl(&[server]).await, 1, "refused, retry in");
+    says(&given.with("-2").sluicectl(&[server]).await, 0, "8 of 10");
+    says(&given.with("0").sluicectl(&[server]).await, 0, "8 of 10");
+}
+
+async fn check_output(given: Given) {
+    let (_server, address) = served().await;
+    let answer = given.sluicectl(&[("--server", &address)]).await;
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(
+        (json["allowed"].clone(), json["statuses"][0]["remaining"].clone()),
+        (true.into(), 9.into())
+    );
+}
+
+async fn check_server(given: Given) {
+    let _server = Sluicegate::start(LIMITS, &["--grpc-listen", &given.value]).await;
+    says(&given.sluicectl(&[]).await, 0, "9 of 10");
+}
+
+async fn check_timeout(given: Given) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let answer = given.sluicectl(&[("--server", &address)]).await;
+    one_line(&answer, 3, &["no answer within 123ms"]);
+}
+
+async fn served_with_tls(given: &Given, flags: &[(&str, &str)]) -> (Sluicegate, String) {
+    let [limits, cert, key] =
+        ["limits.yaml", "server.pem", "server.key"].map(|name| given.path(name));
+    let files = [("--limits", &*limits), ("--grpc-tls-cert", &*cert), ("--grpc-tls-key", &*key)];
+    let all: Vec<_> = files.iter().chain(flags).flat_map(|(flag, value)| [*flag, *value]).collect();
+    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &all).await;
+    let address = format!("https://{}", server.grpc);
+    (server, address)
+}
+
+async fn check_tls_ca(given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (_server, address) = served_with_tls(&given, &[]).await;
+    says(&given.sluicectl(&[("--server", &address)]).await, 0, "9 of 10");
+}
+
+async fn check_tls_client(given: Given) {
+    given.certify("127.0.0.1", &[("caller", "caller")]);
+    let [ca, cert, key] = ["ca.pem", "caller.pem", "caller.key"].map(|name| given.path(name));
+    let (_server, address) = served_with_tls(&given, &[("--grpc-tls-client-ca", &ca)]).await;
+    let flags =
+        [("--server", &*address), ("--tls-ca", &*ca), ("--tls-cert", &*cert), ("--tls-key", &*key)];
+    says(&given.sluicectl(&flags).await, 0, "9 of 10");
+}
+
+async fn check_tls_server_name(given: Given) {
+    given.certify("limits.example", &[]);
+    let (server, address) = served_with_tls(&given, &[]).await;
+    let ca = given.path("ca.pem");
+    says(&given.sluicectl(&[("--server", &address), ("--tls-ca", &ca)]).await, 0, "9 of 10");
+    assert_eq!(given.call(&server, None).await.code, 3, "the address is not in the certificate");
+}
+
+// === What cannot be served ===
+
+/// Starts a server that does not come up.
+async fn refused(flags: &[&str]) -> Finished {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = folder.path().join("limits.yaml");
+    fs::write(&limits, LIMITS).unwrap();
+    let mut all = flags.to_vec();
+    if !flags.contains(&"--limits") {
+        all.extend(["--limits", limits.to_str().unwrap()]);
+    }
+    finish(Sluicegate::command(&all, &[])).await
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_said_in_one_line() {
+    let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = holder.local_addr().unwrap().to_string();
+    for flag in ["--grpc-listen", "--http-listen"] {
+        one_line(&refused(&[flag, &taken]).await, 1, &["cannot listen on", &taken]);
+    }
+    one_line(&refused(&["--limits", "nowhere.yaml"]).await, 1, &["nowhere.yaml: No such file"]);
+    let socket = "unix:/nowhere/s.sock";
+    one_line(&refused(&["--grpc-listen", socket]).await, 1, &[socket, "No such file"]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let socket = format!("unix:{}", file.path().display());
+    one_line(&refused(&["--grpc-listen", &socket]).await, 1, &[&socket, "other than a socket"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("a");
+    for name in ["one", "two"] {
+        authority.issue("127.0.0.1").write(folder.path(), name);
+    }
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tls = async |cert: &str, key: &str| {
+        refused(&["--grpc-tls-cert", &path(cert), "--grpc-tls-key", &path(key)]).await
+    };
+    let (one, two) = (path("one.pem"), path("two.key"));
+    one_line(&tls("one.pem", "two.key").await, 1, &["does not match", &one, &two]);
+    one_line(&tls("none.pem", "one.key").await, 1, &["cannot read", &path("none.pem")]);
+    one_line(&tls("one.key", "one.key").await, 1, &["no certificate in", &path("one.key")]);
+    one_line(&tls("one.pem", "one.pem").await, 1, &["no private key in", &path("one.pem")]);
+}
+
+#[tokio::test]
+async fn a_word_that_is_no_log_level_is_said() {
+    one_line(&refused(&["--log-level", "loud"]).await, 1, &["--log-level", "loud"]);
+}
+
+#[tokio::test]
+async fn every_mistake_in_the_limits_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    fs::write(&file, LIMITS.replace("day", "fortnight") + "  - kee: tenant\n").unwrap();
+    let path = file.to_str().unwrap();
+    let served = refused(&["--limits", path]).await;
+    let mut validate = Command::new(binary("sluicegate"));
+    validate.args(["validate", path]);
+    let validated = finish(validate).await;
+    for (code, said) in [(served.code, &served.stderr), (validated.code, &validated.stdout)] {
+        assert_eq!((code, said.lines().count()), (1, 2), "{said}");
+        assert!(
+            said.contains(&format!("{path}:5: ")) && said.contains(&format!("{path}:6: ")),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! The README's commands, run as a reader would, and what they print.
+
+use std::{fs, process::Output};
+
+use sluicegate_tests::{Process, free_port};
+use snapbox::{Assert, assert::Action};
+use tokio::process::Command;
+
+use crate::tools::workspace;
+
+/// One `$ command` and what the README says it prints.
+struct Step {
+    command: String,
+    prints: String,
+}
+
+/// The steps of every `console` block.
+fn steps(markdown: &str) -> Vec<Step> {
+    let blocks = markdown.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut steps: Vec<Step> = Vec::new();
+    for line in blocks.flat_map(str::lines) {
+        if let Some(command) = line.strip_prefix("$ ") {
+            steps.push(Step { command: command.to_owned(), prints: String::new() });
+        } else if let Some(step) = steps.last_mut() {
+            step.prints.push_str(line);
+            step.prints.push('\n');
+        }
+    }
+    steps
+}
+
+/// Times differ from run to run: `42s` becomes `[TIME]`.
+fn timeless(text: &str) -> String {
+    let is_time = |word: &str| {
+        let digits = word.trim_end_matches(['s', 'm', 'h']);
+        digits.len() + 1 == word.len()
+            && !digits.is_empty()
+            && digits.bytes().all(|it| it.is_ascii_digit())
+    };
+    let words = text.split_inclusive([' ', '"', '\n']);
+    let timeless: String = words
+        .map(|word| {
+            let bare = word.trim_end_matches([' ', '"', '\n']);
+            if is_time(bare) { word.replace(bare, "[TIME]") } else { word.to_owned() }
+        })
+        .collect();
+    // `14m 59s` is one time.
+    timeless.replace("[TIME] [TIME]", "[TIME]")
+}
+
+#[tokio::test]
+async fn the_readmes_commands_do_what_it_says() {
+    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let mut steps = steps(&readme).into_iter();
+    // What a reader waits for, a test must not: building may take minutes.
+    let build = "cargo build --release && cargo build --release -p sluicegate-client";
+    assert!(shell(build).status().await.unwrap().success());
+    // Somebody may use the ports that the README names.
+    let (grpc, http) = (free_port(), free_port());
+
+    let serve = steps.next().unwrap();
+    assert!(serve.command.contains(" serve "), "{}", serve.command);
+    let mut command = shell(&format!("exec {}", serve.command));
+    command.env("SLUICEGATE_GRPC_LISTEN", format!("127.0.0.1:{grpc}"));
+    command.env("SLUICEGATE_HTTP_LISTEN", format!("127.0.0.1:{http}"));
+    let mut server = Process::start(command);
+    let log = "serving grpc=127.0.0.1:8081 http=127.0.0.1:8080";
+    assert!(readme.contains(log));
+    let line = server.line("serving", |line| Some(line.split_once("serving ")?.1.to_owned())).await;
+    assert_eq!(line, format!("grpc=127.0.0.1:{grpc} http=127.0.0.1:{http}"));
+
+    // One shell for all, because they share variables and aliases; a mark ends each step's output.
+    let mark = "--- end of step ---";
+    let mut script = String::from("shopt -s expand_aliases\n");
+    let mut expected = String::new();
+    let mut ran = 0;
+    for step in steps {
+        script.push_str(&step.command.replace("127.0.0.1:8080", &format!("127.0.0.1:{http}")));
+        script.push_str(&format!("\necho '{mark}'\n"));
+        expected.push_str(&format!("{}{mark}\n", step.prints));
+        ran += 1;
+    }
+    assert!(ran >= 6, "{ran} steps");
+    let mut command = shell(&script);
+    command.env("SLUICEGATE_SERVER", format!("http://127.0.0.1:{grpc}"));
+    let Output { stdout, stderr, .. } = command.output().await.unwrap();
+    let printed = String::from_utf8(stdout).unwrap();
+    Assert::new()
+        .action_env("SNAPSHOTS")
+        .action(Action::Verify)
+        .eq(timeless(&printed), timeless(&expected));
+    assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+}
+
+fn shell(script: &str) -> Command {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script]).current_dir(workspace()).kill_on_drop(true);
+    shell
+}

@@ -1,0 +1,208 @@
+//! Limits that change while the server runs.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Sluicegate, hit, hits, until};
+use tokio::task::JoinSet;
+
+/// Changes are to be noticed because they are reported.
+const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
+
+fn limits(domain: &str, requests: usize) -> String {
+    let limit = format!("{{name: of_{requests}, unit: day, requests_per_unit: {requests}}}");
+    format!("domain: {domain}\ndescriptors:\n  - key: user\n    rate_limit: {limit}\n")
+}
+
+async fn generation(server: &Sluicegate, at_least: f64) {
+    until("the change to be taken up", || async {
+        (server.metric("sluicegate_config_generation").await >= at_least).then_some(())
+    })
+    .await;
+}
+
+async fn shows(server: &Sluicegate, text: &str) {
+    until(text, || async { server.get("/rlconfig").await.1.contains(text).then_some(()) }).await;
+}
+
+async fn loads(server: &Sluicegate, result: &str) -> f64 {
+    server.metric(&format!("sluicegate_config_loads_total{{result=\"{result}\"}}")).await
+}
+
+/// What is left to this user, who is not charged.
+async fn left(server: &Sluicegate) -> u32 {
+    let response = server.should_rate_limit(hits("user", "bob", 0)).await.unwrap();
+    response.statuses[0].limit_remaining
+}
+
+async fn code(server: &Sluicegate) -> Code {
+    server.should_rate_limit(hit("user", "bob")).await.unwrap().overall_code()
+}
+
+const OK: &str =
+    "sluicegate_decisions_total{code=\"ok\",domain=\"api\",rule=\"user\",source=\"store\"}";
+
+#[tokio::test]
+async fn an_edited_file_is_taken_up_and_usage_stays() {
+    let server = Sluicegate::start(&limits("api", 2), &NO_POLL).await;
+    assert_eq!([code(&server).await, code(&server).await], [Code::Ok; 2]);
+    assert_eq!(code(&server).await, Code::OverLimit);
+    let decided = server.metric(OK).await;
+    assert_eq!(decided, 2.0);
+
+    server.replace_limits(&limits("api", 5));
+    generation(&server, 2.0).await;
+    assert_eq!(left(&server).await, 3);
+    assert_eq!(code(&server).await, Code::Ok);
+    // Looking is a decision too.
+    assert_eq!(server.metric(OK).await, decided + 2.0);
+
+    // In place, as an editor without a temporary file does.
+    fs::write(server.folder().join("limits.yaml"), limits("api", 1)).unwrap();
+    shows(&server, "user: [1 ").await;
+    assert_eq!(code(&server).await, Code::OverLimit);
+    assert_eq!(server.metric(OK).await, decided + 2.0);
+    assert_eq!(loads(&server, "failure").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
+    let server = Sluicegate::start(&limits("api", 2), &["--poll-interval", "50ms"]).await;
+    assert_eq!(code(&server).await, Code::Ok);
+    let before = server.get("/rlconfig").await;
+    let bad = limits("api", 5).replace("day", "fortnight") + "  - kee: tenant\n";
+    let mistakes = ["unit \"fortnight\" is not known", "key \"kee\" is not known"];
+
+    server.replace_limits(&bad);
+    until("the failure to be counted", || async {
+        (loads(&server, "failure").await == 1.0).then_some(())
+    })
+    .await;
+    // The same mistakes in another file: nothing new.
+    server.replace_limits(&format!("{bad}# still\n"));
+    assert_eq!(server.get("/rlconfig").await, before);
+    assert_eq!(code(&server).await, Code::Ok);
+    assert_eq!(code(&server).await, Code::OverLimit);
+
+    server.replace_limits(&limits("api", 5));
+    generation(&server, 2.0).await;
+    assert_eq!(left(&server).await, 3);
+    assert_eq!((loads(&server, "success").await, loads(&server, "failure").await), (1.0, 1.0));
+    let log = server.process.output();
+    for mistake in mistakes {
+        assert_eq!(log.matches(mistake).count(), 1, "{mistake}\n{log}");
+    }
+    assert_eq!(log.matches("limits rejected").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_deleted_file_leaves_the_old_limits_in_force() {
+    let server = Sluicegate::start(&limits("api", 2), &NO_POLL).await;
+    fs::remove_file(server.folder().join("limits.yaml")).unwrap();
+    until("the failure to be counted", || async {
+        (loads(&server, "failure").await == 1.0).then_some(())
+    })
+    .await;
+    assert_eq!(code(&server).await, Code::Ok);
+    server.replace_limits(&limits("api", 3));
+    generation(&server, 2.0).await;
+    assert_eq!(left(&server).await, 2);
+}
+
+/// A mounted `ConfigMap`: a folder whose files are links through `..data`, which is swung.
+fn update_config_map(mount: &Path, version: usize, limits: &str) {
+    let (data, new) = (format!("..2026_{version}"), mount.join("..data_tmp"));
+    let old = fs::read_link(mount.join("..data"));
+    fs::create_dir(mount.join(&data)).unwrap();
+    fs::write(mount.join(&data).join("limits.yaml"), limits).unwrap();
+    symlink(&data, &new).unwrap();
+    fs::rename(&new, mount.join("..data")).unwrap();
+    match old {
+        Ok(old) => fs::remove_dir_all(mount.join(old)).unwrap(),
+        Err(_) => symlink("..data/limits.yaml", mount.join("limits.yaml")).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn a_config_map_is_taken_up_each_time_it_is_mounted_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().to_owned();
+    update_config_map(&mount, 1, &limits("api", 2));
+    let flags = [&["--limits", mount.to_str().unwrap()], &NO_POLL[..]].concat();
+    let server = Sluicegate::start_with(folder, &flags).await;
+    assert_eq!(code(&server).await, Code::Ok);
+    for (version, requests) in [(2, 5), (3, 9), (4, 20)] {
+        update_config_map(&mount, version, &limits("api", requests));
+        shows(&server, &format!("user: [{requests} ")).await;
+        assert_eq!(left(&server).await, u32::try_from(requests).unwrap() - 1);
+    }
+    assert_eq!(loads(&server, "failure").await, 0.0);
+}
+
+#[tokio::test]
+async fn files_may_come_to_a_folder_and_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    fs::write(path.join("a.yaml"), limits("api", 2)).unwrap();
+    let flags = [&["--limits", path.to_str().unwrap()], &NO_POLL[..]].concat();
+    let server = Sluicegate::start_with(folder, &flags).await;
+    assert_eq!(code(&server).await, Code::Ok);
+    let team = path.join("team");
+    fs::create_dir(&team).unwrap();
+    fs::write(team.join("b.yml"), limits("more", 7)).unwrap();
+    shows(&server, "domain more").await;
+    assert_eq!(server.metric("sluicegate_rules").await, 2.0);
+    fs::remove_file(team.join("b.yml")).unwrap();
+    until("the domain to go", || async {
+        (!server.get("/rlconfig").await.1.contains("domain more")).then_some(())
+    })
+    .await;
+    assert_eq!((server.metric("sluicegate_rules").await, left(&server).await), (1.0, 1));
+}
+
+#[tokio::test]
+async fn every_answer_belongs_to_one_of_the_files() {
+    const FLIPS: usize = 50;
+    let files = [limits("api", 1_000_000), limits("api", 2_000_000)];
+    let server = Sluicegate::start(&files[0], &NO_POLL).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut callers = JoinSet::new();
+    for _ in 0..4 {
+        let (mut client, done) = (server.connect().await, Arc::clone(&done));
+        callers.spawn(async move {
+            let mut seen = [0_usize; 2];
+            while !done.load(Ordering::Relaxed) {
+                let answer = client.should_rate_limit(hit("user", "bob")).await.unwrap();
+                let status = answer.into_inner().statuses.remove(0);
+                let limit = status.current_limit.unwrap();
+                let file = match (limit.requests_per_unit, limit.name.as_str()) {
+                    (1_000_000, "of_1000000") => 0,
+                    (2_000_000, "of_2000000") => 1,
+                    _ => panic!("of neither file: {limit:?}"),
+                };
+                assert!(status.limit_remaining < limit.requests_per_unit);
+                seen[file] += 1;
+            }
+            seen
+        });
+    }
+    let mut taken_up = 1.0;
+    for flip in 1..=FLIPS {
+        server.replace_limits(&files[flip % 2]);
+        taken_up += 1.0;
+        generation(&server, taken_up).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let seen = callers.join_all().await;
+    assert!(seen.iter().all(|seen| seen[0] > 0 && seen[1] > 0), "{seen:?}");
+    let asked: usize = seen.iter().flatten().sum();
+    assert_eq!(left(&server).await as usize, 1_000_000 - asked);
+}
