@@ -33,6 +33,9 @@ use crate::{
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 1024;
 
+/// How long HTTP requests in progress may take to finish, once gRPC has stopped. They are local and short.
+const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Why the server cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -51,8 +54,8 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] crate::listen::TlsError),
     /// The log level is none.
-    #[error("--log-level: {0}")]
-    Log(#[from] tracing_subscriber::filter::ParseError),
+    #[error(transparent)]
+    Log(#[from] telemetry::LogError),
     /// Metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -164,6 +167,20 @@ struct Running {
     task: JoinHandle<()>,
 }
 
+impl Running {
+    /// Lets calls in progress finish, for so long.
+    async fn stop(mut self, listener: &str, within: Duration) {
+        self.stop.cancel();
+        if tokio::time::timeout(within, &mut self.task).await.is_err() {
+            self.task.abort();
+            tracing::warn!(
+                listener,
+                "calls in progress outlived the drain timeout and were cut off"
+            );
+        }
+    }
+}
+
 impl App {
     /// Loads the limits, opens the listeners and serves. `clock` is what the store goes by.
     ///
@@ -234,19 +251,14 @@ impl App {
 
     /// Tells callers to turn away, goes on serving for the drain delay, then lets calls in progress
     /// finish within the drain timeout. HTTP stops last, so that the drain can be watched.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
         self.serving.store(false, Ordering::Relaxed);
         self.health.set(false).await;
         tokio::time::sleep(self.drain_delay).await;
-        let deadline = tokio::time::Instant::now() + self.drain_timeout;
-        for Running { stop, mut task } in [self.grpc, self.http] {
-            stop.cancel();
-            if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
-                task.abort();
-                tracing::warn!("calls in progress outlived the drain timeout and were cut off");
-            }
-        }
+        self.health.end().await;
+        self.grpc.stop("gRPC", self.drain_timeout).await;
+        self.http.stop("HTTP", HTTP_DRAIN_TIMEOUT).await;
         self.background.cancel();
         tracing::info!("stopped");
     }

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use futures::Stream;
+use futures::{Stream, TryStreamExt};
 use sluicegate_core::Store;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
@@ -32,10 +32,21 @@ impl Health {
             self.0.set_service_status(name, status).await;
         }
     }
+
+    /// Ends what watches health, which would else outlast every call.
+    pub(crate) async fn end(&mut self) {
+        for name in HEALTH_NAMES {
+            self.0.clear_service_status(name).await;
+        }
+    }
 }
 
 /// The gRPC services, ready to serve connections.
-pub(crate) struct Services(Router<Stack<InFlight, Identity>>);
+pub(crate) struct Services {
+    router: Router<Stack<InFlight, Identity>>,
+    /// After which a connection is cut.
+    lifetime: Option<Duration>,
+}
 
 impl Services {
     /// The rate limit service with health and reflection beside it, and the means to set health.
@@ -50,19 +61,20 @@ impl Services {
         let router = Server::builder()
             .http2_keepalive_interval(unless_zero(settings.grpc_keepalive_interval))
             .http2_keepalive_timeout(Some(settings.grpc_keepalive_timeout));
-        let router = match unless_zero(settings.grpc_max_connection_age) {
-            Some(age) => router
-                .max_connection_age(age)
-                .max_connection_age_grace(settings.grpc_max_connection_age_grace),
+        // tonic's own grace skips the GOAWAY and cuts the connection: it is set on the connection instead.
+        let age = unless_zero(settings.grpc_max_connection_age);
+        let router = match age {
+            Some(age) => router.max_connection_age(age),
             None => router,
         };
+        let lifetime = age.map(|age| age.saturating_add(settings.grpc_max_connection_age_grace));
         let router = router
             .layer(in_flight)
             .add_service(rls)
             .add_service(health)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
-        Ok((Self(router), Health(reporter)))
+        Ok((Self { router, lifetime }, Health(reporter)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.
@@ -71,13 +83,22 @@ impl Services {
         connections: impl Stream<Item = io::Result<Connection>>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        self.0.serve_with_incoming_shutdown(connections, shutdown).await
+        let Self { router, lifetime } = self;
+        let limited = connections.map_ok(move |connection| match lifetime {
+            Some(lifetime) => connection.ending_after(lifetime),
+            None => connection,
+        });
+        router.serve_with_incoming_shutdown(limited, shutdown).await
     }
 }
 
-/// Describes every service, itself included: some clients refuse a server that does not.
+/// Describes every service, reflection in both versions included: some clients refuse a server that
+/// does not.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
+        .include_reflection_service(false)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(TEXT_FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

@@ -4,6 +4,7 @@ pub(crate) mod catalogue;
 mod log;
 mod metrics;
 
+pub use log::LogError;
 pub(crate) use log::start as start_log;
 pub use metrics::MetricsError;
 pub(crate) use metrics::{RuleSetCounters, Telemetry};
