@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod cases;
+
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, Limit, Window,
@@ -112,7 +114,7 @@ fn what() -> impl Strategy<Value = What> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(cases::at_least(20_000))]
 
     #[test]
     fn different_counters_have_different_keys(one in what(), other in what()) {

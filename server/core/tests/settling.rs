@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod cases;
+
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, Answers, Check, Decision, Limit, StoreError, Take, Time, Window, algorithm::State,
@@ -209,7 +211,7 @@ fn refused(group: &[Asked], decisions: &[Decision]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(cases::at_least(2_000))]
 
     #[test]
     fn a_refused_request_charges_nothing_on_condition(

@@ -46,7 +46,7 @@ fn share(previous: u64, remaining: u64, window: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(crate::cases::at_least(1000))]
 
     #[test]
     fn fixed_window_admits_the_limit_in_an_aligned_window(

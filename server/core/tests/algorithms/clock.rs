@@ -7,7 +7,7 @@ use sluicegate_core::Algorithm;
 use crate::support::{Counter, limits, starts, steps};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(crate::cases::at_least(1500))]
 
     /// Peeks at any time between the takes, and waits computed for them, leave every decision as it was.
     #[test]

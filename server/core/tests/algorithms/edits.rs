@@ -12,7 +12,7 @@ fn fits(used: i64, limit: &Limit) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(crate::cases::at_least(1500))]
 
     #[test]
     fn usage_survives_an_edit(

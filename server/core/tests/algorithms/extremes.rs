@@ -56,7 +56,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(crate::cases::at_least(1500))]
 
     #[test]
     fn any_sequence_of_calls_is_answered((limit, other) in pairs(), acts in acts()) {

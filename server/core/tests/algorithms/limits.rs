@@ -86,7 +86,7 @@ fn gcra_takes_bursts_that_come_back_within_142_years() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(crate::cases::at_least(2000))]
 
     #[test]
     fn an_override_is_always_possible(

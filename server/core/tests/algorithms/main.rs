@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic where they fail")]
 
 mod bounds;
+#[path = "../cases/mod.rs"]
+mod cases;
 mod clock;
 mod edits;
 mod examples;
