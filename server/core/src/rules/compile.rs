@@ -93,7 +93,7 @@ pub enum Problem {
         /// The most.
         max: usize,
     },
-    /// Deeper than [`LEVELS_MAX`].
+    /// Deeper than the most levels of a tree.
     #[error("the tree has more than {LEVELS_MAX} levels")]
     TooDeep,
     /// A domain is spread over files.
