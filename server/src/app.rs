@@ -22,7 +22,7 @@ use crate::{
     grpc::{Health, InFlight, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
-    limits::{self, Limits},
+    limits::{Limits, Sources},
     listen::{ListenAddress, Listener, Tls, TlsSettings},
     settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreKind, ValidateSettings},
     telemetry::{self, MetricsError, Telemetry, catalogue},
@@ -112,14 +112,13 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
     let options = CompileOptions { default_counting: settings.default_counting.into() };
-    match limits::load(&settings.limits, &options) {
-        Ok(loaded) => {
-            let domains = loaded.rules.domains().count();
-            let rules = loaded.rules.rules().count();
-            for warning in loaded.rules.warnings() {
+    match Sources::read(&settings.limits).compile(&options) {
+        Ok(set) => {
+            for warning in set.warnings() {
                 say(&format!("warning: {warning}"));
             }
-            let warnings = loaded.rules.warnings().len();
+            let (domains, rules) = (set.domains().count(), set.rules().count());
+            let warnings = set.warnings().len();
             say(&format!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
             ExitCode::SUCCESS
         }
@@ -350,7 +349,19 @@ impl Watched {
         let reload_limits = async move {
             loop {
                 watch.changed().await;
-                rules.reload(&of_limits);
+                let telemetry = Arc::clone(&of_limits);
+                // Off the threads that answer requests: large files take a while to compile.
+                let reloaded = tokio::task::spawn_blocking(move || {
+                    rules.reload(&telemetry);
+                    rules
+                });
+                match reloaded.await {
+                    Ok(reloaded) => rules = reloaded,
+                    Err(error) => {
+                        tracing::error!(%error, "limits are no longer reloaded");
+                        return;
+                    }
+                }
             }
         };
         tokio::spawn(background.clone().run_until_cancelled_owned(reload_limits));

@@ -19,43 +19,45 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// The deepest folder below one that is named.
 const FOLDERS_MAX: usize = 16;
 
-/// What was loaded.
-#[derive(Debug)]
-pub struct Loaded {
-    /// The rules.
-    pub rules: RuleSet,
-    /// What they were made from.
-    pub sources: Sources,
-}
-
-/// The files of one load, with what they held: equal sources make equal rules.
+/// Limits files as they were found: equal sources make equal rules.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sources(Vec<(PathBuf, String)>);
+pub struct Sources(Vec<(PathBuf, Result<String, String>)>);
 
-/// Loads limits files. A folder stands for every `.yaml` and `.yml` file in it, at any depth, in the order
-/// of their names; what begins with a dot is left out, so the inner files of a mounted `ConfigMap` are not
-/// read twice.
-///
-/// # Errors
-/// Every mistake in any of the files, in the order of the files and their lines.
-pub fn load(paths: &[PathBuf], options: &CompileOptions) -> Result<Loaded, Vec<CompileError>> {
-    let mut errors = Vec::new();
-    let mut sources = Vec::new();
-    for path in paths {
-        let before = (sources.len(), errors.len());
-        collect(path, FOLDERS_MAX, &mut sources, &mut errors);
-        if (sources.len(), errors.len()) == before {
-            errors.push(unreadable(path, "no .yaml or .yml file in this folder"));
+impl Sources {
+    /// Reads limits files. A folder stands for every `.yaml` and `.yml` file in it, at any depth, in the
+    /// order of their names; what begins with a dot is left out, so the inner files of a mounted
+    /// `ConfigMap` are not read twice.
+    #[must_use]
+    pub fn read(paths: &[PathBuf]) -> Self {
+        let mut sources = Vec::new();
+        for path in paths {
+            let before = sources.len();
+            collect(path, FOLDERS_MAX, &mut sources);
+            if sources.len() == before {
+                let none = "no .yaml or .yml file in this folder".to_owned();
+                sources.push((path.clone(), Err(none)));
+            }
         }
+        Self(sources)
     }
-    let names: Vec<_> = sources.iter().map(|(path, _)| path.to_string_lossy()).collect();
-    let mut files = Vec::new();
-    for (name, (_, text)) in names.iter().zip(&sources) {
-        files.extend(yaml::read(name, text, &mut errors));
+
+    /// Compiles them.
+    ///
+    /// # Errors
+    /// Every mistake in any of the files, in the order of the files and their lines.
+    pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Vec<CompileError>> {
+        let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
+        let mut errors = Vec::new();
+        let mut files = Vec::new();
+        for (name, (_, text)) in names.iter().zip(&self.0) {
+            match text {
+                Ok(text) => files.extend(yaml::read(name, text, &mut errors)),
+                Err(why) => errors.push(unreadable(name, why)),
+            }
+        }
+        finish(&files, options, errors)
+            .map_err(|errors| in_order(names.iter().map(|name| &**name), errors))
     }
-    let rules = finish(&files, options, errors)
-        .map_err(|errors| in_order(names.iter().map(|name| &**name), errors))?;
-    Ok(Loaded { rules, sources: Sources(sources) })
 }
 
 /// Compiles one file from its text; `name` is what mistakes call it.
@@ -83,7 +85,7 @@ fn finish(
     Err(errors)
 }
 
-/// By file and position, with files that cannot be read first. What stands in one place and is used in
+/// By file and position. What stands in one place and is used in
 /// several, by aliases, is told once.
 fn in_order<'n>(
     names: impl Iterator<Item = &'n str>,
@@ -101,19 +103,11 @@ fn in_order<'n>(
 }
 
 /// Adds the file, or the files of the folder.
-fn collect(
-    path: &Path,
-    folders: usize,
-    sources: &mut Vec<(PathBuf, String)>,
-    errors: &mut Vec<CompileError>,
-) {
+fn collect(path: &Path, folders: usize, sources: &mut Vec<(PathBuf, Result<String, String>)>) {
     let entries = match fs::metadata(path) {
         Ok(metadata) if !metadata.is_dir() => {
-            match read(path) {
-                Ok(text) => sources.push((path.to_owned(), text)),
-                Err(error) => errors.push(unreadable(path, &error.to_string())),
-            }
-            return;
+            let text = read(path).map_err(|error| error.to_string());
+            return sources.push((path.to_owned(), text));
         }
         Ok(_) if folders == 0 => Err(io::Error::other("too many folders within folders")),
         Ok(_) => list(path),
@@ -121,13 +115,13 @@ fn collect(
     };
     let entries = match entries {
         Ok(entries) => entries,
-        Err(error) => return errors.push(unreadable(path, &error.to_string())),
+        Err(error) => return sources.push((path.to_owned(), Err(error.to_string()))),
     };
     for entry in entries {
         let hidden = entry.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
         let yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
         if !hidden && (yaml || entry.is_dir()) {
-            collect(&entry, folders - 1, sources, errors);
+            collect(&entry, folders - 1, sources);
         }
     }
 }
@@ -150,8 +144,7 @@ fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-fn unreadable(path: &Path, why: &str) -> CompileError {
-    let file = Arc::from(&*path.to_string_lossy());
-    let place = Place { file, line: 0, column: 0, path: String::new() };
+fn unreadable(name: &str, why: &str) -> CompileError {
+    let place = Place { file: Arc::from(name), line: 0, column: 0, path: String::new() };
     CompileError { place, problem: Problem::Unreadable(why.to_owned()) }
 }

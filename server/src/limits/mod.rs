@@ -4,5 +4,5 @@ mod files;
 mod snapshot;
 mod yaml;
 
-pub use files::{Loaded, Sources, load, parse};
+pub use files::{Sources, parse};
 pub(crate) use snapshot::{Limits, Snapshot};

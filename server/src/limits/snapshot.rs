@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use arc_swap::ArcSwap;
 use sluicegate_core::rules::{CompileError, CompileOptions, RuleSet};
 
-use super::{Loaded, Sources, load};
+use super::Sources;
 use crate::telemetry::{RuleSetCounters, Telemetry};
 
 /// One set of limits and what is counted about it.
@@ -19,10 +19,10 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(loaded: Loaded, before: Option<&Self>) -> Self {
-        let counters = RuleSetCounters::new(&loaded.rules, before);
+    fn new(rules: RuleSet, sources: Sources, before: Option<&Self>) -> Self {
+        let counters = RuleSetCounters::new(&rules, before);
         let generation = before.map_or(0, |before| before.generation) + 1;
-        Self { rules: loaded.rules, counters, generation, sources: loaded.sources }
+        Self { rules, counters, generation, sources }
     }
 }
 
@@ -31,8 +31,8 @@ pub(crate) struct Limits {
     paths: Vec<PathBuf>,
     options: CompileOptions,
     current: Arc<ArcSwap<Snapshot>>,
-    /// What was last found in the files, where it was bad: the same mistakes are told once.
-    rejected: Option<Vec<CompileError>>,
+    /// Files that were found bad: their mistakes are told once.
+    rejected: Option<Sources>,
 }
 
 impl Limits {
@@ -41,9 +41,10 @@ impl Limits {
         paths: Vec<PathBuf>,
         options: CompileOptions,
     ) -> Result<Self, Vec<CompileError>> {
-        let loaded = load(&paths, &options)?;
-        warn(&loaded);
-        let current = Arc::new(ArcSwap::from_pointee(Snapshot::new(loaded, None)));
+        let sources = Sources::read(&paths);
+        let rules = sources.compile(&options)?;
+        warn(&rules);
+        let current = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None)));
         Ok(Self { paths, options, current, rejected: None })
     }
 
@@ -52,46 +53,50 @@ impl Limits {
         Arc::clone(&self.current)
     }
 
-    /// Loads the files anew and puts them in force if they have changed and have no mistake.
+    /// Reads the files anew and puts them in force if they have changed and have no mistake. Large files
+    /// take a while.
     pub(crate) fn reload(&mut self, telemetry: &Telemetry) {
         let before = self.current.load_full();
-        match load(&self.paths, &self.options) {
-            Ok(loaded) if loaded.sources == before.sources => {
-                if self.rejected.take().is_some() {
-                    tracing::info!("limits files are as in force again");
-                }
+        let sources = Sources::read(&self.paths);
+        if sources == before.sources {
+            if self.rejected.take().is_some() {
+                tracing::info!("limits files are as in force again");
             }
-            Ok(loaded) => {
-                self.rejected = None;
-                warn(&loaded);
-                let snapshot = Snapshot::new(loaded, Some(&before));
+            return;
+        }
+        if self.rejected.as_ref() == Some(&sources) {
+            return;
+        }
+        match sources.compile(&self.options) {
+            Ok(rules) => {
+                warn(&rules);
+                let snapshot = Snapshot::new(rules, sources, Some(&before));
                 telemetry.limits_loads.success.add(1);
                 tracing::info!(
                     generation = snapshot.generation,
                     rules = snapshot.rules.rules().count(),
                     "limits taken up"
                 );
+                self.rejected = None;
                 self.current.store(Arc::new(snapshot));
             }
             Err(mistakes) => {
-                if self.rejected.as_ref() != Some(&mistakes) {
-                    telemetry.limits_loads.failure.add(1);
-                    tracing::error!(
-                        mistakes = mistakes.len(),
-                        "limits rejected, the old ones stay in force"
-                    );
-                    for mistake in &mistakes {
-                        tracing::error!("{mistake}");
-                    }
-                    self.rejected = Some(mistakes);
+                telemetry.limits_loads.failure.add(1);
+                tracing::error!(
+                    mistakes = mistakes.len(),
+                    "limits rejected, the old ones stay in force"
+                );
+                for mistake in &mistakes {
+                    tracing::error!("{mistake}");
                 }
+                self.rejected = Some(sources);
             }
         }
     }
 }
 
-fn warn(loaded: &Loaded) {
-    for warning in loaded.rules.warnings() {
+fn warn(rules: &RuleSet) {
+    for warning in rules.warnings() {
         tracing::warn!("{warning}");
     }
 }
