@@ -1,6 +1,6 @@
 //! The README's commands, run as a reader would, and what they print.
 
-use std::{fs, process::Output};
+use std::{env, fs, process::Output};
 
 use sluicegate_tests::{Process, free_port};
 use snapbox::{Assert, assert::Action};
@@ -92,8 +92,15 @@ async fn the_readmes_commands_do_what_it_says() {
     assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
 }
 
+/// A shell as a reader has it: without what cargo tells its tests, for which it would build anew.
 fn shell(script: &str) -> Command {
     let mut shell = Command::new("bash");
     shell.args(["-c", script]).current_dir(workspace()).kill_on_drop(true);
+    let readers = ["CARGO_HOME", "CARGO_TARGET_DIR"];
+    for (name, _) in env::vars() {
+        if name.starts_with("CARGO_") && !readers.contains(&name.as_str()) {
+            shell.env_remove(name);
+        }
+    }
     shell
 }
