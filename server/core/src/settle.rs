@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Decision, StoreError, Take, Time,
-    algorithm::State,
+    algorithm::{HITS_MAX, State},
     limit::span,
     store::{Answers, Check, Source, Veto},
 };
@@ -70,7 +70,7 @@ fn ask(check: &Check, state: &mut State, now: Time) -> (Time, Result<Decision, S
             let granted = hits.min(u64::try_from(available).unwrap_or(0));
             (granted > 0 || hits == 0, granted, 1)
         }
-        Take::Always { hits, needs } => (fits(needs), hits, needs.max(1)),
+        Take::Always { hits, needs } => (fits(needs), hits.min(HITS_MAX), needs.max(1)),
         Take::GiveBack { hits, receipt } => {
             state.give_back(limit, now, hits, receipt);
             (true, 0, 0)

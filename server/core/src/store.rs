@@ -86,6 +86,17 @@ pub enum Take {
     },
 }
 
+impl Take {
+    /// Whether usage can grow: a peek or a refund needs no counter that is not there.
+    #[must_use]
+    pub const fn charges(&self) -> bool {
+        match *self {
+            Self::Exactly(hits) | Self::UpTo(hits) | Self::Always { hits, .. } => hits > 0,
+            Self::GiveBack { .. } => false,
+        }
+    }
+}
+
 /// What a check that is over does to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Veto {

@@ -37,6 +37,12 @@ fn a_full_store_refuses_new_counters_and_keeps_the_old() {
     let answers = block_on(store.decide(Batch::of(both)));
     assert_eq!((answers[0].unwrap().granted, answers[1]), (0, Err(StoreError::Full)));
     assert_eq!(ask(&store, one("a"))[0].remaining, 8, "live counters go on");
+    for take in [Take::Exactly(0), Take::GiveBack { hits: 1, receipt: None }] {
+        assert!(ask(&store, vec![check("d", limit, 0, take)])[0].allowed, "needs no room");
+    }
+    let peek_first =
+        vec![check("d", limit, 0, Take::Exactly(0)), check("d", limit, 1, Take::Exactly(1))];
+    assert_eq!(block_on(store.decide(Batch::of(peek_first)))[1], Err(StoreError::Full));
     assert_eq!(store.len(), 3);
 
     let policy = FailurePolicy::new(store);

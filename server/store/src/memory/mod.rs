@@ -148,14 +148,22 @@ struct Opened {
 struct Home {
     /// The first check of its counter.
     check: usize,
-    /// Position in the shard, which is sure while the shard is locked and not swept; `None` if the
-    /// counter is new.
-    at: Option<usize>,
+    place: Place,
+}
+
+/// Where in the shard.
+enum Place {
+    /// At this position, which is sure while the shard is locked and not swept.
+    At(usize),
+    /// Nowhere yet; room is reserved.
+    Reserved,
+    /// Nowhere, and nothing has asked for room: a peek or a refund of a counter that is not there.
+    Nowhere,
 }
 
 impl Opened {
     /// The slot of the check's counter, which is taken out of the shard if it was not before. `None`
-    /// where a new counter finds no room.
+    /// where a counter that is to be charged is new and finds no room.
     fn slot(
         &mut self,
         group: &Group,
@@ -164,17 +172,28 @@ impl Opened {
         shard: &mut Shard,
     ) -> Option<usize> {
         let same = |home: &Home| group.get(home.check).is_some_and(|other| other.key == check.key);
-        if let Some(slot) = self.homes.iter().position(same) {
-            return Some(slot);
+        let slot = match self.homes.iter().position(same) {
+            Some(slot) => slot,
+            None => self.open(position, check, shard),
+        };
+        let home = self.homes.get_mut(slot)?;
+        if matches!(home.place, Place::Nowhere) && check.take.charges() {
+            if !shard.reserve() {
+                return None;
+            }
+            home.place = Place::Reserved;
         }
-        let found = shard.take(check.key.as_bytes());
-        if found.is_none() && !shard.reserve() {
-            return None;
-        }
-        let (at, state) = found.unzip();
-        self.homes.push(Home { check: position, at });
-        self.states.push(state.unwrap_or_else(|| State::new(check.limit.algorithm())));
-        Some(self.states.len() - 1)
+        Some(slot)
+    }
+
+    fn open(&mut self, position: usize, check: &Check, shard: &mut Shard) -> usize {
+        let (place, state) = match shard.take(check.key.as_bytes()) {
+            Some((at, state)) => (Place::At(at), state),
+            None => (Place::Nowhere, State::new(check.limit.algorithm())),
+        };
+        self.homes.push(Home { check: position, place });
+        self.states.push(state);
+        self.states.len() - 1
     }
 
     /// Puts the counters back where they belong. A new one that was not used leaves no trace.
@@ -187,12 +206,13 @@ impl Opened {
             let Some(shard) = locked.shard(place) else { continue };
             let now = state.advance(&check.limit, now);
             let expires = now.after_micros(state.reset_after(&check.limit, now));
-            match home.at {
-                Some(at) => shard.put_back(at, state, expires),
-                None => {
+            match home.place {
+                Place::At(at) => shard.put_back(at, state, expires),
+                Place::Reserved => {
                     let used = expires > now;
                     shard.release(check.key.as_bytes(), used.then_some((state, expires)));
                 }
+                Place::Nowhere => {}
             }
         }
     }
