@@ -42,9 +42,9 @@ fn describe_rule(text: &mut String, rule: &Rule) {
             for limit in limits {
                 describe_limit(text, limit);
             }
+            push(text, format_args!(" counting={}", rule.counting.name()));
         }
     }
-    push(text, format_args!(" counting={}", rule.counting.name()));
     let flags = [
         ("shadow_mode", rule.shadow_mode),
         ("quota_mode", rule.quota_mode),
