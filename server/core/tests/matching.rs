@@ -240,3 +240,20 @@ fn large_levels_compile() {
     let errors = compiled(&level(&|index| index % 100_000)).unwrap_err();
     assert_eq!(errors.len(), 100_000);
 }
+
+/// Envoy passes header values on as they came.
+#[test]
+fn values_are_bytes() {
+    let leaf =
+        |value: &str| branch(("k".to_owned(), Some(value.to_owned()), true, false), Vec::new());
+    let mut tree = vec![leaf("é"), leaf("a*z")];
+    number(&mut tree, &mut 0);
+    let rules = compiled(&tree).unwrap();
+    let finds = |value: &[u8]| {
+        rules.domain("d").unwrap().find(&[Entry { key: b"k", value }]).rule.map(|rule| rule.id)
+    };
+    assert_eq!(finds("é".as_bytes()), Some(0));
+    assert_eq!(finds(b"\xc3"), None);
+    assert_eq!(finds(b"a\xff\x00\xc3z"), Some(1));
+    assert_eq!(finds(b"a\xff"), None);
+}

@@ -154,7 +154,8 @@ impl Reader<'_> {
         let fields = self.map(&start, root, ROOT)?;
         let place = self.place(&fields.spot);
         let domain = self.required(&fields, "domain");
-        let algorithm = fields.get("defaults").and_then(|(spot, node)| {
+        let defaults = fields.get("defaults").filter(|(_, node)| !is_null(node));
+        let algorithm = defaults.and_then(|(spot, node)| {
             let defaults = self.map(&spot, node, DEFAULTS)?;
             self.algorithm(&defaults)
         });
@@ -184,7 +185,7 @@ impl Reader<'_> {
         Some(DescriptorNode {
             place: self.place(&fields.spot),
             key: self.required(&fields, "key").value,
-            value: self.text(&fields, "value"),
+            value: self.value(&fields),
             limits: self.limits(&fields),
             counting: self.counting(&fields),
             shadow_mode: self.flag(&fields, "shadow_mode"),
@@ -352,6 +353,15 @@ impl Reader<'_> {
         })
     }
 
+    /// A descriptor's value. Where a key was noted it may be the value's, misspelt.
+    fn value(&mut self, of: &Fields<'_, '_>) -> Option<Placed<String>> {
+        let value = self.text(of, "value");
+        let missing = of.noted && of.get("value").is_none();
+        value.or_else(|| {
+            missing.then(|| Placed { value: self.stand_in(&of.spot), place: self.place(&of.spot) })
+        })
+    }
+
     /// Takes the place of a text that is broken, and noted. Like no other text, and good as a pattern, so
     /// that nothing else looks wrong for it.
     fn stand_in(&self, spot: &Spot) -> String {
@@ -368,7 +378,7 @@ impl Reader<'_> {
             .and_then(|(text, _)| Some((text, text.parse().ok()?)));
         let number = match number {
             // Go's reader takes 010 for an octal number.
-            Some((text, _)) if text.len() > 1 && text.starts_with('0') => {
+            Some((text, _)) if has_zero_in_front(text) => {
                 self.wrong_type(&spot, node, "it without a zero in front");
                 None
             }
@@ -479,6 +489,11 @@ fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
 
 fn is_null(node: &MarkedYaml<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
+}
+
+fn has_zero_in_front(number: &str) -> bool {
+    let digits = number.strip_prefix('+').unwrap_or(number);
+    digits.len() > 1 && digits.starts_with('0')
 }
 
 /// Whether YAML would take the plain text for a number that is not whole.

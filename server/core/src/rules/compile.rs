@@ -21,6 +21,10 @@ use crate::{
 /// The deepest tree of rules.
 pub(super) const LEVELS_MAX: usize = 64;
 
+/// The most patterns of one key that a later one is compared with, to warn that they hide it: comparing all
+/// would take the square of their number.
+const HIDERS_MAX: usize = 1_000;
+
 /// What applies to all files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompileOptions {
@@ -182,7 +186,10 @@ impl Problem {
             Self::ShareWithoutPattern => {
                 "add a * to the value, or remove share_threshold".to_owned()
             }
-            Self::LogNeedsFree => "use sliding_window_counter, or remove counting".to_owned(),
+            // Not "remove it": the domain or the server may have set it.
+            Self::LogNeedsFree => {
+                "use sliding_window_counter, or give the descriptor counting: free".to_owned()
+            }
             Self::Limit(error) => error.help(),
         }
     }
@@ -359,7 +366,8 @@ impl Compiler {
         values.exact.insert(value.as_bytes().into(), index);
         if let Some(pattern) = Pattern::new(value.as_bytes()) {
             // A pattern that matches this one's text with its stars taken as letters matches all of its values.
-            let hides = values.patterns.iter().find(|(earlier, _)| earlier.fits(value.as_bytes()));
+            let mut earlier = values.patterns.iter().take(HIDERS_MAX);
+            let hides = earlier.find(|(earlier, _)| earlier.fits(value.as_bytes()));
             let earlier = hides.map(|(earlier, _)| earlier.to_string());
             values.patterns.push((pattern, index));
             if let Some(earlier) = earlier {
