@@ -13,7 +13,10 @@ use std::{
 };
 
 use sluicegate_core::rules::{CompileError, CompileOptions};
-use sluicegate_store::{Clock, FailurePolicy, Memory, MemorySettings, SystemClock};
+use sluicegate_store::{
+    Clock, MemorySettings, RedisStackSettings, Stack, SystemClock,
+    redis::{Count, FileError, LinkSettings, Password, RedisSettings, Stats, TlsFiles},
+};
 use thiserror::Error;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +27,7 @@ use crate::{
     limiter::Limiter,
     limits::{Limits, Sources},
     listen::{ListenAddress, Listener, Tls, TlsSettings},
-    settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreKind, ValidateSettings},
+    settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreChoice, ValidateSettings},
     telemetry::{self, MetricsError, Telemetry, catalogue},
     watch::Watch,
 };
@@ -32,6 +35,9 @@ use crate::{
 /// How often an idle memory store is swept, and how many counters of each shard at once.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 1024;
+
+/// How often health looks at the store, where it depends on it.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long HTTP requests in progress may take to finish, once gRPC has stopped. They are local and short.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,6 +59,9 @@ pub enum StartError {
     /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] crate::listen::TlsError),
+    /// A file for Redis cannot be used.
+    #[error("cannot connect to Redis")]
+    Redis(#[from] FileError),
     /// The log level is none.
     #[error(transparent)]
     Log(#[from] telemetry::LogError),
@@ -111,7 +120,8 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 /// Runs `sluicegate validate`: prints what is wrong with the files.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    let options = CompileOptions { default_counting: settings.default_counting.into() };
+    let default_counting = settings.default_counting.into();
+    let options = CompileOptions { default_counting, ..CompileOptions::default() };
     match Sources::read(&settings.limits).compile(&options) {
         Ok(set) => {
             for warning in set.warnings() {
@@ -150,14 +160,40 @@ fn complain(error: &dyn Error) {
 pub struct App {
     grpc_address: ListenAddress,
     http_address: SocketAddr,
-    health: Health,
-    serving: Arc<AtomicBool>,
+    serving: Serving,
+    /// Health that follows the store, which stops when draining begins.
+    follow: CancellationToken,
     grpc: Running,
     http: Running,
     /// Watchers and the sweeper, which stop when the server has.
     background: CancellationToken,
     drain_delay: Duration,
     drain_timeout: Duration,
+}
+
+/// What callers are told about the server.
+#[derive(Clone)]
+struct Serving {
+    health: Health,
+    serving: Arc<AtomicBool>,
+}
+
+impl Serving {
+    async fn set(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Relaxed);
+        self.health.set(serving).await;
+    }
+
+    /// Says that the server serves while the store does, for ever.
+    async fn follow(self, store: Arc<Stack>) {
+        loop {
+            let serving = !store.is_degraded();
+            if serving != self.serving.load(Ordering::Relaxed) {
+                self.set(serving).await;
+            }
+            tokio::time::sleep(FOLLOW_INTERVAL).await;
+        }
+    }
 }
 
 /// A listener that serves.
@@ -191,16 +227,18 @@ impl App {
         let limits = load_limits(&settings.limits)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
-        let StoreKind::Memory = settings.store.store;
-        let counters_max = settings.store.memory_max_counters.get();
-        let store = Arc::new(Memory::new(MemorySettings { counters_max }, clock));
-        let policy = Arc::new(FailurePolicy::new(Arc::clone(&store)));
-        show_store(&telemetry, &store, &policy, counters_max);
+        let store = Arc::new(open_store(settings, Arc::new(clock))?);
+        show_store(&telemetry, &store, settings.store.memory_max_counters.get());
         let in_flight = InFlight::new(settings.max_in_flight.get());
         let counted = in_flight.clone();
         telemetry.show_gauge(catalogue::IN_FLIGHT, move || counted.current());
 
-        let limiter = Limiter::new(Arc::clone(&snapshot), policy, Arc::clone(&telemetry));
+        let limiter = Limiter::new(
+            Arc::clone(&snapshot),
+            Arc::clone(&store),
+            Arc::clone(&telemetry),
+            settings.failure.decision_timeout,
+        );
         let rls = Arc::new(Rls::new(limiter, Arc::clone(&telemetry)));
         let serving = Arc::new(AtomicBool::new(true));
         let (services, health) =
@@ -214,20 +252,32 @@ impl App {
             snapshot,
             telemetry: Arc::clone(&telemetry),
             serving: Arc::clone(&serving),
+            store: Arc::clone(&store),
         };
         let (http_address, http) =
             start_http(settings.http_listen, http::router(shared, body_max)).await?;
-        health.set(true).await;
+        let serving = Serving { health, serving };
+        serving.set(true).await;
 
-        let watched = Watched { limits, tls, telemetry, poll_interval: settings.poll_interval };
+        let measured = Arc::clone(&telemetry);
+        let measure = async move { measured.punctuality.measure().await };
+        tokio::spawn(background.clone().run_until_cancelled_owned(measure));
+        let swept = Arc::clone(&store);
+        tokio::spawn(background.clone().run_until_cancelled_owned(sweep(swept)));
+        let follow = CancellationToken::new();
+        if settings.failure.health_requires_store {
+            let followed = serving.clone().follow(Arc::clone(&store));
+            tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
+        }
+        let poll_interval = settings.poll_interval;
+        let watched = Watched { limits, tls, telemetry, store, poll_interval };
         watched.start(&settings.grpc, &settings.limits, &background);
-        tokio::spawn(background.clone().run_until_cancelled_owned(sweep(store)));
         tracing::info!(grpc = %grpc_address, http = %http_address, "serving");
         Ok(Self {
             grpc_address,
             http_address,
-            health,
             serving,
+            follow,
             grpc,
             http,
             background,
@@ -252,10 +302,10 @@ impl App {
     /// finish within the drain timeout. HTTP stops last, so that the drain can be watched.
     pub async fn stop(mut self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
-        self.serving.store(false, Ordering::Relaxed);
-        self.health.set(false).await;
+        self.follow.cancel();
+        self.serving.set(false).await;
         tokio::time::sleep(self.drain_delay).await;
-        self.health.end().await;
+        self.serving.health.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
         self.http.stop("HTTP", HTTP_DRAIN_TIMEOUT).await;
         self.background.cancel();
@@ -264,7 +314,10 @@ impl App {
 }
 
 fn load_limits(settings: &LimitsSettings) -> Result<Limits, StartError> {
-    let options = CompileOptions { default_counting: settings.default_counting.into() };
+    let options = CompileOptions {
+        default_counting: settings.default_counting.into(),
+        default_on_failure: settings.default_on_failure.into(),
+    };
     Limits::load(settings.limits.clone(), options).map_err(StartError::Limits)
 }
 
@@ -281,16 +334,68 @@ fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
     Ok(Some(Tls::load(tls)?))
 }
 
-fn show_store<C: Clock>(
-    telemetry: &Telemetry,
-    store: &Arc<Memory<C>>,
-    policy: &Arc<FailurePolicy<Arc<Memory<C>>>>,
-    counters_max: usize,
-) {
-    let (store, policy) = (Arc::clone(store), Arc::clone(policy));
-    telemetry.show_gauge(catalogue::COUNTERS, move || store.len());
+fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, FileError> {
+    let counters_max = settings.store.memory_max_counters.get();
+    let local = MemorySettings { counters_max };
+    let StoreChoice::Redis(url) = &settings.store.store else {
+        return Ok(Stack::memory(local, clock));
+    };
+    let redis = &settings.redis;
+    let given = url.password.as_ref().or(redis.redis_password.as_ref());
+    let password = match (given, &redis.redis_password_file) {
+        (Some(password), _) => Password::Given(password.clone()),
+        (None, Some(file)) => Password::File(file.clone()),
+        (None, None) => Password::None,
+    };
+    let identity = redis.redis_tls_cert.clone().zip(redis.redis_tls_key.clone());
+    let link = LinkSettings {
+        username: url.username.clone().or_else(|| redis.redis_username.clone()),
+        password,
+        tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),
+        database: url.database,
+        connect_timeout: redis.redis_connect_timeout,
+    };
+    let redis = RedisSettings {
+        deployment: url.deployment.clone(),
+        link,
+        connections: redis.redis_connections,
+        key_prefix: settings.store.key_prefix.clone(),
+    };
+    let settings = RedisStackSettings {
+        redis,
+        deny_cache_entries: settings.store.deny_cache_entries,
+        local,
+        replicas: settings.failure.replicas,
+    };
+    Stack::redis(settings, clock)
+}
+
+fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
+    let read = |read: fn(&Stack) -> usize| {
+        let store = Arc::clone(store);
+        move || read(&store)
+    };
+    let count = |read: fn(&Stack) -> u64| {
+        let store = Arc::clone(store);
+        move || read(&store)
+    };
+    telemetry.show_gauge(catalogue::COUNTERS, read(Stack::counters));
     telemetry.show_gauge(catalogue::COUNTERS_MAX, move || counters_max);
-    telemetry.show_count(catalogue::STORE_FULL, move || policy.answered());
+    telemetry.show_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
+    telemetry.show_count(catalogue::UNANSWERED, count(Stack::unanswered));
+    let Some(redis) = store.in_redis() else { return };
+    telemetry.show_gauge(catalogue::REFUSALS, read(Stack::refusals));
+    let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
+    telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
+    telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
+    let show = |metric, read: fn(&Stats) -> &Count| {
+        let stats = Arc::clone(redis.stats());
+        telemetry.show_count(metric, move || read(&stats).get());
+    };
+    show(catalogue::REDIS_CALLS, |it| &it.calls);
+    show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
+    show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
+    show(catalogue::TAKES_UNKNOWN, |it| &it.unknown_takes);
 }
 
 async fn start_grpc(
@@ -338,12 +443,13 @@ struct Watched {
     limits: Limits,
     tls: Option<Tls>,
     telemetry: Arc<Telemetry>,
+    store: Arc<Stack>,
     poll_interval: Duration,
 }
 
 impl Watched {
     fn start(self, grpc: &GrpcSettings, limits: &LimitsSettings, background: &CancellationToken) {
-        let Self { limits: mut rules, tls, telemetry, poll_interval } = self;
+        let Self { limits: mut rules, tls, telemetry, store, poll_interval } = self;
         let mut watch = Watch::new(&limits.limits, poll_interval);
         let of_limits = Arc::clone(&telemetry);
         let reload_limits = async move {
@@ -356,7 +462,10 @@ impl Watched {
                     rules
                 });
                 match reloaded.await {
-                    Ok(reloaded) => rules = reloaded,
+                    Ok(reloaded) => {
+                        rules = reloaded;
+                        store.limits_changed();
+                    }
                     Err(error) => {
                         tracing::error!(%error, "limits are no longer reloaded");
                         return;
@@ -393,7 +502,7 @@ fn reload(tls: &Tls, telemetry: &Telemetry) {
     }
 }
 
-async fn sweep<C: Clock>(store: Arc<Memory<C>>) {
+async fn sweep(store: Arc<Stack>) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     loop {
         ticks.tick().await;

@@ -1,6 +1,9 @@
 //! The Sluicegate process: edges and wiring. What decides lives in `sluicegate_core`, what counts in
 //! `sluicegate_store`.
 
+// A call to Redis is a deep nest of futures, most of them of the client library.
+#![recursion_limit = "256"]
+
 pub mod app;
 mod grpc;
 mod http;

@@ -1,41 +1,56 @@
 //! The pipeline: match, plan, decide, respond.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arc_swap::ArcSwap;
-use sluicegate_core::{Plan, Request, Store, Verdict, respond};
-use sluicegate_store::FailurePolicy;
+use sluicegate_core::{Plan, Request, Verdict, respond};
+use sluicegate_store::{Deferred, Stack};
 
 use crate::{limits::Snapshot, telemetry::Telemetry};
 
 /// Decides requests.
-pub(crate) struct Limiter<S> {
+pub(crate) struct Limiter {
     snapshot: Arc<ArcSwap<Snapshot>>,
-    store: Arc<FailurePolicy<S>>,
+    store: Arc<Stack>,
     telemetry: Arc<Telemetry>,
+    decision_timeout: Duration,
 }
 
-impl<S: Store> Limiter<S> {
+impl Limiter {
     pub(crate) fn new(
         snapshot: Arc<ArcSwap<Snapshot>>,
-        store: Arc<FailurePolicy<S>>,
+        store: Arc<Stack>,
         telemetry: Arc<Telemetry>,
+        decision_timeout: Duration,
     ) -> Self {
-        Self { snapshot, store, telemetry }
+        Self { snapshot, store, telemetry, decision_timeout }
     }
 
-    /// Decides one request and hands the verdict, which borrows from the rules, to `encode`.
+    /// Decides one request, within the time that the caller gives, and hands the verdict, which borrows from
+    /// the rules, to `encode`.
+    ///
+    /// # Errors
+    /// The store cannot answer and a rule leaves it to the caller.
     pub(crate) async fn decide<R>(
         &self,
         request: &Request<'_>,
+        within: Option<Duration>,
         encode: impl FnOnce(Verdict<'_>) -> R,
-    ) -> R {
+    ) -> Result<R, Deferred> {
         let started = Instant::now();
+        let within = within.map_or(self.decision_timeout, |it| it.min(self.decision_timeout));
+        let deadline = started + within;
         let snapshot = self.snapshot.load_full(); // one consistent set of limits per request
-        let (plan, batch) = Plan::new(&snapshot.rules, request); // match + plan, pure
-        let decisions = self.store.decide(batch).await; // cannot fail: the failure policy is inside
+        let (plan, group) = Plan::new(&snapshot.rules, request); // match + plan, pure
+        let decided = self.store.decide(group, Some(deadline)).await; // the failure policy is inside
+        let took = started.elapsed();
+        self.telemetry.punctuality.note(took.saturating_sub(within));
+        let decisions = decided.inspect_err(|_| self.telemetry.deferred.add(1))?;
         let verdict = respond(&plan, &decisions); // pure
-        self.telemetry.record(&snapshot, &plan, &verdict, started.elapsed());
-        encode(verdict)
+        self.telemetry.record(&snapshot, &plan, &verdict, took);
+        Ok(encode(verdict))
     }
 }

@@ -1,10 +1,17 @@
 //! What is set at start-up and takes a restart to change. Limits are not here: they are read from files
 //! and reloaded while the server runs.
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sluicegate_core::Counting;
+use sluicegate_core::{Counting, OnFailure};
+use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
+use thiserror::Error;
 
 use crate::listen::ListenAddress;
 
@@ -51,6 +58,14 @@ pub struct ServeSettings {
     /// Where counters are kept.
     #[command(flatten)]
     pub store: StoreSettings,
+
+    /// How to connect to Redis.
+    #[command(flatten)]
+    pub redis: RedisArguments,
+
+    /// What happens when the store does not answer.
+    #[command(flatten)]
+    pub failure: FailureSettings,
 
     /// The gRPC listener.
     #[command(flatten)]
@@ -109,6 +124,16 @@ pub struct LimitsSettings {
         default_value = "free"
     )]
     pub default_counting: CountingName,
+
+    /// What answers when the store cannot, where neither rule nor domain says: see `on_failure` in the limits
+    /// files.
+    #[arg(
+        long,
+        env = "SLUICEGATE_DEFAULT_ON_FAILURE",
+        value_name = "POLICY",
+        default_value = "local"
+    )]
+    pub default_on_failure: OnFailureName,
 }
 
 /// Settings of `sluicegate validate`.
@@ -149,16 +174,57 @@ impl From<CountingName> for Counting {
     }
 }
 
+/// [`OnFailure`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailureName {
+    /// Hits pass, uncounted.
+    Allow,
+    /// Hits are refused.
+    Deny,
+    /// Each replica counts for itself, against its share of the limit.
+    Local,
+    /// The caller gets UNAVAILABLE, and its own failure mode decides.
+    Defer,
+}
+
+impl From<OnFailureName> for OnFailure {
+    fn from(name: OnFailureName) -> Self {
+        match name {
+            OnFailureName::Allow => Self::Allow,
+            OnFailureName::Deny => Self::Deny,
+            OnFailureName::Local => Self::Local,
+            OnFailureName::Defer => Self::Defer,
+        }
+    }
+}
+
 /// Where counters are kept.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub struct StoreSettings {
-    /// Where counters are kept: memory, for a single replica.
-    #[arg(long, env = "SLUICEGATE_STORE", default_value = "memory")]
-    pub store: StoreKind,
+    /// Where counters are kept: memory, for a single replica, or Redis, for any number:
+    /// redis://HOST:PORT/DATABASE, redis-cluster://HOST:PORT,HOST:PORT,
+    /// redis-sentinel://HOST:PORT,HOST:PORT/NAME; with TLS rediss://, rediss-cluster://, rediss-sentinel://.
+    /// USER:PASSWORD@ may stand before the first host.
+    #[arg(long, env = "SLUICEGATE_STORE", value_name = "STORE", default_value = "memory")]
+    #[arg(hide_env_values = true)]
+    pub store: StoreChoice,
 
-    /// The most counters held in memory. A request that needs one more is refused; live counters are
-    /// never dropped.
+    /// What stands before every key, so that several installations can share one Redis.
+    #[arg(long, env = "SLUICEGATE_KEY_PREFIX", value_name = "TEXT", default_value = "")]
+    pub key_prefix: KeyPrefix,
+
+    /// The most refusals that are remembered, to answer them again without asking Redis. 0: none.
+    #[arg(
+        long,
+        env = "SLUICEGATE_DENY_CACHE_ENTRIES",
+        value_name = "ENTRIES",
+        default_value = "100000"
+    )]
+    pub deny_cache_entries: usize,
+
+    /// The most counters held in memory: all of them, or with Redis those of the policy local. A request
+    /// that needs one more goes by its rule's failure policy, where local denies; live counters are never dropped.
     #[arg(
         long,
         env = "SLUICEGATE_MEMORY_MAX_COUNTERS",
@@ -168,11 +234,131 @@ pub struct StoreSettings {
     pub memory_max_counters: NonZeroUsize,
 }
 
-/// Kinds of store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StoreKind {
+/// Where counters are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
     /// In this process. Gone when it stops, and not shared with other replicas.
     Memory,
+    /// In Redis.
+    Redis(RedisUrl),
+}
+
+impl FromStr for StoreChoice {
+    type Err = StoreChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, StoreChoiceError> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            text if text.contains("://") => Ok(Self::Redis(text.parse()?)),
+            _ => Err(StoreChoiceError::Unknown),
+        }
+    }
+}
+
+/// What was given for `--store` names none.
+#[derive(Debug, Error)]
+pub enum StoreChoiceError {
+    /// Neither memory nor an address.
+    #[error(
+        "use memory, or an address that begins with redis://, redis-cluster:// or redis-sentinel://"
+    )]
+    Unknown,
+    /// An address with a mistake.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+}
+
+/// How to connect to Redis.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Redis")]
+pub struct RedisArguments {
+    /// ACL user, where the address has none.
+    #[arg(long, env = "SLUICEGATE_REDIS_USERNAME", value_name = "USER")]
+    pub redis_username: Option<String>,
+
+    /// Password, where the address has none. Prefer the environment variable or a file: other users of the
+    /// machine can see a command line.
+    #[arg(long, env = "SLUICEGATE_REDIS_PASSWORD", value_name = "PASSWORD")]
+    #[arg(hide_env_values = true, conflicts_with = "redis_password_file")]
+    pub redis_password: Option<String>,
+
+    /// File whose first line is the password. Read at every connection, so that a new one is taken up.
+    #[arg(long, env = "SLUICEGATE_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    pub redis_password_file: Option<PathBuf>,
+
+    /// Certificates of the authorities that certify the servers (PEM), in place of the system's. Read at
+    /// every connection, as are the other TLS files.
+    #[arg(long, env = "SLUICEGATE_REDIS_TLS_CA", value_name = "FILE")]
+    pub redis_tls_ca: Option<PathBuf>,
+
+    /// Certificate chain to show to the servers (PEM), for mTLS.
+    #[arg(long, env = "SLUICEGATE_REDIS_TLS_CERT", value_name = "FILE")]
+    #[arg(requires = "redis_tls_key")]
+    pub redis_tls_cert: Option<PathBuf>,
+
+    /// Private key of that certificate (PEM).
+    #[arg(long, env = "SLUICEGATE_REDIS_TLS_KEY", value_name = "FILE")]
+    #[arg(requires = "redis_tls_cert")]
+    pub redis_tls_key: Option<PathBuf>,
+
+    /// Connections to each server.
+    #[arg(
+        long,
+        env = "SLUICEGATE_REDIS_CONNECTIONS",
+        value_name = "CONNECTIONS",
+        default_value = "2"
+    )]
+    pub redis_connections: NonZeroUsize,
+
+    /// How long connecting may take. Nobody waits for it: until then the failure policies answer.
+    #[arg(
+        long,
+        env = "SLUICEGATE_REDIS_CONNECT_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "1s"
+    )]
+    #[arg(value_parser = positive_duration)]
+    pub redis_connect_timeout: Duration,
+}
+
+/// What happens when the store does not answer.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Failure")]
+pub struct FailureSettings {
+    /// How long the store may take to decide, before the failure policies do. A caller that says how long
+    /// it waits (grpc-timeout) is answered before that, too: a quarter of it, or 2 ms, is kept for the way.
+    #[arg(
+        long,
+        env = "SLUICEGATE_DECISION_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "10ms"
+    )]
+    #[arg(value_parser = positive_duration)]
+    pub decision_timeout: Duration,
+
+    /// Among how many replicas the policy local divides a limit. Without it, as many as were last seen alive.
+    #[arg(long, env = "SLUICEGATE_REPLICAS", value_name = "REPLICAS")]
+    pub replicas: Option<NonZeroU32>,
+
+    /// Turn health to NOT_SERVING while the store does not answer. By default it stays SERVING, because
+    /// otherwise no replica is left to apply the policies.
+    #[arg(
+        long,
+        env = "SLUICEGATE_HEALTH_REQUIRES_STORE",
+        value_name = "BOOL",
+        default_value = "false",
+        default_missing_value = "true",
+        num_args = 0..=1
+    )]
+    pub health_requires_store: bool,
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("must be longer than 0".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The gRPC listener.

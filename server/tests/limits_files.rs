@@ -456,7 +456,7 @@ fn folders_are_read_as_a_config_map_mounts_them() {
 bytes/a.yaml: stream did not contain valid UTF-8; name a readable limits file, or a folder that has one
 bytes/b.yaml:2: not YAML: while parsing a node, did not find expected node content; correct the syntax
 bytes/c.yaml:2: key \"limits\" is not known here; move it into a descriptor
-bytes/c.yaml:4: key \"foo\" is not known here; use one of domain, descriptors, tenant, counting, defaults
+bytes/c.yaml:4: key \"foo\" is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults
 bytes/d.yaml:4: not YAML: while parsing a node, did not find expected node content; correct the syntax
 missing: No such file or directory (os error 2); name a readable limits file, or a folder that has one
 empty: no .yaml or .yml file in this folder; name a readable limits file, or a folder that has one"

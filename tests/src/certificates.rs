@@ -12,7 +12,7 @@ use rcgen::{
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, both PEM.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Issued {
     /// The certificate.
     pub certificate: String,

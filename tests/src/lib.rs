@@ -14,6 +14,8 @@ mod certificates;
 mod envoy;
 mod http2;
 mod process;
+mod proxy;
+mod redis;
 mod sluicegate;
 mod upstream;
 
@@ -22,5 +24,7 @@ pub use certificates::{Authority, Issued};
 pub use envoy::{Answer, Envoy, Listener, bootstrap};
 pub use http2::{Call, Caller, Frame, RawConnection};
 pub use process::{Finished, Process, finish, until};
+pub use proxy::{Mode, Proxy};
+pub use redis::{Cluster, Migration, Redis, Sentinels, Setup};
 pub use sluicegate::{Sluicegate, binary, free_port};
 pub use upstream::Upstream;

@@ -11,6 +11,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
+    task::JoinHandle,
 };
 
 /// How long a condition may take to come true. Generous: machines are shared.
@@ -39,6 +40,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(
 pub struct Process {
     child: Child,
     output: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Process {
@@ -52,9 +54,11 @@ impl Process {
         command.kill_on_drop(true);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let output = Arc::new(Mutex::new(String::new()));
-        collect(child.stdout.take().unwrap(), &output);
-        collect(child.stderr.take().unwrap(), &output);
-        Self { child, output }
+        let readers = vec![
+            collect(child.stdout.take().unwrap(), &output),
+            collect(child.stderr.take().unwrap(), &output),
+        ];
+        Self { child, output, readers }
     }
 
     /// What was printed so far.
@@ -68,13 +72,33 @@ impl Process {
     /// # Panics
     /// The process ends without such a line, or takes too long.
     pub async fn line<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        let line = self.line_unless_ended(what, find).await;
+        line.unwrap_or_else(|| panic!("ended before {what}\n{}", self.output()))
+    }
+
+    /// Waits until a printed line gives something, or the process has ended without such a line.
+    ///
+    /// # Panics
+    /// It takes too long.
+    pub async fn line_unless_ended<T>(
+        &mut self,
+        what: &str,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
         let started = Instant::now();
         loop {
+            let ended = self.child.try_wait().unwrap().is_some();
+            if ended {
+                // Its last words may still be in the pipe.
+                futures::future::join_all(self.readers.drain(..)).await;
+            }
             let output = self.output();
             if let Some(it) = output.lines().find_map(&find) {
-                return it;
+                return Some(it);
             }
-            self.assert_running();
+            if ended {
+                return None;
+            }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {what}\n{output}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -137,7 +161,10 @@ pub async fn finish(mut command: Command) -> Finished {
 }
 
 /// Appends what a stream carries to `output`, line by line.
-fn collect(stream: impl AsyncRead + Unpin + Send + 'static, output: &Arc<Mutex<String>>) {
+fn collect(
+    stream: impl AsyncRead + Unpin + Send + 'static,
+    output: &Arc<Mutex<String>>,
+) -> JoinHandle<()> {
     let output = Arc::clone(output);
     tokio::spawn(async move {
         let mut lines = BufReader::new(stream).lines();
@@ -146,5 +173,5 @@ fn collect(stream: impl AsyncRead + Unpin + Send + 'static, output: &Arc<Mutex<S
             output.push_str(&line);
             output.push('\n');
         }
-    });
+    })
 }

@@ -1,6 +1,6 @@
 //! The numbers of a limit, checked and prepared once, when the limit is built.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use thiserror::Error;
 
@@ -234,6 +234,24 @@ impl Limit {
             };
             Self::prepared(fallback, requests, window, requests)
         })
+    }
+
+    /// What one of `replicas` processes enforces where each of them counts for itself: never less than one
+    /// hit, so that nobody is locked out.
+    #[must_use]
+    pub fn divided(&self, replicas: NonZeroU32) -> Self {
+        if replicas == NonZeroU32::MIN || self.requests == 0 {
+            return *self;
+        }
+        let share = |number: u32| (number / replicas).max(1);
+        let mut limit =
+            Self::prepared(self.algorithm, share(self.requests), self.window, share(self.burst));
+        if self.algorithm == Algorithm::Gcra {
+            // Rounding the rate down lengthens the interval.
+            let held = u32::try_from((UNITS_MAX - 1) / limit.cost).unwrap_or(u32::MAX);
+            limit.burst = limit.burst.min(held);
+        }
+        limit
     }
 
     fn prepared(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {

@@ -3,11 +3,11 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Algorithm, Batch, Check, Counting, CurrentLimit, Limit, Request, Rule, Take, Window,
+    Algorithm, Check, Counting, CurrentLimit, Limit, OnFailure, Request, Rule, Take, Window,
     key::Identity,
     request::{Descriptor, Hits, LimitOverride},
     rule::{Limits, RuleLimit, Shown},
-    rules::{Domain, Match, RuleSet},
+    rules::{Defaults, Domain, Match, RuleSet},
     store::{Group, Veto},
 };
 
@@ -45,16 +45,16 @@ pub enum Planned<'r> {
 impl<'r> Plan<'r> {
     /// Matches the request against the rules and plans one check for each limit that applies.
     #[must_use]
-    pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> (Self, Batch) {
+    pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> (Self, Group) {
         let mut plan = Self { domain: None, descriptors: SmallVec::new(), overrides_ignored: 0 };
         let Some(domain) = rules.domain(request.domain) else {
             plan.descriptors.extend(request.descriptors.iter().map(|_| Planned::Unmatched));
-            return (plan, Batch::default());
+            return (plan, Group::default());
         };
         plan.domain = Some(domain);
         let matches: SmallVec<[Match<'r>; 4]> =
             request.descriptors.iter().map(|descriptor| domain.find(&descriptor.entries)).collect();
-        let mut group = Group::new();
+        let mut checks = Vec::new();
         let overrides: SmallVec<[_; 4]> =
             request.descriptors.iter().map(|descriptor| plan.usable(descriptor)).collect();
         let replaced = Replaced::collect(&matches, &overrides);
@@ -66,13 +66,12 @@ impl<'r> Plan<'r> {
             };
             let planner = Planner { domain, descriptor, position, found };
             let planned = match *limit_override {
-                Some(numbers) => planner.overridden(numbers, &mut group),
-                None => planner.configured(&replaced, &mut group),
+                Some(numbers) => planner.overridden(numbers, &mut checks),
+                None => planner.configured(&replaced, &mut checks),
             };
             plan.descriptors.push(planned);
         }
-        let batch = if group.is_empty() { Batch::default() } else { Batch::of(group) };
-        (plan, batch)
+        (plan, checks.into())
     }
 
     /// The window and numbers of the descriptor's override, if it has one that names a window.
@@ -133,6 +132,13 @@ impl<'r> Replaced<'r> {
     }
 }
 
+/// How a rule counts, and what happens where it cannot.
+#[derive(Clone, Copy)]
+struct Manner {
+    counting: Counting,
+    on_failure: OnFailure,
+}
+
 /// Plans one descriptor.
 struct Planner<'p, 'q, 'r> {
     domain: &'r Domain,
@@ -142,7 +148,7 @@ struct Planner<'p, 'q, 'r> {
 }
 
 impl<'r> Planner<'_, '_, 'r> {
-    fn configured(&self, replaced: &Replaced<'_>, group: &mut Group) -> Planned<'r> {
+    fn configured(&self, replaced: &Replaced<'_>, checks: &mut Vec<Check>) -> Planned<'r> {
         let Some(rule) = self.found.rule else { return Planned::Unmatched };
         let limits = match &rule.limits {
             Limits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
@@ -161,7 +167,8 @@ impl<'r> Planner<'_, '_, 'r> {
             Rule { quota_mode: true, .. } => Veto::Quota,
             _ => Veto::Alone,
         };
-        let veto = self.check(group, applied.iter().map(|limit| limit.limit), rule.counting, veto);
+        let manner = Manner { counting: rule.counting, on_failure: rule.on_failure };
+        let veto = self.check(checks, applied.iter().map(|limit| limit.limit), manner, veto);
         let current = |limit: &&'r RuleLimit| CurrentLimit {
             shown: limit.shown,
             name: limit.name.as_deref(),
@@ -175,11 +182,11 @@ impl<'r> Planner<'_, '_, 'r> {
     }
 
     /// An override takes the place of all limits of the rule that matched, and keeps its algorithm and
-    /// counting.
-    fn overridden(&self, numbers: Override, group: &mut Group) -> Planned<'r> {
-        let (algorithm, counting) = self.inherited();
+    /// manner.
+    fn overridden(&self, numbers: Override, checks: &mut Vec<Check>) -> Planned<'r> {
+        let (algorithm, manner) = self.inherited();
         let limit = Limit::overridden(algorithm, numbers.requests, numbers.window);
-        let veto = self.check(group, [limit].into_iter(), counting, Veto::Alone);
+        let veto = self.check(checks, [limit].into_iter(), manner, Veto::Alone);
         Planned::Limited {
             rule: self.found.rule,
             limits: SmallVec::from_iter([CurrentLimit { shown: numbers.shown, name: None }]),
@@ -188,26 +195,25 @@ impl<'r> Planner<'_, '_, 'r> {
         }
     }
 
-    fn inherited(&self) -> (Algorithm, Counting) {
-        let defaults = &self.domain.defaults;
-        match self.found.rule {
-            Some(rule) => match &rule.limits {
-                Limits::Each(limits) => {
-                    let first = limits.first().map(|limit| limit.limit.algorithm());
-                    (first.unwrap_or(defaults.algorithm), rule.counting)
-                }
-                Limits::Unlimited { .. } => (defaults.algorithm, rule.counting),
-            },
-            None => (defaults.algorithm, defaults.counting),
-        }
+    fn inherited(&self) -> (Algorithm, Manner) {
+        let Defaults { algorithm, counting, on_failure } = self.domain.defaults;
+        let Some(rule) = self.found.rule else {
+            return (algorithm, Manner { counting, on_failure });
+        };
+        let first = match &rule.limits {
+            Limits::Each(limits) => limits.first().map(|limit| limit.limit.algorithm()),
+            Limits::Unlimited { .. } => None,
+        };
+        let manner = Manner { counting: rule.counting, on_failure: rule.on_failure };
+        (first.unwrap_or(algorithm), manner)
     }
 
     /// Adds a check for each limit. Returns what a refusal does to the request.
     fn check(
         &self,
-        group: &mut Group,
+        checks: &mut Vec<Check>,
         limits: impl Iterator<Item = Limit>,
-        counting: Counting,
+        manner: Manner,
         veto: Veto,
     ) -> Veto {
         let identity = Identity::new(
@@ -216,18 +222,19 @@ impl<'r> Planner<'_, '_, 'r> {
             &self.descriptor.entries,
             &self.found.shared,
         );
-        let (take, veto) = match (self.descriptor.hits, counting) {
+        let (take, veto) = match (self.descriptor.hits, manner.counting) {
             (Hits::Add(hits), Counting::Free) => (Take::Exactly(hits), veto),
             (Hits::Add(hits), Counting::Debit) => (Take::Always { hits, needs: 1 }, veto),
             (Hits::Add(hits), Counting::Upstream) => (Take::Always { hits, needs: hits }, veto),
             (Hits::GiveBack(hits), _) => (Take::GiveBack { hits, receipt: None }, Veto::None),
         };
-        group.extend(limits.map(|limit| Check {
+        checks.extend(limits.map(|limit| Check {
             key: identity.counter(&limit),
             limit,
             take,
             descriptor: self.position,
             veto,
+            on_failure: manner.on_failure,
         }));
         veto
     }

@@ -40,7 +40,7 @@ pub struct Status<'r> {
     pub rule: Option<&'r Rule>,
     /// Whether the rule would have refused, were it not in shadow mode.
     pub shadowed: bool,
-    /// Who decided, where a limit applied.
+    /// Who decided, where a limit applies.
     pub source: Option<Source>,
 }
 
@@ -113,6 +113,9 @@ impl<'r> Status<'r> {
         }) else {
             return Self::passing(rule, 0);
         };
+        if decision.source == Source::NotAsked {
+            return Self { source: Some(Source::NotAsked), ..Self::passing(rule, 0) };
+        }
         let over = !decision.allowed;
         Self {
             code: Code::refused(over && !shadow_mode),

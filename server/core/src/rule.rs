@@ -32,6 +32,36 @@ impl Counting {
     }
 }
 
+/// What answers where the store cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFailure {
+    /// The hits pass, uncounted.
+    Allow,
+    /// The hits are refused.
+    Deny,
+    /// This process counts by itself, against its share of the limit.
+    #[default]
+    Local,
+    /// The caller's own failure mode decides: the request is answered with an error.
+    Defer,
+}
+
+impl OnFailure {
+    /// Every policy.
+    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::Local, Self::Defer];
+
+    /// The name in limits files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Local => "local",
+            Self::Defer => "defer",
+        }
+    }
+}
+
 /// What stands at one node of a domain's tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -43,6 +73,8 @@ pub struct Rule {
     pub limits: Limits,
     /// Who is charged.
     pub counting: Counting,
+    /// What answers where the store cannot.
+    pub on_failure: OnFailure,
     /// Whether the rule only simulates.
     pub shadow_mode: bool,
     /// Whether the request is refused only if every quota rule of it is over.

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Decision, StoreError, Take, Time,
+    Decision, OnFailure, StoreError, Take, Time,
     algorithm::{HITS_MAX, State},
     limit::span,
     store::{Answers, Check, Source, Veto},
@@ -17,7 +17,8 @@ use crate::{
 /// Settles the checks of one group at `now`.
 ///
 /// `slots` says for each check which of `states` is its counter's; checks on the same counter share one.
-/// A check without a slot has no counter to ask: it is answered with `missing` and counts as over.
+/// A check without a slot has no counter to ask: it is answered with `missing`, and counts as over unless its
+/// failure policy will let it pass.
 pub fn settle(
     checks: &[Check],
     slots: &[Option<usize>],
@@ -39,7 +40,7 @@ pub fn settle(
             times.push(time);
             answers.push(answer);
         }
-        let over = answers.iter().skip(first).any(|answer| !answer.is_ok_and(|it| it.allowed));
+        let over = of_descriptor.iter().zip(answers.iter().skip(first)).any(is_over);
         if over {
             undo(checks, slots, states, &times, first, &mut answers);
         }
@@ -107,12 +108,11 @@ fn undo(
     first: usize,
     answers: &mut Answers,
 ) {
-    let conditional = |check: &Check| matches!(check.take, Take::Exactly(_) | Take::UpTo(_));
     let taken = checks.iter().zip(times).enumerate().zip(answers.iter_mut());
     let mut undone = SmallVec::<[_; 4]>::new();
     for ((position, (check, now)), answer) in taken.skip(first).rev() {
         let state = slot(slots, position).and_then(|slot| states.get_mut(slot));
-        if let (true, Some(state), Ok(decision)) = (conditional(check), state, answer) {
+        if let (true, Some(state), Ok(decision)) = (check.take.conditional(), state, answer) {
             if let Some(receipt) = decision.receipt.take() {
                 state.give_back(&check.limit, *now, decision.granted, Some(receipt));
                 decision.granted = 0;
@@ -127,13 +127,17 @@ fn undo(
     }
 }
 
+fn is_over((check, answer): (&Check, &Result<Decision, StoreError>)) -> bool {
+    answer.map_or(check.on_failure != OnFailure::Allow, |decision| !decision.allowed)
+}
+
 fn slot(slots: &[Option<usize>], position: usize) -> Option<usize> {
     slots.get(position).copied().flatten()
 }
 
 /// Which descriptors are over, as far as it decides about the request.
-#[derive(Default)]
-pub(crate) struct Tally {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
     alone_over: bool,
     quota: usize,
     quota_over: usize,
@@ -141,7 +145,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Adds one descriptor.
-    pub(crate) fn add(&mut self, veto: Veto, over: bool) {
+    pub fn add(&mut self, veto: Veto, over: bool) {
         match veto {
             Veto::Alone => self.alone_over |= over,
             Veto::Quota => {
@@ -153,7 +157,8 @@ impl Tally {
     }
 
     /// Whether the request is refused.
-    pub(crate) const fn refused(&self) -> bool {
+    #[must_use]
+    pub const fn refused(&self) -> bool {
         self.alone_over || (self.quota > 0 && self.quota_over == self.quota)
     }
 }

@@ -1,11 +1,14 @@
 //! The port to whatever keeps the counters.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::{CounterKey, Limit, algorithm::Receipt};
+use crate::{CounterKey, Limit, OnFailure, algorithm::Receipt};
 
 /// Keeps counters and settles batches of checks against them.
 ///
@@ -27,24 +30,22 @@ impl<S: Store> Store for Arc<S> {
 pub struct Batch {
     /// Each group is one request's checks and is settled all or nothing, whatever the others do.
     pub groups: SmallVec<[Group; 1]>,
+    /// When the answers must be there. A store that waits for others gives up then, and answers what it
+    /// knows; without one it waits as long as it takes.
+    pub deadline: Option<Instant>,
 }
 
 impl Batch {
     /// A batch that asks for one request.
     #[must_use]
-    pub fn of(group: Group) -> Self {
-        Self { groups: SmallVec::from_iter([group]) }
-    }
-
-    /// Whether there is nothing to ask.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.groups.iter().all(Vec::is_empty)
+    pub fn of(group: Group, deadline: Option<Instant>) -> Self {
+        Self { groups: SmallVec::from_iter([group]), deadline }
     }
 }
 
-/// The checks of one request, in the order of its descriptors.
-pub type Group = Vec<Check>;
+/// The checks of one request, in the order of its descriptors. Shared, because whoever asks looks at them
+/// again when the answers are there.
+pub type Group = Arc<[Check]>;
 
 /// One question: may these hits pass this counter?
 #[derive(Clone, Debug)]
@@ -60,6 +61,8 @@ pub struct Check {
     pub descriptor: usize,
     /// What a refusal does to the request.
     pub veto: Veto,
+    /// What answers if the store cannot.
+    pub on_failure: OnFailure,
 }
 
 /// How a check consumes.
@@ -94,6 +97,12 @@ impl Take {
             Self::Exactly(hits) | Self::UpTo(hits) | Self::Always { hits, .. } => hits > 0,
             Self::GiveBack { .. } => false,
         }
+    }
+
+    /// Whether what was taken goes back if the request is refused.
+    #[must_use]
+    pub const fn conditional(&self) -> bool {
+        matches!(self, Self::Exactly(_) | Self::UpTo(_))
     }
 }
 
@@ -136,8 +145,14 @@ pub struct Decision {
 pub enum Source {
     /// The store, from the counter's state.
     Store,
+    /// The deny cache, which remembers what the store refused.
+    DenyCache,
+    /// This process alone, against its share of the limit, because the store could not.
+    Local,
     /// The failure policy, because the store could not.
     Policy,
+    /// Nobody: the request was refused before this check was asked, and nothing is known.
+    NotAsked,
 }
 
 /// Why a store could not answer a check.
@@ -146,4 +161,10 @@ pub enum StoreError {
     /// There is no room for one more counter.
     #[error("no room for another counter")]
     Full,
+    /// The store cannot be asked. Nothing was charged.
+    #[error("the store is not available")]
+    Unavailable,
+    /// No answer came in time, or the connection broke: the hits may have been charged or not.
+    #[error("the store did not answer")]
+    Unknown,
 }

@@ -150,6 +150,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Vec<CompileError>> {
         domain: placed("d".to_owned()),
         tenant: None,
         counting: None,
+        on_failure: None,
         algorithm: None,
         descriptors: tree.iter().map(node).collect(),
     };
@@ -163,6 +164,7 @@ fn node(branch: &Branch) -> DescriptorNode {
         value: branch.value.clone().map(placed),
         limits: branch.requests.map(|requests| LimitsNode::One(Box::new(limit(requests)))),
         counting: None,
+        on_failure: None,
         shadow_mode: false,
         quota_mode: false,
         detailed_metric: false,

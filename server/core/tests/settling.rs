@@ -6,8 +6,8 @@ mod cases;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
-    Algorithm, Answers, Check, Decision, Limit, StoreError, Take, Time, Window, algorithm::State,
-    key::Identity, request::Entry, settle, store::Veto,
+    Algorithm, Answers, Check, Decision, Limit, OnFailure, StoreError, Take, Time, Window,
+    algorithm::State, key::Identity, request::Entry, settle, store::Veto,
 };
 
 const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -21,7 +21,7 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
 fn check(limit: Limit, descriptor: usize, take: Take, veto: Veto) -> Check {
     let name = [Entry { key: b"k", value: b"v" }];
     let key = Identity::new("d", None, &name, &[]).counter(&limit);
-    Check { key, limit, take, descriptor, veto }
+    Check { key, limit, take, descriptor, veto, on_failure: OnFailure::default() }
 }
 
 /// Counters, one for each limit, and groups of checks on them.

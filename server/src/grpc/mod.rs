@@ -6,7 +6,8 @@ mod in_flight;
 mod rls;
 mod server;
 mod status;
+mod timeout;
 
 pub(crate) use in_flight::InFlight;
-pub(crate) use rls::Rls;
+pub(crate) use rls::{AnswerError, Rls};
 pub(crate) use server::{Health, Services};

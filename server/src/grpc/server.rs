@@ -3,7 +3,6 @@
 use std::{io, sync::Arc, time::Duration};
 
 use futures::{Stream, TryStreamExt};
-use sluicegate_core::Store;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
     envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -50,9 +49,9 @@ pub(crate) struct Services {
 
 impl Services {
     /// The rate limit service with health and reflection beside it, and the means to set health.
-    pub(crate) fn new<S: Store>(
+    pub(crate) fn new(
         settings: &GrpcSettings,
-        rls: Arc<Rls<S>>,
+        rls: Arc<Rls>,
         in_flight: InFlight,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();

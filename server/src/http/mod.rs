@@ -1,5 +1,6 @@
 //! The HTTP listener: `/json`, `/healthcheck`, `/metrics`, `/rlconfig`.
 
+mod health;
 mod json;
 mod rlconfig;
 
@@ -12,52 +13,59 @@ use arc_swap::ArcSwap;
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, RawQuery, State},
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
-use sluicegate_core::Store;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_store::Stack;
 
 use crate::{
-    grpc::{InFlight, Rls},
+    grpc::{AnswerError, InFlight, Rls},
     limits::Snapshot,
     telemetry::Telemetry,
 };
 
 /// What the handlers need.
-pub(crate) struct Shared<S> {
-    pub(crate) rls: Arc<Rls<S>>,
+pub(crate) struct Shared {
+    pub(crate) rls: Arc<Rls>,
     pub(crate) in_flight: InFlight,
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) serving: Arc<AtomicBool>,
+    pub(crate) store: Arc<Stack>,
 }
 
 /// The routes. A body of more than `body_max` bytes is refused.
-pub(crate) fn router<S: Store>(shared: Shared<S>, body_max: usize) -> Router {
+pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
     Router::new()
         // envoyproxy/ratelimit takes any method.
-        .route("/json", any(json::<S>))
-        .route("/healthcheck", get(healthcheck::<S>))
-        .route("/metrics", get(metrics::<S>))
-        .route("/rlconfig", get(rlconfig::<S>))
+        .route("/json", any(json))
+        .route("/healthcheck", get(healthcheck))
+        .route("/metrics", get(metrics))
+        .route("/rlconfig", get(rlconfig))
         .layer(DefaultBodyLimit::max(body_max))
         .with_state(Arc::new(shared))
 }
 
 /// A `RateLimitRequest` as JSON in, a `RateLimitResponse` as JSON out: 200 if the request may pass, 429 if
-/// not, 400 if it makes no sense.
-async fn json<S: Store>(State(shared): State<Arc<Shared<S>>>, body: Bytes) -> Response {
+/// not, 400 if it makes no sense, 503 where a rule defers to the caller because the store cannot answer.
+async fn json(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let entered = shared.in_flight.enter();
     let message = match json::decode(&body) {
         Ok(message) => message,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    let response = match shared.rls.answer(&message, entered.shed).await {
+    let response = match shared.rls.answer(&message, entered.shed, None).await {
         Ok(response) => response,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+        Err(error) => {
+            let status = match error {
+                AnswerError::Invalid(_) => StatusCode::BAD_REQUEST,
+                AnswerError::Deferred(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return (status, format!("{error}\n")).into_response();
+        }
     };
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
@@ -69,17 +77,21 @@ async fn json<S: Store>(State(shared): State<Arc<Shared<S>>>, body: Bytes) -> Re
     }
 }
 
-/// Whether gRPC health says SERVING, for probes that cannot speak gRPC.
-async fn healthcheck<S: Store>(State(shared): State<Arc<Shared<S>>>) -> Response {
-    if shared.serving.load(Ordering::Relaxed) {
-        (StatusCode::OK, "OK").into_response()
-    } else {
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+/// Whether gRPC health says SERVING, for probes that cannot speak gRPC. With `?verbose`, also how the store
+/// does.
+async fn healthcheck(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    let serving = shared.serving.load(Ordering::Relaxed);
+    let status = if serving { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let verbose = query.is_some_and(|query| query.split('&').any(|it| it.starts_with("verbose")));
+    match (verbose, serving) {
+        (true, _) => (status, health::describe(serving, &shared.store)).into_response(),
+        (false, true) => (status, "OK").into_response(),
+        (false, false) => status.into_response(),
     }
 }
 
 /// The metrics, in Prometheus' text format.
-async fn metrics<S: Store>(State(shared): State<Arc<Shared<S>>>) -> Response {
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     match shared.telemetry.render() {
         Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
@@ -87,6 +99,6 @@ async fn metrics<S: Store>(State(shared): State<Arc<Shared<S>>>) -> Response {
 }
 
 /// The limits in force.
-async fn rlconfig<S: Store>(State(shared): State<Arc<Shared<S>>>) -> String {
+async fn rlconfig(State(shared): State<Arc<Shared>>) -> String {
     rlconfig::render(&shared.snapshot.load().rules)
 }

@@ -31,7 +31,8 @@ fn describe_domain(text: &mut String, domain: &Domain) {
         push(text, format_args!(" tenant={}", String::from_utf8_lossy(tenant)));
     }
     push(text, format_args!(" default_algorithm={}", domain.defaults.algorithm.name()));
-    push(text, format_args!(" default_counting={}\n", domain.defaults.counting.name()));
+    push(text, format_args!(" default_counting={}", domain.defaults.counting.name()));
+    push(text, format_args!(" default_on_failure={}\n", domain.defaults.on_failure.name()));
 }
 
 fn describe_rule(text: &mut String, rule: &Rule) {
@@ -43,6 +44,7 @@ fn describe_rule(text: &mut String, rule: &Rule) {
                 describe_limit(text, limit);
             }
             push(text, format_args!(" counting={}", rule.counting.name()));
+            push(text, format_args!(" on_failure={}", rule.on_failure.name()));
         }
     }
     let flags = [

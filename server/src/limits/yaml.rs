@@ -10,14 +10,14 @@ use std::{sync::Arc, time::Duration};
 use saphyr::{MarkedYaml, Marker, ScalarStyle, ScanError, YamlData, YamlLoader};
 use saphyr_parser::Parser;
 use sluicegate_core::{
-    Algorithm, Counting,
+    Algorithm, Counting, OnFailure,
     rules::{
         CompileError, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed, Problem,
     },
 };
 
 /// The keys of each kind of map.
-const ROOT: &[&str] = &["domain", "descriptors", "tenant", "counting", "defaults"];
+const ROOT: &[&str] = &["domain", "descriptors", "tenant", "counting", "on_failure", "defaults"];
 const DEFAULTS: &[&str] = &["algorithm"];
 const DESCRIPTOR: &[&str] = &[
     "key",
@@ -32,6 +32,7 @@ const DESCRIPTOR: &[&str] = &[
     "share_threshold",
     "metadata",
     "counting",
+    "on_failure",
 ];
 const LIMIT: &[&str] = &[
     "unit",
@@ -164,6 +165,7 @@ impl Reader<'_> {
             domain,
             tenant: self.text(&fields, "tenant"),
             counting: self.counting(&fields).map(|it| it.value),
+            on_failure: self.on_failure(&fields),
             algorithm,
             descriptors: self.descriptors(&fields),
         })
@@ -188,6 +190,7 @@ impl Reader<'_> {
             value: self.value(&fields),
             limits: self.limits(&fields),
             counting: self.counting(&fields),
+            on_failure: self.on_failure(&fields),
             shadow_mode: self.flag(&fields, "shadow_mode"),
             quota_mode: self.flag(&fields, "quota_mode"),
             detailed_metric: self.flag(&fields, "detailed_metric"),
@@ -428,6 +431,11 @@ impl Reader<'_> {
     fn counting(&mut self, of: &Fields<'_, '_>) -> Option<Placed<Counting>> {
         let find = |text: &str| Counting::ALL.into_iter().find(|it| it.name() == text);
         self.word(of, "counting", "free, debit or upstream", find)
+    }
+
+    fn on_failure(&mut self, of: &Fields<'_, '_>) -> Option<OnFailure> {
+        let find = |text: &str| OnFailure::ALL.into_iter().find(|it| it.name() == text);
+        self.word(of, "on_failure", "allow, deny, local or defer", find).map(|it| it.value)
     }
 
     fn word<T>(

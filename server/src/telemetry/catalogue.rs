@@ -18,7 +18,15 @@ macro_rules! catalogue {
 
 catalogue! {
     DECISIONS = "sluicegate_decisions":
-        "Descriptors decided, by domain, rule, code (ok, over_limit, shadowed) and source (store, policy).";
+        "Descriptors decided, by domain, rule, code (ok, over_limit, shadowed) and source: the store, the \
+         deny_cache, this process alone (local), the failure policy, or none, because the request was refused \
+         before it was asked (not_asked).";
+    DEFERRED = "sluicegate_requests_deferred":
+        "Requests answered UNAVAILABLE because the store did not answer and a rule defers to the caller.";
+    LATE = "sluicegate_decisions_late":
+        "Requests decided after their deadline, by more than the process was delayed by its machine.";
+    SCHEDULING_DELAY = "sluicegate_scheduling_delay_max":
+        "The longest time for which the process was not scheduled, as far as a pulse every 20 ms can tell.";
     UNMATCHED = "sluicegate_descriptors_unmatched":
         "Descriptors to which no limit applied, by domain.";
     UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain":
@@ -40,11 +48,27 @@ catalogue! {
     RULES = "sluicegate_rules":
         "Rules in force.";
     COUNTERS = "sluicegate_memory_counters":
-        "Counters held by the memory store.";
+        "Counters held in this process's memory.";
     COUNTERS_MAX = "sluicegate_memory_counters_max":
-        "The most counters the memory store holds.";
-    STORE_FULL = "sluicegate_memory_full":
-        "Checks refused because the memory store had no room for another counter.";
+        "The most counters that this process's memory holds.";
+    UNANSWERED = "sluicegate_checks_unanswered":
+        "Checks that the store did not answer: it was away, too slow, or had no room for another counter.";
+    GIVE_BACKS_FAILED = "sluicegate_give_backs_failed":
+        "Takes of refused requests that could not be given back. Each stays charged until it expires.";
+    TAKES_UNKNOWN = "sluicegate_takes_unknown":
+        "Takes of which Redis did not tell whether they were charged. Each may stay charged until it expires.";
+    STORE_DEGRADED = "sluicegate_store_degraded":
+        "1 while some counters cannot be asked and failure policies answer, else 0.";
+    LIVE_REPLICAS = "sluicegate_live_replicas":
+        "Processes that share the counters, as far as this one knows.";
+    REDIS_CALLS = "sluicegate_redis_calls":
+        "Scripts sent to Redis.";
+    REDIS_CONNECTIONS = "sluicegate_redis_connections":
+        "Connections made to Redis servers.";
+    REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads":
+        "Times that scripts were loaded because a Redis server had lost them.";
+    REFUSALS = "sluicegate_deny_cache_refusals":
+        "Refusals that the deny cache remembers.";
     TLS_FAILURES = "sluicegate_tls_handshakes_failed":
         "TLS handshakes that failed.";
     TLS_LOADS = "sluicegate_tls_loads":

@@ -21,7 +21,10 @@ use prometheus::{Encoder, Registry, TextEncoder};
 use sluicegate_core::{Code, Plan, Status, Verdict, store::Source};
 use thiserror::Error;
 
-use super::catalogue::{self, Metric};
+use super::{
+    catalogue::{self, Metric},
+    punctuality::Punctuality,
+};
 use crate::limits::Snapshot;
 
 /// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
@@ -56,17 +59,11 @@ pub(crate) struct Loads {
 
 /// Decisions of one rule, by outcome.
 #[derive(Debug, Default)]
-pub(crate) struct RuleCounters([Count; OUTCOMES.len()]);
+pub(crate) struct RuleCounters([[Count; CODES.len()]; SOURCES.len()]);
 
-/// Every outcome: code and source, as the labels show them.
-const OUTCOMES: [(&str, &str); 6] = [
-    ("ok", "store"),
-    ("over_limit", "store"),
-    ("shadowed", "store"),
-    ("ok", "policy"),
-    ("over_limit", "policy"),
-    ("shadowed", "policy"),
-];
+/// Outcomes and who decided, as the labels show them.
+const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
+const SOURCES: [&str; 5] = ["store", "deny_cache", "local", "policy", "not_asked"];
 
 impl RuleCounters {
     fn count(&self, status: &Status<'_>, source: Source) {
@@ -75,11 +72,14 @@ impl RuleCounters {
             (Code::OverLimit, false) => 1,
             (Code::Ok, false) => 0,
         };
-        let offset = match source {
+        let source = match source {
             Source::Store => 0,
+            Source::DenyCache => 1,
+            Source::Local => 2,
             Source::Policy => 3,
+            Source::NotAsked => 4,
         };
-        if let Some(count) = self.0.get(offset + code) {
+        if let Some(count) = self.0.get(source).and_then(|codes| codes.get(code)) {
             count.add(1);
         }
     }
@@ -135,6 +135,8 @@ pub(crate) struct Telemetry {
     pub(crate) invalid: Count,
     pub(crate) shed: Count,
     pub(crate) overrides_ignored: Count,
+    pub(crate) deferred: Count,
+    pub(crate) punctuality: Punctuality,
     pub(crate) limits_loads: Loads,
     pub(crate) tls_loads: Loads,
 }
@@ -178,6 +180,8 @@ impl Telemetry {
             invalid: Count::default(),
             shed: Count::default(),
             overrides_ignored: Count::default(),
+            deferred: Count::default(),
+            punctuality: Punctuality::default(),
             limits_loads: Loads::default(),
             tls_loads: Loads::default(),
         })
@@ -258,6 +262,21 @@ impl Telemetry {
             .build();
     }
 
+    /// Shows a span of time.
+    pub(crate) fn show_seconds(
+        &self,
+        metric: Metric,
+        read: impl Fn() -> f64 + Send + Sync + 'static,
+    ) {
+        let _registered = self
+            .meter
+            .f64_observable_gauge(metric.name)
+            .with_description(metric.help)
+            .with_unit("s")
+            .with_callback(move |observer| observer.observe(read(), &[]))
+            .build();
+    }
+
     /// Shows what this struct and the limits in force count.
     pub(crate) fn show_own(self: &Arc<Self>, snapshot: &Arc<ArcSwap<Snapshot>>) {
         let own = |read: fn(&Self) -> &Count| {
@@ -268,6 +287,12 @@ impl Telemetry {
         self.show_count(catalogue::INVALID, own(|it| &it.invalid));
         self.show_count(catalogue::SHED, own(|it| &it.shed));
         self.show_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
+        self.show_count(catalogue::DEFERRED, own(|it| &it.deferred));
+        self.show_count(catalogue::LATE, own(|it| &it.punctuality.late));
+        let telemetry = Arc::clone(self);
+        self.show_seconds(catalogue::SCHEDULING_DELAY, move || {
+            telemetry.punctuality.longest_delay()
+        });
         self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
         let current = Arc::clone(snapshot);
@@ -311,13 +336,13 @@ fn show_outcomes(
     counters: &RuleCounters,
     show: &dyn Fn(u64, &[KeyValue]),
 ) {
-    for (&(code, source), count) in OUTCOMES.iter().zip(&counters.0) {
-        if count.get() > 0 {
+    for (source, codes) in SOURCES.iter().zip(&counters.0) {
+        for (code, count) in CODES.iter().zip(codes).filter(|(_, count)| count.get() > 0) {
             let labels = [
                 KeyValue::new("domain", domain.to_owned()),
                 KeyValue::new("rule", rule.to_owned()),
-                KeyValue::new("code", code),
-                KeyValue::new("source", source),
+                KeyValue::new("code", *code),
+                KeyValue::new("source", *source),
             ];
             show(count.get(), &labels);
         }

@@ -3,6 +3,7 @@
 pub(crate) mod catalogue;
 mod log;
 mod metrics;
+mod punctuality;
 
 pub use log::LogError;
 pub(crate) use log::start as start_log;

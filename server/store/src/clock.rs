@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use sluicegate_core::Time;
 
 /// Tells the time of a store.
-pub trait Clock: Send + Sync + 'static {
+pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
     fn now(&self) -> Time;
 }
@@ -99,7 +99,7 @@ impl Clock for ManualClock {
     }
 }
 
-impl<C: Clock> Clock for std::sync::Arc<C> {
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Time {
         C::now(self)
     }

@@ -1,12 +1,21 @@
 //! Where Sluicegate keeps its counters, and the layers around a store.
 //!
-//! The embedded [`Memory`] store serves one process. Layers are generic over what they wrap and are
-//! composed once, at start-up: `FailurePolicy → Memory`.
+//! The embedded [`Memory`] store serves one process, [`Redis`] any number of them. Layers are generic over what they wrap and are
+//! composed once, at start-up, in [`Stack`].
 
 mod clock;
 mod layer;
 mod memory;
+pub mod redis;
+mod replicas;
+mod stack;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use layer::failure_policy::{Decisions, FailurePolicy};
+pub use layer::{
+    deny_cache::DenyCache,
+    failure_policy::{Decisions, Deferred, FailurePolicy, Local},
+};
 pub use memory::{Memory, MemorySettings};
+pub use redis::Redis;
+pub use replicas::LiveReplicas;
+pub use stack::{RedisStackSettings, Stack};

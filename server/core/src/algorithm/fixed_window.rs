@@ -4,7 +4,7 @@
 //! admit twice the limit within a moment, which is what the sliding algorithms are for. Keeps two
 //! numbers. The counter that every rate limiter starts with, Envoy's reference service among them.
 
-use super::{Counter, Receipt, USED_MAX, room};
+use super::{Counter, Numbers, Receipt, USED_MAX, room};
 use crate::{Limit, Time};
 
 /// Hits used in one aligned window.
@@ -47,6 +47,15 @@ impl Counter for FixedWindow {
 
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         if self.used == 0 { 0 } else { self.remaining(limit, now) }
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers::from_slice(&[self.window, self.used])
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[window, used] = numbers else { return None };
+        Some(Self { window, used })
     }
 }
 

@@ -5,7 +5,7 @@
 //! admissions as a token bucket of that capacity. Keeps one number. From ITU-T I.371, where it polices
 //! ATM cells.
 
-use super::{Counter, Receipt, room};
+use super::{Counter, Numbers, Receipt, room};
 use crate::{Limit, Time};
 
 /// How far ahead of the present the TAT can lie, in microseconds. Only hits charged past a limit ever
@@ -47,6 +47,15 @@ impl Counter for Gcra {
 
     fn reset_after(&self, _limit: &Limit, now: Time) -> u64 {
         self.ahead(now)
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers::from_slice(&[self.tat])
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[tat] = numbers else { return None };
+        Some(Self { tat })
     }
 }
 

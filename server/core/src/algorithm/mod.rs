@@ -10,6 +10,8 @@ mod sliding_window_counter;
 mod sliding_window_log;
 mod token_bucket;
 
+use smallvec::SmallVec;
+
 use crate::{Algorithm, Limit, Time};
 
 pub use fixed_window::FixedWindow;
@@ -34,10 +36,13 @@ pub struct Receipt {
     pub used: u64,
 }
 
+/// The numbers a state consists of, each below 2^53.
+pub type Numbers = SmallVec<[u64; 4]>;
+
 /// What every algorithm can do with its state.
 ///
 /// `now` in all but `advance` is what `advance` returned.
-trait Counter {
+trait Counter: Sized {
     /// Drops what has expired. Returns the time that counts for this state: `now`, but never before
     /// the last time the state has seen.
     fn advance(&mut self, limit: &Limit, now: Time) -> Time;
@@ -58,6 +63,12 @@ trait Counter {
 
     /// Microseconds until the state is as if never used.
     fn reset_after(&self, limit: &Limit, now: Time) -> u64;
+
+    /// The numbers the state consists of.
+    fn numbers(&self) -> Numbers;
+
+    /// The state that consists of these numbers, if there is one.
+    fn from_numbers(numbers: &[u64]) -> Option<Self>;
 }
 
 /// The state that one counter holds.
@@ -140,6 +151,32 @@ impl State {
     #[must_use]
     pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         dispatch!(self, counter => counter.reset_after(limit, now))
+    }
+
+    /// The numbers the state consists of, in the order of its fields; of a log, time and hits of each
+    /// entry.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        dispatch!(self, counter => counter.numbers())
+    }
+
+    /// The state that consists of these numbers; `None` if no state does.
+    #[must_use]
+    pub fn from_numbers(algorithm: Algorithm, numbers: &[u64]) -> Option<Self> {
+        if numbers.iter().any(|&number| number > USED_MAX) {
+            return None;
+        }
+        Some(match algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow(Counter::from_numbers(numbers)?),
+            Algorithm::SlidingWindowLog => {
+                Self::SlidingWindowLog(Box::new(Counter::from_numbers(numbers)?))
+            }
+            Algorithm::SlidingWindowCounter => {
+                Self::SlidingWindowCounter(Counter::from_numbers(numbers)?)
+            }
+            Algorithm::TokenBucket => Self::TokenBucket(Counter::from_numbers(numbers)?),
+            Algorithm::Gcra => Self::Gcra(Counter::from_numbers(numbers)?),
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! where hits come evenly, the estimate is right. Keeps three numbers. Made popular by Cloudflare
 //! ("How we built rate limiting capable of scaling to millions of domains", 2017).
 
-use super::{Counter, Receipt, room, share, share_rounded_up};
+use super::{Counter, Numbers, Receipt, room, share, share_rounded_up};
 use crate::{Limit, Time};
 
 /// The most hits a window records: above any limit, and small enough to multiply.
@@ -81,6 +81,15 @@ impl Counter for SlidingWindowCounter {
             _ => end.saturating_add(limit.window().micros()),
         };
         at.saturating_sub(now.as_micros())
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers::from_slice(&[self.window, self.previous, self.current])
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[window, previous, current] = numbers else { return None };
+        (previous.max(current) <= COUNT_MAX).then_some(Self { window, previous, current })
     }
 }
 

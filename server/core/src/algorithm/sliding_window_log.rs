@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Counter, Receipt, room};
+use super::{Counter, Numbers, Receipt, room};
 use crate::{Limit, Time, limit::SLIDING_LOG_MAX};
 
 /// Hits by time, oldest first.
@@ -78,6 +78,19 @@ impl Counter for SlidingWindowLog {
 
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         self.entries.back().map_or(0, |newest| newest.expires_after(limit, now))
+    }
+
+    fn numbers(&self) -> Numbers {
+        self.entries.iter().flat_map(|entry| [entry.at, entry.hits]).collect()
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let (entries, []) = numbers.as_chunks() else { return None };
+        let entries: VecDeque<_> = entries.iter().map(|&[at, hits]| Entry { at, hits }).collect();
+        let used = entries.iter().map(|entry| entry.hits).fold(0, u64::saturating_add);
+        let in_order = entries.iter().is_sorted_by(|one, next| one.at < next.at);
+        let valid = in_order && entries.iter().all(|entry| entry.hits > 0);
+        (valid && used <= u64::from(SLIDING_LOG_MAX)).then_some(Self { entries, used })
     }
 }
 

@@ -9,7 +9,7 @@
 //! moment the bucket is full is known to the microsecond, so that hits after it are not paid by the
 //! tick before it.
 
-use super::{Counter, Receipt, USED_MAX, room, share, share_rounded_up};
+use super::{Counter, Numbers, Receipt, USED_MAX, room, share, share_rounded_up};
 use crate::{Limit, Time, time::SPAN_MAX};
 
 /// Units used and not yet refilled.
@@ -78,6 +78,15 @@ impl Counter for TokenBucket {
         let part = share_rounded_up(limit.tick(), self.used % limit.gain(), limit.gain());
         let refill = ticks.saturating_mul(limit.tick()).saturating_add(part).min(SPAN_MAX);
         refill.saturating_sub(self.elapsed(now))
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers::from_slice(&[self.last, self.used, self.cost])
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[last, used, cost] = numbers else { return None };
+        Some(Self { last, used, cost })
     }
 }
 

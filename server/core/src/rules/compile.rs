@@ -13,7 +13,7 @@ use super::{
     matcher::{Defaults, Domain, Level, Node, Pattern, RuleSet},
 };
 use crate::{
-    Algorithm, Counting, Limit, Rule, Window,
+    Algorithm, Counting, Limit, OnFailure, Rule, Window,
     limit::{LimitError, Unit},
     rule::{Limits, RuleLimit, Shown},
 };
@@ -30,6 +30,8 @@ const HIDERS_MAX: usize = 1_000;
 pub struct CompileOptions {
     /// Who is charged, where neither rule nor domain says.
     pub default_counting: Counting,
+    /// What answers where the store cannot, where neither rule nor domain says.
+    pub default_on_failure: OnFailure,
 }
 
 /// One mistake in a limits file.
@@ -248,6 +250,7 @@ pub fn compile(
             defaults: Defaults {
                 algorithm: file.algorithm.unwrap_or_default(),
                 counting: file.counting.unwrap_or(options.default_counting),
+                on_failure: file.on_failure.unwrap_or(options.default_on_failure),
             },
             next_id,
             rules: Vec::new(),
@@ -390,6 +393,7 @@ impl Compiler {
             id: self.next_id + index,
             limits,
             counting,
+            on_failure: node.on_failure.unwrap_or(self.defaults.on_failure),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
             detailed_metric: node.detailed_metric,

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Algorithm, Counting};
+use crate::{Algorithm, Counting, OnFailure};
 
 /// Where something stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +50,8 @@ pub struct LimitsFile {
     pub tenant: Option<Placed<String>>,
     /// Who is charged, where a rule does not say.
     pub counting: Option<Counting>,
+    /// What answers where the store cannot and a rule does not say.
+    pub on_failure: Option<OnFailure>,
     /// How hits are counted, where a limit does not say.
     pub algorithm: Option<Algorithm>,
     /// The tree of rules.
@@ -69,6 +71,8 @@ pub struct DescriptorNode {
     pub limits: Option<LimitsNode>,
     /// Who is charged.
     pub counting: Option<Placed<Counting>>,
+    /// What answers where the store cannot.
+    pub on_failure: Option<OnFailure>,
     /// Whether the rule only simulates.
     pub shadow_mode: bool,
     /// Whether the request is refused only if every quota rule of it is over.

@@ -12,7 +12,7 @@ use std::{collections::HashMap, fmt};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use crate::{Algorithm, Counting, Rule, request::Entry};
+use crate::{Algorithm, Counting, OnFailure, Rule, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 
@@ -55,6 +55,8 @@ pub struct Defaults {
     pub algorithm: Algorithm,
     /// Who is charged.
     pub counting: Counting,
+    /// What answers where the store cannot.
+    pub on_failure: OnFailure,
 }
 
 /// The rules of one domain.

@@ -1,66 +1,314 @@
-//! Turns what a store could not answer into a decision.
+//! Turns what a store could not answer into a decision, by each rule's failure policy, and gives back what
+//! was taken for a request that is refused after all.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use sluicegate_core::{Batch, Decision, Store, StoreError, store::Source};
+use sluicegate_core::{
+    Answers, Batch, Check, Decision, OnFailure, Store, StoreError, Take, Tally,
+    store::{Group, Source, Veto},
+};
 use smallvec::SmallVec;
+use thiserror::Error;
+use tokio::sync::Semaphore;
 
-/// A decision for each check of a batch, in order.
+use crate::{Clock, LiveReplicas, Memory};
+
+/// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
+
+/// When to come again, where nobody knows: about how long a store needs to come back.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long giving back may take. Nobody waits for it.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most requests whose takes are being given back at once.
+const GIVE_BACKS_MAX: usize = 4096;
+
+/// A rule defers to the caller's own failure mode.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the store is not available and a rule says on_failure: defer")]
+pub struct Deferred;
 
 /// The outermost layer. It is no [`Store`], because it has no errors to hand on: whoever asks it gets
 /// decisions.
 #[derive(Debug)]
 pub struct FailurePolicy<S> {
-    inner: S,
+    inner: Arc<S>,
+    local: Option<Local>,
     answered: AtomicU64,
+    give_backs: Arc<GiveBacks>,
+}
+
+/// What counts while the store cannot: this process alone.
+#[derive(Debug)]
+pub struct Local {
+    /// Where.
+    pub store: Memory<Arc<dyn Clock>>,
+    /// Among how many processes a limit is divided.
+    pub replicas: LiveReplicas,
+}
+
+#[derive(Debug)]
+struct GiveBacks {
+    permits: Arc<Semaphore>,
+    failed: AtomicU64,
 }
 
 impl<S: Store> FailurePolicy<S> {
-    /// Answers for `inner` where it cannot.
-    pub const fn new(inner: S) -> Self {
-        Self { inner, answered: AtomicU64::new(0) }
+    /// Answers for `inner` where it cannot. Without a `local` store, the policy of that name denies.
+    pub fn new(inner: S, local: Option<Local>) -> Self {
+        let permits = Arc::new(Semaphore::new(GIVE_BACKS_MAX));
+        Self {
+            inner: Arc::new(inner),
+            local,
+            answered: AtomicU64::new(0),
+            give_backs: Arc::new(GiveBacks { permits, failed: AtomicU64::new(0) }),
+        }
     }
 
     /// The store inside.
-    pub const fn inner(&self) -> &S {
+    pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// Checks that the policy has answered so far.
+    /// The store that counts while the one inside cannot.
+    pub fn local(&self) -> Option<&Local> {
+        self.local.as_ref()
+    }
+
+    /// Checks that the store inside has not answered so far.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Decides every check of the batch.
-    pub async fn decide(&self, batch: Batch) -> Decisions {
-        if batch.is_empty() {
-            return Decisions::new();
-        }
-        let answers = self.inner.decide(batch).await;
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|error| self.answer(error)))
-            .collect()
+    /// Takes that could not be given back so far. Each stays charged until it expires.
+    pub fn give_backs_failed(&self) -> u64 {
+        self.give_backs.failed.load(Ordering::Relaxed)
     }
 
-    fn answer(&self, error: StoreError) -> Decision {
-        self.answered.fetch_add(1, Ordering::Relaxed);
-        match error {
-            // Letting unknown counters pass would make an attacker's flood of new keys a way around
-            // every limit.
-            StoreError::Full => Decision {
-                allowed: false,
-                granted: 0,
-                remaining: 0,
-                reset_after: Duration::ZERO,
-                retry_after: None,
-                receipt: None,
-                source: Source::Policy,
-            },
+    /// Decides every check of the group, by the deadline.
+    ///
+    /// # Errors
+    /// The store could not answer, and a rule leaves it to the caller what that means.
+    pub async fn decide(
+        &self,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Result<Decisions, Deferred> {
+        if group.is_empty() {
+            return Ok(Decisions::new());
+        }
+        let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
+        let mut conclusion = Conclusion::new(&group, &answers, self.local.is_some());
+        self.answered.fetch_add(conclusion.failed, Ordering::Relaxed);
+        if !conclusion.local.is_empty() {
+            self.ask_local(&group, &mut conclusion).await;
+        }
+        let refused = refuses(&group, &conclusion.decisions);
+        let deferred = conclusion.deferred && !refused;
+        let leftovers = leftovers(&group, &mut conclusion.decisions, refused || deferred);
+        if !leftovers.is_empty() {
+            self.give_back(leftovers).await;
+        }
+        if deferred { Err(Deferred) } else { Ok(conclusion.decisions) }
+    }
+
+    /// Asks this process, last of all, so that nothing is charged here for a request that is refused
+    /// already.
+    async fn ask_local(&self, group: &[Check], conclusion: &mut Conclusion) {
+        let Some(local) = &self.local else { return };
+        let refused = refuses(group, &conclusion.decisions);
+        let asked =
+            |at: &usize| !(refused && group.get(*at).is_some_and(|it| it.take.conditional()));
+        conclusion.local.retain(|at| asked(at));
+        let replicas = local.replicas.get();
+        let checks: Group = conclusion
+            .local
+            .iter()
+            .filter_map(|&at| group.get(at))
+            .map(|check| Check { limit: check.limit.divided(replicas), ..check.clone() })
+            .collect();
+        let answers = local.store.decide(Batch::of(checks, None)).await;
+        for (&at, answer) in conclusion.local.iter().zip(answers) {
+            if let Some(decision) = conclusion.decisions.get_mut(at) {
+                *decision =
+                    answer.map_or_else(|_| denied(), |it| Decision { source: Source::Local, ..it });
+            }
         }
     }
+
+    /// Gives back what was taken: here at once, in the store inside while nobody waits.
+    async fn give_back(&self, leftovers: Vec<Leftover>) {
+        let (here, inside): (Vec<_>, Vec<_>) =
+            leftovers.into_iter().partition(|it| it.source == Source::Local);
+        let batch = |leftovers: Vec<Leftover>, deadline| {
+            Batch::of(leftovers.into_iter().map(|it| it.check).collect(), deadline)
+        };
+        if let (Some(local), false) = (&self.local, here.is_empty()) {
+            // Memory: it cannot fail.
+            let _given = local.store.decide(batch(here, None)).await;
+        }
+        if inside.is_empty() {
+            return;
+        }
+        let give_backs = Arc::clone(&self.give_backs);
+        let count = u64::try_from(inside.len()).unwrap_or(u64::MAX);
+        let Ok(permit) = Arc::clone(&give_backs.permits).try_acquire_owned() else {
+            give_backs.failed.fetch_add(count, Ordering::Relaxed);
+            return;
+        };
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(async move {
+            let answers =
+                inner.decide(batch(inside, Some(Instant::now() + GIVE_BACK_TIMEOUT))).await;
+            let failed = answers.iter().filter(|answer| answer.is_err()).count();
+            give_backs.failed.fetch_add(u64::try_from(failed).unwrap_or(0), Ordering::Relaxed);
+            drop(permit);
+        });
+    }
+}
+
+/// What is known about a group once the store inside has spoken.
+struct Conclusion {
+    decisions: Decisions,
+    /// Checks without an answer.
+    failed: u64,
+    /// Whether one of them is left to the caller.
+    deferred: bool,
+    /// Positions of those that this process is asked. Until then they hold a decision that neither refuses
+    /// nor says anything.
+    local: SmallVec<[usize; 4]>,
+}
+
+impl Conclusion {
+    fn new(group: &[Check], answers: &Answers, has_local: bool) -> Self {
+        let mut conclusion = Self {
+            decisions: Decisions::with_capacity(group.len()),
+            failed: 0,
+            deferred: false,
+            local: SmallVec::new(),
+        };
+        for (at, check) in group.iter().enumerate() {
+            // A store that answers too few checks has not answered the rest.
+            let answer = answers.get(at).copied().unwrap_or(Err(StoreError::Unknown));
+            let decision = answer.unwrap_or_else(|error| {
+                conclusion.failed += 1;
+                conclusion.by_policy(at, check, error, has_local)
+            });
+            conclusion.decisions.push(decision);
+        }
+        conclusion
+    }
+
+    fn by_policy(
+        &mut self,
+        at: usize,
+        check: &Check,
+        error: StoreError,
+        has_local: bool,
+    ) -> Decision {
+        if matches!(check.take, Take::GiveBack { .. }) {
+            return allowed(check, Source::Policy);
+        }
+        match check.on_failure {
+            OnFailure::Allow => allowed(check, Source::Policy),
+            OnFailure::Defer => {
+                // A rule that refuses nobody does not fail a request either.
+                self.deferred |= check.veto != Veto::None;
+                allowed(check, Source::Policy)
+            }
+            OnFailure::Local if has_local && error != StoreError::Full => {
+                self.local.push(at);
+                allowed(check, Source::NotAsked)
+            }
+            // Letting unknown counters pass where a store is full would make a flood of new keys a way
+            // around every limit.
+            OnFailure::Local | OnFailure::Deny => denied(),
+        }
+    }
+}
+
+/// Passes without being counted; says what an unused counter would.
+fn allowed(check: &Check, source: Source) -> Decision {
+    Decision {
+        allowed: true,
+        granted: 0,
+        remaining: u64::from(check.limit.capacity()),
+        reset_after: Duration::ZERO,
+        retry_after: Some(Duration::ZERO),
+        receipt: None,
+        source,
+    }
+}
+
+fn denied() -> Decision {
+    Decision {
+        allowed: false,
+        granted: 0,
+        remaining: 0,
+        reset_after: RETRY_AFTER,
+        retry_after: Some(RETRY_AFTER),
+        receipt: None,
+        source: Source::Policy,
+    }
+}
+
+fn by_descriptor<'g>(
+    group: &'g [Check],
+    decisions: &'g [Decision],
+) -> impl Iterator<Item = (&'g Check, bool)> {
+    let mut decisions = decisions.iter();
+    group.chunk_by(|a, b| a.descriptor == b.descriptor).filter_map(move |checks| {
+        let over = checks.iter().zip(decisions.by_ref()).filter(|(_, it)| !it.allowed).count() > 0;
+        Some((checks.first()?, over))
+    })
+}
+
+fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
+    let mut tally = Tally::default();
+    for (check, over) in by_descriptor(group, decisions) {
+        tally.add(check.veto, over);
+    }
+    tally.refused()
+}
+
+/// A take to be given back.
+struct Leftover {
+    check: Check,
+    /// Who charged it.
+    source: Source,
+}
+
+/// What was taken on condition though its descriptor is over, or the whole request fails: it was charged on
+/// another slot, or before another store was asked. The decisions then say that nothing was charged.
+fn leftovers(group: &[Check], decisions: &mut [Decision], failed: bool) -> Vec<Leftover> {
+    let mut leftovers = Vec::new();
+    let mut rest = decisions;
+    for checks in group.chunk_by(|a, b| a.descriptor == b.descriptor) {
+        let (of_descriptor, others) = rest.split_at_mut(checks.len().min(rest.len()));
+        rest = others;
+        if !failed && of_descriptor.iter().all(|decision| decision.allowed) {
+            continue;
+        }
+        for (check, decision) in checks.iter().zip(of_descriptor) {
+            if !check.take.conditional() || decision.receipt.is_none() {
+                continue;
+            }
+            let take = Take::GiveBack { hits: decision.granted, receipt: decision.receipt.take() };
+            leftovers.push(Leftover {
+                check: Check { take, veto: Veto::None, ..check.clone() },
+                source: decision.source,
+            });
+            decision.remaining += decision.granted;
+            decision.granted = 0;
+        }
+    }
+    leftovers
 }

@@ -1,3 +1,4 @@
 //! Layers around a store, one file each.
 
+pub(crate) mod deny_cache;
 pub(crate) mod failure_policy;

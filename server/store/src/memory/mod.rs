@@ -10,9 +10,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
-use sluicegate_core::{
-    Answers, Batch, Check, Store, StoreError, Time, algorithm::State, settle, store::Group,
-};
+use sluicegate_core::{Answers, Batch, Check, Store, StoreError, Time, algorithm::State, settle};
 use smallvec::SmallVec;
 
 use crate::{Clock, SystemClock};
@@ -78,7 +76,7 @@ impl<C: Clock> Memory<C> {
     }
 
     /// Settles one request's checks.
-    fn settle(&self, group: &Group) -> Answers {
+    fn settle(&self, group: &[Check]) -> Answers {
         let places: SmallVec<[usize; 4]> = group.iter().map(|check| self.place(check)).collect();
         let mut locked = Locked::new(&self.shards, &places);
         // Read under the locks: a thread that waited for them must not come with the past.
@@ -166,7 +164,7 @@ impl Opened {
     /// where a counter that is to be charged is new and finds no room.
     fn slot(
         &mut self,
-        group: &Group,
+        group: &[Check],
         position: usize,
         check: &Check,
         shard: &mut Shard,
@@ -197,7 +195,7 @@ impl Opened {
     }
 
     /// Puts the counters back where they belong. A new one that was not used leaves no trace.
-    fn close(self, group: &Group, places: &[usize], locked: &mut Locked<'_>, now: Time) {
+    fn close(self, group: &[Check], places: &[usize], locked: &mut Locked<'_>, now: Time) {
         for (mut state, home) in self.states.into_iter().zip(self.homes) {
             let (Some(check), Some(&place)) = (group.get(home.check), places.get(home.check))
             else {

@@ -1,0 +1,67 @@
+-- Fixed window: counts hits in windows aligned to the Unix epoch, whatever their length.
+--
+-- A state has the `window`, its number since the Unix epoch, and the hits `used` in it. It is stored as
+-- the start of the window in microseconds plus the hits, which Redis keeps as an integer, or as
+-- `window:used` where there are as many hits as microseconds.
+
+-- Microseconds until the window ends.
+local function remaining(state, limit, now)
+    return (state.window + 1) * limit.window - now
+end
+
+fixed_window = {
+    advance = function(state, limit, now)
+        local length = limit.window
+        local window = (now - now % length) / length
+        if window > state.window then
+            state.window = window
+            state.used = 0
+        end
+        local start = state.window * length
+        return now > start and now or start
+    end,
+
+    available = function(state, limit)
+        return limit.capacity - state.used
+    end,
+
+    take = function(state, _, _, hits)
+        local used = state.used + hits
+        state.used = used < 2 ^ 53 and used or 2 ^ 53 - 1
+        return state.window, 0
+    end,
+
+    give_back = function(state, _, _, hits, at)
+        if at and at ~= state.window then
+            return false
+        end
+        local given = hits < state.used and hits or state.used
+        state.used = state.used - given
+        return given > 0
+    end,
+
+    retry_after = function(state, limit, now, hits)
+        return state.used + hits <= limit.capacity and 0 or remaining(state, limit, now)
+    end,
+
+    reset_after = function(state, limit, now)
+        return state.used == 0 and 0 or remaining(state, limit, now)
+    end,
+
+    read = function(value, limit)
+        local number = tonumber(value or 0)
+        if number then
+            local used = number % limit.window
+            return { window = (number - used) / limit.window, used = used }
+        end
+        local window, used = string.match(value, '^(%d+):(%d+)$')
+        return { window = tonumber(window), used = tonumber(used) }
+    end,
+
+    write = function(state, limit)
+        if state.used < limit.window then
+            return state.window * limit.window + state.used
+        end
+        return string.format('%.0f:%.0f', state.window, state.used)
+    end,
+}

@@ -1,0 +1,51 @@
+-- Generic cell rate algorithm: a token bucket kept as a single time, the theoretical arrival time
+-- (TAT) of the next hit if hits came evenly spaced.
+--
+-- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. Where
+-- products below pass 2^53 and so are not exact, a smaller bound takes their place.
+
+-- How far ahead of the present the TAT can lie. Only hits charged past a limit ever get there.
+local AHEAD_MAX = 2 ^ 52
+
+-- Microseconds from the present to a TAT.
+local function ahead(tat, now)
+    return tat > now and tat - now or 0
+end
+
+gcra = {
+    advance = function(_, _, now)
+        return now
+    end,
+
+    available = function(state, limit, now)
+        return limit.capacity - math.ceil(ahead(state.tat, now) / limit.cost)
+    end,
+
+    take = function(state, limit, now, hits)
+        local after = ahead(state.tat, now) + hits * limit.cost
+        state.tat = now + (after < AHEAD_MAX and after or AHEAD_MAX)
+        return state.tat, 0
+    end,
+
+    give_back = function(state, limit, now, hits, at)
+        local given = math.min(hits * limit.cost, ahead(at or state.tat, now), ahead(state.tat, now))
+        state.tat = state.tat - given
+        return given > 0
+    end,
+
+    retry_after = function(state, limit, now, hits)
+        return ahead(state.tat, now + (limit.capacity - hits) * limit.cost)
+    end,
+
+    reset_after = function(state, _, now)
+        return ahead(state.tat, now)
+    end,
+
+    read = function(value)
+        return { tat = tonumber(value or 0) }
+    end,
+
+    write = function(state)
+        return state.tat
+    end,
+}

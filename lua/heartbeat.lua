@@ -1,0 +1,10 @@
+-- Notes that a replica lives, and counts those that do.
+--
+-- KEYS[1]  sorted set of the replicas, by the time in ms at which each is taken for dead
+-- ARGV     name of the replica, how long it is believed in ms
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])

@@ -1,0 +1,110 @@
+-- Sliding window counter: estimates the hits in the window up to now from the counts of two aligned
+-- windows, as if those of the previous one had come evenly.
+--
+-- A state has the number of the current `window` since the Unix epoch and the hits charged in the
+-- `previous` window and in the `current` one. It is stored as `window:previous:current` or, where both
+-- counts are below the square root of the window's microseconds, as one number in that base, which
+-- Redis keeps as an integer: it is less than the window's end.
+
+-- The most hits a window records: above any limit, and small enough to multiply.
+local COUNT_MAX = 2 ^ 32
+
+local function window_end(state, limit)
+    return (state.window + 1) * limit.window
+end
+
+-- Hits of the previous window that still count: its share that reaches into the window up to now,
+-- rounded up.
+local function still_counts(state, limit, now)
+    return share_rounded_up(state.previous, window_end(state, limit) - now, limit.window)
+end
+
+local function base_of(limit)
+    return math.floor(math.sqrt(limit.window))
+end
+
+sliding_window_counter = {
+    advance = function(state, limit, now)
+        local length = limit.window
+        local window = (now - now % length) / length
+        if window > state.window then
+            state.previous = window - state.window == 1 and state.current or 0
+            state.current = 0
+            state.window = window
+        end
+        local start = state.window * length
+        return now > start and now or start
+    end,
+
+    available = function(state, limit, now)
+        return limit.capacity - (state.current + still_counts(state, limit, now))
+    end,
+
+    take = function(state, _, _, hits)
+        local current = state.current + hits
+        state.current = current < COUNT_MAX and current or COUNT_MAX
+        return state.window, 0
+    end,
+
+    give_back = function(state, _, _, hits, at)
+        local previous, current = 0, 0
+        if not at then
+            previous = hits < state.previous and hits or state.previous
+            current = hits - previous
+        elseif at == state.window then
+            current = hits
+        elseif at + 1 == state.window then
+            previous = hits < state.previous and hits or state.previous
+        end
+        current = current < state.current and current or state.current
+        state.previous = state.previous - previous
+        state.current = state.current - current
+        return previous + current > 0
+    end,
+
+    retry_after = function(state, limit, now, hits)
+        local length = limit.window
+        local room = limit.capacity - hits
+        local at
+        if state.current > room then
+            at = window_end(state, limit) + length - share(length, room, state.current)
+        elseif state.current + still_counts(state, limit, now) > room then
+            at = window_end(state, limit) - share(length, room - state.current, state.previous)
+        else
+            return 0
+        end
+        return at > now and at - now or 0
+    end,
+
+    reset_after = function(state, limit, now)
+        if state.current > 0 then
+            return window_end(state, limit) + limit.window - now
+        end
+        return state.previous > 0 and window_end(state, limit) - now or 0
+    end,
+
+    read = function(value, limit)
+        local number = tonumber(value or 0)
+        if number then
+            local base = base_of(limit)
+            local current = number % base
+            local rest = (number - current) / base
+            local previous = rest % base
+            return { window = (rest - previous) / base, previous = previous, current = current }
+        end
+        local window, previous, current = string.match(value, '^(%d+):(%d+):(%d+)$')
+        return {
+            window = tonumber(window),
+            previous = tonumber(previous),
+            current = tonumber(current),
+        }
+    end,
+
+    write = function(state, limit)
+        local base = base_of(limit)
+        if state.previous < base and state.current < base then
+            return (state.window * base + state.previous) * base + state.current
+        end
+        return string.format('%.0f:%.0f:%.0f', state.window, state.previous, state.current)
+    end,
+}

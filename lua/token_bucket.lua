@@ -1,0 +1,116 @@
+-- Token bucket: starts full, refills steadily up to its capacity, and each hit takes a token out.
+--
+-- A state has the units `used` and not yet refilled, the `cost` in units per hit in which they are
+-- measured, and the microseconds since the Unix epoch up to which refills have been counted, `last`. It
+-- is stored as `last:used:cost`. Where products below pass 2^53 and so are not exact, a smaller bound
+-- takes their place.
+
+-- The most units used that a state records.
+local USED_MAX = 2 ^ 53 - 1
+
+-- The longest span of time any answer speaks of.
+local SPAN_MAX = 2 ^ 53 - 1
+
+-- The last point in time that can be told.
+local TIME_MAX = 2 ^ 52 - 1
+
+local ceil, min = math.ceil, math.min
+
+-- Microseconds since the last refill that was counted; once advanced, of the tick under way.
+local function elapsed(state, now)
+    return now > state.last and now - state.last or 0
+end
+
+-- Units used once the tick under way is refilled up to the present, rounded down.
+local function used_by(state, limit, now)
+    local refilled = share_rounded_up(limit.gain, elapsed(state, now), limit.tick)
+    return refilled < state.used and state.used - refilled or 0
+end
+
+-- The same usage where a hit costs `to` units instead of `from`, rounded up to a unit.
+local function rescaled(used, from, to)
+    if used == 0 then
+        return 0
+    end
+    local rest = used % from
+    return min((used - rest) / from * to + share_rounded_up(to, rest, from), USED_MAX)
+end
+
+local function advance(state, limit, now)
+    if state.cost ~= limit.cost then
+        state.used = rescaled(state.used, state.cost, limit.cost)
+        state.cost = limit.cost
+    end
+    if now < state.last then
+        now = min(state.last, TIME_MAX)
+    end
+    local passed = elapsed(state, now)
+    local part = passed % limit.tick
+    local refilled = (passed - part) / limit.tick * limit.gain
+    state.used = refilled < state.used and state.used - refilled or 0
+    state.last = state.last + passed - part
+    if state.used <= share(limit.gain, part, limit.tick) then
+        state.used = 0
+        state.last = now
+    end
+    return now
+end
+
+local function reset_after(state, limit, now)
+    local rest = state.used % limit.gain
+    local ticks = (state.used - rest) / limit.gain
+    local refill = ticks * limit.tick + share_rounded_up(limit.tick, rest, limit.gain)
+    refill = min(refill, SPAN_MAX)
+    local passed = elapsed(state, now)
+    return refill > passed and refill - passed or 0
+end
+
+token_bucket = {
+    advance = advance,
+
+    available = function(state, limit)
+        return limit.capacity - ceil(state.used / limit.cost)
+    end,
+
+    take = function(state, limit, _, hits)
+        state.used = min(state.used + hits * limit.cost, USED_MAX)
+        return state.last, state.used
+    end,
+
+    give_back = function(state, limit, now, hits, at, used)
+        local given = min(hits * limit.cost, state.used)
+        if at then
+            local receipt = { last = at, used = used, cost = state.cost }
+            advance(receipt, limit, now)
+            given = min(given, used_by(receipt, limit, now))
+        end
+        state.used = state.used - given
+        advance(state, limit, now)
+        return given > 0
+    end,
+
+    retry_after = function(state, limit, now, hits)
+        local may_be_used = (limit.capacity - hits) * limit.cost
+        if state.used <= may_be_used then
+            return 0
+        end
+        local ticks = ceil((state.used - may_be_used) / limit.gain)
+        local refill = min(ticks * limit.tick, SPAN_MAX)
+        local passed = elapsed(state, now)
+        return min(refill > passed and refill - passed or 0, reset_after(state, limit, now))
+    end,
+
+    reset_after = reset_after,
+
+    read = function(value)
+        if not value then
+            return { last = 0, used = 0, cost = 0 }
+        end
+        local last, used, cost = string.match(value, '^(%d+):(%d+):(%d+)$')
+        return { last = tonumber(last), used = tonumber(used), cost = tonumber(cost) }
+    end,
+
+    write = function(state)
+        return string.format('%.0f:%.0f:%.0f', state.last, state.used, state.cost)
+    end,
+}

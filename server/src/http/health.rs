@@ -1,0 +1,28 @@
+//! How the server does, for people.
+
+use std::fmt::Write as _;
+
+use sluicegate_store::Stack;
+
+/// A line about the server, one about the store, and one about each Redis server.
+pub(super) fn describe(serving: bool, store: &Stack) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        // Writing to a `String` cannot fail.
+        let _infallible = writeln!(text, "{name}: {value}");
+    };
+    line("health", if serving { "serving" } else { "not serving" });
+    line("store", if store.is_degraded() { "degraded" } else { "ok" });
+    if let Some(redis) = store.in_redis() {
+        let nodes = redis.status();
+        if nodes.is_empty() {
+            line("redis", "no server has been found yet");
+        }
+        for node in nodes {
+            let complaint = node.complaint.as_deref().unwrap_or("ok");
+            line(&format!("redis {}", node.address), complaint);
+        }
+        line("live replicas", &store.replicas().to_string());
+    }
+    text
+}

@@ -1,0 +1,197 @@
+//! Remembers what the store has refused, and refuses it again without asking.
+//!
+//! A counter that refused some hits refuses as many or more until it said they would pass, unless
+//! somebody gives hits back. So an entry lives that long, but never longer than a second: refunds through
+//! other processes are not heard of here.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use foldhash::fast::RandomState;
+use quick_cache::{
+    UnitWeighter,
+    sync::{Cache, DefaultLifecycle},
+};
+use sluicegate_core::{
+    Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take,
+    store::{Group, Source, Veto},
+};
+use smallvec::SmallVec;
+
+/// How long a refusal is believed.
+const LIFE_MAX: Duration = Duration::from_secs(1);
+
+/// Answers from memory what the store inside has refused.
+#[derive(Debug)]
+pub struct DenyCache<S> {
+    inner: S,
+    refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
+}
+
+/// What was refused.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// As many hits, or more, are refused.
+    hits: u64,
+    /// Under this limit only: a request may bring its own, and files change.
+    limit: Limit,
+    until: Instant,
+    /// When the hits would pass; `None`: never.
+    passes_at: Option<Instant>,
+    resets_at: Instant,
+}
+
+impl<S: Store> DenyCache<S> {
+    /// Remembers at most `entries` refusals of `inner`; with 0 it only hands on.
+    pub fn new(inner: S, entries: usize) -> Self {
+        let refusals = Cache::with(
+            entries,
+            u64::try_from(entries).unwrap_or(u64::MAX),
+            UnitWeighter,
+            RandomState::default(),
+            DefaultLifecycle::default(),
+        );
+        Self { inner, refusals }
+    }
+
+    /// The store inside.
+    pub const fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Refusals that are remembered, including those that are no longer believed.
+    pub fn len(&self) -> usize {
+        self.refusals.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    /// Forgets everything, because limits or counters were changed.
+    pub fn clear(&self) {
+        self.refusals.clear();
+    }
+
+    /// The answer to a check that is known to be refused.
+    fn refused(&self, check: &Check, now: Instant) -> Option<Decision> {
+        let Take::Exactly(hits) = check.take else { return None };
+        if check.veto != Veto::Alone {
+            return None;
+        }
+        let refusal = self.refusals.get(&check.key)?;
+        if refusal.until <= now || refusal.limit != check.limit || hits.max(1) < refusal.hits {
+            return None;
+        }
+        Some(Decision {
+            allowed: false,
+            granted: 0,
+            remaining: 0,
+            reset_after: refusal.resets_at.saturating_duration_since(now),
+            // More hits than were refused wait at least as long.
+            retry_after: refusal
+                .passes_at
+                .filter(|_| hits <= u64::from(check.limit.capacity()))
+                .map(|at| at.saturating_duration_since(now)),
+            receipt: None,
+            source: Source::DenyCache,
+        })
+    }
+
+    fn remember(&self, check: &Check, decision: &Decision, now: Instant) {
+        let Take::Exactly(hits) = check.take else { return };
+        if decision.allowed || check.veto != Veto::Alone || decision.source != Source::Store {
+            return;
+        }
+        let life = decision.retry_after.map_or(LIFE_MAX, |wait| wait.min(LIFE_MAX));
+        let refusal = Refusal {
+            hits: hits.max(1),
+            limit: check.limit,
+            until: now + life,
+            passes_at: decision.retry_after.map(|wait| now + wait),
+            resets_at: now + decision.reset_after,
+        };
+        self.refusals.insert(check.key.clone(), refusal);
+    }
+
+    /// Looks at what was asked and answered.
+    fn learn(&self, group: &[Check], answers: &Answers) {
+        let mut now = None;
+        for (check, answer) in group.iter().zip(answers) {
+            if matches!(check.take, Take::GiveBack { .. }) {
+                self.refusals.remove(&check.key);
+            } else if let Ok(decision) = answer
+                && !decision.allowed
+            {
+                self.remember(check, decision, *now.get_or_insert_with(Instant::now));
+            }
+        }
+    }
+
+    /// The answers to a group of which one check is known to be refused: nothing is asked but what is
+    /// charged whatever the others say.
+    async fn refuse(
+        &self,
+        group: &[Check],
+        refused: &[Option<Decision>],
+        deadline: Option<Instant>,
+    ) -> Answers {
+        let unconditional = |check: &&Check| !check.take.conditional();
+        let asked: Group = group.iter().filter(unconditional).cloned().collect();
+        let answers =
+            if asked.is_empty() { Answers::new() } else { self.ask(asked, deadline).await };
+        let mut answers = answers.into_iter();
+        group
+            .iter()
+            .zip(refused)
+            .map(|(check, refused)| {
+                if !check.take.conditional() {
+                    return answers.next().unwrap_or(Err(StoreError::Unknown));
+                }
+                Ok(refused.unwrap_or_else(|| not_asked(check)))
+            })
+            .collect()
+    }
+
+    async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
+        self.learn(&group, &answers);
+        answers
+    }
+}
+
+impl<S: Store> Store for DenyCache<S> {
+    async fn decide(&self, batch: Batch) -> Answers {
+        if self.refusals.capacity() == 0 {
+            return self.inner.decide(batch).await;
+        }
+        let mut answers = Answers::new();
+        for group in batch.groups {
+            let now = Instant::now();
+            let refused: SmallVec<[Option<Decision>; 4]> =
+                group.iter().map(|check| self.refused(check, now)).collect();
+            if refused.iter().any(Option::is_some) {
+                answers.extend(self.refuse(&group, &refused, batch.deadline).await);
+            } else {
+                answers.extend(self.ask(group, batch.deadline).await);
+            }
+        }
+        answers
+    }
+}
+
+/// Says nothing about the counter.
+fn not_asked(check: &Check) -> Decision {
+    Decision {
+        allowed: true,
+        granted: 0,
+        remaining: u64::from(check.limit.capacity()),
+        reset_after: Duration::ZERO,
+        retry_after: Some(Duration::ZERO),
+        receipt: None,
+        source: Source::NotAsked,
+    }
+}

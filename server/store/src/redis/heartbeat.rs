@@ -1,0 +1,61 @@
+//! Tells the other replicas that this one lives, and counts them.
+//!
+//! One sorted set holds every live replica with the time, by Redis' clock, at which it is taken for dead.
+//! The set expires with the last of them.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use fred::types::Value;
+
+use super::topology::Topology;
+use crate::LiveReplicas;
+
+/// How often a replica says that it lives.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long it is believed.
+const LIFE: Duration = Duration::from_secs(5);
+
+const BEAT: &str = include_str!("../../../../lua/heartbeat.lua");
+
+/// One replica's sign of life.
+pub(super) struct Heartbeat {
+    key: Vec<u8>,
+    slot: u16,
+    name: String,
+    topology: Arc<Topology>,
+}
+
+impl Heartbeat {
+    /// A replica of the installation that has this prefix.
+    pub(super) fn new(prefix: &[u8], topology: Arc<Topology>) -> Self {
+        let key = [prefix, b"s1:replicas"].concat();
+        let slot = fred::util::redis_keyslot(&key);
+        let name = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
+        Self { key, slot, name, topology }
+    }
+
+    /// Beats for ever. Shows how many do.
+    pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
+        loop {
+            if let (Some(alive), Some(replicas)) = (self.alive().await, &replicas) {
+                replicas.set(alive);
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    async fn alive(&self) -> Option<NonZeroU32> {
+        let life = i64::try_from(LIFE.as_millis()).ok()?;
+        let args = vec![
+            BEAT.into(),
+            Value::Integer(1),
+            Value::Bytes(self.key.clone().into()),
+            self.name.as_str().into(),
+            Value::Integer(life),
+        ];
+        let map = self.topology.map();
+        let alive = map.owner(self.slot)?.ask("EVAL", args).await?.as_i64()?;
+        NonZeroU32::new(u32::try_from(alive).ok()?)
+    }
+}

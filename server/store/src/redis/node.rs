@@ -1,0 +1,429 @@
+//! One Redis server: its connections, and whether it is worth asking.
+//!
+//! The breaker lies here and not around the whole store, so that one dead server does not fail the checks
+//! of the others. After [`UNANSWERED_MAX`] calls in a row without an answer every connection is dropped and
+//! calls fail at once; a new connection that authenticates and answers a few questions is the probe that
+//! closes it again. There is one probe per connection at a time, later and later, so that nobody rushes at
+//! a server that comes back.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwapOption;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use fred::{
+    clients::Client,
+    error::{Error as FredError, ErrorKind},
+    interfaces::ClientLike,
+    types::Value,
+};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Address, Stats,
+    call::Call,
+    link::{Link, LinkError, LinkSettings, plain},
+    script::Script,
+    slots,
+};
+
+/// Calls in a row without an answer after which a server is no longer asked.
+const UNANSWERED_MAX: u32 = 5;
+
+/// Waits before connecting again: doubled each time, up to the longest, and spread by chance.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// A connection that stood as long was a good one: the next wait is short again.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// Why a call has no reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nothing was run: the slot belongs to another server.
+    Moved(Address),
+    /// Nothing was run: the slot is moving, and its keys are at another server already.
+    Ask(Address),
+    /// Nothing was run: the slot is moving, and its keys are at both servers.
+    TryAgain,
+    /// Nothing was run.
+    NotRun,
+    /// Nobody knows whether the call was run.
+    Unknown,
+}
+
+/// What must hold for a server beside answering.
+pub(super) trait Fitness: Send + Sync + 'static {
+    /// Checks a connection that was opened just now, before it is used.
+    fn check(
+        &self,
+        address: &Address,
+        link: &Link,
+    ) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// The server has stopped answering, or sent callers elsewhere.
+    fn trouble(&self);
+}
+
+/// One server.
+pub(super) struct Node {
+    pub(super) address: Address,
+    links: Box<[ArcSwapOption<Client>]>,
+    next: AtomicUsize,
+    unanswered: AtomicU32,
+    /// Counts how often the breaker has opened; each link's task watches it.
+    trips: watch::Sender<u64>,
+    /// Whether any link stands.
+    up: AtomicBool,
+    /// Why the server is of no use; empty while it is.
+    complaint: Mutex<String>,
+    complains: AtomicBool,
+    /// Counts how often scripts were loaded, so that of many callers who miss one only the first loads it.
+    loads: AtomicU64,
+    loading: AsyncMutex<()>,
+    timeout: Duration,
+    stats: Arc<Stats>,
+}
+
+impl Node {
+    /// A server that is being connected to until `gone`.
+    pub(super) fn start<F: Fitness>(
+        address: Address,
+        links: usize,
+        settings: &Arc<LinkSettings>,
+        fitness: &Arc<F>,
+        stats: &Arc<Stats>,
+        gone: &CancellationToken,
+    ) -> Arc<Self> {
+        let node = Arc::new(Self {
+            address,
+            links: (0..links).map(|_| ArcSwapOption::empty()).collect(),
+            next: AtomicUsize::new(0),
+            unanswered: AtomicU32::new(0),
+            trips: watch::Sender::new(0),
+            up: AtomicBool::new(false),
+            complaint: Mutex::new("not connected yet".to_owned()),
+            complains: AtomicBool::new(true),
+            loads: AtomicU64::new(0),
+            loading: AsyncMutex::new(()),
+            timeout: settings.connect_timeout,
+            stats: Arc::clone(stats),
+        });
+        for place in 0..links {
+            let keep = Arc::clone(&node).keep(place, Arc::clone(settings), Arc::clone(fitness));
+            tokio::spawn(gone.clone().run_until_cancelled_owned(keep));
+        }
+        node
+    }
+
+    /// Whether the server answers and does what it is asked.
+    pub(super) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed) && !self.complains.load(Ordering::Relaxed)
+    }
+
+    /// Why not.
+    pub(super) fn complaint(&self) -> String {
+        self.complaint.lock().clone()
+    }
+
+    /// Runs a script. `asking` tells the server that it was named by another one.
+    pub(super) async fn call<F: Fitness>(
+        &self,
+        call: &Call,
+        asking: bool,
+        deadline: Option<Instant>,
+        fitness: &F,
+    ) -> Result<Value, Failure> {
+        let Some(client) = self.client() else { return Err(Failure::NotRun) };
+        let loads = self.loads.load(Ordering::Acquire);
+        let sent = self.send(&client, call, asking, deadline).await;
+        let sent = match sent {
+            Err(Refused::NoScript) => {
+                self.load(&client, loads, deadline).await?;
+                self.send(&client, call, asking, deadline).await
+            }
+            sent => sent,
+        };
+        match sent {
+            Ok(value) => {
+                if self.complains.load(Ordering::Relaxed) {
+                    self.content();
+                }
+                Ok(value)
+            }
+            Err(Refused::Failure(failure)) => {
+                if failure == Failure::Unknown {
+                    fitness.trouble();
+                }
+                Err(failure)
+            }
+            Err(Refused::Because(reason)) => {
+                self.complain(&reason);
+                fitness.trouble();
+                Err(Failure::NotRun)
+            }
+            Err(Refused::NoScript) => {
+                self.complain("scripts are not kept");
+                Err(Failure::NotRun)
+            }
+        }
+    }
+
+    /// Asks something that is not on the way of a request.
+    pub(super) async fn ask(&self, command: &'static str, args: Vec<Value>) -> Option<Value> {
+        let client = self.client()?;
+        let answer = tokio::time::timeout(self.timeout, client.custom(plain(command), args)).await;
+        answer.ok()?.ok()
+    }
+
+    /// A connection that stands, each in turn.
+    fn client(&self) -> Option<Arc<Client>> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let links = self.links.len();
+        (0..links).find_map(|step| self.links.get((first + step) % links)?.load_full())
+    }
+
+    async fn send(
+        &self,
+        client: &Client,
+        call: &Call,
+        asking: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Value, Refused> {
+        self.stats.calls.add(1);
+        let args = arguments(call);
+        let reply = async {
+            if !asking {
+                return client.custom(plain("EVALSHA"), args).await;
+            }
+            let pipeline = client.pipeline();
+            let _queued: () = pipeline.custom(plain("ASKING"), Vec::<Value>::new()).await?;
+            let _queued: () = pipeline.custom(plain("EVALSHA"), args).await?;
+            pipeline.last().await
+        };
+        match within(deadline, reply).await {
+            Some(Ok(value)) => {
+                self.unanswered.store(0, Ordering::Relaxed);
+                Ok(value)
+            }
+            Some(Err(error)) => Err(self.refused(&error)),
+            None => {
+                if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED_MAX {
+                    self.trip();
+                }
+                Err(Refused::Failure(Failure::Unknown))
+            }
+        }
+    }
+
+    /// Loads every script, unless somebody else has since `loads` was read.
+    async fn load(
+        &self,
+        client: &Client,
+        loads: u64,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failure> {
+        let loaded = within(deadline, async {
+            let _one = self.loading.lock().await;
+            if self.loads.load(Ordering::Acquire) != loads {
+                return Ok(());
+            }
+            for script in Script::all() {
+                let args =
+                    vec![Value::from_static_str("LOAD"), Value::from_static_str(&script.text)];
+                let _hash: Value = client.custom(plain("SCRIPT"), args).await?;
+            }
+            self.loads.fetch_add(1, Ordering::Release);
+            self.stats.script_loads.add(1);
+            Ok::<_, FredError>(())
+        });
+        match loaded.await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                self.complain(&error.to_string());
+                Err(Failure::NotRun)
+            }
+            None => Err(Failure::NotRun),
+        }
+    }
+
+    /// Opens the breaker: every connection goes.
+    fn trip(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
+        for link in &self.links {
+            link.store(None);
+        }
+        self.lost("no answer in time");
+        self.trips.send_modify(|trips| *trips += 1);
+    }
+
+    /// Keeps one connection.
+    async fn keep<F: Fitness>(
+        self: Arc<Self>,
+        place: usize,
+        settings: Arc<LinkSettings>,
+        fitness: Arc<F>,
+    ) {
+        let mut waits = waits();
+        let mut trips = self.trips.subscribe();
+        loop {
+            trips.mark_unchanged();
+            match self.open(&settings, fitness.as_ref()).await {
+                Ok(mut link) => {
+                    let began = Instant::now();
+                    self.publish(place, &link);
+                    tokio::select! {
+                        () = link.broken() => {}
+                        _ = trips.changed() => {}
+                    }
+                    self.unpublish(place);
+                    fitness.trouble();
+                    if began.elapsed() >= STEADY {
+                        waits = self::waits();
+                    }
+                }
+                Err(error) => self.complain(&error.to_string()),
+            }
+            tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
+        }
+    }
+
+    async fn open<F: Fitness>(
+        &self,
+        settings: &LinkSettings,
+        fitness: &F,
+    ) -> Result<Link, LinkError> {
+        let link = Link::open(&self.address, settings).await?;
+        fitness.check(&self.address, &link).await?;
+        for script in Script::all() {
+            let args = vec![Value::from_static_str("LOAD"), Value::from_static_str(&script.text)];
+            link.ask(self.timeout, "SCRIPT", args).await?;
+        }
+        Ok(link)
+    }
+
+    fn publish(&self, place: usize, link: &Link) {
+        if let Some(at) = self.links.get(place) {
+            at.store(Some(Arc::new(link.client.clone())));
+        }
+        self.stats.connections.add(1);
+        if !self.up.swap(true, Ordering::Relaxed) {
+            self.complains.store(false, Ordering::Relaxed);
+            self.complaint.lock().clear();
+            tracing::info!(redis = %self.address, "Redis answers");
+        }
+    }
+
+    fn unpublish(&self, place: usize) {
+        if let Some(at) = self.links.get(place) {
+            at.store(None);
+        }
+        if self.links.iter().all(|link| link.load().is_none()) {
+            self.lost("the connection broke");
+        }
+    }
+
+    fn lost(&self, why: &str) {
+        if self.up.swap(false, Ordering::Relaxed) {
+            *self.complaint.lock() = why.to_owned();
+            tracing::warn!(redis = %self.address, why, "Redis does not answer, rules' on_failure decides");
+        }
+    }
+
+    /// Says once what is wrong, until it is something else.
+    fn complain(&self, what: &str) {
+        let mut complaint = self.complaint.lock();
+        let known = self.complains.swap(true, Ordering::Relaxed) && *complaint == what;
+        if !known {
+            tracing::warn!(redis = %self.address, what, "Redis is of no use, rules' on_failure decides");
+            what.clone_into(&mut complaint);
+        }
+    }
+
+    fn content(&self) {
+        self.complaint.lock().clear();
+        if self.complains.swap(false, Ordering::Relaxed) {
+            tracing::info!(redis = %self.address, "Redis is of use again");
+        }
+    }
+}
+
+/// What the future says before the deadline.
+async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
+/// What stands behind `EVALSHA`.
+fn arguments(call: &Call) -> Vec<Value> {
+    let keys = i64::try_from(call.keys.len()).unwrap_or(i64::MAX);
+    let mut arguments = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+    arguments.extend([Value::from_static_str(&call.script.sha1), Value::Integer(keys)]);
+    arguments.extend_from_slice(&call.keys);
+    arguments.extend_from_slice(&call.args);
+    arguments
+}
+
+fn waits() -> impl Iterator<Item = Duration> {
+    let builder = ExponentialBuilder::default().with_jitter();
+    builder.with_min_delay(RETRY_MIN).with_max_delay(RETRY_MAX).without_max_times().build()
+}
+
+/// Why a script was not run.
+enum Refused {
+    /// The server does not have it.
+    NoScript,
+    /// The server says no.
+    Because(String),
+    Failure(Failure),
+}
+
+/// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
+const NOT_RUN: [&str; 13] = [
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOAUTH",
+    "NOPERM",
+    "WRONGPASS",
+    "CROSSSLOT",
+    "WRONGTYPE",
+];
+
+impl Node {
+    fn refused(&self, error: &FredError) -> Refused {
+        let details = error.details();
+        // Refused before it was handed to the connection.
+        if matches!(error.kind(), ErrorKind::Backpressure | ErrorKind::Routing) {
+            return Refused::Because(details.to_owned());
+        }
+        let mut words = details.split(' ');
+        let code = words.next().unwrap_or_default();
+        let mut target = || slots::redirected(words.nth(1)?, &self.address);
+        Refused::Failure(match code {
+            "NOSCRIPT" => return Refused::NoScript,
+            "MOVED" => target().map_or(Failure::NotRun, Failure::Moved),
+            "ASK" => target().map_or(Failure::NotRun, Failure::Ask),
+            "TRYAGAIN" => Failure::TryAgain,
+            code if NOT_RUN.contains(&code) => return Refused::Because(details.to_owned()),
+            _ => {
+                tracing::debug!(%error, "a call has no reply");
+                Failure::Unknown
+            }
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! The Lua scripts that settle checks inside Redis: one for each algorithm, and one with all of them.
+//!
+//! Each is put together from the files it needs, so that a call with fixed windows does not pay for
+//! the definition of five algorithms.
+
+use std::sync::LazyLock;
+
+use fred::util::sha1_hash;
+use sluicegate_core::{Algorithm, Check};
+
+/// A script and the name under which Redis remembers it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The whole text.
+    pub text: String,
+    /// Digest of the text, in hex.
+    pub sha1: String,
+}
+
+static BY_ALGORITHM: LazyLock<[Script; 5]> =
+    LazyLock::new(|| Algorithm::ALL.map(|algorithm| Script::with(&[algorithm])));
+
+static WITH_ALL: LazyLock<Script> = LazyLock::new(|| Script::with(&Algorithm::ALL));
+
+impl Script {
+    /// The smallest script that can settle these checks.
+    #[must_use]
+    pub fn of<'a>(checks: impl IntoIterator<Item = &'a Check>) -> &'static Self {
+        let mut algorithms = checks.into_iter().map(|check| check.limit.algorithm());
+        let first = algorithms.next().unwrap_or_default();
+        if algorithms.any(|algorithm| algorithm != first) {
+            return &WITH_ALL;
+        }
+        let position = Algorithm::ALL.iter().position(|&algorithm| algorithm == first);
+        position.and_then(|position| BY_ALGORITHM.get(position)).unwrap_or(&WITH_ALL)
+    }
+
+    /// Every script that a call may need.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        BY_ALGORITHM.iter().chain([&*WITH_ALL])
+    }
+
+    fn with(algorithms: &[Algorithm]) -> Self {
+        // Those left out are declared too: Redis refuses to look at an undefined name.
+        let mut text = format!("local {}\n", Algorithm::ALL.map(Algorithm::name).join(", "));
+        if algorithms.iter().any(|&algorithm| shares(algorithm)) {
+            text += include_str!("../../../../lua/share.lua");
+        }
+        text.extend(algorithms.iter().map(|&algorithm| file(algorithm)));
+        text += include_str!("../../../../lua/settle.lua");
+        let sha1 = sha1_hash(&text);
+        Self { text, sha1 }
+    }
+}
+
+const fn file(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::FixedWindow => include_str!("../../../../lua/fixed_window.lua"),
+        Algorithm::SlidingWindowLog => include_str!("../../../../lua/sliding_window_log.lua"),
+        Algorithm::SlidingWindowCounter => {
+            include_str!("../../../../lua/sliding_window_counter.lua")
+        }
+        Algorithm::TokenBucket => include_str!("../../../../lua/token_bucket.lua"),
+        Algorithm::Gcra => include_str!("../../../../lua/gcra.lua"),
+    }
+}
+
+/// Whether the algorithm's file uses what `share.lua` defines.
+const fn shares(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::SlidingWindowCounter | Algorithm::TokenBucket)
+}

@@ -1,0 +1,94 @@
+//! Which server of a cluster owns which slot, as the servers say.
+
+use std::ops::RangeInclusive;
+
+use super::Address;
+
+/// Slots of a Redis Cluster.
+pub(super) const SLOTS: usize = 16_384;
+
+/// A primary and its slots, as one node of the cluster sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Primary {
+    pub(super) address: Address,
+    /// Rises with every change of ownership: of two claims to a slot, the later one counts.
+    pub(super) epoch: u64,
+    pub(super) slots: Vec<RangeInclusive<u16>>,
+}
+
+/// Reads the reply to `CLUSTER NODES` by the node at `asked`.
+///
+/// Hostnames are used with TLS only, where certificates name them.
+pub(super) fn primaries(text: &str, asked: &Address, hostnames: bool) -> Vec<Primary> {
+    text.lines().filter_map(|line| primary(line, asked, hostnames)).collect()
+}
+
+/// `id host:port@bus[,hostname[,…]] flags primary ping pong epoch link slots…`
+fn primary(line: &str, asked: &Address, hostnames: bool) -> Option<Primary> {
+    let mut fields = line.split(' ');
+    let (_id, place, flags) = (fields.next()?, fields.next()?, fields.next()?);
+    if !flags.split(',').any(|flag| flag == "master") {
+        return None;
+    }
+    let epoch = fields.nth(3)?.parse().ok()?;
+    let _link = fields.next()?;
+    let slots: Vec<_> = fields.filter_map(range).collect();
+    let (endpoint, names) = place.split_once(',').unwrap_or((place, ""));
+    let (endpoint, _bus) = endpoint.split_once('@')?;
+    let (host, port) = endpoint.rsplit_once(':')?;
+    let name = names.split(',').next().filter(|name| hostnames && !matches!(*name, "" | "?"));
+    let address = known(name.unwrap_or(host), port, asked)?;
+    Some(Primary { address, epoch, slots })
+}
+
+/// `0-5460` or `42`; one that is moving (`[93-<-…]`) is owned by whom it is owned.
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (usize::from(last) < SLOTS).then_some(first..=last)
+}
+
+/// The address in a `MOVED` or `ASK` that came from `asked`.
+pub(super) fn redirected(text: &str, asked: &Address) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    known(host, port, asked)
+}
+
+/// A server that was never told its own host leaves it out: it is the one that was asked.
+fn known(host: &str, port: &str, asked: &Address) -> Option<Address> {
+    let host = if matches!(host, "" | "?") { &asked.host } else { host };
+    Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_read() {
+        let text = "\
+07c3 127.0.0.1:30004@31004,host4 slave e7d1 0 1426238317239 4 connected
+67ed 127.0.0.1:30002@31002,host2,shard-id=1 master - 0 1426238316232 2 connected 5461-10922
+292f ::1:30003@31003 master,fail - 0 1426238318243 3 disconnected 10923-16383 [93-<-292f]
+e7d1 :30001@31001,? myself,master - 0 0 17 connected 0-5000 5002 5004-5460
+6ec2 127.0.0.1:30005@31005 master - 0 0 5 connected
+bad line";
+        let asked = Address { host: "here".to_owned(), port: 1 };
+        let seen = primaries(text, &asked, false);
+        let short: Vec<_> =
+            seen.iter().map(|it| (it.address.to_string(), it.epoch, it.slots.clone())).collect();
+        assert_eq!(
+            short,
+            [
+                ("127.0.0.1:30002".to_owned(), 2, vec![5461..=10922]),
+                ("[::1]:30003".to_owned(), 3, vec![10923..=16383]),
+                ("here:30001".to_owned(), 17, vec![0..=5000, 5002..=5002, 5004..=5460]),
+                ("127.0.0.1:30005".to_owned(), 5, vec![]),
+            ]
+        );
+        let named = primaries(text, &asked, true);
+        assert_eq!(named.first().map(|it| it.address.host.as_str()), Some("host2"));
+        assert_eq!(redirected(":7", &asked).map(|it| it.to_string()), Some("here:7".to_owned()));
+        assert_eq!(redirected("a:7", &asked).map(|it| it.to_string()), Some("a:7".to_owned()));
+    }
+}

@@ -1,0 +1,397 @@
+//! Which servers there are, and which of them is asked about what.
+//!
+//! A task asks now and then, and at once where there is trouble. Every answer carries an epoch, and one
+//! that is older than what is known counts for nothing: a primary that was stopped, replaced and
+//! continued still takes itself for one. For the same reason a connection to a server of a cluster or
+//! behind sentinels is used only after others were asked whether it is still theirs to ask.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use fred::types::Value;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Address, Deployment, Stats,
+    link::{Link, LinkError, LinkSettings},
+    node::{Fitness, Node},
+    slots::{self, Primary, SLOTS},
+};
+
+/// How often to ask who owns what, without a reason.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often at most, with one.
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+
+/// The servers, as known. Immutable, swapped whole.
+pub(super) struct Map {
+    nodes: Vec<Arc<Node>>,
+    owners: Owners,
+}
+
+enum Owners {
+    /// One server has everything; the epoch is what sentinels go by.
+    One { epoch: u64 },
+    /// Position of each slot's owner, and the epoch of its claim.
+    Slots(Box<[(u16, u64)]>),
+}
+
+/// The owner of a slot that nobody claims.
+const NOBODY: u16 = u16::MAX;
+
+impl Map {
+    /// Whether one server has everything.
+    pub(super) const fn is_single(&self) -> bool {
+        matches!(self.owners, Owners::One { .. })
+    }
+
+    /// Who is to be asked about a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+        let position = match &self.owners {
+            Owners::One { .. } => 0,
+            Owners::Slots(owners) => usize::from(owners.get(usize::from(slot))?.0),
+        };
+        self.nodes.get(position)
+    }
+
+    /// The servers in use.
+    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+}
+
+/// Finds the servers.
+pub(super) struct Topology {
+    map: ArcSwap<Map>,
+    known: Mutex<HashMap<Address, (Arc<Node>, CancellationToken)>>,
+    deployment: Deployment,
+    links: usize,
+    settings: Arc<LinkSettings>,
+    stats: Arc<Stats>,
+    wanted: Notify,
+    /// When the last successful look at the servers began.
+    looked: watch::Sender<Option<Instant>>,
+    gone: CancellationToken,
+    this: Weak<Self>,
+}
+
+impl Topology {
+    /// Begins to find and connect to servers, until `gone`.
+    pub(super) fn start(
+        deployment: Deployment,
+        links: usize,
+        settings: LinkSettings,
+        stats: &Arc<Stats>,
+        gone: &CancellationToken,
+    ) -> Arc<Self> {
+        let owners = match deployment {
+            Deployment::Cluster(_) => Owners::Slots(vec![(NOBODY, 0); SLOTS].into()),
+            Deployment::Single(_) | Deployment::Sentinel { .. } => Owners::One { epoch: 0 },
+        };
+        let topology = Arc::new_cyclic(|this| Self {
+            map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
+            known: Mutex::default(),
+            deployment,
+            links,
+            settings: Arc::new(settings),
+            stats: Arc::clone(stats),
+            wanted: Notify::new(),
+            looked: watch::Sender::new(None),
+            gone: gone.clone(),
+            this: Weak::clone(this),
+        });
+        if let Deployment::Single(address) = &topology.deployment {
+            topology.use_one(address, 0);
+        } else {
+            let look = Arc::clone(&topology).keep_looking();
+            tokio::spawn(gone.clone().run_until_cancelled_owned(look));
+        }
+        topology
+    }
+
+    pub(super) fn map(&self) -> Arc<Map> {
+        self.map.load_full()
+    }
+
+    /// The server that a redirection names. One that is not known yet is connected to.
+    pub(super) fn named(&self, address: &Address) -> Arc<Node> {
+        self.wanted.notify_one();
+        self.node(address)
+    }
+
+    /// Notes that a slot belongs to another server, as one of them said.
+    pub(super) fn moved(&self, slot: u16, address: &Address) -> Arc<Node> {
+        let node = self.named(address);
+        self.map.rcu(|map| {
+            let mut owners = match &map.owners {
+                Owners::One { .. } => return Arc::clone(map),
+                Owners::Slots(owners) => owners.clone(),
+            };
+            let mut nodes = map.nodes.clone();
+            let position = position(&mut nodes, &node);
+            if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                owner.0 = position;
+            }
+            Arc::new(Map { nodes, owners: Owners::Slots(owners) })
+        });
+        node
+    }
+
+    fn node(&self, address: &Address) -> Arc<Node> {
+        let mut known = self.known.lock();
+        let (node, _) = known.entry(address.clone()).or_insert_with(|| {
+            let gone = self.gone.child_token();
+            let this = Arc::new(Weak::clone(&self.this));
+            let node =
+                Node::start(address.clone(), self.links, &self.settings, &this, &self.stats, &gone);
+            (node, gone)
+        });
+        Arc::clone(node)
+    }
+
+    /// Forgets servers that are no longer asked about anything.
+    fn forget(&self, kept: &[Arc<Node>]) {
+        self.known.lock().retain(|_, (node, gone)| {
+            let keep = kept.iter().any(|it| Arc::ptr_eq(it, node));
+            if !keep {
+                gone.cancel();
+            }
+            keep
+        });
+    }
+
+    async fn keep_looking(self: Arc<Self>) {
+        let mut sentinels = Sentinels::default();
+        loop {
+            let began = Instant::now();
+            if self.look(&mut sentinels).await {
+                self.looked.send_replace(Some(began));
+            }
+            tokio::time::sleep(REFRESH_PAUSE).await;
+            let _wanted = tokio::time::timeout(REFRESH_INTERVAL, self.wanted.notified()).await;
+        }
+    }
+
+    /// Asks one server, or sentinel, how things are. Returns whether it answered.
+    async fn look(&self, sentinels: &mut Sentinels) -> bool {
+        match &self.deployment {
+            Deployment::Single(_) => true,
+            Deployment::Cluster(seeds) => {
+                let Some(primaries) = self.primaries(seeds).await else { return false };
+                self.use_cluster(&primaries);
+                true
+            }
+            Deployment::Sentinel { sentinels: addresses, name } => {
+                let asked = sentinels.primary(addresses, name, &self.settings).await;
+                let Some((address, epoch)) = asked else { return false };
+                self.use_one(&address, epoch);
+                true
+            }
+        }
+    }
+
+    /// What some server that is connected says, or else one that the settings name.
+    async fn primaries(&self, seeds: &[Address]) -> Option<Vec<Primary>> {
+        let tls = self.settings.tls.is_some();
+        let args = || vec![Value::from_static_str("NODES")];
+        let mut nodes = self.map().nodes.clone();
+        fastrand::shuffle(&mut nodes);
+        for node in nodes {
+            if let Some(Value::String(text)) = node.ask("CLUSTER", args()).await {
+                return Some(slots::primaries(&text, &node.address, tls));
+            }
+        }
+        let mut seeds = seeds.to_vec();
+        fastrand::shuffle(&mut seeds);
+        for seed in seeds {
+            let asked = async {
+                let link = Link::open(&seed, &self.settings).await?;
+                link.ask(self.settings.connect_timeout, "CLUSTER", args()).await
+            };
+            match asked.await {
+                Ok(Value::String(text)) => return Some(slots::primaries(&text, &seed, tls)),
+                Ok(_) => tracing::warn!(redis = %seed, "no list of the cluster's nodes"),
+                Err(error) => self.stats.unreachable(&seed, &error),
+            }
+        }
+        None
+    }
+
+    /// Takes up what a node of a cluster says.
+    fn use_cluster(&self, primaries: &[Primary]) {
+        let claims: Vec<(Arc<Node>, &Primary)> = primaries
+            .iter()
+            .filter(|primary| !primary.slots.is_empty())
+            .map(|primary| (self.node(&primary.address), primary))
+            .collect();
+        let mut kept = Vec::new();
+        self.map.rcu(|map| {
+            let Owners::Slots(owners) = &map.owners else { return Arc::clone(map) };
+            let mut owners = owners.clone();
+            let mut nodes = map.nodes.clone();
+            for (node, primary) in &claims {
+                let position = position(&mut nodes, node);
+                for slot in primary.slots.iter().cloned().flatten() {
+                    if let Some(owner) = owners.get_mut(usize::from(slot))
+                        && (owner.0 == NOBODY || owner.1 <= primary.epoch)
+                    {
+                        *owner = (position, primary.epoch);
+                    }
+                }
+            }
+            let map = compacted(&nodes, &owners);
+            kept.clone_from(&map.nodes);
+            Arc::new(map)
+        });
+        // A primary without slots may be about to get some: it stays connected if it ever was.
+        let known = self.known.lock();
+        let without = primaries.iter().filter(|primary| primary.slots.is_empty());
+        let idle = without.filter_map(|it| Some(Arc::clone(&known.get(&it.address)?.0)));
+        kept.extend(idle.collect::<Vec<_>>());
+        drop(known);
+        self.forget(&kept);
+    }
+
+    /// Takes up what sentinels say.
+    fn use_one(&self, address: &Address, epoch: u64) {
+        let map = self.map();
+        let Owners::One { epoch: known } = map.owners else { return };
+        let same = map.nodes.first().is_some_and(|node| node.address == *address);
+        if epoch < known || (same && epoch == known) {
+            return;
+        }
+        let nodes = vec![self.node(address)];
+        self.map.store(Arc::new(Map { nodes: nodes.clone(), owners: Owners::One { epoch } }));
+        self.forget(&nodes);
+    }
+}
+
+/// Where a node stands; one that is new is put last.
+fn position(nodes: &mut Vec<Arc<Node>>, node: &Arc<Node>) -> u16 {
+    let position = nodes.iter().position(|it| Arc::ptr_eq(it, node)).unwrap_or_else(|| {
+        nodes.push(Arc::clone(node));
+        nodes.len() - 1
+    });
+    u16::try_from(position).unwrap_or(NOBODY)
+}
+
+/// The same owners without the nodes that own nothing.
+fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
+    let mut kept = Vec::new();
+    let owners = owners.iter().map(|&(owner, epoch)| {
+        let node = nodes.get(usize::from(owner));
+        (node.map_or(NOBODY, |node| position(&mut kept, node)), epoch)
+    });
+    let owners = Owners::Slots(owners.collect());
+    Map { nodes: kept, owners }
+}
+
+impl Fitness for Weak<Topology> {
+    async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
+        let Some(topology) = self.upgrade() else { return Ok(()) };
+        topology.check(address, link).await
+    }
+
+    fn trouble(&self) {
+        if let Some(topology) = self.upgrade() {
+            topology.trouble();
+        }
+    }
+}
+
+impl Topology {
+    /// Something does not answer as it should: look around soon.
+    pub(super) fn trouble(&self) {
+        self.wanted.notify_one();
+    }
+
+    async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
+        let timeout = self.settings.connect_timeout;
+        if matches!(self.deployment, Deployment::Sentinel { .. }) {
+            let role = link.ask(timeout, "ROLE", Vec::new()).await?;
+            let role = role.into_array().into_iter().next().and_then(Value::into_string);
+            if role.as_deref() != Some("master") {
+                return Err(LinkError::Unfit("is not the primary".to_owned()));
+            }
+        }
+        if !matches!(self.deployment, Deployment::Single(_)) {
+            let opened = Instant::now();
+            let mut looked = self.looked.subscribe();
+            self.trouble();
+            let since = looked.wait_for(|at| at.is_some_and(|at| at >= opened));
+            let _looked =
+                tokio::time::timeout(timeout * 2, since).await.map_err(|_| LinkError::Timeout)?;
+        }
+        if let Value::String(memory) =
+            link.ask(timeout, "INFO", vec![Value::from_static_str("memory")]).await?
+        {
+            self.stats.memory(address, &memory);
+        }
+        Ok(())
+    }
+}
+
+/// Connections to sentinels, of which each is asked in turn: one of them may be cut off together with a
+/// primary that is no longer one.
+#[derive(Default)]
+struct Sentinels {
+    links: HashMap<Address, Link>,
+    turn: usize,
+}
+
+impl Sentinels {
+    async fn primary(
+        &mut self,
+        addresses: &[Address],
+        name: &str,
+        settings: &LinkSettings,
+    ) -> Option<(Address, u64)> {
+        for step in 0..addresses.len() {
+            self.turn = (self.turn + 1) % addresses.len();
+            let address = addresses.get((self.turn + step) % addresses.len())?;
+            match self.ask(address, name, settings).await {
+                Ok(Some(found)) => return Some(found),
+                Ok(None) => tracing::warn!(sentinel = %address, name, "no primary of that name"),
+                Err(error) => {
+                    self.links.remove(address);
+                    tracing::debug!(sentinel = %address, %error, "sentinel cannot be asked");
+                }
+            }
+        }
+        None
+    }
+
+    async fn ask(
+        &mut self,
+        address: &Address,
+        name: &str,
+        settings: &LinkSettings,
+    ) -> Result<Option<(Address, u64)>, LinkError> {
+        if !self.links.contains_key(address) {
+            // Sentinels have no databases.
+            let settings = LinkSettings { database: 0, ..settings.clone() };
+            self.links.insert(address.clone(), Link::open(address, &settings).await?);
+        }
+        let Some(link) = self.links.get(address) else { return Ok(None) };
+        let args = vec![Value::from_static_str("MASTER"), name.into()];
+        let reply = link.ask(settings.connect_timeout, "SENTINEL", args).await?;
+        let fields = reply.into_array();
+        let field = |name: &str| {
+            let at =
+                fields.iter().step_by(2).position(|it| it.as_str().as_deref() == Some(name))?;
+            fields.get(2 * at + 1)?.as_string()
+        };
+        let found = || {
+            let address = Address { host: field("ip")?, port: field("port")?.parse().ok()? };
+            Some((address, field("config-epoch")?.parse().ok()?))
+        };
+        Ok(found())
+    }
+}

@@ -1,0 +1,37 @@
+//! How many processes share the counters.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// The number of live replicas, as last heard. Clones show the same number.
+#[derive(Clone, Debug)]
+pub struct LiveReplicas(Arc<AtomicU32>);
+
+impl LiveReplicas {
+    /// Starts with this number: what a setting says, or one.
+    #[must_use]
+    pub fn new(number: NonZeroU32) -> Self {
+        Self(Arc::new(AtomicU32::new(number.get())))
+    }
+
+    /// The number as last heard.
+    #[must_use]
+    pub fn get(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.0.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
+    }
+
+    pub(crate) fn set(&self, number: NonZeroU32) {
+        self.0.store(number.get(), Ordering::Relaxed);
+    }
+}
+
+impl Default for LiveReplicas {
+    fn default() -> Self {
+        Self::new(NonZeroU32::MIN)
+    }
+}

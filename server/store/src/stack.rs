@@ -1,0 +1,149 @@
+//! The stores as they are put together at start-up.
+
+use std::{num::NonZeroU32, sync::Arc, time::Instant};
+
+use sluicegate_core::store::Group;
+
+use crate::{
+    Clock, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory,
+    MemorySettings, Redis,
+    redis::{FileError, RedisSettings},
+};
+
+/// A clock of whatever kind.
+type AnyClock = Arc<dyn Clock>;
+
+/// Which store there is, and what lies around it.
+///
+/// ```text
+/// FailurePolicy → Memory          FailurePolicy → DenyCache → Redis
+/// ```
+///
+/// Leases will stand between the deny cache and what merges calls, and that before Redis.
+#[derive(Debug)]
+pub enum Stack {
+    /// Counters in this process.
+    Memory(FailurePolicy<Memory<AnyClock>>),
+    /// Counters in Redis.
+    Redis(Box<FailurePolicy<DenyCache<Redis>>>),
+}
+
+/// What a stack with Redis needs beside it.
+#[derive(Clone, Debug)]
+pub struct RedisStackSettings {
+    /// Where Redis is.
+    pub redis: RedisSettings,
+    /// The most refusals that are remembered; 0 for none.
+    pub deny_cache_entries: usize,
+    /// Counters of this process alone, for when Redis cannot be asked.
+    pub local: MemorySettings,
+    /// Processes among which a limit is divided then; `None`: as many as were last seen.
+    pub replicas: Option<NonZeroU32>,
+}
+
+impl Stack {
+    /// Counters in this process.
+    pub fn memory(settings: MemorySettings, clock: AnyClock) -> Self {
+        Self::Memory(FailurePolicy::new(Memory::new(settings, clock), None))
+    }
+
+    /// Counters in Redis, and in this process while it cannot be asked.
+    ///
+    /// # Errors
+    /// A file that the connection needs cannot be used.
+    pub fn redis(settings: RedisStackSettings, clock: AnyClock) -> Result<Self, FileError> {
+        let RedisStackSettings { redis, deny_cache_entries, local, replicas } = settings;
+        let known = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
+        let heard = replicas.is_none().then(|| known.clone());
+        let store = DenyCache::new(Redis::start(redis, heard)?, deny_cache_entries);
+        let local = Local { store: Memory::new(local, clock), replicas: known };
+        Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
+    }
+
+    /// Decides every check of a group, by the deadline.
+    ///
+    /// # Errors
+    /// The store could not answer, and a rule leaves it to the caller what that means.
+    pub async fn decide(
+        &self,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Result<Decisions, Deferred> {
+        match self {
+            Self::Memory(policy) => policy.decide(group, deadline).await,
+            Self::Redis(policy) => policy.decide(group, deadline).await,
+        }
+    }
+
+    /// Counters in this process's memory.
+    pub fn counters(&self) -> usize {
+        self.in_memory().map_or(0, Memory::len)
+    }
+
+    /// Drops expired counters from this process's memory, looking at so many of each shard.
+    pub fn sweep(&self, steps: usize) {
+        if let Some(memory) = self.in_memory() {
+            memory.sweep(steps);
+        }
+    }
+
+    /// Forgets what was refused, because limits have changed.
+    pub fn limits_changed(&self) {
+        if let Self::Redis(policy) = self {
+            policy.inner().clear();
+        }
+    }
+
+    /// Redis, if counters are kept there.
+    pub fn in_redis(&self) -> Option<&Redis> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(policy) => Some(policy.inner().inner()),
+        }
+    }
+
+    /// Refusals that are remembered.
+    pub fn refusals(&self) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(policy) => policy.inner().len(),
+        }
+    }
+
+    /// Processes that share the counters, as far as is known.
+    pub fn replicas(&self) -> NonZeroU32 {
+        let local = match self {
+            Self::Memory(_) => None,
+            Self::Redis(policy) => policy.local(),
+        };
+        local.map_or(NonZeroU32::MIN, |local| local.replicas.get())
+    }
+
+    /// Whether some counters cannot be asked.
+    pub fn is_degraded(&self) -> bool {
+        self.in_redis().is_some_and(Redis::is_degraded)
+    }
+
+    /// Checks that the store has not answered so far.
+    pub fn unanswered(&self) -> u64 {
+        match self {
+            Self::Memory(policy) => policy.answered(),
+            Self::Redis(policy) => policy.answered(),
+        }
+    }
+
+    /// Takes that could not be given back so far.
+    pub fn give_backs_failed(&self) -> u64 {
+        match self {
+            Self::Memory(policy) => policy.give_backs_failed(),
+            Self::Redis(policy) => policy.give_backs_failed(),
+        }
+    }
+
+    fn in_memory(&self) -> Option<&Memory<AnyClock>> {
+        match self {
+            Self::Memory(policy) => Some(policy.inner()),
+            Self::Redis(policy) => policy.local().map(|local| &local.store),
+        }
+    }
+}

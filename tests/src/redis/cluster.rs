@@ -1,0 +1,213 @@
+//! A Redis cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+
+use super::{Redis, Setup};
+use crate::{finish, until};
+
+/// Three primaries with a replica each, which take over after about two seconds.
+#[derive(Debug)]
+pub struct Cluster {
+    /// All of them; the first three began as primaries.
+    pub nodes: Vec<Redis>,
+}
+
+/// A slot on its way from one node to another, both by their place among the nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    /// What moves.
+    pub slot: u16,
+    /// Who had it.
+    pub from: usize,
+    /// Who shall have it.
+    pub to: usize,
+}
+
+impl Cluster {
+    /// Starts one as it comes.
+    pub async fn start() -> Self {
+        Self::of(Setup::new()).await
+    }
+
+    /// Starts one of such nodes and waits until each sees it whole and each replica is in step: before,
+    /// nobody could take over.
+    pub async fn of(setup: Setup) -> Self {
+        let setup = setup.config("cluster-enabled yes\ncluster-node-timeout 1000");
+        let cluster = Self { nodes: join_all((0..6).map(|_| setup.clone().start())).await };
+        let mut create = cluster.nodes[0].client();
+        create.args(["--cluster", "create"]).args(cluster.nodes.iter().map(Redis::address));
+        create.args(["--cluster-replicas", "1", "--cluster-yes"]);
+        let created = finish(create).await;
+        assert_eq!(created.code, 0, "{created:?}");
+        let replicas = || async {
+            let roles = join_all(cluster.nodes.iter().map(Redis::is_replica)).await;
+            (roles.iter().filter(|it| **it).count() == 3).then_some(())
+        };
+        until("the replicas to know their part", replicas).await;
+        cluster.until_whole().await;
+        cluster
+    }
+
+    /// What `--store` calls it, by three of the nodes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let urls: Vec<_> = self.nodes.iter().take(3).map(Redis::url).collect();
+        let (scheme, _) = urls[0].split_once(':').unwrap();
+        let addresses: Vec<_> = self.nodes.iter().take(3).map(Redis::address).collect();
+        format!("{scheme}-cluster://{}", addresses.join(","))
+    }
+
+    /// The nodes that have been neither killed nor paused.
+    fn running(&self) -> impl Iterator<Item = &Redis> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+
+    /// Waits until every running node says that all slots are served, and every running replica is in
+    /// step.
+    pub async fn until_whole(&self) {
+        for node in self.running() {
+            until("the cluster to be whole", || async {
+                let info = node.try_query(&["CLUSTER", "INFO"]).await.ok()?;
+                info.contains("cluster_state:ok").then_some(())
+            })
+            .await;
+            node.until_synced().await;
+        }
+    }
+
+    /// The slot of a key.
+    pub async fn slot(&self, key: &str) -> u16 {
+        let node = self.running().next().unwrap();
+        node.query(&["CLUSTER", "KEYSLOT", key]).await.parse().unwrap()
+    }
+
+    /// The place among the nodes of the one that serves a slot, as most of the running ones see it.
+    pub async fn primary_of(&self, slot: u16) -> Option<usize> {
+        let running = self.running().count();
+        let mut votes = BTreeMap::<usize, usize>::new();
+        for node in self.running() {
+            let nodes = node.try_query(&["CLUSTER", "NODES"]).await.unwrap_or_default();
+            let primary = nodes.lines().map(Seen::new).find(|seen| seen.serves(slot));
+            if let Some(primary) = primary {
+                let place = self.nodes.iter().position(|node| node.address() == primary.address);
+                *votes.entry(place.unwrap()).or_default() += 1;
+            }
+        }
+        votes.into_iter().find_map(|(place, votes)| (votes * 2 > running).then_some(place))
+    }
+
+    /// Waits until another node than `former` serves the slot, and the cluster is whole again.
+    pub async fn until_taken_over(&self, slot: u16, former: usize) -> usize {
+        let successor = until("another primary", || async {
+            self.primary_of(slot).await.filter(|place| *place != former)
+        })
+        .await;
+        self.until_whole().await;
+        successor
+    }
+
+    /// Begins to move a slot: from now on there are two who serve parts of it.
+    ///
+    /// # Panics
+    /// It has no primary, or is there already.
+    pub async fn migrate_start(&self, slot: u16, to: usize) -> Migration {
+        let from = self.primary_of(slot).await.unwrap();
+        assert_ne!(from, to, "is there already");
+        let migration = Migration { slot, from, to };
+        self.set_slot(to, slot, "IMPORTING", from).await;
+        self.set_slot(from, slot, "MIGRATING", to).await;
+        migration
+    }
+
+    /// Moves so many of its keys at most; how many there were.
+    pub async fn migrate_keys(&self, migration: Migration, count: usize) -> usize {
+        let Migration { slot, from, to } = migration;
+        let (slot, count) = (slot.to_string(), count.to_string());
+        let from = &self.nodes[from];
+        let keys = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, &count]).await;
+        let keys: Vec<_> = keys.lines().filter(|key| !key.is_empty()).collect();
+        let port = self.nodes[to].port.to_string();
+        for key in &keys {
+            from.query(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        }
+        keys.len()
+    }
+
+    /// Moves what is left of its keys and tells every primary where the slot is now.
+    pub async fn migrate_end(&self, migration: Migration) {
+        let Migration { slot, from, to } = migration;
+        while self.migrate_keys(migration, 100).await > 0 {}
+        // The new owner first: else nobody would be for a moment.
+        self.set_slot(to, slot, "NODE", to).await;
+        self.set_slot(from, slot, "NODE", to).await;
+        for place in 0..self.nodes.len() {
+            let node = &self.nodes[place];
+            if node.is_running() && ![from, to].contains(&place) && !node.is_replica().await {
+                self.set_slot(place, slot, "NODE", to).await;
+            }
+        }
+        until("the slot to have moved", || async {
+            (self.primary_of(slot).await == Some(to)).then_some(())
+        })
+        .await;
+    }
+
+    async fn set_slot(&self, told: usize, slot: u16, state: &str, node: usize) {
+        let id = self.nodes[node].query(&["CLUSTER", "MYID"]).await;
+        self.nodes[told].query(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).await;
+    }
+
+    /// The running primaries.
+    async fn primaries(&self) -> Vec<&Redis> {
+        let mut primaries = Vec::new();
+        for node in self.running() {
+            if !node.is_replica().await {
+                primaries.push(node);
+            }
+        }
+        primaries
+    }
+
+    /// The keys of all running primaries that fit a pattern.
+    pub async fn keys(&self, pattern: &str) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for primary in self.primaries().await {
+            keys.extend(primary.keys(pattern).await);
+        }
+        keys
+    }
+
+    /// How often a command was called on the running nodes.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let calls = join_all(self.running().map(|node| node.calls(command))).await;
+        calls.iter().sum()
+    }
+}
+
+/// A line of CLUSTER NODES.
+struct Seen<'a> {
+    address: &'a str,
+    flags: &'a str,
+    slots: Vec<&'a str>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(line: &'a str) -> Self {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let (address, _) = words[1].split_once('@').unwrap();
+        Self { address, flags: words[2], slots: words[8..].to_vec() }
+    }
+
+    fn serves(&self, slot: u16) -> bool {
+        // A node that fails keeps its slots until somebody takes over.
+        let serves = self.flags.split(',').all(|flag| flag != "fail");
+        // In brackets: on their way.
+        let ranges = self.slots.iter().filter(|range| !range.starts_with('['));
+        serves
+            && ranges.map(|range| range.split_once('-').unwrap_or((range, range))).any(
+                |(first, last)| (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot),
+            )
+    }
+}

@@ -1,0 +1,73 @@
+//! Servers that sentinels watch.
+
+use futures::future::join_all;
+
+use super::{Redis, Setup};
+use crate::until;
+
+/// What the sentinels call the primary.
+const NAME: &str = "limits";
+
+/// A primary, two replicas, and three sentinels of which two must agree that the primary is down.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The servers; the first one began as primary.
+    pub servers: Vec<Redis>,
+    sentinels: Vec<Redis>,
+}
+
+impl Sentinels {
+    /// Starts them and waits until each sentinel knows all the others and the replicas are in step:
+    /// before, nobody could take over.
+    pub async fn start() -> Self {
+        let primary = Redis::start().await;
+        let replica = Setup::new().config(&format!("replicaof 127.0.0.1 {}", primary.port));
+        let watch = format!("sentinel monitor {NAME} 127.0.0.1 {} 2", primary.port);
+        let mut servers = vec![primary];
+        servers.extend(join_all([replica.clone().start(), replica.start()]).await);
+        for server in &servers {
+            server.until_synced().await;
+        }
+        let sentinel = Setup::sentinel()
+            .config(&watch)
+            .config(&format!("sentinel down-after-milliseconds {NAME} 500"))
+            .config(&format!("sentinel failover-timeout {NAME} 3000"));
+        let sentinels = join_all((0..3).map(|_| sentinel.clone().start())).await;
+        for sentinel in &sentinels {
+            until("the sentinel to know the others", || async {
+                let seen = sentinel.info("sentinel", "master0").await.ok()??;
+                let others = ["status=ok", "slaves=2", "sentinels=3"];
+                others.iter().all(|other| seen.contains(other)).then_some(())
+            })
+            .await;
+        }
+        Self { servers, sentinels }
+    }
+
+    /// What `--store` calls them.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.sentinels.iter().map(Redis::address).collect();
+        format!("redis-sentinel://{}/{NAME}", addresses.join(","))
+    }
+
+    /// The place among the servers of the one that most sentinels call the primary.
+    pub async fn primary(&self) -> Option<usize> {
+        let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+        let named = join_all(self.sentinels.iter().map(|it| it.query(&address))).await;
+        let agreed = |server: &Redis| {
+            let address = server.address().replace(':', "\n");
+            named.iter().filter(|named| **named == address).count() >= 2
+        };
+        self.servers.iter().position(agreed)
+    }
+
+    /// Waits until the sentinels name another primary than `former`, and it takes writes.
+    pub async fn until_taken_over(&self, former: usize) -> usize {
+        until("another primary", || async {
+            let successor = self.primary().await.filter(|place| *place != former)?;
+            (!self.servers[successor].is_replica().await).then_some(successor)
+        })
+        .await
+    }
+}

@@ -1,0 +1,328 @@
+//! The layers around a store.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use sluicegate_core::{
+    Algorithm, Answers, Batch, Check, Decision, Limit, OnFailure, Store, StoreError, Take, Time,
+    store::{Source, Veto},
+};
+use sluicegate_store::{
+    Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, ManualClock, Memory,
+    MemorySettings,
+};
+
+use crate::conformance::{self, ask, check, per_day};
+
+fn memory() -> Memory<Arc<dyn Clock>> {
+    let clock = ManualClock::at(Time::from_micros(1_800_000_000_000_000));
+    Memory::new(MemorySettings { counters_max: 10_000 }, Arc::new(clock))
+}
+
+fn local(replicas: u32) -> Local {
+    let replicas = LiveReplicas::new(NonZeroU32::new(replicas).unwrap());
+    Local { store: memory(), replicas }
+}
+
+fn daily(requests: u32) -> Limit {
+    per_day(Algorithm::FixedWindow, requests)
+}
+
+// === Failure policy ===
+
+/// Makes a store of the layer, which is none.
+struct Decided<S>(FailurePolicy<S>);
+
+impl<S: Store> Store for Decided<S> {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let mut answers = Answers::new();
+        for group in batch.groups {
+            answers.extend(self.0.decide(group, batch.deadline).await.unwrap().into_iter().map(Ok));
+        }
+        answers
+    }
+}
+
+/// Fails the checks whose limit is the odd one out.
+struct Half {
+    inner: Memory<Arc<dyn Clock>>,
+    error: StoreError,
+}
+
+/// A limit that [`Half`] cannot answer.
+fn dead(requests: u32) -> Limit {
+    per_day(Algorithm::Gcra, requests)
+}
+
+impl Store for Half {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let mut answers = Answers::new();
+        for group in batch.groups {
+            let lives = |check: &&Check| check.limit.algorithm() != Algorithm::Gcra;
+            let asked = group.iter().filter(lives).cloned().collect();
+            let mut asked = self.inner.decide(Batch::of(asked, batch.deadline)).await.into_iter();
+            answers.extend(group.iter().map(|check| match lives(&check) {
+                true => asked.next().unwrap(),
+                false => Err(self.error),
+            }));
+        }
+        answers
+    }
+}
+
+fn half(error: StoreError, local: Option<Local>) -> FailurePolicy<Half> {
+    FailurePolicy::new(Half { inner: memory(), error }, local)
+}
+
+fn on(on_failure: OnFailure, check: Check) -> Check {
+    Check { on_failure, ..check }
+}
+
+fn one(name: &str, limit: Limit) -> Check {
+    check(name, limit, 0, Take::Exactly(1))
+}
+
+/// Asks the policy about checks of one descriptor each.
+async fn decided(
+    policy: &FailurePolicy<Half>,
+    checks: Vec<Check>,
+) -> Result<Vec<Decision>, Deferred> {
+    let numbered = checks.into_iter().enumerate();
+    let group = numbered.map(|(descriptor, check)| Check { descriptor, ..check }).collect();
+    Ok(policy.decide(group, None).await?.into_vec())
+}
+
+/// What a living counter has left. Waits for what is being given back.
+async fn left(policy: &FailurePolicy<Half>, name: &str, limit: Limit) -> u64 {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    ask(&policy.inner().inner, vec![check(name, limit, 0, Take::Exactly(0))]).await[0].remaining
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_failure_policy_conforms() {
+    conformance::suite(async || Decided(FailurePolicy::new(memory(), Some(local(2))))).await;
+}
+
+#[tokio::test]
+async fn every_policy_answers_for_a_store_that_cannot() {
+    for error in [StoreError::Unavailable, StoreError::Unknown] {
+        let policy = half(error, Some(local(2)));
+        let answered = async |how, name: &str| {
+            let decisions = decided(&policy, vec![on(how, one(name, dead(4)))]).await;
+            decisions.map(|it| (it[0].allowed, it[0].source))
+        };
+        assert_eq!(answered(OnFailure::Allow, "a").await, Ok((true, Source::Policy)));
+        assert_eq!(answered(OnFailure::Deny, "b").await, Ok((false, Source::Policy)));
+        assert_eq!(answered(OnFailure::Defer, "c").await, Err(Deferred));
+        for allowed in [true, true, false] {
+            let (passed, source) = answered(OnFailure::Local, "d").await.unwrap();
+            assert_eq!((passed, source), (allowed, Source::Local), "half of 4");
+        }
+        assert_eq!(policy.answered(), 6);
+    }
+}
+
+#[tokio::test]
+async fn where_a_store_is_full_local_denies() {
+    let policy = half(StoreError::Full, Some(local(1)));
+    let decisions = decided(&policy, vec![one("a", dead(4))]).await.unwrap();
+    assert_eq!((decisions[0].allowed, decisions[0].source), (false, Source::Policy));
+}
+
+#[tokio::test]
+async fn what_living_counters_took_goes_back_when_a_policy_refuses() {
+    let wide = daily(10);
+    for on_failure in [OnFailure::Deny, OnFailure::Defer] {
+        let policy = half(StoreError::Unavailable, Some(local(1)));
+        let chain = || vec![one("wide", wide), on(on_failure, one("x", dead(1)))];
+        let decisions = decided(&policy, chain()).await;
+        if let Ok(decisions) = decisions {
+            assert_eq!((decisions[0].granted, decisions[0].remaining), (0, 10));
+        }
+        assert_eq!(left(&policy, "wide", wide).await, 10, "{on_failure:?}");
+        assert_eq!(policy.give_backs_failed(), 0);
+    }
+    let policy = half(StoreError::Unavailable, Some(local(1)));
+    let chain = || vec![one("wide", wide), one("x", dead(1))];
+    assert!(decided(&policy, chain()).await.unwrap().iter().all(|it| it.allowed));
+    let refused = decided(&policy, chain()).await.unwrap();
+    assert_eq!((refused[1].allowed, refused[1].source), (false, Source::Local));
+    assert_eq!(left(&policy, "wide", wide).await, 9, "only what passed is charged");
+}
+
+#[tokio::test]
+async fn a_debit_stays_charged_whatever_a_policy_says() {
+    let wide = daily(10);
+    let policy = half(StoreError::Unavailable, None);
+    let debit = check("wide", wide, 0, Take::Always { hits: 3, needs: 1 });
+    let denied = on(OnFailure::Deny, one("x", dead(1)));
+    assert!(decided(&policy, vec![debit, denied]).await.is_ok());
+    assert_eq!(left(&policy, "wide", wide).await, 7);
+}
+
+#[tokio::test]
+async fn any_refusal_wins_over_deferring_and_that_over_passing() {
+    let policy = half(StoreError::Unavailable, Some(local(1)));
+    let (deny, defer, allow) = (
+        || on(OnFailure::Deny, one("a", dead(1))),
+        || on(OnFailure::Defer, one("b", dead(1))),
+        || on(OnFailure::Allow, one("c", dead(1))),
+    );
+    let decisions = decided(&policy, vec![defer(), deny(), allow()]).await.unwrap();
+    let allowed: Vec<_> = decisions.iter().map(|it| it.allowed).collect();
+    assert_eq!(allowed, [true, false, true]);
+    assert_eq!(decided(&policy, vec![allow(), defer()]).await, Err(Deferred));
+    // The store's own refusal, and that of this process alone, which is asked last.
+    let spent = daily(0);
+    assert!(decided(&policy, vec![defer(), one("spent", spent)]).await.is_ok());
+    let here = || one("here", dead(1));
+    assert_eq!(decided(&policy, vec![here(), defer()]).await, Err(Deferred));
+    assert!(decided(&policy, vec![here()]).await.unwrap()[0].allowed, "was given back here, too");
+    assert!(decided(&policy, vec![here(), defer()]).await.is_ok());
+}
+
+#[tokio::test]
+async fn nothing_is_charged_here_for_a_request_that_is_refused_already() {
+    let policy = half(StoreError::Unavailable, Some(local(1)));
+    let refused = decided(&policy, vec![one("here", dead(1)), one("spent", daily(0))]).await;
+    assert_eq!(refused.unwrap()[0].source, Source::NotAsked);
+    assert!(decided(&policy, vec![one("here", dead(1))]).await.unwrap()[0].allowed);
+}
+
+#[tokio::test]
+async fn shadow_rules_neither_refuse_nor_defer() {
+    let policy = half(StoreError::Unavailable, None);
+    for on_failure in OnFailure::ALL {
+        let shadow = Check { veto: Veto::None, ..on(on_failure, one("s", dead(1))) };
+        let decisions = decided(&policy, vec![one("wide", daily(10)), shadow]).await.unwrap();
+        assert_eq!(decisions[0].granted, 1, "{on_failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_is_never_refused() {
+    let policy = half(StoreError::Unavailable, None);
+    for on_failure in OnFailure::ALL {
+        let refund = check("r", dead(1), 0, Take::GiveBack { hits: 1, receipt: None });
+        assert!(decided(&policy, vec![on(on_failure, refund)]).await.unwrap()[0].allowed);
+    }
+}
+
+// === Deny cache ===
+
+/// Counts the checks that reach a store.
+struct Asked {
+    inner: Memory<Arc<dyn Clock>>,
+    checks: AtomicUsize,
+}
+
+impl Store for Asked {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let checks = batch.groups.iter().map(|group| group.len()).sum();
+        self.checks.fetch_add(checks, Ordering::Relaxed);
+        self.inner.decide(batch).await
+    }
+}
+
+fn cache(entries: usize) -> DenyCache<Asked> {
+    DenyCache::new(Asked { inner: memory(), checks: AtomicUsize::new(0) }, entries)
+}
+
+/// Checks that have reached the store since the last look.
+fn asked(cache: &DenyCache<Asked>) -> usize {
+    cache.inner().checks.swap(0, Ordering::Relaxed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deny_cache_conforms() {
+    conformance::suite(async || DenyCache::new(memory(), 1_000)).await;
+    conformance::suite(async || DenyCache::new(memory(), 0)).await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_repeated_without_asking() {
+    let cache = cache(100);
+    let hits = async |hits| {
+        let decision = ask(&cache, vec![check("k", daily(3), 0, Take::Exactly(hits))]).await[0];
+        (decision.allowed, decision.source, asked(&cache))
+    };
+    assert_eq!(hits(2).await, (true, Source::Store, 1));
+    assert_eq!(hits(2).await, (false, Source::Store, 1));
+    assert_eq!(hits(2).await, (false, Source::DenyCache, 0));
+    assert_eq!(hits(9).await, (false, Source::DenyCache, 0), "more is refused all the more");
+    assert_eq!(hits(1).await, (true, Source::Store, 1), "less may pass");
+    assert_eq!(hits(0).await, (false, Source::Store, 1), "a peek asks for one");
+    assert_eq!(hits(1).await, (false, Source::DenyCache, 0));
+}
+
+#[tokio::test]
+async fn a_chain_that_is_known_to_be_refused_asks_only_what_is_charged_anyway() {
+    let cache = cache(100);
+    let chain = || {
+        vec![
+            check("other", daily(9), 0, Take::Exactly(1)),
+            check("spent", daily(0), 1, Take::Exactly(1)),
+            check("debit", daily(9), 2, Take::Always { hits: 1, needs: 1 }),
+            check("refund", daily(9), 3, Take::GiveBack { hits: 1, receipt: None }),
+        ]
+    };
+    ask(&cache, chain()).await;
+    assert_eq!(asked(&cache), 4);
+    let decisions = ask(&cache, chain()).await;
+    let sources: Vec<_> = decisions.iter().map(|it| it.source).collect();
+    assert_eq!(sources, [Source::NotAsked, Source::DenyCache, Source::Store, Source::Store]);
+    assert_eq!(asked(&cache), 2);
+    assert_eq!(decisions[2].remaining, 7, "was charged twice");
+}
+
+#[tokio::test]
+async fn refusals_are_forgotten_when_they_may_no_longer_hold() {
+    let cache = cache(100);
+    let one = async |limit| {
+        ask(&cache, vec![check("k", limit, 0, Take::Exactly(1))]).await;
+        asked(&cache)
+    };
+    let refund = async || {
+        ask(&cache, vec![check("k", daily(1), 0, Take::GiveBack { hits: 1, receipt: None })]).await;
+        asked(&cache);
+    };
+    assert_eq!([one(daily(1)).await, one(daily(1)).await, one(daily(1)).await], [1, 1, 0]);
+    assert_eq!(one(daily(2)).await, 1, "another limit was not refused");
+    assert_eq!(one(daily(1)).await, 0);
+    refund().await;
+    assert_eq!(one(daily(1)).await, 1, "somebody has given back");
+    assert_eq!(one(daily(1)).await, 0);
+    cache.clear();
+    assert_eq!(one(daily(1)).await, 1);
+    assert_eq!(one(daily(1)).await, 0);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(one(daily(1)).await, 1, "other processes may have given back");
+}
+
+#[tokio::test]
+async fn rules_that_do_not_refuse_by_themselves_are_always_asked() {
+    let cache = cache(100);
+    for veto in [Veto::None, Veto::Quota] {
+        for _ in 0..3 {
+            let spent = Check { veto, ..check("k", daily(0), 0, Take::Exactly(1)) };
+            ask(&cache, vec![spent]).await;
+            assert_eq!(asked(&cache), 1);
+        }
+    }
+    assert!(cache.is_empty());
+}
+
+#[tokio::test]
+async fn the_deny_cache_is_bounded() {
+    let cache = cache(50);
+    for name in 0..500 {
+        ask(&cache, vec![check(&name.to_string(), daily(0), 0, Take::Exactly(1))]).await;
+    }
+    assert!(cache.len() <= 50, "{}", cache.len());
+}

@@ -1,0 +1,104 @@
+//! The embedded memory store.
+
+use std::{sync::Arc, time::Duration};
+
+use sluicegate_core::{Algorithm, Batch, Store, StoreError, Take, Time};
+use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
+
+use crate::conformance::{self, ask, check, per_day};
+
+const START: Time = Time::from_micros(1_800_000_000_000_000);
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn memory(counters_max: usize) -> (Memory<Arc<ManualClock>>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(START));
+    (Memory::new(MemorySettings { counters_max }, Arc::clone(&clock)), clock)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conforms() {
+    conformance::suite(async || memory(10_000).0).await;
+    let settings = MemorySettings { counters_max: 10_000 };
+    conformance::suite(async || Memory::new(settings, SystemClock::new())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
+    let (store, clock) = memory(3);
+    let limit = per_day(Algorithm::FixedWindow, 10);
+    let one = |name: &str| vec![check(name, limit, 0, Take::Exactly(1))];
+    for name in ["a", "b", "c"] {
+        assert!(ask(&store, one(name)).await[0].allowed);
+    }
+    assert_eq!(store.decide(Batch::of(one("d").into(), None)).await[..], [Err(StoreError::Full)]);
+    let both = vec![check("a", limit, 0, Take::Exactly(1)), check("d", limit, 1, Take::Exactly(1))];
+    let answers = store.decide(Batch::of(both.into(), None)).await;
+    assert_eq!((answers[0].unwrap().granted, answers[1]), (0, Err(StoreError::Full)));
+    assert_eq!(ask(&store, one("a")).await[0].remaining, 8, "live counters go on");
+    for take in [Take::Exactly(0), Take::GiveBack { hits: 1, receipt: None }] {
+        assert!(ask(&store, vec![check("d", limit, 0, take)]).await[0].allowed, "needs no room");
+    }
+    let peek_first =
+        vec![check("d", limit, 0, Take::Exactly(0)), check("d", limit, 1, Take::Exactly(1))];
+    assert_eq!(store.decide(Batch::of(peek_first.into(), None)).await[1], Err(StoreError::Full));
+    assert_eq!(store.len(), 3);
+
+    let policy = FailurePolicy::new(store, None);
+    let decisions = policy.decide(one("d").into(), None).await.unwrap();
+    assert!(!decisions[0].allowed);
+    assert_eq!(policy.answered(), 1);
+
+    clock.advance(DAY);
+    assert!(
+        policy.decide(one("d").into(), None).await.unwrap()[0].allowed,
+        "expired counters make room"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_and_peeks_create_no_counter() {
+    let (store, _) = memory(100);
+    let limit = per_day(Algorithm::FixedWindow, 1);
+    ask(&store, vec![check("peek", limit, 0, Take::Exactly(0))]).await;
+    ask(&store, vec![check("much", limit, 0, Take::Exactly(2))]).await;
+    ask(&store, vec![check("back", limit, 0, Take::GiveBack { hits: 1, receipt: None })]).await;
+    let veto = per_day(Algorithm::FixedWindow, 0);
+    let both = vec![check("a", limit, 0, Take::Exactly(1)), check("b", veto, 1, Take::Exactly(1))];
+    ask(&store, both).await;
+    assert!(store.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traffic_and_idling_both_sweep_what_has_expired() {
+    let (store, clock) = memory(100_000);
+    let limit = per_day(Algorithm::FixedWindow, 1);
+    let fill = async |names: std::ops::Range<usize>| {
+        for name in names {
+            ask(&store, vec![check(&name.to_string(), limit, 0, Take::Exactly(1))]).await;
+        }
+    };
+    fill(0..2_000).await;
+    assert_eq!(store.len(), 2_000);
+    clock.advance(DAY);
+    fill(2_000..6_000).await;
+    assert!(store.len() < 5_000, "{} counters, and 2,000 of them had expired", store.len());
+    clock.advance(DAY);
+    while !store.is_empty() {
+        let before = store.len();
+        store.sweep(10);
+        assert!(store.len() < before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_back_admits_no_more() {
+    for algorithm in Algorithm::ALL {
+        let (store, clock) = memory(100);
+        let limit = per_day(algorithm, 2);
+        let one =
+            async || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))]).await[0].allowed;
+        assert!(one().await && one().await && !one().await);
+        clock.set(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
+        assert!(!one().await, "{algorithm:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The store in Redis, on one server and on a cluster.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use sluicegate_core::{Algorithm, Check, Limit, Take, key::Identity, request::Entry};
+use sluicegate_store::{
+    FailurePolicy, Redis,
+    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
+};
+use sluicegate_tests::{self as harness, until};
+
+use crate::conformance::{self, ask, check, per_day};
+
+/// A store with keys of its own, once it is connected.
+async fn store(url: &str) -> Redis {
+    static STORES: AtomicUsize = AtomicUsize::new(0);
+    let prefix = format!("test{}:", STORES.fetch_add(1, Ordering::Relaxed));
+    let url: RedisUrl = url.parse().unwrap();
+    let settings = RedisSettings {
+        deployment: url.deployment,
+        link: LinkSettings {
+            username: url.username,
+            password: url.password.map_or(Password::None, Password::Given),
+            tls: None,
+            database: url.database,
+            connect_timeout: Duration::from_secs(10),
+        },
+        connections: NonZeroUsize::new(2).unwrap(),
+        key_prefix: prefix.parse::<KeyPrefix>().unwrap(),
+    };
+    let store = Redis::start(settings, None).unwrap();
+    until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
+    store
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_conforms() {
+    let redis = harness::Redis::start().await;
+    conformance::suite(async || store(&redis.url()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_conforms() {
+    let cluster = harness::Cluster::start().await;
+    conformance::suite(async || store(&cluster.url()).await).await;
+}
+
+/// A check of a counter without a tenant, which lies on whatever slot.
+fn apart(name: &str, limit: Limit, descriptor: usize) -> Check {
+    let entries = [Entry { key: b"name", value: name.as_bytes() }];
+    let key = Identity::new("conformance", None, &entries, &[]).counter(&limit);
+    Check { key, ..check(name, limit, descriptor, Take::Exactly(1)) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_slot_took_goes_back_when_another_refuses() {
+    let cluster = harness::Cluster::start().await;
+    for algorithm in Algorithm::ALL {
+        let policy = Arc::new(FailurePolicy::new(store(&cluster.url()).await, None));
+        let (wide, narrow) = (per_day(algorithm, 1_000), per_day(algorithm, 20));
+        let chain = move || {
+            let names = ["a", "b", "c", "d"].into_iter().enumerate();
+            let mut checks: Vec<_> = names.map(|(at, name)| apart(name, wide, at)).collect();
+            checks.push(apart("narrow", narrow, 4));
+            checks
+        };
+        let callers = (0..8).map(|_| {
+            let policy = Arc::clone(&policy);
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..25 {
+                    let decisions = policy.decide(chain().into(), None).await.unwrap();
+                    admitted += u64::from(decisions.iter().all(|it| it.allowed));
+                }
+                admitted
+            })
+        });
+        let mut admitted = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            admitted += caller.await.unwrap();
+        }
+        assert!(admitted <= 20, "{algorithm:?}: {admitted}");
+        for name in ["a", "b", "c", "d"] {
+            until("what was taken to be given back", || async {
+                let peek = Check { take: Take::Exactly(0), ..apart(name, wide, 0) };
+                let left = ask(policy.inner(), vec![peek]).await[0].remaining;
+                assert!(left <= 1_000 - admitted, "{algorithm:?}: {left} left after {admitted}");
+                (left == 1_000 - admitted).then_some(())
+            })
+            .await;
+        }
+        assert_eq!(policy.give_backs_failed(), 0);
+    }
+}
