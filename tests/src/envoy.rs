@@ -194,7 +194,10 @@ impl Envoy {
     }
 
     /// The address that a listener has been given.
-    async fn listener(&self, name: &str) -> String {
+    ///
+    /// # Panics
+    /// There is no such listener.
+    pub async fn listener(&self, name: &str) -> String {
         let listeners = self.admin("/listeners").await.unwrap();
         let mut lines = listeners.lines();
         let address = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix("::"));

@@ -12,17 +12,23 @@
 mod ask;
 mod certificates;
 mod envoy;
+mod fleet;
 mod http2;
+mod load;
+mod midnight;
 mod process;
 mod proxy;
 mod redis;
 mod sluicegate;
 mod upstream;
 
-pub use ask::{hit, hits};
+pub use ask::{chain, hit, hits, request};
 pub use certificates::{Authority, Issued};
 pub use envoy::{Answer, Envoy, Listener, bootstrap};
+pub use fleet::Fleet;
 pub use http2::{Call, Caller, Frame, RawConnection};
+pub use load::{Asked, Load};
+pub use midnight::{away_from_midnight, until_midnight};
 pub use process::{Finished, Process, finish, until};
 pub use proxy::{Mode, Proxy};
 pub use redis::{Cluster, Migration, Redis, Sentinels, Setup};

@@ -149,6 +149,19 @@ impl Sluicegate {
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 
+    /// The sum of all series of a metric that have these labels.
+    pub async fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let (_, metrics) = self.get("/metrics").await;
+        let labels: Vec<_> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        series
+            .filter(|(series, _)| series.is_empty() || series.starts_with('{'))
+            .filter(|(series, _)| labels.iter().all(|label| series.contains(label)))
+            .map(|(_, value)| value.parse::<f64>().unwrap())
+            .sum()
+    }
+
     /// Stops the server as an orchestrator does.
     pub async fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);

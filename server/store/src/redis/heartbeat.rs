@@ -13,6 +13,9 @@ use crate::LiveReplicas;
 /// How often a replica says that it lives.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often it tries to while Redis does not answer.
+const UNHEARD_INTERVAL: Duration = Duration::from_millis(50);
+
 /// How long it is believed.
 const LIFE: Duration = Duration::from_secs(5);
 
@@ -38,10 +41,12 @@ impl Heartbeat {
     /// Beats for ever. Shows how many do.
     pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
         loop {
-            if let (Some(alive), Some(replicas)) = (self.alive().await, &replicas) {
+            let alive = self.alive().await;
+            if let (Some(alive), Some(replicas)) = (alive, &replicas) {
                 replicas.set(alive);
             }
-            tokio::time::sleep(INTERVAL).await;
+            let heard = alive.is_some();
+            tokio::time::sleep(if heard { INTERVAL } else { UNHEARD_INTERVAL }).await;
         }
     }
 

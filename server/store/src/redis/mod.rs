@@ -38,7 +38,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::LiveReplicas;
 use heartbeat::Heartbeat;
-use node::{Failure, Fitness as _, Node};
+use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
 
 pub use call::{Call, UnexpectedReply};
@@ -275,7 +275,9 @@ impl Redis {
                 }
                 Err(Failure::TryAgain) => {
                     topology.trouble();
-                    tokio::time::sleep(MOVING).await;
+                    if within(deadline, tokio::time::sleep(MOVING)).await.is_none() {
+                        break;
+                    }
                     // From the start: by now the keys may be at either server.
                     let map = self.topology.map();
                     (node, asking) = (Arc::clone(map.owner(slot).unwrap_or(owner)), false);

@@ -1,10 +1,10 @@
 //! One Redis server: its connections, and whether it is worth asking.
 //!
 //! The breaker lies here and not around the whole store, so that one dead server does not fail the checks
-//! of the others. After [`UNANSWERED_MAX`] calls in a row without an answer every connection is dropped and
-//! calls fail at once; a new connection that authenticates and answers a few questions is the probe that
-//! closes it again. There is one probe per connection at a time, later and later, so that nobody rushes at
-//! a server that comes back.
+//! of the others. A connection on which [`UNANSWERED_MAX`] calls in a row found no answer is dropped, and
+//! without any connection calls fail at once; a new one that authenticates and answers a few questions is
+//! the probe that closes the breaker again. There is one probe per connection at a time, later and later,
+//! so that nobody rushes at a server that comes back.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use fred::{
     types::Value,
 };
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -34,7 +34,7 @@ use super::{
     slots,
 };
 
-/// Calls in a row without an answer after which a server is no longer asked.
+/// Calls in a row without an answer after which a connection is no longer used.
 const UNANSWERED_MAX: u32 = 5;
 
 /// Waits before connecting again: doubled each time, up to the longest, and spread by chance.
@@ -72,14 +72,36 @@ pub(super) trait Fitness: Send + Sync + 'static {
     fn trouble(&self);
 }
 
+/// One connection, as those see it who call.
+struct Line {
+    client: Client,
+    /// Calls in a row without an answer.
+    unanswered: AtomicU32,
+    /// Wakes the task that keeps the connection, to drop it.
+    given_up: Notify,
+}
+
+impl Line {
+    fn is_good(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) < UNANSWERED_MAX
+    }
+
+    fn answered(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    fn not_answered(&self) {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 == UNANSWERED_MAX {
+            self.given_up.notify_one();
+        }
+    }
+}
+
 /// One server.
 pub(super) struct Node {
     pub(super) address: Address,
-    links: Box<[ArcSwapOption<Client>]>,
+    lines: Box<[ArcSwapOption<Line>]>,
     next: AtomicUsize,
-    unanswered: AtomicU32,
-    /// Counts how often the breaker has opened; each link's task watches it.
-    trips: watch::Sender<u64>,
     /// Whether any link stands.
     up: AtomicBool,
     /// Why the server is of no use; empty while it is.
@@ -104,10 +126,8 @@ impl Node {
     ) -> Arc<Self> {
         let node = Arc::new(Self {
             address,
-            links: (0..links).map(|_| ArcSwapOption::empty()).collect(),
+            lines: (0..links).map(|_| ArcSwapOption::empty()).collect(),
             next: AtomicUsize::new(0),
-            unanswered: AtomicU32::new(0),
-            trips: watch::Sender::new(0),
             up: AtomicBool::new(false),
             complaint: Mutex::new("not connected yet".to_owned()),
             complains: AtomicBool::new(true),
@@ -141,13 +161,13 @@ impl Node {
         deadline: Option<Instant>,
         fitness: &F,
     ) -> Result<Value, Failure> {
-        let Some(client) = self.client() else { return Err(Failure::NotRun) };
+        let Some(line) = self.line() else { return Err(Failure::NotRun) };
         let loads = self.loads.load(Ordering::Acquire);
-        let sent = self.send(&client, call, asking, deadline).await;
+        let sent = self.send(&line, call, asking, deadline).await;
         let sent = match sent {
             Err(Refused::NoScript) => {
-                self.load(&client, loads, deadline).await?;
-                self.send(&client, call, asking, deadline).await
+                self.load(&line.client, loads, deadline).await?;
+                self.send(&line, call, asking, deadline).await
             }
             sent => sent,
         };
@@ -178,27 +198,30 @@ impl Node {
 
     /// Asks something that is not on the way of a request.
     pub(super) async fn ask(&self, command: &'static str, args: Vec<Value>) -> Option<Value> {
-        let client = self.client()?;
-        let answer = tokio::time::timeout(self.timeout, client.custom(plain(command), args)).await;
-        answer.ok()?.ok()
+        let line = self.line()?;
+        let answer = line.client.custom(plain(command), args);
+        tokio::time::timeout(self.timeout, answer).await.ok()?.ok()
     }
 
     /// A connection that stands, each in turn.
-    fn client(&self) -> Option<Arc<Client>> {
+    fn line(&self) -> Option<Arc<Line>> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let links = self.links.len();
-        (0..links).find_map(|step| self.links.get((first + step) % links)?.load_full())
+        let count = self.lines.len();
+        let mut lines = (0..count).map(|step| {
+            self.lines.get(first.wrapping_add(step) % count).and_then(ArcSwapOption::load_full)
+        });
+        lines.find_map(|line| line.filter(|line| line.is_good()))
     }
 
     async fn send(
         &self,
-        client: &Client,
+        line: &Line,
         call: &Call,
         asking: bool,
         deadline: Option<Instant>,
     ) -> Result<Value, Refused> {
         self.stats.calls.add(1);
-        let args = arguments(call);
+        let (client, args) = (&line.client, arguments(call));
         let reply = async {
             if !asking {
                 return client.custom(plain("EVALSHA"), args).await;
@@ -210,14 +233,12 @@ impl Node {
         };
         match within(deadline, reply).await {
             Some(Ok(value)) => {
-                self.unanswered.store(0, Ordering::Relaxed);
+                line.answered();
                 Ok(value)
             }
             Some(Err(error)) => Err(self.refused(&error)),
             None => {
-                if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED_MAX {
-                    self.trip();
-                }
+                line.not_answered();
                 Err(Refused::Failure(Failure::Unknown))
             }
         }
@@ -254,16 +275,6 @@ impl Node {
         }
     }
 
-    /// Opens the breaker: every connection goes.
-    fn trip(&self) {
-        self.unanswered.store(0, Ordering::Relaxed);
-        for link in &self.links {
-            link.store(None);
-        }
-        self.lost("no answer in time");
-        self.trips.send_modify(|trips| *trips += 1);
-    }
-
     /// Keeps one connection.
     async fn keep<F: Fitness>(
         self: Arc<Self>,
@@ -271,19 +282,25 @@ impl Node {
         settings: Arc<LinkSettings>,
         fitness: Arc<F>,
     ) {
+        let Some(place) = self.lines.get(place) else { return };
         let mut waits = waits();
-        let mut trips = self.trips.subscribe();
         loop {
-            trips.mark_unchanged();
             match self.open(&settings, fitness.as_ref()).await {
                 Ok(mut link) => {
                     let began = Instant::now();
-                    self.publish(place, &link);
-                    tokio::select! {
-                        () = link.broken() => {}
-                        _ = trips.changed() => {}
-                    }
-                    self.unpublish(place);
+                    let line = Arc::new(Line {
+                        client: link.client.clone(),
+                        unanswered: AtomicU32::new(0),
+                        given_up: Notify::new(),
+                    });
+                    place.store(Some(Arc::clone(&line)));
+                    self.found();
+                    let why = tokio::select! {
+                        () = link.broken() => "the connection broke",
+                        () = line.given_up.notified() => "no answer in time",
+                    };
+                    place.store(None);
+                    self.lost(why);
                     fitness.trouble();
                     if began.elapsed() >= STEADY {
                         waits = self::waits();
@@ -309,10 +326,8 @@ impl Node {
         Ok(link)
     }
 
-    fn publish(&self, place: usize, link: &Link) {
-        if let Some(at) = self.links.get(place) {
-            at.store(Some(Arc::new(link.client.clone())));
-        }
+    /// A connection stands.
+    fn found(&self) {
         self.stats.connections.add(1);
         if !self.up.swap(true, Ordering::Relaxed) {
             self.complains.store(false, Ordering::Relaxed);
@@ -321,17 +336,10 @@ impl Node {
         }
     }
 
-    fn unpublish(&self, place: usize) {
-        if let Some(at) = self.links.get(place) {
-            at.store(None);
-        }
-        if self.links.iter().all(|link| link.load().is_none()) {
-            self.lost("the connection broke");
-        }
-    }
-
+    /// A connection is gone.
     fn lost(&self, why: &str) {
-        if self.up.swap(false, Ordering::Relaxed) {
+        let none_left = self.lines.iter().all(|line| line.load().is_none());
+        if none_left && self.up.swap(false, Ordering::Relaxed) {
             *self.complaint.lock() = why.to_owned();
             tracing::warn!(redis = %self.address, why, "Redis does not answer, rules' on_failure decides");
         }
@@ -356,7 +364,10 @@ impl Node {
 }
 
 /// What the future says before the deadline.
-async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn within<T>(
+    deadline: Option<Instant>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     match deadline {
         Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
         None => Some(future.await),

@@ -1,0 +1,77 @@
+//! Servers that share their counters.
+
+use std::time::Duration;
+
+use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+use crate::{Load, Sluicegate, away_from_midnight, request, until};
+
+/// Servers with the same limits and flags.
+#[derive(Debug)]
+pub struct Fleet {
+    /// Each a process of its own.
+    pub servers: Vec<Sluicegate>,
+}
+
+impl Fleet {
+    /// Starts so many and waits until each has reached its store.
+    pub async fn start(count: usize, limits: &str, flags: &[&str]) -> Self {
+        away_from_midnight().await;
+        let servers = (0..count).map(|_| Sluicegate::start(limits, flags));
+        let fleet = Self { servers: futures::future::join_all(servers).await };
+        fleet.until_well().await;
+        fleet
+    }
+
+    /// Where they listen.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.servers.iter().map(|server| server.grpc.clone()).collect()
+    }
+
+    /// Starts callers of all of them, see [`Load::start`].
+    pub async fn load(
+        &self,
+        callers: usize,
+        rest: Duration,
+        requests: Vec<RateLimitRequest>,
+    ) -> Load {
+        Load::start(&self.addresses(), callers, rest, requests).await
+    }
+
+    /// A metric over all servers, see [`Sluicegate::sum`].
+    pub async fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let mut sum = 0.0;
+        for server in &self.servers {
+            sum += server.sum(name, labels).await;
+        }
+        sum
+    }
+
+    /// Hits that may be charged though nobody was told that they are admitted.
+    pub async fn stranded(&self) -> f64 {
+        self.sum("sluicegate_takes_unknown_total", &[]).await
+            + self.sum("sluicegate_give_backs_failed_total", &[]).await
+    }
+
+    /// Waits until every server can ask its store about any counter.
+    pub async fn until_well(&self) {
+        until("the store to be well", || async {
+            (self.sum("sluicegate_store_degraded", &[]).await == 0.0).then_some(())
+        })
+        .await;
+    }
+
+    /// What is left of the limit of a descriptor in the domain `api`, as the first server sees it.
+    ///
+    /// # Panics
+    /// It has none.
+    pub async fn remaining(&self, entries: &[(&str, &str)]) -> usize {
+        let mut peek = request(&[entries]);
+        peek.descriptors[0].hits_addend = Some(0);
+        let answer = self.servers[0].should_rate_limit(peek).await.unwrap();
+        let status = &answer.statuses[0];
+        assert!(status.current_limit.is_some(), "{answer:?}");
+        status.limit_remaining.try_into().unwrap()
+    }
+}

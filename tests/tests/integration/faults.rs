@@ -1,0 +1,370 @@
+//! Redis fails under load, in every way that it can: no call fails, nothing more passes than the limit
+//! allows, and afterwards it is exact again.
+
+use std::{fs, time::Duration};
+
+use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use sluicegate_tests::{
+    Asked, Cluster, Fleet, Load, Mode, Proxy, Redis, Sentinels, Setup, chain, hit, until,
+};
+
+/// So many that they last longer than the fault.
+const LIMIT: usize = 3_000;
+
+/// Refusing is what the policy must do where the test counts what passes.
+const LIMITS: &str = "
+domain: api
+tenant: tenant
+on_failure: deny
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 3000}
+  - key: tenant
+    rate_limit: {unit: day, requests_per_unit: 3000}
+    descriptors:
+      - key: user
+        rate_limit: {unit: day, requests_per_unit: 1000000}
+";
+
+const CALLERS: usize = 16;
+const REST: Duration = Duration::from_millis(20);
+
+/// Callers of two servers, all after the same hits.
+struct Scene {
+    fleet: Fleet,
+    load: Load,
+    /// What a store knew that has forgotten it.
+    forgotten: Before,
+}
+
+/// What had happened before something began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    admitted: usize,
+    stranded: f64,
+}
+
+impl Scene {
+    async fn start(store: &str) -> Self {
+        Self::with(store, &[], vec![hit("user", "hot")]).await
+    }
+
+    /// Starts when some hits have been admitted.
+    async fn with(store: &str, flags: &[&str], requests: Vec<RateLimitRequest>) -> Self {
+        let fleet = fleet(store, flags).await;
+        let load = fleet.load(CALLERS, REST, requests).await;
+        load.admits(200).await;
+        Self { fleet, load, forgotten: Before::default() }
+    }
+
+    /// Waits until the failure policy has answered more requests.
+    async fn policy_answers(&self) {
+        let answered = || async {
+            self.fleet.sum("sluicegate_decisions_total", &[("source", "policy")]).await
+        };
+        let before = answered().await;
+        until("the policy to answer", || async {
+            (answered().await > before + 50.0).then_some(())
+        })
+        .await;
+    }
+
+    /// While nothing is admitted: from now on the store begins anew.
+    async fn forget(&mut self) {
+        let stranded = self.fleet.stranded().await;
+        self.forgotten = Before { admitted: self.load.admitted(), stranded };
+        assert!(self.forgotten.admitted <= LIMIT, "{:?}", self.forgotten);
+    }
+
+    /// The fault is over: hits are admitted again, up to the limit and no further.
+    async fn end(self) {
+        let Self { fleet, load, forgotten } = self;
+        fleet.until_well().await;
+        load.admits(50).await;
+        used_up(&fleet, &load, forgotten, LIMIT).await;
+        assert_sound(&fleet, &load.stop().await).await;
+        assert_exact(&fleet).await;
+    }
+}
+
+async fn fleet(store: &str, flags: &[&str]) -> Fleet {
+    let own = ["--store", store, "--decision-timeout", "50ms"];
+    Fleet::start(2, LIMITS, &[&own, flags].concat()).await
+}
+
+/// Waits until the load has been admitted what there is, and checks that it is no more. What may be charged
+/// without anybody having been told is not there to be had.
+async fn used_up(fleet: &Fleet, load: &Load, before: Before, there_is: usize) {
+    let admitted = || load.admitted() - before.admitted;
+    until("all that there is to be admitted", || async {
+        let missing = u32::try_from(there_is.saturating_sub(admitted())).unwrap();
+        (f64::from(missing) <= fleet.stranded().await - before.stranded).then_some(())
+    })
+    .await;
+    load.refuses(200).await;
+    assert!(admitted() <= there_is, "{} of {there_is}", admitted());
+}
+
+/// Whatever happened: no call has failed, every answer came in time, and no server has lost its head.
+async fn assert_sound(fleet: &Fleet, asked: &[Asked]) {
+    let failed: Vec<_> = asked.iter().filter(|asked| asked.answer.is_err()).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    for server in &fleet.servers {
+        let late = server.metric("sluicegate_decisions_late_total").await;
+        let delay = server.metric("sluicegate_scheduling_delay_max_seconds").await;
+        println!("the machine kept the server waiting for {delay} s");
+        assert_eq!(late, 0.0);
+        let log = server.process.output();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+    println!("{} hits may be charged without anybody having been told", fleet.stranded().await);
+}
+
+/// All of a new limit can be had, and no more.
+async fn assert_exact(fleet: &Fleet) {
+    let before = Before { admitted: 0, stranded: fleet.stranded().await };
+    let load = fleet.load(CALLERS, Duration::ZERO, vec![hit("user", "new")]).await;
+    used_up(fleet, &load, before, LIMIT).await;
+}
+
+// === One Redis ===
+
+#[tokio::test]
+async fn redis_hangs_for_five_seconds() {
+    let mut redis = Redis::start().await;
+    let scene = Scene::start(&redis.url()).await;
+    redis.pause();
+    scene.policy_answers().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    redis.resume();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn redis_dies_and_comes_back_empty() {
+    let mut redis = Redis::start().await;
+    let mut scene = Scene::start(&redis.url()).await;
+    redis.kill().await;
+    scene.policy_answers().await;
+    scene.forget().await;
+    redis.restart().await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn scripts_are_flushed() {
+    let redis = Redis::start().await;
+    let scene = Scene::start(&redis.url()).await;
+    for _ in 0..20 {
+        redis.query(&["SCRIPT", "FLUSH"]).await;
+        scene.load.admits(10).await;
+    }
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn redis_becomes_read_only() {
+    let redis = Redis::start().await;
+    let scene = Scene::start(&redis.url()).await;
+    // Of nobody, so that it keeps what it has.
+    redis.query(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    scene.policy_answers().await;
+    redis.query(&["REPLICAOF", "NO", "ONE"]).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn redis_is_out_of_memory() {
+    let redis = Redis::start().await;
+    let scene = Scene::start(&redis.url()).await;
+    redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    scene.policy_answers().await;
+    redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn the_password_is_rotated() {
+    let redis = Setup::new().user("admin", "admin").start().await;
+    let everything = ["~*", "&*", "+@all"];
+    let user = ["ACL", "SETUSER", "limiter", "on", ">one"];
+    redis.query(&[&user[..], &everything].concat()).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, "one\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let flags = ["--redis-username", "limiter", "--redis-password-file", path];
+    let scene = Scene::with(&redis.url(), &flags, vec![hit("user", "hot")]).await;
+    redis.query(&["ACL", "SETUSER", "limiter", "<one", ">two"]).await;
+    // Whoever is in stays in.
+    redis.query(&["CLIENT", "KILL", "USER", "limiter"]).await;
+    scene.policy_answers().await;
+    fs::write(&file, "two\n").unwrap();
+    scene.end().await;
+}
+
+// === The network ===
+
+/// The network does this, for as long as the policy has not answered.
+async fn network(mode: Mode) {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(&redis.address()).await;
+    let scene = Scene::start(&format!("redis://{}", proxy.address())).await;
+    proxy.set(mode);
+    scene.policy_answers().await;
+    proxy.set(Mode::Pass);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn connections_are_refused() {
+    network(Mode::Refuse).await;
+}
+
+#[tokio::test]
+async fn the_network_swallows_everything() {
+    network(Mode::Swallow).await;
+}
+
+#[tokio::test]
+async fn replies_come_too_late() {
+    network(Mode::Delay(Duration::from_millis(200))).await;
+}
+
+#[tokio::test]
+async fn connections_are_cut_in_the_middle_of_a_reply() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(&redis.address()).await;
+    let scene = Scene::start(&format!("redis://{}", proxy.address())).await;
+    for bytes in 1..=20 {
+        proxy.set(Mode::Cut(bytes));
+        until("a connection to be cut", || async { (proxy.mode() == Mode::Pass).then_some(()) })
+            .await;
+        scene.load.admits(10).await;
+    }
+    scene.end().await;
+}
+
+// === A cluster ===
+
+#[tokio::test]
+async fn a_slot_moves_while_it_is_hit() {
+    let cluster = Cluster::start().await;
+    let entries = [("tenant", "acme"), ("user", "bob")];
+    let scene = Scene::with(&cluster.url(), &[], vec![chain(&entries)]).await;
+    let slot = cluster.slot("{acme}").await;
+    let to = (cluster.primary_of(slot).await.unwrap() + 1) % 3;
+    let migration = cluster.migrate_start(slot, to).await;
+    scene.load.admits(50).await;
+    // The chain's keys are on two nodes: nobody can settle it.
+    assert_eq!(cluster.migrate_keys(migration, 1).await, 1);
+    scene.policy_answers().await;
+    assert_eq!(cluster.migrate_keys(migration, 100).await, 1);
+    // The new owner answers those who were sent to it.
+    scene.load.admits(50).await;
+    cluster.migrate_end(migration).await;
+    scene.load.admits(50).await;
+    scene.end().await;
+}
+
+/// The callers of a hot counter, up to the moment at which its primary fails, beside others who go on
+/// through the fault.
+struct FailOver {
+    scene: Scene,
+    hot: Load,
+}
+
+impl FailOver {
+    async fn start(store: &str) -> Self {
+        let others = (0..32).map(|user| hit("user", &format!("user{user}")));
+        let scene = Scene::with(store, &[], others.collect()).await;
+        let hot = scene.fleet.load(CALLERS, REST, vec![hit("user", "hot")]).await;
+        hot.admits(200).await;
+        Self { scene, hot }
+    }
+
+    /// The primary has just failed: nobody hits the hot counter until another has taken over.
+    async fn failed(self) -> (Scene, usize) {
+        let asked = self.hot.stop().await;
+        assert_sound(&self.scene.fleet, &asked).await;
+        let admitted = asked.iter().filter(|asked| asked.is_admitted()).count();
+        self.scene.policy_answers().await;
+        (self.scene, admitted)
+    }
+}
+
+/// Another has taken over: of the limit, what it knows of is used, and the rest can be had, no more. So the
+/// excess is what the former primary had admitted and not yet told it.
+async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce()) {
+    let Scene { fleet, load, .. } = scene;
+    fleet.until_well().await;
+    load.admits(50).await;
+    let rest = fleet.remaining(&[("user", "hot")]).await;
+    println!("{admitted} hits were admitted, the new primary knows of {}", LIMIT - rest);
+    let before = Before { admitted: 0, stranded: fleet.stranded().await };
+    let hot = fleet.load(CALLERS, REST, vec![hit("user", "hot")]).await;
+    hot.admits(50).await;
+    resume();
+    used_up(&fleet, &hot, before, rest).await;
+    for load in [load, hot] {
+        assert_sound(&fleet, &load.stop().await).await;
+    }
+    assert_exact(&fleet).await;
+}
+
+#[tokio::test]
+async fn a_primary_of_the_cluster_dies() {
+    let mut cluster = Cluster::start().await;
+    let slot = cluster.slot("{api:user=hot}").await;
+    let scene = FailOver::start(&cluster.url()).await;
+    let primary = cluster.primary_of(slot).await.unwrap();
+    cluster.nodes[primary].kill().await;
+    let (scene, admitted) = scene.failed().await;
+    cluster.until_taken_over(slot, primary).await;
+    assert_rest_is_exact(scene, admitted, || {}).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_was_taken_for_dead_admits_nothing_when_it_wakes_up() {
+    let mut cluster = Cluster::start().await;
+    let slot = cluster.slot("{api:user=hot}").await;
+    let scene = FailOver::start(&cluster.url()).await;
+    let primary = cluster.primary_of(slot).await.unwrap();
+    cluster.nodes[primary].pause();
+    let (scene, admitted) = scene.failed().await;
+    cluster.until_taken_over(slot, primary).await;
+    assert_rest_is_exact(scene, admitted, || cluster.nodes[primary].resume()).await;
+}
+
+#[tokio::test]
+async fn sentinels_choose_another_primary() {
+    let mut sentinels = Sentinels::start().await;
+    let scene = FailOver::start(&sentinels.url()).await;
+    let primary = sentinels.primary().await.unwrap();
+    sentinels.servers[primary].kill().await;
+    let (scene, admitted) = scene.failed().await;
+    sentinels.until_taken_over(primary).await;
+    assert_rest_is_exact(scene, admitted, || {}).await;
+}
+
+#[tokio::test]
+async fn only_the_counters_of_the_dead_primary_fail() {
+    let config = "cluster-require-full-coverage no";
+    let mut cluster = Cluster::of(Setup::new().config(config)).await;
+    let fleet = fleet(&cluster.url(), &[]).await;
+    let users: Vec<_> = (0..32).map(|user| format!("user{user}")).collect();
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    for user in &users {
+        let slot = cluster.slot(&format!("{{api:user={user}}}")).await;
+        let of_first = cluster.primary_of(slot).await == Some(0);
+        (if of_first { &mut here } else { &mut elsewhere }).push(hit("user", user));
+    }
+    let dead = fleet.load(4, REST, here).await;
+    let alive = fleet.load(4, REST, elsewhere).await;
+    dead.admits(50).await;
+    cluster.nodes[0].kill().await;
+    dead.refuses(50).await;
+    alive.admits(50).await;
+    assert_eq!(alive.refused(), 0);
+    assert_sound(&fleet, &dead.stop().await).await;
+    assert_sound(&fleet, &alive.stop().await).await;
+}

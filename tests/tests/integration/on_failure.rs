@@ -1,0 +1,163 @@
+//! What answers where Redis is away: what the rule says.
+
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Fleet, Redis, Sluicegate, hit, hits, request, until};
+use tonic::Code as GrpcCode;
+
+/// A rule of each policy, and the same in shadow mode.
+const LIMITS: &str = "
+domain: api
+descriptors:
+  - {key: allow, on_failure: allow, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: deny, on_failure: deny, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - {key: local, on_failure: local, rate_limit: {unit: day, requests_per_unit: 10}}
+  - {key: one, on_failure: local, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: defer, on_failure: defer, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - key: burst
+    on_failure: local
+    rate_limit: {unit: day, requests_per_unit: 10, burst: 20, algorithm: gcra}
+  - key: shadow_deny
+    shadow_mode: true
+    on_failure: deny
+    rate_limit: {unit: day, requests_per_unit: 1000}
+  - key: shadow_defer
+    shadow_mode: true
+    on_failure: defer
+    rate_limit: {unit: day, requests_per_unit: 1000}
+  - {key: silent, rate_limit: {unit: day, requests_per_unit: 10}}
+";
+
+/// A server whose Redis has gone.
+async fn alone(limits: &str, flags: &[&str]) -> Sluicegate {
+    let mut redis = Redis::start().await;
+    let store = redis.url();
+    let flags = [&["--store", &store], flags].concat();
+    let mut fleet = Fleet::start(1, limits, &flags).await;
+    redis.kill().await;
+    fleet.servers.remove(0)
+}
+
+/// Asks about a hit on each of these keys.
+async fn ask(server: &Sluicegate, keys: &[&str]) -> Result<Code, GrpcCode> {
+    let descriptors: Vec<_> = keys.iter().map(|key| vec![(*key, "x")]).collect();
+    let descriptors: Vec<_> = descriptors.iter().map(Vec::as_slice).collect();
+    let answer = server.should_rate_limit(request(&descriptors)).await;
+    answer.map(|answer| answer.overall_code()).map_err(|status| status.code())
+}
+
+/// How many of some hits on the key pass.
+async fn admitted(server: &Sluicegate, key: &str) -> usize {
+    let mut admitted = 0;
+    for _ in 0..30 {
+        admitted += usize::from(ask(server, &[key]).await == Ok(Code::Ok));
+    }
+    admitted
+}
+
+async fn decided(server: &Sluicegate, source: &str, code: &str) -> f64 {
+    server.sum("sluicegate_decisions_total", &[("source", source), ("code", code)]).await
+}
+
+#[tokio::test]
+async fn allow_lets_everything_pass() {
+    let server = alone(LIMITS, &[]).await;
+    assert_eq!(admitted(&server, "allow").await, 30);
+    assert_eq!(decided(&server, "policy", "ok").await, 30.0);
+}
+
+#[tokio::test]
+async fn deny_lets_nothing_pass() {
+    let server = alone(LIMITS, &[]).await;
+    assert_eq!(admitted(&server, "deny").await, 0);
+    assert_eq!(decided(&server, "policy", "over_limit").await, 30.0);
+}
+
+#[tokio::test]
+async fn defer_leaves_it_to_the_caller() {
+    let server = alone(LIMITS, &[]).await;
+    for _ in 0..30 {
+        assert_eq!(ask(&server, &["defer"]).await, Err(GrpcCode::Unavailable));
+    }
+    let body =
+        r#"{"domain": "api", "descriptors": [{"entries": [{"key": "defer", "value": "x"}]}]}"#;
+    assert_eq!(server.json(body).await.0, 503);
+}
+
+#[tokio::test]
+async fn local_counts_here_against_a_share_of_the_limit() {
+    let mut redis = Redis::start().await;
+    let fleet = Fleet::start(2, LIMITS, &["--store", &redis.url()]).await;
+    for server in &fleet.servers {
+        until("the servers to know of each other", || async {
+            (server.metric("sluicegate_live_replicas").await == 2.0).then_some(())
+        })
+        .await;
+    }
+    redis.kill().await;
+    for server in &fleet.servers {
+        assert_eq!(admitted(server, "local").await, 5);
+        assert_eq!(admitted(server, "burst").await, 10);
+        // Nobody's share is nothing.
+        assert_eq!(admitted(server, "one").await, 1);
+        assert_eq!(decided(server, "local", "ok").await, 16.0);
+    }
+}
+
+#[tokio::test]
+async fn a_setting_says_among_how_many_the_limit_is_divided() {
+    let server = alone(LIMITS, &["--replicas", "4"]).await;
+    assert_eq!(admitted(&server, "local").await, 2);
+    assert_eq!(server.metric("sluicegate_live_replicas").await, 4.0);
+}
+
+#[tokio::test]
+async fn a_refusal_beats_defer_and_defer_beats_what_passes() {
+    let server = alone(LIMITS, &["--replicas", "1"]).await;
+    for keys in [["deny", "defer"], ["defer", "deny"], ["deny", "allow"], ["local", "deny"]] {
+        assert_eq!(ask(&server, &keys).await, Ok(Code::OverLimit), "{keys:?}");
+    }
+    for keys in [["defer", "allow"], ["allow", "defer"], ["defer", "local"], ["local", "defer"]] {
+        assert_eq!(ask(&server, &keys).await, Err(GrpcCode::Unavailable), "{keys:?}");
+    }
+    // Nothing of that was charged here.
+    assert_eq!(ask(&server, &["local", "allow"]).await, Ok(Code::Ok));
+    assert_eq!(admitted(&server, "local").await, 9);
+    for keys in [["local", "defer"], ["allow", "local"]] {
+        assert_eq!(ask(&server, &keys).await, Ok(Code::OverLimit), "{keys:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_only_simulates_neither_refuses_nor_defers() {
+    let server = alone(LIMITS, &[]).await;
+    for key in ["shadow_deny", "shadow_defer"] {
+        assert_eq!(admitted(&server, key).await, 30, "{key}");
+    }
+    assert_eq!(ask(&server, &["shadow_deny", "shadow_defer", "allow"]).await, Ok(Code::Ok));
+}
+
+#[tokio::test]
+async fn a_rule_that_says_nothing_goes_by_its_domain_and_then_by_the_flag() {
+    let server = alone(LIMITS, &["--replicas", "1"]).await;
+    assert_eq!(admitted(&server, "silent").await, 10);
+    let server = alone(LIMITS, &["--default-on-failure", "deny"]).await;
+    assert_eq!((admitted(&server, "silent").await, admitted(&server, "allow").await), (0, 30));
+    let limits = LIMITS.replace("domain: api", "domain: api\non_failure: allow");
+    let server = alone(&limits, &["--default-on-failure", "deny"]).await;
+    assert_eq!((admitted(&server, "silent").await, admitted(&server, "deny").await), (30, 0));
+}
+
+#[tokio::test]
+async fn what_was_counted_here_is_forgotten_when_redis_is_back() {
+    let mut redis = Redis::start().await;
+    let flags = ["--store", &redis.url(), "--replicas", "1"];
+    let mut fleet = Fleet::start(1, LIMITS, &flags).await;
+    fleet.servers[0].should_rate_limit(hits("local", "x", 3)).await.unwrap();
+    redis.kill().await;
+    assert_eq!(admitted(&fleet.servers[0], "local").await, 10);
+    redis.restart().await;
+    fleet.until_well().await;
+    assert_eq!(fleet.remaining(&[("local", "x")]).await, 10);
+    let server = fleet.servers.remove(0);
+    assert_eq!(server.should_rate_limit(hit("local", "x")).await.unwrap().overall_code(), Code::Ok);
+}
