@@ -34,5 +34,6 @@ fn filter(given: &str) -> Result<EnvFilter, LogError> {
     for word in bare {
         word.trim().parse::<LevelFilter>().map_err(|_| no_level())?;
     }
-    EnvFilter::try_new(given).map_err(|_| no_level())
+    // What the client library says of every connection, the store says once; who wants it names it.
+    EnvFilter::try_new(format!("fred=off,{given}")).map_err(|_| no_level())
 }

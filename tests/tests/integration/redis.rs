@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Cluster, Fleet, Redis, Sluicegate, chain, hit, request, until};
+use sluicegate_tests::{Cluster, Fleet, Redis, Setup, Sluicegate, chain, hit, request, until};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -285,4 +285,37 @@ async fn health_may_depend_on_the_store() {
             redis.kill().await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_redis_that_may_drop_counters_is_warned_of() {
+    for (policy, warned) in [("allkeys-lru", true), ("volatile-ttl", true), ("noeviction", false)] {
+        let config = format!("maxmemory 100mb\nmaxmemory-policy {policy}");
+        let redis = Setup::new().config(&config).start().await;
+        let fleet = fleet(1, CHAIN, &redis.url(), &[]).await;
+        let log = fleet.servers[0].process.output();
+        assert_eq!(log.matches("may drop live counters").count(), usize::from(warned), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_logged_once_and_not_by_request() {
+    let mut redis = Redis::start().await;
+    let fleet = fleet(1, CHAIN, &redis.url(), &[]).await;
+    let server = &fleet.servers[0];
+    redis.kill().await;
+    until("the server to notice", || async {
+        (server.metric("sluicegate_store_degraded").await == 1.0).then_some(())
+    })
+    .await;
+    for _ in 0..100 {
+        code(server, "tenant", "acme").await;
+    }
+    redis.restart().await;
+    fleet.until_well().await;
+    let log = server.process.output();
+    assert_eq!(log.matches("Redis does not answer").count(), 1, "{log}");
+    assert_eq!(log.matches("Redis answers").count(), 2, "at first, and again: {log}");
+    // With what it said when it was asked again.
+    assert!(log.matches(" WARN ").count() <= 3, "{log}");
 }

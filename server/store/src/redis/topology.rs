@@ -329,8 +329,9 @@ impl Topology {
             let _looked =
                 tokio::time::timeout(timeout * 2, since).await.map_err(|_| LinkError::Timeout)?;
         }
-        if let Value::String(memory) =
-            link.ask(timeout, "INFO", vec![Value::from_static_str("memory")]).await?
+        // Who may not ask can still count.
+        if let Ok(memory) = link.ask(timeout, "INFO", vec!["memory".into()]).await
+            && let Some(memory) = memory.as_str()
         {
             self.stats.memory(address, &memory);
         }
