@@ -24,7 +24,7 @@ catalogue! {
     DEFERRED = "sluicegate_requests_deferred":
         "Requests answered UNAVAILABLE because the store did not answer and a rule defers to the caller.";
     LATE = "sluicegate_decisions_late":
-        "Requests decided after their deadline, by more than the process was delayed by its machine.";
+        "Requests decided after their deadline, by more than twice what the process was kept waiting by its machine.";
     SCHEDULING_DELAY = "sluicegate_scheduling_delay_max":
         "The longest time for which the process was not scheduled, as far as a pulse every 20 ms can tell.";
     UNMATCHED = "sluicegate_descriptors_unmatched":

@@ -1,8 +1,9 @@
 //! Whether answers come in time.
 //!
 //! A process that is not scheduled cannot answer. A pulse measures how late the process is with
-//! something that takes no time at all; only what is later than that, and than the granularity of
-//! timers, is counted against the service.
+//! something that takes no time at all. What misses its deadline by more than that is counted against
+//! the service: by more than twice that, because one thread may wait longer than the one that has the
+//! pulse, and only when the next pulse was felt, because the delay that made both late is known then.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -20,20 +21,22 @@ const TICK: Duration = Duration::from_millis(2);
 /// Pulses for which a delay is remembered: a minute.
 const REMEMBERED: u32 = 3_000;
 
-/// Answers that came too late, and why that may be.
+/// Answers that came too late, and why that may be. Times are in microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Punctuality {
     pub(crate) late: Count,
-    /// The longest delay of late, in microseconds.
-    recent: AtomicU64,
+    /// Answers since the last pulse that missed their deadline, and by how much at most.
+    missed: AtomicU64,
+    missed_by: AtomicU64,
     longest: AtomicU64,
 }
 
 impl Punctuality {
     /// Notes by how much an answer missed its deadline.
     pub(crate) fn note(&self, overrun: Duration) {
-        if overrun > TICK && micros(overrun - TICK) > self.recent.load(Ordering::Relaxed) {
-            self.late.add(1);
+        if overrun > TICK {
+            self.missed_by.fetch_max(micros(overrun - TICK), Ordering::Relaxed);
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -44,17 +47,21 @@ impl Punctuality {
 
     /// Feels the pulse, for ever.
     pub(crate) async fn measure(&self) {
-        let mut pulses = 0;
+        let (mut recent, mut age) = (0, 0);
         loop {
             let due = Instant::now() + INTERVAL;
             tokio::time::sleep_until(due.into()).await;
             let delay = micros(due.elapsed());
-            pulses += 1;
-            if pulses > REMEMBERED || delay > self.recent.load(Ordering::Relaxed) {
-                self.recent.store(delay, Ordering::Relaxed);
-                pulses = 0;
+            age += 1;
+            if age > REMEMBERED || delay > recent {
+                (recent, age) = (delay, 0);
             }
             self.longest.fetch_max(delay, Ordering::Relaxed);
+            let missed_by = self.missed_by.swap(0, Ordering::Relaxed);
+            let missed = self.missed.swap(0, Ordering::Relaxed);
+            if missed_by > 2 * recent {
+                self.late.add(missed);
+            }
         }
     }
 }

@@ -1,10 +1,29 @@
-//! Every store and every layer, held to what a store must do.
+//! Every store and every layer, held to what a store must do; and the scripts in Redis, held to the Rust
+//! they must equal.
 
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+#[path = "../../../server/core/tests/cases/mod.rs"]
+mod cases;
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod equivalence;
+#[cfg(test)]
+mod fake;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod memory;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod redis;
+#[cfg(test)]
+mod scripts;
+#[cfg(test)]
+mod server;
+#[cfg(test)]
+#[path = "../../../server/core/tests/algorithms/support.rs"]
+#[expect(dead_code, reason = "the laws of the algorithms need more of it")]
+mod support;

@@ -1,0 +1,248 @@
+//! What counters cost in Redis, measured on a server of its own:
+//!
+//! ```sh
+//! cargo run --release -p sluicegate-tests --example redis_costs
+//! ```
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "a program for people"
+)]
+
+use std::{
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use fred::{
+    clients::Client,
+    interfaces::ClientLike,
+    types::{
+        ClusterHash, CustomCommand,
+        config::{Config, Server, ServerConfig},
+    },
+};
+use sluicegate_core::{
+    Algorithm, Batch, Check, CounterKey, Limit, OnFailure, Store, Take, Window,
+    key::Identity,
+    limit::SLIDING_LOG_MAX,
+    request::Entry,
+    store::{Group, Veto},
+};
+use sluicegate_store::{
+    Redis,
+    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
+};
+use sluicegate_tests::{self as harness, until};
+
+/// Counters of each algorithm.
+const COUNTERS: usize = 200_000;
+
+/// Requests in one batch.
+const BATCH: usize = 500;
+
+/// Hits that a log holds while it is asked.
+const HELD: [u32; 3] = [10, 1_000, 9_900];
+
+/// Logs, and how often each is asked while that is timed.
+const LOGS: usize = 20;
+const ROUNDS: usize = 100;
+
+/// The log as it is usually written: a sorted set of the time of each hit.
+const SORTED_SET: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[1])
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then
+    return 0
+end
+redis.call('ZADD', KEYS[1], now, string.format('%.0f', now) .. ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[1] / 1000)
+return 1
+";
+
+#[tokio::main]
+async fn main() {
+    println!(
+        "{COUNTERS} counters, keys like {}\n",
+        text(&check(0, limit(Algorithm::FixedWindow, 1, 3_600)).key)
+    );
+    println!("| algorithm | growth of used_memory per counter | MEMORY USAGE | value |");
+    println!("|---|---|---|---|");
+    for algorithm in Algorithm::ALL {
+        memory(algorithm).await;
+    }
+    println!("\nCPU of Redis per decision on a log, µs, and bytes of the log (MEMORY USAGE)\n");
+    let forms = ["list", "sorted set"].map(|it| format!("{it}: admitted | refused | bytes"));
+    println!("| hits held | {} |", forms.join(" | "));
+    println!("|---|---|---|---|---|---|---|");
+    for held in HELD {
+        log(held).await;
+    }
+}
+
+fn entries(number: usize) -> [String; 3] {
+    [format!("tenant-{:06}", number / 10), format!("u-{number:08}"), "/api/v1/items".to_owned()]
+}
+
+fn check(number: usize, limit: Limit) -> Check {
+    let values = entries(number);
+    let keys: [&[u8]; 3] = [b"tenant", b"user", b"route"];
+    let entries = keys.iter().zip(&values);
+    let entries: Vec<_> =
+        entries.map(|(key, value)| Entry { key, value: value.as_bytes() }).collect();
+    let key = Identity::new("public_api", Some(b"tenant"), &entries, &[]).counter(&limit);
+    let take = Take::Exactly(1);
+    let on_failure = OnFailure::default();
+    Check { key, limit, take, descriptor: 0, veto: Veto::Alone, on_failure }
+}
+
+fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Limit {
+    Limit::new(algorithm, requests, Window::from_seconds(seconds).unwrap(), None).unwrap()
+}
+
+async fn connect(redis: &harness::Redis) -> Redis {
+    let url: RedisUrl = redis.url().parse().unwrap();
+    let link = LinkSettings {
+        username: None,
+        password: Password::None,
+        tls: None,
+        database: 0,
+        connect_timeout: Duration::from_secs(10),
+    };
+    let connections = NonZeroUsize::MIN;
+    let key_prefix = KeyPrefix::default();
+    let settings = RedisSettings { deployment: url.deployment, link, connections, key_prefix };
+    let store = Redis::start(settings, None).unwrap();
+    until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
+    store
+}
+
+async fn number(redis: &harness::Redis, section: &str, field: &str) -> u64 {
+    redis.info(section, field).await.unwrap().unwrap().parse().unwrap()
+}
+
+async fn memory(algorithm: Algorithm) {
+    let redis = harness::Redis::start().await;
+    let store = connect(&redis).await;
+    let limit = limit(algorithm, 100, 3_600);
+    let before = number(&redis, "memory", "used_memory").await;
+    let numbers: Vec<usize> = (0..COUNTERS).collect();
+    for batch in numbers.chunks(BATCH) {
+        let groups = batch.iter().map(|&number| Group::from([check(number, limit)])).collect();
+        let answers = store.decide(Batch { groups, deadline: None }).await;
+        assert!(answers.iter().all(|answer| answer.is_ok_and(|it| it.allowed)));
+    }
+    let growth = number(&redis, "memory", "used_memory").await - before;
+    let key = text(&check(0, limit).key);
+    let usage = redis.query(&["MEMORY", "USAGE", &key]).await;
+    let value = match redis.query(&["TYPE", &key]).await.as_str() {
+        "list" => redis.query(&["LRANGE", &key, "0", "-1"]).await.replace('\n', " "),
+        _ => redis.query(&["GET", &key]).await,
+    };
+    let counters = u64::try_from(COUNTERS).unwrap();
+    println!("| {} | {} | {usage} | {value} |", algorithm.name(), growth / counters);
+}
+
+/// How a log is asked about one of its keys.
+trait Ask {
+    /// Whether one more hit passes, where so many may.
+    async fn ask(&self, number: usize, limit: u32) -> bool;
+
+    /// The name of a key.
+    fn name(number: usize) -> String;
+}
+
+impl Ask for Redis {
+    async fn ask(&self, number: usize, requests: u32) -> bool {
+        let check = check(number, limit(Algorithm::SlidingWindowLog, requests, 3_600));
+        self.decide(Batch::of([check].into(), None)).await[0].unwrap().allowed
+    }
+
+    fn name(number: usize) -> String {
+        text(&check(number, limit(Algorithm::SlidingWindowLog, 1, 3_600)).key)
+    }
+}
+
+struct SortedSet {
+    client: Client,
+    sha1: String,
+    asked: AtomicUsize,
+}
+
+impl Ask for SortedSet {
+    async fn ask(&self, number: usize, requests: u32) -> bool {
+        let unique = self.asked.fetch_add(1, Ordering::Relaxed);
+        let arguments: Vec<String> = vec![
+            self.sha1.clone(),
+            "1".to_owned(),
+            Self::name(number),
+            "3600000000".to_owned(),
+            requests.to_string(),
+            unique.to_string(),
+        ];
+        let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
+        self.client.custom::<i64, _>(command, arguments).await.unwrap() == 1
+    }
+
+    fn name(number: usize) -> String {
+        format!("z{}", Redis::name(number))
+    }
+}
+
+impl SortedSet {
+    async fn connect(redis: &harness::Redis) -> Self {
+        let (host, port) = redis
+            .address()
+            .split_once(':')
+            .map(|(host, port)| (host.to_owned(), port.parse().unwrap()))
+            .unwrap();
+        let server = ServerConfig::Centralized { server: Server::new(host, port) };
+        let client = Client::new(Config { server, ..Config::default() }, None, None, None);
+        client.init().await.unwrap();
+        let sha1 = redis.query(&["SCRIPT", "LOAD", SORTED_SET]).await;
+        Self { client, sha1, asked: AtomicUsize::new(0) }
+    }
+}
+
+async fn log(held: u32) {
+    let redis = harness::Redis::start().await;
+    let mut cells = vec![held.to_string()];
+    cells.extend(timed(&redis, held, &connect(&redis).await).await);
+    cells.extend(timed(&redis, held, &SortedSet::connect(&redis).await).await);
+    println!("| {} |", cells.join(" | "));
+}
+
+/// Time of a decision that admits, of one that refuses, and bytes of a log.
+async fn timed<A: Ask>(redis: &harness::Redis, held: u32, log: &A) -> [String; 3] {
+    let round = async |limit: u32| {
+        let asked = futures::future::join_all((0..LOGS).map(|number| log.ask(number, limit))).await;
+        asked.into_iter().filter(|admitted| *admitted).count()
+    };
+    for _ in 0..held {
+        round(SLIDING_LOG_MAX).await;
+    }
+    let bytes = redis.query(&["MEMORY", "USAGE", &A::name(0), "SAMPLES", "0"]).await;
+    let time = async |limit: u32, admitted: usize| {
+        redis.query(&["CONFIG", "RESETSTAT"]).await;
+        for _ in 0..ROUNDS {
+            assert_eq!(round(limit).await, admitted);
+        }
+        let statistics = redis.info("commandstats", "cmdstat_evalsha").await.unwrap().unwrap();
+        let field = |name: &str| {
+            let value = statistics.split(',').find_map(|it| it.strip_prefix(name));
+            value.unwrap().parse::<f64>().unwrap()
+        };
+        format!("{:.1}", field("usec=") / field("calls="))
+    };
+    // As many as each log holds by then.
+    let full = held + u32::try_from(ROUNDS).unwrap();
+    [time(SLIDING_LOG_MAX, LOGS).await, time(full, 0).await, bytes]
+}
+
+fn text(key: &CounterKey) -> String {
+    String::from_utf8(key.as_bytes().to_vec()).unwrap()
+}

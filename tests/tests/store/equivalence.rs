@@ -1,0 +1,382 @@
+//! Rust, Lua and Redis decide alike and keep the same states.
+
+use std::cell::RefCell;
+
+use fred::types::Value;
+use proptest::prelude::*;
+use sluicegate_core::{
+    Algorithm, Answers, Check, CounterKey, Limit, OnFailure, Take, Time,
+    algorithm::{HITS_MAX, Receipt},
+    key::Identity,
+    limit::Unit,
+    request::Entry,
+    store::Veto,
+};
+use sluicegate_store::redis::{Call, state_of};
+
+use crate::{
+    cases,
+    fake::{Fake, bytes},
+    model::Model,
+    server::{Redis, script},
+    support::{self, Counter, TIME_MAX},
+};
+
+const PREFIX: &[u8] = b"test:";
+
+/// Counters, each with some limits that take turns on it, and what is asked of them.
+#[derive(Clone, Debug)]
+struct Case {
+    start: u64,
+    counters: Vec<Vec<Limit>>,
+    steps: Vec<Step>,
+}
+
+/// Some time and then a call.
+#[derive(Clone, Debug)]
+struct Step {
+    pass: Pass,
+    groups: Vec<Vec<Asked>>,
+    /// How often.
+    times: u8,
+}
+
+#[derive(Clone, Debug)]
+enum Pass {
+    /// As it matters to the first check.
+    Gap(support::Gap),
+    Years(u64),
+    Back(u64),
+    To(u64),
+}
+
+/// One check.
+#[derive(Clone, Debug)]
+struct Asked {
+    counter: usize,
+    limit: usize,
+    take: Kind,
+    amount: Amount,
+    veto: Veto,
+    /// Whether it belongs to the descriptor of the check before it.
+    joins: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Exactly,
+    UpTo,
+    Always(Amount),
+    GiveBack,
+    /// With the receipt of an earlier take, counted from the latest.
+    Undo(usize),
+    /// With a receipt of nobody's: so long ago, and with so much used.
+    Forged(i64, u64),
+}
+
+#[derive(Clone, Debug)]
+enum Amount {
+    Ask(support::Ask),
+    Hits(u64),
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let counter =
+        (support::algorithms(), support::windows()).prop_flat_map(|(algorithm, window)| {
+            let nothing = Just(Limit::new(algorithm, 0, window, None).unwrap());
+            let limit = prop_oneof![12 => support::limits_of(algorithm, window), 1 => nothing];
+            prop_oneof![
+                3 => limit.clone().prop_map(|limit| vec![limit]),
+                1 => prop::collection::vec(limit, 2..=3),
+            ]
+        });
+    let start = prop_oneof![8 => support::starts(), 1 => TIME_MAX - 100_000_000..=TIME_MAX + 9];
+    let counters = prop::collection::vec(counter, 1..=3);
+    let steps = prop::collection::vec(steps(), 1..=16);
+    (start, counters, steps).prop_map(|(start, counters, steps)| Case {
+        start: start.max(1),
+        counters,
+        steps,
+    })
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let second = 1_000_000_u64;
+    let pass = prop_oneof![
+        16 => support::gaps().prop_map(Pass::Gap),
+        1 => (1..=40_u64).prop_map(Pass::Years),
+        1 => (1..=3 * second).prop_map(Pass::Back),
+        1 => (1..=9_000 * second).prop_map(Pass::Back),
+        1 => (1..=TIME_MAX).prop_map(Pass::To),
+    ];
+    let group = || prop::collection::vec(asked(), 1..=4);
+    let groups = prop_oneof![
+        4 => prop::collection::vec(group(), 1),
+        1 => prop::collection::vec(group(), 2..=4),
+    ];
+    let times = prop_oneof![12 => Just(1_u8), 2 => 2..=8_u8, 1 => 10..=60_u8];
+    (pass, groups, times).prop_map(|(pass, groups, times)| Step { pass, groups, times })
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let take = prop_oneof![
+        10 => Just(Kind::Exactly),
+        2 => Just(Kind::UpTo),
+        2 => amounts().prop_map(Kind::Always),
+        1 => Just(Kind::GiveBack),
+        2 => (0..=12_usize).prop_map(Kind::Undo),
+        1 => (-5..=2_000_000_i64, 0..1_u64 << 53).prop_map(|(ago, used)| Kind::Forged(ago, used)),
+    ];
+    let veto = prop_oneof![2 => Just(Veto::Alone), 1 => Just(Veto::None), 1 => Just(Veto::Quota)];
+    let index = || prop_oneof![2 => Just(0_usize), 1 => 0..=2_usize];
+    (index(), index(), take, amounts(), veto, prop::bool::weighted(0.3)).prop_map(
+        |(counter, limit, take, amount, veto, joins)| Asked {
+            counter,
+            limit,
+            take,
+            amount,
+            veto,
+            joins,
+        },
+    )
+}
+
+fn amounts() -> impl Strategy<Value = Amount> {
+    let huge = vec![HITS_MAX - 1, HITS_MAX, HITS_MAX + 1, u64::MAX];
+    prop_oneof![
+        1 => Just(Amount::Hits(0)),
+        12 => (1..=3_u8).prop_map(|hits| Amount::Ask(support::Ask::Few(hits))),
+        8 => (1..=20_u8).prop_map(|share| Amount::Ask(support::Ask::Share(share))),
+        4 => Just(Amount::Ask(support::Ask::Rest)),
+        1 => prop::sample::select(huge).prop_map(Amount::Hits),
+        1 => (0..=HITS_MAX).prop_map(Amount::Hits),
+    ]
+}
+
+/// A check, the only place where the tests here make one.
+pub(crate) fn check(name: &str, limit: Limit, take: Take, descriptor: usize, veto: Veto) -> Check {
+    let entries = [Entry { key: b"name", value: name.as_bytes() }];
+    let key = Identity::new("equivalence", None, &entries, &[]).counter(&limit);
+    Check { key, limit, take, descriptor, veto, on_failure: OnFailure::default() }
+}
+
+/// Something that runs calls and keeps counters.
+trait Runs {
+    /// Whether counters go when they have had their time.
+    const EXPIRES: bool;
+
+    /// Runs a call. Returns the reply and, for each key, the milliseconds it was given to live, if it was
+    /// written.
+    fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>);
+
+    /// What is stored under the name of a check's counter.
+    fn stored(&self, check: &Check) -> Value;
+}
+
+impl Runs for Fake {
+    const EXPIRES: bool = true;
+
+    fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>) {
+        let reply = self.eval(call, now).unwrap();
+        let data = self.data.borrow();
+        (reply, call.keys.iter().map(|key| data.given(&bytes(key))).collect())
+    }
+
+    fn stored(&self, check: &Check) -> Value {
+        self.data.borrow().value(&name(check))
+    }
+}
+
+impl Runs for Redis {
+    /// The clock of the server is not that of the test, so keys are made to stay.
+    const EXPIRES: bool = false;
+
+    fn run(&mut self, call: &Call, _now: Time) -> (Value, Vec<Option<u64>>) {
+        let each = |command| call.keys.iter().map(move |key| (command, vec![key.clone()]));
+        let commands =
+            [("EVAL", script(call))].into_iter().chain(each("PTTL")).chain(each("PERSIST"));
+        let replies = self.transaction(commands.collect());
+        let lived = |reply: &Value| u64::try_from(reply.as_i64().unwrap()).ok();
+        let given = replies[1..=call.keys.len()].iter().map(lived).collect();
+        (replies[0].clone(), given)
+    }
+
+    fn stored(&self, check: &Check) -> Value {
+        let key = Value::from(name(check).as_slice());
+        match check.limit.algorithm() {
+            Algorithm::SlidingWindowLog => self.command("LRANGE", [key, 0.into(), (-1).into()]),
+            _ => self.command("GET", [key]),
+        }
+    }
+}
+
+fn name(check: &Check) -> Vec<u8> {
+    [PREFIX, check.key.as_bytes()].concat()
+}
+
+/// A run of a case.
+struct Run<'a> {
+    case: &'a Case,
+    model: Model,
+    micros: u64,
+    /// Counter, receipt and hits of all takes.
+    taken: Vec<(CounterKey, Receipt, u64)>,
+}
+
+impl Run<'_> {
+    fn limit(&self, asked: &Asked) -> (String, Limit) {
+        let index = asked.counter % self.case.counters.len();
+        let limits = &self.case.counters[index];
+        (format!("{index}"), limits[asked.limit % limits.len()])
+    }
+
+    /// The counter that a check is about, as it is now.
+    fn counter(&self, asked: &Asked) -> Counter {
+        let (name, limit) = self.limit(asked);
+        let state = self.model.state(&check(&name, limit, Take::Exactly(0), 0, Veto::None));
+        Counter { limit, state, micros: self.micros.min(TIME_MAX) }
+    }
+
+    fn pass(&mut self, step: &Step) {
+        let asked = &step.groups[0][0];
+        let year = 1_000_000 * u64::from(Unit::Year.seconds());
+        self.micros = match &step.pass {
+            Pass::Gap(gap) => {
+                let ask = match &asked.amount {
+                    Amount::Ask(ask) => ask.clone(),
+                    Amount::Hits(_) => support::Ask::Few(1),
+                };
+                let mut counter = self.counter(asked);
+                counter.wait(&support::Step { gap: gap.clone(), ask });
+                counter.micros
+            }
+            Pass::Years(years) => self.micros + years * year,
+            Pass::Back(micros) => self.micros.saturating_sub(*micros),
+            Pass::To(micros) => *micros,
+        };
+        // 0 would mean the time of Redis.
+        self.micros = self.micros.max(1);
+    }
+
+    fn hits(&self, asked: &Asked, amount: &Amount) -> u64 {
+        match amount {
+            Amount::Hits(hits) => *hits,
+            Amount::Ask(ask) => {
+                let step = support::Step { gap: support::Gap::None, ask: ask.clone() };
+                self.counter(asked).hits(&step)
+            }
+        }
+    }
+
+    fn check(&self, asked: &Asked, descriptor: usize) -> Check {
+        let (name, limit) = self.limit(asked);
+        let mut check = check(&name, limit, Take::Exactly(0), descriptor, asked.veto);
+        let hits = self.hits(asked, &asked.amount);
+        check.take = match &asked.take {
+            Kind::Exactly => Take::Exactly(hits),
+            Kind::UpTo => Take::UpTo(hits),
+            Kind::Always(needs) => Take::Always { hits, needs: self.hits(asked, needs) },
+            Kind::GiveBack => Take::GiveBack { hits, receipt: None },
+            Kind::Undo(age) => {
+                let mut own = self.taken.iter().rev().filter(|(key, ..)| *key == check.key);
+                match own.nth(*age) {
+                    Some(&(_, receipt, hits)) => Take::GiveBack { hits, receipt: Some(receipt) },
+                    None => Take::GiveBack { hits, receipt: None },
+                }
+            }
+            Kind::Forged(ago, used) => {
+                let at = self.micros.saturating_add_signed(-ago);
+                let window = limit.window().micros();
+                let at = if ago % 2 == 0 { at } else { at / window };
+                Take::GiveBack { hits, receipt: Some(Receipt { at, used: *used }) }
+            }
+        };
+        check
+    }
+
+    fn groups(&self, step: &Step) -> Vec<Vec<Check>> {
+        let group = |group: &Vec<Asked>| {
+            let mut descriptor = 0;
+            let mut checks: Vec<Check> = Vec::new();
+            for asked in group {
+                descriptor += usize::from(!asked.joins);
+                checks.push(self.check(asked, descriptor));
+            }
+            checks
+        };
+        step.groups.iter().map(group).collect()
+    }
+
+    fn remember(&mut self, groups: &[Vec<Check>], answers: &Answers) {
+        for (check, answer) in groups.iter().flatten().zip(answers) {
+            let decision = answer.unwrap();
+            if let Some(receipt) = decision.receipt {
+                self.taken.push((check.key.clone(), receipt, decision.granted));
+            }
+        }
+    }
+}
+
+/// Goes through a case and compares, after each call, the decisions and what is stored.
+fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
+    let mut run = Run { case, model: Model::default(), micros: case.start, taken: Vec::new() };
+    for step in case.steps.iter().flat_map(|step| std::iter::repeat_n(step, step.times.into())) {
+        run.pass(step);
+        let now = Time::from_micros(run.micros);
+        if S::EXPIRES {
+            run.model.expire(now);
+        }
+        let groups = run.groups(step);
+        let asked = || format!("{now:?}: {groups:#?}");
+        let call = Call::new(PREFIX, &groups, Some(now));
+        let (reply, given) = subject.run(&call, now);
+        let expected = run.model.settle(&groups, now);
+        let answers = call.decode(&reply).unwrap();
+        prop_assert_eq!(&answers, &expected, "{}", asked());
+        for check in groups.iter().flatten() {
+            let stored = state_of(&check.limit, &subject.stored(check));
+            prop_assert_eq!(stored, Some(run.model.state(check)), "{}", asked());
+        }
+        for (key, given) in call.keys.iter().zip(given) {
+            let expected = run.model.given.get(&bytes(key)[PREFIX.len()..]).copied();
+            // A server's clock goes on until it is asked.
+            let slack = if S::EXPIRES { 0 } else { 5_000 };
+            let fits = match (given, expected) {
+                (Some(given), Some(expected)) => (given..=given + slack).contains(&expected),
+                (given, expected) => given == expected,
+            };
+            prop_assert!(fits, "{given:?} ms, not {expected:?}, to live: {}", asked());
+        }
+        run.remember(&groups, &expected);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases::at_least(4_000))]
+
+    #[test]
+    fn lua_equals_rust(case in cases()) {
+        LUA.with_borrow_mut(|fake| {
+            fake.data.take();
+            equal(&case, fake)
+        })?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..cases::at_least(400) })]
+
+    #[test]
+    fn redis_equals_rust(case in cases()) {
+        REDIS.with_borrow_mut(|redis| {
+            redis.command("FLUSHALL", [] as [Value; 0]);
+            equal(&case, redis)
+        })?;
+    }
+}
+
+thread_local! {
+    static LUA: RefCell<Fake> = RefCell::new(Fake::new());
+    static REDIS: RefCell<Redis> = RefCell::new(Redis::start());
+}

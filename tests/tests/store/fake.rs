@@ -1,0 +1,260 @@
+//! The scripts in an embedded Lua, with a tiny fake of what they call in Redis. Stricter than Redis: it
+//! takes only the commands and the forms that the scripts use.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
+
+use fred::types::Value as Reply;
+use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
+use sluicegate_core::Time;
+use sluicegate_store::redis::{Call, Script};
+
+/// An embedded Lua and its fake of Redis.
+pub(crate) struct Fake {
+    lua: Lua,
+    scripts: Vec<(&'static Script, Function)>,
+    pub(crate) data: Rc<RefCell<Data>>,
+}
+
+/// What the fake of Redis keeps.
+#[derive(Default)]
+pub(crate) struct Data {
+    /// The time, in microseconds.
+    micros: u64,
+    keys: HashMap<Vec<u8>, Key>,
+    /// The keys that the running script has declared.
+    declared: Vec<Vec<u8>>,
+    /// The commands of the last script.
+    pub(crate) commands: Vec<String>,
+    given: HashMap<Vec<u8>, u64>,
+}
+
+struct Key {
+    content: Content,
+    /// The last millisecond.
+    expires: Option<u64>,
+}
+
+#[derive(Clone)]
+enum Content {
+    Text(Vec<u8>),
+    List(Vec<Vec<u8>>),
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+        let lua = Lua::new_with(libraries, LuaOptions::new()).unwrap();
+        let data = Rc::new(RefCell::new(Data::default()));
+        let redis = lua.create_table().unwrap();
+        let handle = Rc::clone(&data);
+        let call = lua.create_function(move |lua, args| handle.borrow_mut().call(lua, &args));
+        redis.set("call", call.unwrap()).unwrap();
+        lua.globals().set("redis", redis).unwrap();
+        lua.globals().set("KEYS", 0).unwrap();
+        lua.globals().set("ARGV", 0).unwrap();
+        // As in Redis, there are no other globals.
+        lua.load(
+            "setmetatable(_G, {
+                __index = function(_, name) error('undefined: ' .. name) end,
+                __newindex = function(_, name) error('global: ' .. name) end,
+            })",
+        )
+        .exec()
+        .unwrap();
+        let compile =
+            |script: &'static Script| (script, lua.load(&script.text).into_function().unwrap());
+        let scripts = Script::all().map(compile).collect();
+        Self { lua, scripts, data }
+    }
+
+    /// Runs a call at a time.
+    pub(crate) fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
+        let declared: Vec<_> = call.keys.iter().map(bytes).collect();
+        let strings = |values: &mut dyn Iterator<Item = Vec<u8>>| {
+            let strings = values.map(|value| self.lua.create_string(value));
+            self.lua.create_sequence_from(strings.collect::<Result<Vec<_>>>()?)
+        };
+        self.lua.globals().raw_set("KEYS", strings(&mut declared.iter().cloned())?)?;
+        self.lua.globals().raw_set("ARGV", strings(&mut call.args.iter().map(bytes))?)?;
+        {
+            let mut data = self.data.borrow_mut();
+            data.micros = now.as_micros();
+            data.declared = declared;
+            data.commands.clear();
+            data.given.clear();
+            data.expire();
+        }
+        let script = self.scripts.iter().find(|(script, _)| std::ptr::eq(*script, call.script));
+        let answers: Vec<f64> = script.unwrap().1.call(())?;
+        answers
+            .into_iter()
+            .map(|it| integer(it).map(Reply::Integer))
+            .collect::<Result<_>>()
+            .map(Reply::Array)
+    }
+}
+
+/// An argument as Redis gets it from fred.
+pub(crate) fn bytes(value: &Reply) -> Vec<u8> {
+    value.as_string().unwrap().into_bytes()
+}
+
+/// Redis cuts fractions off; a script that leaves one to be cut off is wrong.
+#[expect(clippy::cast_possible_truncation, reason = "checked")]
+fn integer(number: f64) -> Result<i64> {
+    let exact = number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0;
+    if exact { Ok(number as i64) } else { refuse(&format!("inexact: {number}")) }
+}
+
+fn refuse<T>(why: &str) -> Result<T> {
+    Err(Error::runtime(why))
+}
+
+impl Data {
+    /// What `GET` or, of a list, `LRANGE` with all of it would reply.
+    pub(crate) fn value(&self, key: &[u8]) -> Reply {
+        match self.keys.get(key).map(|key| &key.content) {
+            None => Reply::Null,
+            Some(Content::Text(text)) => Reply::Bytes(text.clone().into()),
+            Some(Content::List(list)) => {
+                Reply::Array(list.iter().map(|it| Reply::Bytes(it.clone().into())).collect())
+            }
+        }
+    }
+
+    /// The milliseconds that the last script gave a key to live.
+    pub(crate) fn given(&self, key: &[u8]) -> Option<u64> {
+        self.given.get(key).copied()
+    }
+
+    /// Removes the keys that have expired.
+    fn expire(&mut self) {
+        let now = self.micros / 1_000;
+        self.keys.retain(|_, key| key.expires.is_none_or(|last| now <= last));
+    }
+
+    fn call(&mut self, lua: &Lua, args: &MultiValue) -> Result<Value> {
+        let args = args.iter().map(argument).collect::<Result<Vec<_>>>()?;
+        let text = |position: usize| args.get(position).cloned().unwrap_or_default();
+        let name = String::from_utf8_lossy(&text(0)).into_owned();
+        let key = text(1);
+        self.commands.push(name.clone());
+        if name != "TIME"
+            && !args[1..]
+                .iter()
+                .take(if name == "MGET" { usize::MAX } else { 1 })
+                .all(|key| self.declared.contains(key))
+        {
+            return refuse("undeclared key");
+        }
+        let number = |position: usize| {
+            let text = String::from_utf8(text(position)).unwrap_or_default();
+            text.parse::<i64>().or_else(|_| refuse(&format!("not an integer: {text}")))
+        };
+        let list = |items: &[Vec<u8>]| {
+            let items = items.iter().map(|item| lua.create_string(item));
+            lua.create_sequence_from(items.collect::<Result<Vec<_>>>()?).map(Value::Table)
+        };
+        match (name.as_str(), args.len()) {
+            ("TIME", 1) => list(&[
+                (self.micros / 1_000_000).to_string().into_bytes(),
+                (self.micros % 1_000_000).to_string().into_bytes(),
+            ]),
+            ("MGET", 2..) => {
+                let values = args[1..].iter().map(|key| match self.keys.get(key) {
+                    Some(Key { content: Content::Text(text), .. }) => {
+                        lua.create_string(text).map(Value::String)
+                    }
+                    _ => Ok(Value::Boolean(false)),
+                });
+                let values = values.collect::<Result<Vec<_>>>()?;
+                lua.create_sequence_from(values).map(Value::Table)
+            }
+            ("SET", 5) if text(3) == b"PX" => {
+                let expires = Some(self.give(&key, number(4)?)?);
+                self.keys.insert(key, Key { content: Content::Text(text(2)), expires });
+                Ok(Value::Boolean(true))
+            }
+            ("DEL", 2) => Ok(Value::Integer(i64::from(self.keys.remove(&key).is_some()))),
+            ("PEXPIRE", 3) => {
+                let expires = Some(self.give(&key, number(2)?)?);
+                match self.keys.get_mut(&key) {
+                    Some(key) => key.expires = expires,
+                    None => return refuse("no such key"),
+                }
+                Ok(Value::Integer(1))
+            }
+            ("LLEN", 2) => Ok(Value::Integer(i64::try_from(self.list(&key)?.len()).unwrap())),
+            ("LRANGE", 4) => {
+                let items = self.list(&key)?;
+                let (from, to) = range(items.len(), number(2)?, number(3)?);
+                list(items.get(from..to).unwrap_or_default())
+            }
+            ("LTRIM", 4) => {
+                let items = self.list(&key)?;
+                let (from, to) = range(items.len(), number(2)?, number(3)?);
+                let items = items.get(from..to).unwrap_or_default().to_vec();
+                self.put(key, items)
+            }
+            ("LSET", 4) => {
+                let mut items = self.list(&key)?;
+                match items.get_mut(usize::try_from(number(2)?).unwrap_or(usize::MAX)) {
+                    Some(item) => *item = text(3),
+                    None => return refuse("index out of range"),
+                }
+                self.put(key, items)
+            }
+            ("RPUSH", 3..) => {
+                let mut items = self.list(&key)?;
+                items.extend_from_slice(&args[2..]);
+                self.put(key, items)
+            }
+            _ => refuse(&format!("what is {name} with {} arguments?", args.len() - 1)),
+        }
+    }
+
+    fn list(&self, key: &[u8]) -> Result<Vec<Vec<u8>>> {
+        match self.keys.get(key).map(|key| key.content.clone()) {
+            None => Ok(Vec::new()),
+            Some(Content::List(items)) => Ok(items),
+            Some(Content::Text(_)) => refuse("WRONGTYPE"),
+        }
+    }
+
+    fn put(&mut self, key: Vec<u8>, items: Vec<Vec<u8>>) -> Result<Value> {
+        if items.is_empty() {
+            self.keys.remove(&key);
+        } else {
+            let expires = self.keys.get(&key).and_then(|key| key.expires);
+            self.keys.insert(key, Key { content: Content::List(items), expires });
+        }
+        Ok(Value::Boolean(true))
+    }
+
+    /// Lets a key live for some milliseconds. Returns the last.
+    fn give(&mut self, key: &[u8], lifetime: i64) -> Result<u64> {
+        let Ok(lifetime @ 1..) = u64::try_from(lifetime) else {
+            return refuse("invalid expire time");
+        };
+        self.given.insert(key.to_vec(), lifetime);
+        Ok(self.micros / 1_000 + lifetime)
+    }
+}
+
+/// What Redis makes of an argument: of a number, the text of `%.17g`.
+fn argument(value: &Value) -> Result<Vec<u8>> {
+    match value {
+        Value::String(text) => Ok(text.as_bytes().to_vec()),
+        Value::Integer(number) => Ok(number.to_string().into_bytes()),
+        Value::Number(number) => integer(*number).map(|number| number.to_string().into_bytes()),
+        _ => refuse("Lua redis lib command arguments must be strings or integers"),
+    }
+}
+
+/// The items from one index to another, which count from the end where negative.
+fn range(length: usize, from: i64, to: i64) -> (usize, usize) {
+    let length = i64::try_from(length).unwrap();
+    let place = |index: i64| if index < 0 { (length + index).max(0) } else { index.min(length) };
+    let (from, to) = (place(from), if to < 0 { place(to) + 1 } else { place(to + 1) });
+    (usize::try_from(from).unwrap(), usize::try_from(to.max(from)).unwrap())
+}

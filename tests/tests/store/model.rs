@@ -1,0 +1,132 @@
+//! Counters settled by core, and kept as the scripts keep them in Redis:
+//!
+//! - A counter is stored at the end of a call if one of its checks was charged in the end or gave back
+//!   something. Else it stays as it was, not even advanced to the present.
+//! - It is stored as it is at the present under the limit of the last check on it. If it is then as if
+//!   never used, it is removed.
+//! - Where keys expire, it goes once the milliseconds have passed, rounded up, in which it would be as if
+//!   never used.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::{
+    Answers, Check, CounterKey, Limit, StoreError, Take, Time, algorithm::State, settle,
+    store::Veto,
+};
+
+/// The counters that are there.
+#[derive(Default)]
+pub(crate) struct Model {
+    kept: BTreeMap<Vec<u8>, Kept>,
+    /// The milliseconds that each counter stored by the last call was given to live.
+    pub(crate) given: BTreeMap<Vec<u8>, u64>,
+}
+
+/// A stored counter.
+struct Kept {
+    state: State,
+    /// The last millisecond.
+    expires: u64,
+}
+
+/// A counter during a call.
+struct Open {
+    key: CounterKey,
+    limit: Limit,
+    changed: bool,
+}
+
+impl Model {
+    /// The state of a counter, whether or not it is there.
+    pub(crate) fn state(&self, check: &Check) -> State {
+        let kept = self.kept.get(check.key.as_bytes()).map(|kept| kept.state.clone());
+        kept.unwrap_or_else(|| State::new(check.limit.algorithm()))
+    }
+
+    /// Removes the counters that have expired.
+    pub(crate) fn expire(&mut self, now: Time) {
+        self.kept.retain(|_, kept| now.as_micros() / 1_000 <= kept.expires);
+    }
+
+    /// Settles the groups of one call.
+    pub(crate) fn settle(&mut self, groups: &[Vec<Check>], now: Time) -> Answers {
+        let mut open: Vec<Open> = Vec::new();
+        let mut states = Vec::new();
+        let mut answers = Answers::new();
+        self.given.clear();
+        for group in groups {
+            let slots: Vec<_> = group
+                .iter()
+                .map(|check| {
+                    let slot =
+                        open.iter().position(|it| it.key == check.key).unwrap_or_else(|| {
+                            let (key, limit) = (check.key.clone(), check.limit);
+                            open.push(Open { key, limit, changed: false });
+                            states.push(self.state(check));
+                            open.len() - 1
+                        });
+                    open[slot].limit = check.limit;
+                    Some(slot)
+                })
+                .collect();
+            for (position, slot) in slots.iter().enumerate() {
+                open[slot.unwrap()].changed |= gives_back(group, &slots, &states, position, now);
+            }
+            let settled = settle(group, &slots, &mut states, now, StoreError::Full);
+            for (slot, answer) in slots.iter().zip(&settled) {
+                open[slot.unwrap()].changed |= answer.unwrap().granted > 0;
+            }
+            answers.extend(settled);
+        }
+        for (it, state) in open.into_iter().zip(states) {
+            if it.changed {
+                self.store(&it, state, now);
+            }
+        }
+        answers
+    }
+
+    fn store(&mut self, it: &Open, mut state: State, now: Time) {
+        let key = it.key.as_bytes();
+        let present = state.advance(&it.limit, now);
+        let reset_after = state.reset_after(&it.limit, present);
+        if reset_after == 0 {
+            self.kept.remove(key);
+            return;
+        }
+        let ahead = present.as_micros() - now.as_micros();
+        let given = (ahead + reset_after).div_ceil(1_000);
+        self.given.insert(key.to_vec(), given);
+        self.kept.insert(key.to_vec(), Kept { state, expires: now.as_micros() / 1_000 + given });
+    }
+}
+
+/// Whether a check gives back something, by the state before and after it. Before it are the checks of
+/// its descriptor, not yet undone, and the descriptors before, undone where they are over.
+fn gives_back(
+    group: &[Check],
+    slots: &[Option<usize>],
+    states: &[State],
+    position: usize,
+    now: Time,
+) -> bool {
+    let check = &group[position];
+    if !matches!(check.take, Take::GiveBack { .. }) {
+        return false;
+    }
+    let mut states = states.to_vec();
+    let first = group.iter().position(|it| it.descriptor == check.descriptor).unwrap();
+    let mut settle = |from: usize, to: usize| {
+        let mut checks = group[from..to].to_vec();
+        checks.iter_mut().for_each(|check| check.veto = Veto::None);
+        settle(&checks, &slots[from..to], &mut states, now, StoreError::Full);
+        let mut state = states[slots[position].unwrap()].clone();
+        state.advance(&check.limit, now);
+        state
+    };
+    settle(0, first);
+    for position in first..position {
+        settle(position, position + 1);
+    }
+    settle(0, 0) != settle(position, position + 1)
+}

@@ -1,0 +1,92 @@
+//! What the scripts ask of Redis, and what they leave there.
+
+use sluicegate_core::{Algorithm, Check, Limit, Take, Time, Window, store::Veto};
+use sluicegate_store::redis::Call;
+
+use crate::{equivalence::check, fake::Fake, server::Redis};
+
+const START: u64 = 1_800_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+
+fn limit(algorithm: Algorithm, requests: u32) -> Limit {
+    Limit::new(algorithm, requests, Window::from_seconds(60).unwrap(), None).unwrap()
+}
+
+fn call(checks: &[Check], micros: u64) -> Call {
+    Call::new(b"", [checks], Some(Time::from_micros(micros)))
+}
+
+/// The commands of a call at a time.
+fn commands(fake: &Fake, checks: &[Check], micros: u64) -> Vec<String> {
+    fake.eval(&call(checks, micros), Time::from_micros(micros)).unwrap();
+    fake.data.borrow().commands.clone()
+}
+
+fn writes(commands: &[String]) -> Vec<&str> {
+    let reads = ["TIME", "MGET", "LLEN", "LRANGE"];
+    commands.iter().map(String::as_str).filter(|name| !reads.contains(name)).collect()
+}
+
+#[test]
+fn what_is_refused_or_peeked_at_writes_nothing() {
+    for algorithm in Algorithm::ALL {
+        let fake = Fake::new();
+        let (wide, narrow) = (limit(algorithm, 10), limit(algorithm, 1));
+        let chain = [
+            check("wide", wide, Take::Exactly(1), 0, Veto::Alone),
+            check("narrow", narrow, Take::Exactly(1), 1, Veto::Alone),
+        ];
+        assert!(!writes(&commands(&fake, &chain, START)).is_empty());
+        let refused = commands(&fake, &chain, START + 1);
+        assert!(writes(&refused).is_empty(), "{algorithm:?}: {refused:?}");
+        for take in [Take::Exactly(0), Take::UpTo(0)] {
+            let peek = [check("wide", wide, take, 0, Veto::Alone)];
+            assert!(writes(&commands(&fake, &peek, START + 2)).is_empty(), "{algorithm:?}");
+        }
+        let refund = Take::GiveBack { hits: 1, receipt: None };
+        let refund = [check("absent", wide, refund, 0, Veto::None)];
+        assert!(writes(&commands(&fake, &refund, START + 3)).is_empty(), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_log_asks_as_much_whatever_it_holds() {
+    let asked = |held: u32| {
+        let fake = Fake::new();
+        let log = |take, requests| {
+            let log = limit(Algorithm::SlidingWindowLog, requests);
+            [check("log", log, take, 0, Veto::Alone)]
+        };
+        for hit in 0..held {
+            commands(&fake, &log(Take::Exactly(1), 10_000), START + u64::from(hit));
+        }
+        let later = START + u64::from(held);
+        let refused = commands(&fake, &log(Take::Exactly(1), held), later).len();
+        let admitted = commands(&fake, &log(Take::Exactly(1), 10_000), later + 1).len();
+        let expired = commands(&fake, &log(Take::Exactly(1), 10_000), START + 60 * SECOND).len();
+        [refused, admitted, expired]
+    };
+    assert_eq!(asked(10), asked(2_000));
+}
+
+#[test]
+fn every_key_expires_and_small_states_are_integers() {
+    let redis = Redis::start();
+    for algorithm in Algorithm::ALL {
+        let one = check("one", limit(algorithm, 10), Take::Exactly(1), 0, Veto::Alone);
+        // By Redis' own time.
+        redis.eval(&Call::new(b"", [[&one]], None));
+        let key = String::from_utf8(one.key.as_bytes().to_vec()).unwrap();
+        let left = redis.command("PTTL", [key.as_str()]).as_i64().unwrap();
+        let longest = if algorithm == Algorithm::SlidingWindowCounter { 120_000 } else { 60_000 };
+        assert!((1..=longest).contains(&left), "{algorithm:?}: {left} ms");
+        let encoding = redis.command("OBJECT", ["ENCODING", &key]).as_string().unwrap();
+        let expected = match algorithm {
+            Algorithm::SlidingWindowLog => ["listpack", "quicklist"].as_slice(),
+            Algorithm::TokenBucket => &["embstr"],
+            _ => &["int"],
+        };
+        assert!(expected.contains(&encoding.as_str()), "{algorithm:?}: {encoding}");
+    }
+    assert_eq!(redis.command("DBSIZE", [] as [&str; 0]).as_i64(), Some(5));
+}
