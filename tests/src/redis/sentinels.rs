@@ -20,8 +20,19 @@ impl Sentinels {
     /// Starts them and waits until each sentinel knows all the others and the replicas are in step:
     /// before, nobody could take over.
     pub async fn start() -> Self {
-        let primary = Redis::start().await;
-        let replica = Setup::new().config(&format!("replicaof 127.0.0.1 {}", primary.port));
+        Self::of(Setup::new(), "").await
+    }
+
+    /// Starts them with a password for the servers, and none for the sentinels.
+    pub async fn with_password(password: &str) -> Self {
+        let server = Setup::new().user("default", password);
+        let known = format!("sentinel auth-pass {NAME} {password}");
+        Self::of(server.config(&format!("masterauth {password}")), &known).await
+    }
+
+    async fn of(server: Setup, known: &str) -> Self {
+        let primary = server.clone().start().await;
+        let replica = server.config(&format!("replicaof 127.0.0.1 {}", primary.port));
         let watch = format!("sentinel monitor {NAME} 127.0.0.1 {} 2", primary.port);
         let mut servers = vec![primary];
         servers.extend(join_all([replica.clone().start(), replica.start()]).await);
@@ -30,6 +41,7 @@ impl Sentinels {
         }
         let sentinel = Setup::sentinel()
             .config(&watch)
+            .config(known)
             .config(&format!("sentinel down-after-milliseconds {NAME} 500"))
             .config(&format!("sentinel failover-timeout {NAME} 3000"));
         let sentinels = join_all((0..3).map(|_| sentinel.clone().start())).await;

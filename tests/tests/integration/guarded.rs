@@ -3,7 +3,9 @@
 use std::{fs, path::Path};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Authority, Cluster, Fleet, Redis, Setup, Sluicegate, hit, until};
+use sluicegate_tests::{
+    Authority, Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, hit, until,
+};
 use tempfile::TempDir;
 
 use crate::tools;
@@ -182,4 +184,12 @@ async fn no_password_is_told() {
     ] {
         assert!(!text.contains("hunter2"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_password_of_the_servers_need_not_be_that_of_their_sentinels() {
+    let sentinels = Sentinels::with_password("secret").await;
+    assert_let_in(start(&sentinels.url(), &["--redis-password", "secret"]).await).await;
+    assert_kept_out(start(&sentinels.url(), &["--redis-password", "other"]).await, "WRONGPASS")
+        .await;
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Address, Deployment, Stats,
-    link::{Link, LinkError, LinkSettings},
+    link::{Link, LinkError, LinkSettings, Password},
     node::{Fitness, Node},
     slots::{self, Primary, SLOTS},
 };
@@ -376,9 +376,7 @@ impl Sentinels {
         settings: &LinkSettings,
     ) -> Result<Option<(Address, u64)>, LinkError> {
         if !self.links.contains_key(address) {
-            // Sentinels have no databases.
-            let settings = LinkSettings { database: 0, ..settings.clone() };
-            self.links.insert(address.clone(), Link::open(address, &settings).await?);
+            self.links.insert(address.clone(), sentinel(address, settings).await?);
         }
         let Some(link) = self.links.get(address) else { return Ok(None) };
         let args = vec![Value::from_static_str("MASTER"), name.into()];
@@ -395,4 +393,16 @@ impl Sentinels {
         };
         Ok(found())
     }
+}
+
+/// Connects to a sentinel. Many ask for no password where their servers do, and refuse one.
+async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, LinkError> {
+    // Sentinels have no databases.
+    let settings = LinkSettings { database: 0, ..settings.clone() };
+    let opened = Link::open(address, &settings).await;
+    if opened.is_ok() || matches!(settings.password, Password::None) {
+        return opened;
+    }
+    let open = LinkSettings { username: None, password: Password::None, ..settings };
+    Link::open(address, &open).await.or(opened)
 }
