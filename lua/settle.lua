@@ -34,6 +34,9 @@ local algorithms = {
 -- The last point in time that can be told.
 local TIME_MAX = 2 ^ 52 - 1
 
+-- The longest life of a key, in microseconds.
+local EXPIRY_MAX = 2 ^ 53 - 1
+
 local UP_TO, ALWAYS, GIVE_BACK = 1, 2, 3
 
 -- The queue behind a log: a list of the sum before the first entry, and of the time and the sum of each.
@@ -288,7 +291,7 @@ for key, counter in pairs(counters) do
         local algorithm = limit.algorithm
         local time = algorithm.advance(state, limit, now)
         local reset_after = algorithm.reset_after(state, limit, time)
-        local expiry = math.ceil((time - now + reset_after) / 1000)
+        local expiry = math.ceil(math.min(time - now + reset_after, EXPIRY_MAX) / 1000)
         if reset_after == 0 then
             if counter.exists then
                 call('DEL', KEYS[key])

@@ -420,9 +420,12 @@ async fn key_prefix(given: Given) {
     let redis = Redis::start().await;
     let server = serve_on(&given, &redis.url(), &[]).await;
     code(&server, "bob", 1).await;
-    let keys = redis.keys("*").await;
-    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-    assert_eq!(keys, ["shop:s1:fw:86400:{api:user=bob}", "shop:s1:replicas"]);
+    let expected = ["shop:s1:fw:86400:{api:user=bob}", "shop:s1:replicas"];
+    until("the counter and the heartbeat", || async {
+        let keys = redis.keys("*").await;
+        keys.iter().map(String::as_str).eq(expected).then_some(())
+    })
+    .await;
     for wrong in ["{a}", "a b", "é", &"x".repeat(65)] {
         let refused = finish(given.with(wrong).serve_command(&[])).await;
         assert!(refused.code == 2 && refused.stderr.contains("--key-prefix"), "{refused:?}");

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Cluster, Fleet, Redis, Setup, Sluicegate, chain, hit, request, until};
+use sluicegate_tests::{
+    Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, chain, free_port, hit, request, until,
+};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -100,6 +102,10 @@ descriptors:
             server.should_rate_limit(request.clone()).await.unwrap();
         }
     }
+    until("both servers to say that they live", || async {
+        (redis.query(&["ZCARD", "blue:s1:replicas"]).await == "2").then_some(())
+    })
+    .await;
     let keys = redis.keys("*").await;
     let of_bob = "{acme}:public_api:tenant:user=bob";
     let documented = [
@@ -119,7 +125,6 @@ descriptors:
         let window = key.split(':').nth(3).and_then(|window| window.parse().ok()).unwrap_or(60);
         assert!((0..=2 * window).contains(&seconds), "{key}: {seconds}");
     }
-    assert_eq!(redis.query(&["ZCARD", "blue:s1:replicas"]).await, "2");
 }
 
 #[tokio::test]
@@ -167,8 +172,10 @@ async fn a_database_of_its_own_is_used() {
     let fleet = fleet(1, CHAIN, &format!("{}/3", redis.url()), &[]).await;
     code(&fleet.servers[0], "tenant", "acme").await;
     assert_eq!(redis.keys("*").await, BTreeSet::new());
-    let keys = redis.query(&["INFO", "keyspace"]).await;
-    assert!(keys.contains("db3:keys=2"), "{keys}");
+    until("the counter and the heartbeat", || async {
+        redis.query(&["INFO", "keyspace"]).await.contains("db3:keys=2").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -318,4 +325,47 @@ async fn an_outage_is_logged_once_and_not_by_request() {
     assert_eq!(log.matches("Redis answers").count(), 2, "at first, and again: {log}");
     // With what it said when it was asked again.
     assert!(log.matches(" WARN ").count() <= 3, "{log}");
+}
+
+#[tokio::test]
+async fn a_full_redis_is_complained_of_once() {
+    let redis = Setup::new().config("maxmemory 1gb\nmaxmemory-policy noeviction").start().await;
+    let flags = ["--deny-cache-entries", "0"];
+    let limits = "
+domain: api
+descriptors:
+  - {key: spent, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: user, on_failure: allow, rate_limit: {unit: day, requests_per_unit: 1000}}
+";
+    let fleet = fleet(1, limits, &redis.url(), &flags).await;
+    let server = &fleet.servers[0];
+    redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    for user in 0..100 {
+        // One writes and is refused by Redis, the other writes nothing and is answered.
+        assert_eq!(code(server, "user", &user.to_string()).await, Code::Ok);
+        assert_eq!(code(server, "spent", "x").await, Code::OverLimit);
+    }
+    assert_eq!(server.metric("sluicegate_store_degraded").await, 1.0);
+    redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    until("Redis to be of use again", || async {
+        code(server, "user", "bob").await;
+        (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
+    })
+    .await;
+    let log = server.process.output();
+    assert_eq!(log.matches("Redis is of no use").count(), 1, "{log}");
+    assert_eq!(log.matches("Redis is of use again").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn sentinels_that_are_dead_are_passed_over() {
+    let sentinels = Sentinels::start().await;
+    let url = sentinels.url();
+    let (living, name) = url.strip_prefix("redis-sentinel://").unwrap().rsplit_once('/').unwrap();
+    let living = living.split(',').next().unwrap();
+    let dead = format!("127.0.0.1:{}", free_port());
+    for both in [format!("{dead},{living}"), format!("{living},{dead}")] {
+        let fleet = fleet(1, CHAIN, &format!("redis-sentinel://{both}/{name}"), &[]).await;
+        assert_eq!(code(&fleet.servers[0], "tenant", "acme").await, Code::Ok);
+    }
 }

@@ -14,6 +14,9 @@ use sluicegate_core::{
     store::Veto,
 };
 
+/// The longest life of a key, in microseconds.
+const EXPIRY_MAX: u64 = (1 << 53) - 1;
+
 /// The counters that are there.
 #[derive(Default)]
 pub(crate) struct Model {
@@ -95,7 +98,7 @@ impl Model {
             return;
         }
         let ahead = present.as_micros() - now.as_micros();
-        let given = (ahead + reset_after).div_ceil(1_000);
+        let given = (ahead + reset_after).min(EXPIRY_MAX).div_ceil(1_000);
         self.given.insert(key.to_vec(), given);
         self.kept.insert(key.to_vec(), Kept { state, expires: now.as_micros() / 1_000 + given });
     }

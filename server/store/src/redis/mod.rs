@@ -152,11 +152,12 @@ impl Stats {
         }
     }
 
-    fn unreachable(&self, address: &Address, error: &link::LinkError) {
-        if self.tell(format!("{address} {error}")) {
-            tracing::warn!(redis = %address, %error, "cannot be asked about the cluster");
+    /// Warns of servers and sentinels that cannot tell who is who.
+    fn unreachable(&self, address: &Address, why: &str) {
+        if self.tell(format!("{address} {why}")) {
+            tracing::warn!(redis = %address, why, "cannot tell which servers there are");
         } else {
-            tracing::debug!(redis = %address, %error, "cannot be asked about the cluster");
+            tracing::debug!(redis = %address, why, "cannot tell which servers there are");
         }
     }
 
@@ -239,6 +240,10 @@ impl Redis {
             self.topology.trouble();
             return all(StoreError::Unavailable);
         };
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            // What would not be waited for is not charged either.
+            return all(StoreError::Unavailable);
+        }
         let call = Call::new(&self.prefix, groups.iter().copied(), None);
         match self.follow(&call, slot, owner, deadline).await {
             Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {

@@ -1,8 +1,8 @@
 //! One Redis server: its connections, and whether it is worth asking.
 //!
 //! The breaker lies here and not around the whole store, so that one dead server does not fail the checks
-//! of the others. A connection on which [`UNANSWERED_MAX`] calls in a row found no answer is dropped, and
-//! without any connection calls fail at once; a new one that authenticates and answers a few questions is
+//! of the others. A connection on which [`UNANSWERED_MAX`] calls in a row, over [`SILENCE`], found no
+//! answer is dropped, and without any connection calls fail at once; a new one that authenticates and answers a few questions is
 //! the probe that closes the breaker again. There is one probe per connection at a time, later and later,
 //! so that nobody rushes at a server that comes back.
 
@@ -34,8 +34,16 @@ use super::{
     slots,
 };
 
-/// Calls in a row without an answer after which a connection is no longer used.
+/// Calls in a row without an answer, and for how long there must have been none, after which a connection
+/// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
 const UNANSWERED_MAX: u32 = 5;
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// A server that did not answer for so long no longer stands in the way of one that claims its place.
+const GONE: Duration = Duration::from_secs(10);
+
+/// A server that has refused nothing for so long is of use again.
+const CONTENT: Duration = Duration::from_secs(1);
 
 /// Waits before connecting again: doubled each time, up to the longest, and spread by chance.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -77,13 +85,20 @@ struct Line {
     client: Client,
     /// Calls in a row without an answer.
     unanswered: AtomicU32,
+    /// When the first of them was given up.
+    silent_since: Mark,
     /// Wakes the task that keeps the connection, to drop it.
     given_up: Notify,
 }
 
 impl Line {
-    fn is_good(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed) < UNANSWERED_MAX
+    fn new(client: Client) -> Self {
+        Self {
+            client,
+            unanswered: AtomicU32::new(0),
+            silent_since: Mark::now(),
+            given_up: Notify::new(),
+        }
     }
 
     fn answered(&self) {
@@ -91,9 +106,39 @@ impl Line {
     }
 
     fn not_answered(&self) {
-        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 == UNANSWERED_MAX {
+        let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            self.silent_since.set();
+        }
+        if before + 1 >= UNANSWERED_MAX && self.silent_since.is_older_than(SILENCE) {
             self.given_up.notify_one();
         }
+    }
+}
+
+/// A moment that many threads may look at and move.
+struct Mark {
+    began: Instant,
+    /// Milliseconds since then.
+    after: AtomicU64,
+}
+
+impl Mark {
+    fn now() -> Self {
+        Self { began: Instant::now(), after: AtomicU64::new(0) }
+    }
+
+    fn set(&self) {
+        self.after.store(self.elapsed(), Ordering::Relaxed);
+    }
+
+    fn is_older_than(&self, span: Duration) -> bool {
+        let age = self.elapsed().saturating_sub(self.after.load(Ordering::Relaxed));
+        Duration::from_millis(age) >= span
+    }
+
+    fn elapsed(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -107,6 +152,10 @@ pub(super) struct Node {
     /// Why the server is of no use; empty while it is.
     complaint: Mutex<String>,
     complains: AtomicBool,
+    /// When it was last found to be of no use though it answers.
+    complained: Mark,
+    /// When it last stopped answering.
+    lost: Mark,
     /// Counts how often scripts were loaded, so that of many callers who miss one only the first loads it.
     loads: AtomicU64,
     loading: AsyncMutex<()>,
@@ -131,6 +180,8 @@ impl Node {
             up: AtomicBool::new(false),
             complaint: Mutex::new("not connected yet".to_owned()),
             complains: AtomicBool::new(true),
+            complained: Mark::now(),
+            lost: Mark::now(),
             loads: AtomicU64::new(0),
             loading: AsyncMutex::new(()),
             timeout: settings.connect_timeout,
@@ -146,6 +197,11 @@ impl Node {
     /// Whether the server answers and does what it is asked.
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed) && !self.complains.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has not answered for long.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.up.load(Ordering::Relaxed) && self.lost.is_older_than(GONE)
     }
 
     /// Why not.
@@ -173,7 +229,9 @@ impl Node {
         };
         match sent {
             Ok(value) => {
-                if self.complains.load(Ordering::Relaxed) {
+                // A server that refuses writes still answers those who write nothing.
+                if self.complains.load(Ordering::Relaxed) && self.complained.is_older_than(CONTENT)
+                {
                     self.content();
                 }
                 Ok(value)
@@ -207,10 +265,7 @@ impl Node {
     fn line(&self) -> Option<Arc<Line>> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.lines.len();
-        let mut lines = (0..count).map(|step| {
-            self.lines.get(first.wrapping_add(step) % count).and_then(ArcSwapOption::load_full)
-        });
-        lines.find_map(|line| line.filter(|line| line.is_good()))
+        (0..count).find_map(|step| self.lines.get(first.wrapping_add(step) % count)?.load_full())
     }
 
     async fn send(
@@ -288,11 +343,7 @@ impl Node {
             match self.open(&settings, fitness.as_ref()).await {
                 Ok(mut link) => {
                     let began = Instant::now();
-                    let line = Arc::new(Line {
-                        client: link.client.clone(),
-                        unanswered: AtomicU32::new(0),
-                        given_up: Notify::new(),
-                    });
+                    let line = Arc::new(Line::new(link.client.clone()));
                     place.store(Some(Arc::clone(&line)));
                     self.found();
                     let why = tokio::select! {
@@ -340,6 +391,7 @@ impl Node {
     fn lost(&self, why: &str) {
         let none_left = self.lines.iter().all(|line| line.load().is_none());
         if none_left && self.up.swap(false, Ordering::Relaxed) {
+            self.lost.set();
             *self.complaint.lock() = why.to_owned();
             tracing::warn!(redis = %self.address, why, "Redis does not answer, rules' on_failure decides");
         }
@@ -347,6 +399,7 @@ impl Node {
 
     /// Says once what is wrong, until it is something else.
     fn complain(&self, what: &str) {
+        self.complained.set();
         let mut complaint = self.complaint.lock();
         let known = self.complains.swap(true, Ordering::Relaxed) && *complaint == what;
         if !known {

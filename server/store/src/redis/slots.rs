@@ -11,6 +11,8 @@ pub(super) const SLOTS: usize = 16_384;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Primary {
     pub(super) address: Address,
+    /// Others under which redirections may name it.
+    pub(super) aliases: Vec<Address>,
     /// Rises with every change of ownership: of two claims to a slot, the later one counts.
     pub(super) epoch: u64,
     pub(super) slots: Vec<RangeInclusive<u16>>,
@@ -36,9 +38,14 @@ fn primary(line: &str, asked: &Address, hostnames: bool) -> Option<Primary> {
     let (endpoint, names) = place.split_once(',').unwrap_or((place, ""));
     let (endpoint, _bus) = endpoint.split_once('@')?;
     let (host, port) = endpoint.rsplit_once(':')?;
-    let name = names.split(',').next().filter(|name| hostnames && !matches!(*name, "" | "?"));
-    let address = known(name.unwrap_or(host), port, asked)?;
-    Some(Primary { address, epoch, slots })
+    let name = names.split(',').next().filter(|name| !matches!(*name, "" | "?"));
+    let by_host = known(host, port, asked)?;
+    let by_name = name.and_then(|name| known(name, port, asked));
+    let (address, aliases) = match by_name {
+        Some(by_name) if hostnames => (by_name, vec![by_host]),
+        other => (by_host, other.into_iter().collect()),
+    };
+    Some(Primary { address, aliases, epoch, slots })
 }
 
 /// `0-5460` or `42`; one that is moving (`[93-<-…]`) is owned by whom it is owned.
@@ -86,8 +93,13 @@ bad line";
                 ("127.0.0.1:30005".to_owned(), 5, vec![]),
             ]
         );
-        let named = primaries(text, &asked, true);
-        assert_eq!(named.first().map(|it| it.address.host.as_str()), Some("host2"));
+        for (hostnames, address, alias) in
+            [(false, "127.0.0.1:30002", "host2:30002"), (true, "host2:30002", "127.0.0.1:30002")]
+        {
+            let seen = primaries(text, &asked, hostnames);
+            let first = seen.first().map(|it| (it.address.to_string(), it.aliases[0].to_string()));
+            assert_eq!(first, Some((address.to_owned(), alias.to_owned())));
+        }
         assert_eq!(redirected(":7", &asked).map(|it| it.to_string()), Some("here:7".to_owned()));
         assert_eq!(redirected("a:7", &asked).map(|it| it.to_string()), Some("a:7".to_owned()));
     }

@@ -1,8 +1,9 @@
 //! Which servers there are, and which of them is asked about what.
 //!
 //! A task asks now and then, and at once where there is trouble. Every answer carries an epoch, and one
-//! that is older than what is known counts for nothing: a primary that was stopped, replaced and
-//! continued still takes itself for one. For the same reason a connection to a server of a cluster or
+//! that is older than what is known counts for nothing while the owner that is known lives: a primary that
+//! was stopped, replaced and continued still takes itself for one. (Where all servers are new, so are the
+//! epochs, and the old owner is gone.) For the same reason a connection to a server of a cluster or
 //! behind sentinels is used only after others were asked whether it is still theirs to ask.
 
 use std::{
@@ -71,6 +72,8 @@ impl Map {
 pub(super) struct Topology {
     map: ArcSwap<Map>,
     known: Mutex<HashMap<Address, (Arc<Node>, CancellationToken)>>,
+    /// Other addresses under which redirections may name servers.
+    aliases: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     links: usize,
     settings: Arc<LinkSettings>,
@@ -98,6 +101,7 @@ impl Topology {
         let topology = Arc::new_cyclic(|this| Self {
             map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
             known: Mutex::default(),
+            aliases: Mutex::default(),
             deployment,
             links,
             settings: Arc::new(settings),
@@ -123,7 +127,8 @@ impl Topology {
     /// The server that a redirection names. One that is not known yet is connected to.
     pub(super) fn named(&self, address: &Address) -> Arc<Node> {
         self.wanted.notify_one();
-        self.node(address)
+        let usual = self.aliases.lock().get(address).cloned();
+        self.node(usual.as_ref().unwrap_or(address))
     }
 
     /// Notes that a slot belongs to another server, as one of them said.
@@ -189,7 +194,7 @@ impl Topology {
                 true
             }
             Deployment::Sentinel { sentinels: addresses, name } => {
-                let asked = sentinels.primary(addresses, name, &self.settings).await;
+                let asked = sentinels.primary(addresses, name, &self.settings, &self.stats).await;
                 let Some((address, epoch)) = asked else { return false };
                 self.use_one(&address, epoch);
                 true
@@ -203,22 +208,24 @@ impl Topology {
         let args = || vec![Value::from_static_str("NODES")];
         let mut nodes = self.map().nodes.clone();
         fastrand::shuffle(&mut nodes);
-        for node in nodes {
+        for node in &nodes {
             if let Some(Value::String(text)) = node.ask("CLUSTER", args()).await {
                 return Some(slots::primaries(&text, &node.address, tls));
             }
         }
-        let mut seeds = seeds.to_vec();
-        fastrand::shuffle(&mut seeds);
-        for seed in seeds {
+        // The nodes that were known last may be all that is left of those that the settings name.
+        let known = nodes.iter().map(|node| node.address.clone());
+        let mut places: Vec<Address> = seeds.iter().cloned().chain(known).collect();
+        fastrand::shuffle(&mut places);
+        for seed in places {
             let asked = async {
                 let link = Link::open(&seed, &self.settings).await?;
                 link.ask(self.settings.connect_timeout, "CLUSTER", args()).await
             };
             match asked.await {
                 Ok(Value::String(text)) => return Some(slots::primaries(&text, &seed, tls)),
-                Ok(_) => tracing::warn!(redis = %seed, "no list of the cluster's nodes"),
-                Err(error) => self.stats.unreachable(&seed, &error),
+                Ok(_) => self.stats.unreachable(&seed, "has no list of the cluster's nodes"),
+                Err(error) => self.stats.unreachable(&seed, &error.to_string()),
             }
         }
         None
@@ -226,6 +233,10 @@ impl Topology {
 
     /// Takes up what a node of a cluster says.
     fn use_cluster(&self, primaries: &[Primary]) {
+        let aliases = primaries
+            .iter()
+            .flat_map(|it| it.aliases.iter().map(|alias| (alias.clone(), it.address.clone())));
+        *self.aliases.lock() = aliases.collect();
         let claims: Vec<(Arc<Node>, &Primary)> = primaries
             .iter()
             .filter(|primary| !primary.slots.is_empty())
@@ -236,12 +247,16 @@ impl Topology {
             let Owners::Slots(owners) = &map.owners else { return Arc::clone(map) };
             let mut owners = owners.clone();
             let mut nodes = map.nodes.clone();
+            let gone: Vec<bool> = map.nodes.iter().map(|node| node.is_gone()).collect();
             for (node, primary) in &claims {
                 let position = position(&mut nodes, node);
                 for slot in primary.slots.iter().cloned().flatten() {
-                    if let Some(owner) = owners.get_mut(usize::from(slot))
-                        && (owner.0 == NOBODY || owner.1 <= primary.epoch)
-                    {
+                    let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
+                    // Nobody, who owns what nobody claims, is not there either. Who has claimed the slot in
+                    // this view is.
+                    let is_gone = gone.get(usize::from(owner.0)).copied();
+                    let forsaken = is_gone.unwrap_or(owner.0 == NOBODY);
+                    if forsaken || owner.1 <= primary.epoch {
                         *owner = (position, primary.epoch);
                     }
                 }
@@ -263,9 +278,11 @@ impl Topology {
     fn use_one(&self, address: &Address, epoch: u64) {
         let map = self.map();
         let Owners::One { epoch: known } = map.owners else { return };
-        let same = map.nodes.first().is_some_and(|node| node.address == *address);
-        if epoch < known || (same && epoch == known) {
-            return;
+        if let Some(current) = map.nodes.first() {
+            let newer = epoch > known || current.is_gone();
+            if current.address == *address || !newer {
+                return;
+            }
         }
         let nodes = vec![self.node(address)];
         self.map.store(Arc::new(Map { nodes: nodes.clone(), owners: Owners::One { epoch } }));
@@ -353,16 +370,18 @@ impl Sentinels {
         addresses: &[Address],
         name: &str,
         settings: &LinkSettings,
+        stats: &Stats,
     ) -> Option<(Address, u64)> {
+        let first = self.turn;
+        self.turn = self.turn.wrapping_add(1);
         for step in 0..addresses.len() {
-            self.turn = (self.turn + 1) % addresses.len();
-            let address = addresses.get((self.turn + step) % addresses.len())?;
+            let address = addresses.get(first.wrapping_add(step) % addresses.len())?;
             match self.ask(address, name, settings).await {
                 Ok(Some(found)) => return Some(found),
-                Ok(None) => tracing::warn!(sentinel = %address, name, "no primary of that name"),
+                Ok(None) => stats.unreachable(address, "knows no primary of that name"),
                 Err(error) => {
                     self.links.remove(address);
-                    tracing::debug!(sentinel = %address, %error, "sentinel cannot be asked");
+                    stats.unreachable(address, &error.to_string());
                 }
             }
         }
@@ -379,17 +398,20 @@ impl Sentinels {
             self.links.insert(address.clone(), sentinel(address, settings).await?);
         }
         let Some(link) = self.links.get(address) else { return Ok(None) };
-        let args = vec![Value::from_static_str("MASTER"), name.into()];
-        let reply = link.ask(settings.connect_timeout, "SENTINEL", args).await?;
-        let fields = reply.into_array();
-        let field = |name: &str| {
-            let at =
-                fields.iter().step_by(2).position(|it| it.as_str().as_deref() == Some(name))?;
-            fields.get(2 * at + 1)?.as_string()
+        let ask = |what: &'static str| {
+            let args = vec![Value::from_static_str(what), name.into()];
+            link.ask(settings.connect_timeout, "SENTINEL", args)
         };
+        // While its replicas are told of a new primary, a sentinel still names the old one beside the epoch.
+        let place = ask("GET-MASTER-ADDR-BY-NAME").await?.into_array();
+        let [host, port] = place.as_slice() else { return Ok(None) };
+        let fields = ask("MASTER").await?.into_array();
         let found = || {
-            let address = Address { host: field("ip")?, port: field("port")?.parse().ok()? };
-            Some((address, field("config-epoch")?.parse().ok()?))
+            let (epochs, []) = fields.as_chunks::<2>() else { return None };
+            let is_epoch = |name: &Value| name.as_str().as_deref() == Some("config-epoch");
+            let [_, epoch] = epochs.iter().find(|[name, _]| is_epoch(name))?;
+            let port = port.as_string()?.parse().ok()?;
+            Some((Address { host: host.as_string()?, port }, epoch.as_string()?.parse().ok()?))
         };
         Ok(found())
     }
