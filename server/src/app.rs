@@ -62,6 +62,9 @@ pub enum StartError {
     /// A file for Redis cannot be used.
     #[error("cannot connect to Redis")]
     Redis(#[from] FileError),
+    /// Settings of Redis that do not go together.
+    #[error("{0}")]
+    Store(&'static str),
     /// The log level is none.
     #[error(transparent)]
     Log(#[from] telemetry::LogError),
@@ -163,6 +166,7 @@ pub struct App {
     serving: Serving,
     /// Health that follows the store, which stops when draining begins.
     follow: CancellationToken,
+    store: Arc<Stack>,
     grpc: Running,
     http: Running,
     /// Watchers and the sweeper, which stop when the server has.
@@ -270,7 +274,7 @@ impl App {
             tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
         }
         let poll_interval = settings.poll_interval;
-        let watched = Watched { limits, tls, telemetry, store, poll_interval };
+        let watched = Watched { limits, tls, telemetry, store: Arc::clone(&store), poll_interval };
         watched.start(&settings.grpc, &settings.limits, &background);
         tracing::info!(grpc = %grpc_address, http = %http_address, "serving");
         Ok(Self {
@@ -278,6 +282,7 @@ impl App {
             http_address,
             serving,
             follow,
+            store,
             grpc,
             http,
             background,
@@ -307,6 +312,7 @@ impl App {
         tokio::time::sleep(self.drain_delay).await;
         self.serving.health.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
+        self.store.finish().await;
         self.http.stop("HTTP", HTTP_DRAIN_TIMEOUT).await;
         self.background.cancel();
         tracing::info!("stopped");
@@ -334,22 +340,44 @@ fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
     Ok(Some(Tls::load(tls)?))
 }
 
-fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, FileError> {
+fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, StartError> {
     let counters_max = settings.store.memory_max_counters.get();
     let local = MemorySettings { counters_max };
     let StoreChoice::Redis(url) = &settings.store.store else {
         return Ok(Stack::memory(local, clock));
     };
     let redis = &settings.redis;
-    let given = url.password.as_ref().or(redis.redis_password.as_ref());
-    let password = match (given, &redis.redis_password_file) {
-        (Some(password), _) => Password::Given(password.clone()),
-        (None, Some(file)) => Password::File(file.clone()),
-        (None, None) => Password::None,
+    let password = match (&url.password, &redis.redis_password, &redis.redis_password_file) {
+        (None, None, None) => Password::None,
+        (Some(password), None, None) | (None, Some(password), None) => {
+            Password::Given(password.clone())
+        }
+        (None, None, Some(file)) => Password::File(file.clone()),
+        _ => {
+            let twice =
+                "--store, --redis-password and --redis-password-file: only one may have a password";
+            return Err(StartError::Store(twice));
+        }
     };
+    let username = match (&url.username, &redis.redis_username) {
+        (Some(_), Some(_)) => {
+            return Err(StartError::Store(
+                "--store and --redis-username: only one may name a user",
+            ));
+        }
+        (username, other) => username.clone().or_else(|| other.clone()),
+    };
+    if username.is_some() && matches!(password, Password::None) {
+        return Err(StartError::Store("--redis-username: a user of Redis needs a password"));
+    }
+    if !url.tls && (redis.redis_tls_ca.is_some() || redis.redis_tls_cert.is_some()) {
+        let plain =
+            "--redis-tls-ca and --redis-tls-cert: --store does not ask for TLS; use rediss://";
+        return Err(StartError::Store(plain));
+    }
     let identity = redis.redis_tls_cert.clone().zip(redis.redis_tls_key.clone());
     let link = LinkSettings {
-        username: url.username.clone().or_else(|| redis.redis_username.clone()),
+        username,
         password,
         tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),
         database: url.database,
@@ -367,7 +395,7 @@ fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, 
         local,
         replicas: settings.failure.replicas,
     };
-    Stack::redis(settings, clock)
+    Ok(Stack::redis(settings, clock)?)
 }
 
 fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {

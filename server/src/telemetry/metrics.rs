@@ -31,9 +31,9 @@ use crate::limits::Snapshot;
 const SERIES_MAX: usize = 1_000_000;
 
 /// Bounds of the decision histogram's buckets, in seconds. Envoy gives up after 20 ms by default.
-const DURATION_BOUNDS: [f64; 14] = [
+const DURATION_BOUNDS: [f64; 18] = [
     0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5,
-    0.001, 0.002, 0.005, 0.01, 0.02,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 ];
 
 /// Counts that can only grow.

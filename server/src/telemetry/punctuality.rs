@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Timers fire up to a tick late.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Pulses for which a delay is remembered: a minute.
-const REMEMBERED: u32 = 3_000;
+/// Pulses for which a delay is remembered: a second.
+const REMEMBERED: u32 = 50;
 
 /// Answers that came too late, and why that may be. Times are in microseconds.
 #[derive(Debug, Default)]

@@ -75,6 +75,14 @@ impl Stack {
         }
     }
 
+    /// Waits until everything is given back that is to be, because the process ends.
+    pub async fn finish(&self) {
+        match self {
+            Self::Memory(policy) => policy.finish().await,
+            Self::Redis(policy) => policy.finish().await,
+        }
+    }
+
     /// Counters in this process's memory.
     pub fn counters(&self) -> usize {
         self.in_memory().map_or(0, Memory::len)

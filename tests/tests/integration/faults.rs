@@ -351,6 +351,30 @@ async fn sentinels_choose_another_primary() {
 }
 
 #[tokio::test]
+async fn a_primary_that_sentinels_took_for_dead_admits_nothing_when_it_wakes_up() {
+    let mut sentinels = Sentinels::start().await;
+    let scene = FailOver::start(&sentinels.url()).await;
+    let primary = sentinels.primary().await.unwrap();
+    sentinels.servers[primary].pause();
+    let (scene, admitted) = scene.failed().await;
+    sentinels.until_taken_over(primary).await;
+    assert_rest_is_exact(scene, admitted, || sentinels.servers[primary].resume()).await;
+}
+
+#[tokio::test]
+async fn the_only_node_that_the_settings_name_dies() {
+    let mut cluster = Cluster::start().await;
+    let slot = cluster.slot("{api:user=hot}").await;
+    let primary = cluster.primary_of(slot).await.unwrap();
+    let url = format!("redis-cluster://{}", cluster.nodes[primary].address());
+    let scene = FailOver::start(&url).await;
+    cluster.nodes[primary].kill().await;
+    let (scene, admitted) = scene.failed().await;
+    cluster.until_taken_over(slot, primary).await;
+    assert_rest_is_exact(scene, admitted, || {}).await;
+}
+
+#[tokio::test]
 async fn only_the_counters_of_the_dead_primary_fail() {
     let config = "cluster-require-full-coverage no";
     let mut cluster = Cluster::of(Setup::new().config(config)).await;

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
-    Authority, Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, hit, until,
+    Authority, Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, finish, hit, until,
 };
 use tempfile::TempDir;
 
@@ -192,4 +192,22 @@ async fn a_password_of_the_servers_need_not_be_that_of_their_sentinels() {
     assert_let_in(start(&sentinels.url(), &["--redis-password", "secret"]).await).await;
     assert_kept_out(start(&sentinels.url(), &["--redis-password", "other"]).await, "WRONGPASS")
         .await;
+}
+
+#[tokio::test]
+async fn settings_that_would_do_nothing_are_refused() {
+    for (store, flags) in [
+        ("redis://:a@h", ["--redis-password", "b"]),
+        ("redis://:a@h", ["--redis-password-file", "b"]),
+        ("redis://a:b@h", ["--redis-username", "c"]),
+        ("redis://h", ["--redis-username", "a"]),
+        ("redis://h", ["--redis-tls-ca", "ca.pem"]),
+    ] {
+        let all = [&["--limits", "examples/limits", "--store", store], &flags[..]].concat();
+        let mut command = Sluicegate::command(&all, &[]);
+        command.current_dir(tools::workspace());
+        let refused = finish(command).await;
+        assert_eq!((refused.code, refused.stderr.lines().count()), (1, 1), "{refused:?}");
+        assert!(refused.stderr.contains(flags[0]), "{refused:?}");
+    }
 }

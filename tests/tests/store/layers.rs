@@ -188,6 +188,32 @@ async fn any_refusal_wins_over_deferring_and_that_over_passing() {
 }
 
 #[tokio::test]
+async fn what_this_process_took_goes_back_whole() {
+    // By the share that was charged, not by the whole limit.
+    let policy = half(StoreError::Unavailable, Some(local(2)));
+    let here = || one("here", dead(4));
+    for _ in 0..5 {
+        let defer = on(OnFailure::Defer, one("b", dead(1)));
+        assert_eq!(decided(&policy, vec![here(), defer]).await, Err(Deferred));
+    }
+    for allowed in [true, true, false] {
+        assert_eq!(decided(&policy, vec![here()]).await.unwrap()[0].allowed, allowed);
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_is_over_here_does_not_spare_others_while_another_has_room() {
+    let policy = half(StoreError::Unavailable, Some(local(1)));
+    let quota = |check| Check { veto: Veto::Quota, ..check };
+    let group =
+        || vec![quota(one("living", daily(100))), quota(one("over", dead(0))), one("own", dead(2))];
+    for allowed in [true, true, false] {
+        assert_eq!(decided(&policy, group()).await.unwrap()[2].allowed, allowed);
+    }
+    assert_eq!(left(&policy, "living", daily(100)).await, 98);
+}
+
+#[tokio::test]
 async fn nothing_is_charged_here_for_a_request_that_is_refused_already() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let refused = decided(&policy, vec![one("here", dead(1)), one("spent", daily(0))]).await;

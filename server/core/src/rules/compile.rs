@@ -21,6 +21,9 @@ use crate::{
 /// The deepest tree of rules.
 pub(super) const LEVELS_MAX: usize = 64;
 
+/// The most limits of one descriptor.
+const LIMITS_MAX: usize = 16;
+
 /// The most patterns of one key that a later one is compared with, to warn that they hide it: comparing all
 /// would take the square of their number.
 const HIDERS_MAX: usize = 1_000;
@@ -139,6 +142,9 @@ pub enum Problem {
     /// An empty list of limits.
     #[error("limits is empty")]
     NoLimits,
+    /// A list of limits that one request could not carry.
+    #[error("{0} limits are more than the {LIMITS_MAX} that one descriptor may have")]
+    TooManyLimits(usize),
     /// Two limits of one descriptor that would keep one counter.
     #[error("two limits with the same algorithm and window would share one counter")]
     SameCounter,
@@ -183,6 +189,7 @@ impl Problem {
             Self::UnlimitedExcludes(key) => format!("remove {key} or unlimited"),
             Self::UnlimitedInList => "use rate_limit with unlimited in place of limits".to_owned(),
             Self::NoLimits => "add a limit, or remove limits".to_owned(),
+            Self::TooManyLimits(_) => "remove some".to_owned(),
             Self::SameCounter => "change the algorithm or the window of one".to_owned(),
             Self::ReplacesItself(_) => "remove it from replaces".to_owned(),
             Self::ShareWithoutPattern => {
@@ -427,8 +434,13 @@ impl Compiler {
         limits: &[LimitNode],
         counting: Counting,
     ) -> Option<Limits> {
-        if limits.is_empty() {
-            self.wrong(place, Problem::NoLimits);
+        match limits.len() {
+            0 => self.wrong(place, Problem::NoLimits),
+            1..=LIMITS_MAX => {}
+            count => {
+                self.wrong(place, Problem::TooManyLimits(count));
+                return None;
+            }
         }
         let mut compiled: Vec<RuleLimit> = Vec::with_capacity(limits.len());
         for limit in limits {

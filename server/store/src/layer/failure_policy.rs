@@ -93,6 +93,14 @@ impl<S: Store> FailurePolicy<S> {
         self.give_backs.failed.load(Ordering::Relaxed)
     }
 
+    /// Waits until everything is given back that is to be.
+    pub async fn finish(&self) {
+        let all = u32::try_from(GIVE_BACKS_MAX).unwrap_or(u32::MAX);
+        let _all_back =
+            tokio::time::timeout(GIVE_BACK_TIMEOUT, self.give_backs.permits.acquire_many(all))
+                .await;
+    }
+
     /// Decides every check of the group, by the deadline.
     ///
     /// # Errors
@@ -133,7 +141,12 @@ impl<S: Store> FailurePolicy<S> {
             .local
             .iter()
             .filter_map(|&at| group.get(at))
-            .map(|check| Check { limit: check.limit.divided(replicas), ..check.clone() })
+            .map(|check| Check {
+                limit: check.limit.divided(replicas),
+                // Whether all quota rules are over is known when these have answered, too.
+                veto: if check.veto == Veto::Quota { Veto::None } else { check.veto },
+                ..check.clone()
+            })
             .collect();
         let answers = local.store.decide(Batch::of(checks, None)).await;
         for (&at, answer) in conclusion.local.iter().zip(answers) {
@@ -152,8 +165,13 @@ impl<S: Store> FailurePolicy<S> {
             Batch::of(leftovers.into_iter().map(|it| it.check).collect(), deadline)
         };
         if let (Some(local), false) = (&self.local, here.is_empty()) {
+            let replicas = local.replicas.get();
+            let here = here.into_iter().map(|mut it| {
+                it.check.limit = it.check.limit.divided(replicas);
+                it
+            });
             // Memory: it cannot fail.
-            let _given = local.store.decide(batch(here, None)).await;
+            let _given = local.store.decide(batch(here.collect(), None)).await;
         }
         if inside.is_empty() {
             return;

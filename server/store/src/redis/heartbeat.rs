@@ -3,7 +3,11 @@
 //! One sorted set holds every live replica with the time, by Redis' clock, at which it is taken for dead.
 //! The set expires with the last of them.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fred::types::Value;
 
@@ -14,7 +18,7 @@ use crate::LiveReplicas;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it tries to while Redis does not answer.
-const UNHEARD_INTERVAL: Duration = Duration::from_millis(50);
+const UNHEARD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long it is believed.
 const LIFE: Duration = Duration::from_secs(5);
@@ -40,13 +44,21 @@ impl Heartbeat {
 
     /// Beats for ever. Shows how many do.
     pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
+        let mut heard_since = None;
         loop {
-            let alive = self.alive().await;
-            if let (Some(alive), Some(replicas)) = (alive, &replicas) {
+            let Some(alive) = self.alive().await else {
+                heard_since = None;
+                tokio::time::sleep(UNHEARD_INTERVAL).await;
+                continue;
+            };
+            let heard_since = *heard_since.get_or_insert_with(Instant::now);
+            if let Some(replicas) = &replicas
+                // Where Redis comes back empty the others need a moment to be counted again.
+                && (alive > replicas.get() || heard_since.elapsed() > LIFE)
+            {
                 replicas.set(alive);
             }
-            let heard = alive.is_some();
-            tokio::time::sleep(if heard { INTERVAL } else { UNHEARD_INTERVAL }).await;
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 

@@ -188,13 +188,20 @@ impl Link {
         address: &Address,
         settings: &LinkSettings,
     ) -> Result<Self, LinkError> {
+        // Reading files may take a while.
+        let (of_files, settings) = (settings.clone(), settings);
+        let read = tokio::task::spawn_blocking(move || {
+            Ok::<_, FileError>((of_files.password()?, of_files.connector()?))
+        });
+        let (password, connector) =
+            read.await.map_err(|error| LinkError::Unfit(error.to_string()))??;
         let config = Config {
             server: ServerConfig::Centralized {
                 server: Server::new(address.host.clone(), address.port),
             },
             username: settings.username.clone(),
-            password: settings.password()?,
-            tls: settings.connector()?.map(Into::into),
+            password,
+            tls: connector.map(Into::into),
             database: (settings.database > 0).then_some(settings.database),
             ..Config::default()
         };
@@ -211,7 +218,8 @@ impl Link {
         // its way fails instead of being sent again.
         let client =
             Client::new(config, Some(PerformanceConfig::default()), Some(connection), None);
-        let limit = settings.connect_timeout * 2;
+        // Each step has its own timeout, so the client gives up by itself before this.
+        let limit = settings.connect_timeout * 5;
         let task = tokio::time::timeout(limit, client.init()).await;
         let task = task.map_err(|_| LinkError::Timeout)??;
         Ok(Self { client, task })

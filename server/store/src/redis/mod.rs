@@ -223,7 +223,7 @@ impl Redis {
     /// Whether some counters cannot be asked.
     pub fn is_degraded(&self) -> bool {
         let map = self.topology.map();
-        map.nodes().is_empty() || !map.nodes().iter().all(|node| node.is_up())
+        !map.is_whole() || !map.nodes().iter().all(|node| node.is_up())
     }
 
     /// Settles groups whose counters lie on one slot.
@@ -273,7 +273,7 @@ impl Redis {
             match node.call(call, asking, deadline, &topology).await {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Moved(address)) => {
-                    (node, asking) = (self.topology.moved(slot, &address), false);
+                    (node, asking) = (self.topology.named(&address), false);
                 }
                 Err(Failure::Ask(address)) => {
                     (node, asking) = (self.topology.named(&address), true);

@@ -37,7 +37,7 @@ use super::{
 /// Calls in a row without an answer, and for how long there must have been none, after which a connection
 /// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
 const UNANSWERED_MAX: u32 = 5;
-const SILENCE: Duration = Duration::from_millis(50);
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// A server that did not answer for so long no longer stands in the way of one that claims its place.
 const GONE: Duration = Duration::from_secs(10);
@@ -222,7 +222,7 @@ impl Node {
         let sent = self.send(&line, call, asking, deadline).await;
         let sent = match sent {
             Err(Refused::NoScript) => {
-                self.load(&line.client, loads, deadline).await?;
+                self.load(&line.client, call.script, loads, deadline).await?;
                 self.send(&line, call, asking, deadline).await
             }
             sent => sent,
@@ -299,10 +299,12 @@ impl Node {
         }
     }
 
-    /// Loads every script, unless somebody else has since `loads` was read.
+    /// Loads every script, `first` of all the one that is missed, unless somebody else has since `loads` was
+    /// read.
     async fn load(
         &self,
         client: &Client,
+        first: &'static Script,
         loads: u64,
         deadline: Option<Instant>,
     ) -> Result<(), Failure> {
@@ -311,7 +313,8 @@ impl Node {
             if self.loads.load(Ordering::Acquire) != loads {
                 return Ok(());
             }
-            for script in Script::all() {
+            let others = Script::all().filter(|script| !std::ptr::eq(*script, first));
+            for script in [first].into_iter().chain(others) {
                 let args =
                     vec![Value::from_static_str("LOAD"), Value::from_static_str(&script.text)];
                 let _hash: Value = client.custom(plain("SCRIPT"), args).await?;
@@ -401,7 +404,9 @@ impl Node {
     fn complain(&self, what: &str) {
         self.complained.set();
         let mut complaint = self.complaint.lock();
-        let known = self.complains.swap(true, Ordering::Relaxed) && *complaint == what;
+        // A text may name script and line; its first word says what it is.
+        let code = |text: &str| text.split(' ').next().map(str::to_owned);
+        let known = self.complains.swap(true, Ordering::Relaxed) && code(&complaint) == code(what);
         if !known {
             tracing::warn!(redis = %self.address, what, "Redis is of no use, rules' on_failure decides");
             what.clone_into(&mut complaint);
@@ -452,7 +457,7 @@ enum Refused {
 }
 
 /// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
-const NOT_RUN: [&str; 13] = [
+const NOT_RUN: [&str; 12] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -460,7 +465,6 @@ const NOT_RUN: [&str; 13] = [
     "MISCONF",
     "NOREPLICAS",
     "MASTERDOWN",
-    "CLUSTERDOWN",
     "NOAUTH",
     "NOPERM",
     "WRONGPASS",

@@ -29,7 +29,8 @@ pub(super) fn primaries(text: &str, asked: &Address, hostnames: bool) -> Vec<Pri
 fn primary(line: &str, asked: &Address, hostnames: bool) -> Option<Primary> {
     let mut fields = line.split(' ');
     let (_id, place, flags) = (fields.next()?, fields.next()?, fields.next()?);
-    if !flags.split(',').any(|flag| flag == "master") {
+    let is = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+    if !is("master") || is("noaddr") || is("handshake") {
         return None;
     }
     let epoch = fields.nth(3)?.parse().ok()?;
@@ -78,6 +79,7 @@ mod tests {
 67ed 127.0.0.1:30002@31002,host2,shard-id=1 master - 0 1426238316232 2 connected 5461-10922
 292f ::1:30003@31003 master,fail - 0 1426238318243 3 disconnected 10923-16383 [93-<-292f]
 e7d1 :30001@31001,? myself,master - 0 0 17 connected 0-5000 5002 5004-5460
+aaaa :0@0 master,noaddr - 0 0 6 disconnected 5001
 6ec2 127.0.0.1:30005@31005 master - 0 0 5 connected
 bad line";
         let asked = Address { host: "here".to_owned(), port: 1 };

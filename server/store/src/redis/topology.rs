@@ -13,7 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use fred::types::Value;
+use fred::{error::ErrorKind, types::Value};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +62,14 @@ impl Map {
         self.nodes.get(position)
     }
 
+    /// Whether every counter has a server to be asked.
+    pub(super) fn is_whole(&self) -> bool {
+        match &self.owners {
+            Owners::One { .. } => !self.nodes.is_empty(),
+            Owners::Slots(owners) => owners.iter().all(|(owner, _)| *owner != NOBODY),
+        }
+    }
+
     /// The servers in use.
     pub(super) fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
@@ -72,6 +80,8 @@ impl Map {
 pub(super) struct Topology {
     map: ArcSwap<Map>,
     known: Mutex<HashMap<Address, (Arc<Node>, CancellationToken)>>,
+    /// Servers that the others are to be asked about.
+    suspects: Mutex<Vec<Address>>,
     /// Other addresses under which redirections may name servers.
     aliases: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
@@ -101,6 +111,7 @@ impl Topology {
         let topology = Arc::new_cyclic(|this| Self {
             map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
             known: Mutex::default(),
+            suspects: Mutex::default(),
             aliases: Mutex::default(),
             deployment,
             links,
@@ -129,24 +140,6 @@ impl Topology {
         self.wanted.notify_one();
         let usual = self.aliases.lock().get(address).cloned();
         self.node(usual.as_ref().unwrap_or(address))
-    }
-
-    /// Notes that a slot belongs to another server, as one of them said.
-    pub(super) fn moved(&self, slot: u16, address: &Address) -> Arc<Node> {
-        let node = self.named(address);
-        self.map.rcu(|map| {
-            let mut owners = match &map.owners {
-                Owners::One { .. } => return Arc::clone(map),
-                Owners::Slots(owners) => owners.clone(),
-            };
-            let mut nodes = map.nodes.clone();
-            let position = position(&mut nodes, &node);
-            if let Some(owner) = owners.get_mut(usize::from(slot)) {
-                owner.0 = position;
-            }
-            Arc::new(Map { nodes, owners: Owners::Slots(owners) })
-        });
-        node
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
@@ -208,6 +201,8 @@ impl Topology {
         let args = || vec![Value::from_static_str("NODES")];
         let mut nodes = self.map().nodes.clone();
         fastrand::shuffle(&mut nodes);
+        let suspects = self.suspects.lock().clone();
+        nodes.sort_by_key(|node| suspects.contains(&node.address));
         for node in &nodes {
             if let Some(Value::String(text)) = node.ask("CLUSTER", args()).await {
                 return Some(slots::primaries(&text, &node.address, tls));
@@ -237,40 +232,28 @@ impl Topology {
             .iter()
             .flat_map(|it| it.aliases.iter().map(|alias| (alias.clone(), it.address.clone())));
         *self.aliases.lock() = aliases.collect();
-        let claims: Vec<(Arc<Node>, &Primary)> = primaries
-            .iter()
-            .filter(|primary| !primary.slots.is_empty())
-            .map(|primary| (self.node(&primary.address), primary))
-            .collect();
-        let mut kept = Vec::new();
-        self.map.rcu(|map| {
-            let Owners::Slots(owners) = &map.owners else { return Arc::clone(map) };
-            let mut owners = owners.clone();
-            let mut nodes = map.nodes.clone();
-            let gone: Vec<bool> = map.nodes.iter().map(|node| node.is_gone()).collect();
-            for (node, primary) in &claims {
-                let position = position(&mut nodes, node);
-                for slot in primary.slots.iter().cloned().flatten() {
-                    let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
-                    // Nobody, who owns what nobody claims, is not there either. Who has claimed the slot in
-                    // this view is.
-                    let is_gone = gone.get(usize::from(owner.0)).copied();
-                    let forsaken = is_gone.unwrap_or(owner.0 == NOBODY);
-                    if forsaken || owner.1 <= primary.epoch {
-                        *owner = (position, primary.epoch);
-                    }
+        let claims: Vec<(Arc<Node>, &Primary)> =
+            primaries.iter().map(|primary| (self.node(&primary.address), primary)).collect();
+        let map = self.map();
+        let Owners::Slots(owners) = &map.owners else { return };
+        let mut owners = owners.clone();
+        let mut nodes = map.nodes.clone();
+        let gone: Vec<bool> = nodes.iter().map(|node| node.is_gone()).collect();
+        for (node, primary) in &claims {
+            let position = position(&mut nodes, node);
+            for slot in primary.slots.iter().cloned().flatten() {
+                let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
+                let forsaken = gone.get(usize::from(owner.0)).is_some_and(|gone| *gone);
+                if owner.0 == NOBODY || forsaken || owner.1 <= primary.epoch {
+                    *owner = (position, primary.epoch);
                 }
             }
-            let map = compacted(&nodes, &owners);
-            kept.clone_from(&map.nodes);
-            Arc::new(map)
-        });
-        // A primary without slots may be about to get some: it stays connected if it ever was.
-        let known = self.known.lock();
-        let without = primaries.iter().filter(|primary| primary.slots.is_empty());
-        let idle = without.filter_map(|it| Some(Arc::clone(&known.get(&it.address)?.0)));
-        kept.extend(idle.collect::<Vec<_>>());
-        drop(known);
+        }
+        let map = compacted(&nodes, &owners);
+        let mut kept = map.nodes.clone();
+        self.map.store(Arc::new(map));
+        // A primary without slots may be about to get some.
+        kept.extend(claims.into_iter().map(|(node, _)| node));
         self.forget(&kept);
     }
 
@@ -329,6 +312,16 @@ impl Topology {
         self.wanted.notify_one();
     }
 
+    /// Waits until somebody has said, from now on, who is who.
+    async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
+        let asked = Instant::now();
+        let mut looked = self.looked.subscribe();
+        self.trouble();
+        let since = looked.wait_for(|at| at.is_some_and(|at| at >= asked));
+        tokio::time::timeout(within, since).await.map_err(|_| LinkError::Timeout)?.ok();
+        Ok(())
+    }
+
     async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
         let timeout = self.settings.connect_timeout;
         if matches!(self.deployment, Deployment::Sentinel { .. }) {
@@ -338,13 +331,20 @@ impl Topology {
                 return Err(LinkError::Unfit("is not the primary".to_owned()));
             }
         }
+        if matches!(self.deployment, Deployment::Cluster(_)) {
+            let info = link.ask(timeout, "CLUSTER", vec!["INFO".into()]).await?;
+            if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
+                return Err(LinkError::Unfit("CLUSTERDOWN: its cluster is down".to_owned()));
+            }
+        }
         if !matches!(self.deployment, Deployment::Single(_)) {
-            let opened = Instant::now();
-            let mut looked = self.looked.subscribe();
-            self.trouble();
-            let since = looked.wait_for(|at| at.is_some_and(|at| at >= opened));
-            let _looked =
-                tokio::time::timeout(timeout * 2, since).await.map_err(|_| LinkError::Timeout)?;
+            self.suspects.lock().push(address.clone());
+            let looked = self.look_again(timeout * 2).await;
+            let mut suspects = self.suspects.lock();
+            if let Some(at) = suspects.iter().position(|suspect| suspect == address) {
+                suspects.swap_remove(at);
+            }
+            looked?;
         }
         // Who may not ask can still count.
         if let Ok(memory) = link.ask(timeout, "INFO", vec!["memory".into()]).await
@@ -421,10 +421,13 @@ impl Sentinels {
 async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, LinkError> {
     // Sentinels have no databases.
     let settings = LinkSettings { database: 0, ..settings.clone() };
-    let opened = Link::open(address, &settings).await;
-    if opened.is_ok() || matches!(settings.password, Password::None) {
-        return opened;
+    match Link::open(address, &settings).await {
+        Err(LinkError::Redis(error))
+            if error.details().contains("AUTH") || *error.kind() == ErrorKind::Auth =>
+        {
+            let open = LinkSettings { username: None, password: Password::None, ..settings };
+            Link::open(address, &open).await.map_err(|_| LinkError::Redis(error))
+        }
+        opened => opened,
     }
-    let open = LinkSettings { username: None, password: Password::None, ..settings };
-    Link::open(address, &open).await.or(opened)
 }
