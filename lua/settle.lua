@@ -183,7 +183,8 @@ local function undo(first, last)
         if it and verdict > 1 then
             local allowed = verdict % 2
             local granted = (verdict - allowed) / 2
-            it.limit.algorithm.give_back(it.counter.state, it.limit, it.time, granted, answers[answer + 5], answers[answer + 6])
+            local at, used = answers[answer + 5], answers[answer + 6]
+            it.limit.algorithm.give_back(it.counter.state, it.limit, it.time, granted, at, used)
             it.counter.changes = it.counter.changes - 1
             answers[answer + 1] = allowed
         end

@@ -129,14 +129,25 @@ async fn assert_exact(fleet: &Fleet) {
 
 // === One Redis ===
 
+/// Connections it has ever received.
+async fn connections(redis: &Redis) -> u64 {
+    let received = redis.info("stats", "total_connections_received").await.unwrap();
+    received.unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn redis_hangs_for_five_seconds() {
     let mut redis = Redis::start().await;
     let scene = Scene::start(&redis.url()).await;
+    let before = connections(&redis).await;
     redis.pause();
     scene.policy_answers().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     redis.resume();
+    scene.fleet.until_well().await;
+    // Nobody rushes at it: two servers with two connections each, of which each is tried once a second or so.
+    let after = connections(&redis).await;
+    assert!(after - before <= 50, "{}", after - before);
     scene.end().await;
 }
 
