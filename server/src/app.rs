@@ -14,7 +14,7 @@ use std::{
 
 use sluicegate_core::rules::{CompileError, CompileOptions};
 use sluicegate_store::{
-    Clock, MemorySettings, RedisStackSettings, Stack, SystemClock,
+    Clocks, MemorySettings, RedisStackSettings, Stack,
     redis::{Count, FileError, LinkSettings, Password, RedisSettings, Stats, TlsFiles},
 };
 use thiserror::Error;
@@ -101,7 +101,7 @@ async fn run(settings: &ServeSettings) -> Result<(), StartError> {
     telemetry::start_log(&settings.log)?;
     // Before anything is announced: whoever reads of the start may send the signal.
     let stop = stop_signal()?;
-    let app = App::start(settings, SystemClock::new()).await?;
+    let app = App::start(settings, Clocks::system()).await?;
     stop.await;
     app.stop().await;
     Ok(())
@@ -221,17 +221,17 @@ impl Running {
 }
 
 impl App {
-    /// Loads the limits, opens the listeners and serves. `clock` is what the store goes by.
+    /// Loads the limits, opens the listeners and serves. `clocks` are what the stores go by.
     ///
     /// # Errors
     /// Something that the settings ask for cannot be had.
-    pub async fn start(settings: &ServeSettings, clock: impl Clock) -> Result<Self, StartError> {
+    pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartError> {
         let background = CancellationToken::new();
         let telemetry = Arc::new(Telemetry::new()?);
         let limits = load_limits(&settings.limits)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
-        let store = Arc::new(open_store(settings, Arc::new(clock))?);
+        let store = Arc::new(open_store(settings, clocks)?);
         show_store(&telemetry, &store, settings.store.memory_max_counters.get());
         let in_flight = InFlight::new(settings.max_in_flight.get());
         let counted = in_flight.clone();
@@ -323,6 +323,7 @@ fn load_limits(settings: &LimitsSettings) -> Result<Limits, StartError> {
     let options = CompileOptions {
         default_counting: settings.default_counting.into(),
         default_on_failure: settings.default_on_failure.into(),
+        ..CompileOptions::default()
     };
     Limits::load(settings.limits.clone(), options).map_err(StartError::Limits)
 }
@@ -340,11 +341,11 @@ fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
     Ok(Some(Tls::load(tls)?))
 }
 
-fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, StartError> {
+fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartError> {
     let counters_max = settings.store.memory_max_counters.get();
     let local = MemorySettings { counters_max };
     let StoreChoice::Redis(url) = &settings.store.store else {
-        return Ok(Stack::memory(local, clock));
+        return Ok(Stack::memory(local, clocks));
     };
     let redis = &settings.redis;
     let password = match (&url.password, &redis.redis_password, &redis.redis_password_file) {
@@ -395,7 +396,7 @@ fn open_store(settings: &ServeSettings, clock: Arc<dyn Clock>) -> Result<Stack, 
         local,
         replicas: settings.failure.replicas,
     };
-    Ok(Stack::redis(settings, clock)?)
+    Ok(Stack::redis(settings, clocks)?)
 }
 
 fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {

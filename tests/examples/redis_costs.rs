@@ -116,7 +116,7 @@ async fn connect(redis: &harness::Redis) -> Redis {
     let connections = NonZeroUsize::MIN;
     let key_prefix = KeyPrefix::default();
     let settings = RedisSettings { deployment: url.deployment, link, connections, key_prefix };
-    let store = Redis::start(settings, None).unwrap();
+    let store = Redis::start(settings, None, None).unwrap();
     until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
     store
 }

@@ -12,6 +12,7 @@
 pub mod algorithm;
 pub mod key;
 pub mod limit;
+pub mod metadata;
 mod plan;
 pub mod request;
 mod respond;

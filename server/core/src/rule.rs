@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Limit, Window, limit::Unit};
+use crate::{Limit, Window, limit::Unit, metadata, rules::Place};
 
 /// Who is charged, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,6 +67,8 @@ impl OnFailure {
 pub struct Rule {
     /// The path of keys and configured values that leads here, as metrics and `/rlconfig` show it.
     pub path: Box<str>,
+    /// Where it stands in the limits files.
+    pub place: Place,
     /// Position among all rules of the rule set, from 0.
     pub id: usize,
     /// What is enforced. Empty where everything may pass.
@@ -83,6 +85,8 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// Whether metrics carry the value of the request at this level.
     pub value_to_metric: bool,
+    /// What callers are told about a request that the rule lets pass.
+    pub metadata: Option<metadata::Map>,
 }
 
 /// What a rule enforces.

@@ -159,6 +159,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Vec<CompileError>> {
 
 fn node(branch: &Branch) -> DescriptorNode {
     DescriptorNode {
+        metadata: None,
         place: place(),
         key: branch.key.clone(),
         value: branch.value.clone().map(placed),

@@ -11,6 +11,7 @@ use saphyr::{MarkedYaml, Marker, ScalarStyle, ScanError, YamlData, YamlLoader};
 use saphyr_parser::Parser;
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
+    metadata::{self, Value},
     rules::{
         CompileError, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed, Problem,
     },
@@ -178,12 +179,6 @@ impl Reader<'_> {
 
     fn descriptor(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<DescriptorNode> {
         let fields = self.map(spot, node, DESCRIPTOR)?;
-        if let Some((spot, metadata)) = fields.get("metadata")
-            && !matches!(metadata.data, YamlData::Mapping(_))
-            && !is_null(metadata)
-        {
-            self.wrong_type(&spot, metadata, "a map");
-        }
         Some(DescriptorNode {
             place: self.place(&fields.spot),
             key: self.required(&fields, "key").value,
@@ -196,8 +191,53 @@ impl Reader<'_> {
             detailed_metric: self.flag(&fields, "detailed_metric"),
             value_to_metric: self.flag(&fields, "value_to_metric"),
             share_threshold: self.flag(&fields, "share_threshold"),
+            metadata: self.metadata(&fields),
             descriptors: self.descriptors(&fields),
         })
+    }
+
+    fn metadata(&mut self, of: &Fields<'_, '_>) -> Option<metadata::Map> {
+        let (spot, node) = of.get("metadata").filter(|(_, node)| !is_null(node))?;
+        match self.free(&spot, node)? {
+            Value::Map(map) => Some(map),
+            _ => {
+                self.wrong_type(&spot, node, "a map");
+                None
+            }
+        }
+    }
+
+    /// A value of any shape; `None` if something in it is broken, and noted.
+    fn free(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<Value> {
+        match &node.data {
+            YamlData::Sequence(nodes) => {
+                let values = nodes.iter().enumerate().map(|(index, node)| {
+                    self.free(&Spot::of(node, format!("{}[{index}]", spot.path)), node)
+                });
+                values.collect::<Option<_>>().map(Value::List)
+            }
+            YamlData::Mapping(map) => {
+                let values = map.iter().map(|(key, value)| {
+                    let at = Spot::of(key, spot.path.clone());
+                    let Some((name, _)) = scalar(key) else {
+                        self.wrong_type(&at, key, "a text as the key");
+                        return None;
+                    };
+                    let at = Spot::of(key, spot.below(name));
+                    Some((name.into(), self.free(&at, value)?))
+                });
+                values.collect::<Option<_>>().map(Value::Map)
+            }
+            _ => match scalar(node) {
+                _ if is_null(node) => Some(Value::Null),
+                Some((text, ScalarStyle::Plain)) => Some(plain(text)),
+                Some((text, _)) => Some(Value::Text(text.into())),
+                None => {
+                    self.wrong_type(spot, node, "a text, a number, true or false, a list or a map");
+                    None
+                }
+            },
+        }
     }
 
     fn limits(&mut self, of: &Fields<'_, '_>) -> Option<LimitsNode> {
@@ -492,6 +532,18 @@ fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
         }
         YamlData::Representation(text, style, _) => Some((text, *style)),
         _ => None,
+    }
+}
+
+/// What a text without quotes stands for, by YAML's core schema.
+fn plain(text: &str) -> Value {
+    match text {
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ if text.bytes().any(|byte| byte.is_ascii_digit()) => {
+            text.parse().map_or_else(|_| Value::Text(text.into()), Value::Number)
+        }
+        _ => Value::Text(text.into()),
     }
 }
 

@@ -1,7 +1,10 @@
 //! The one place that reads the time.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,6 +15,29 @@ use sluicegate_core::Time;
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
     fn now(&self) -> Time;
+}
+
+/// The clocks of a process's stores.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    /// What counters in memory go by.
+    pub memory: Arc<dyn Clock>,
+    /// What counters in Redis go by; `None` for Redis' own clock, which all replicas share.
+    pub redis: Option<Arc<dyn Clock>>,
+}
+
+impl Clocks {
+    /// The system's clock, and Redis' own.
+    #[must_use]
+    pub fn system() -> Self {
+        Self { memory: Arc::new(SystemClock::new()), redis: None }
+    }
+
+    /// One clock for all, for tests.
+    #[must_use]
+    pub fn injected(clock: Arc<dyn Clock>) -> Self {
+        Self { memory: Arc::clone(&clock), redis: Some(clock) }
+    }
 }
 
 /// How far the wall clock may drift from the monotonic one before it is read anew.
@@ -99,7 +125,7 @@ impl Clock for ManualClock {
     }
 }
 
-impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Time {
         C::now(self)
     }

@@ -10,7 +10,7 @@ pub mod redis;
 mod replicas;
 mod stack;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, Clocks, ManualClock, SystemClock};
 pub use layer::{
     deny_cache::DenyCache,
     failure_policy::{Decisions, Deferred, FailurePolicy, Local},

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Instant};
 use sluicegate_core::store::Group;
 
 use crate::{
-    Clock, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory,
+    Clock, Clocks, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory,
     MemorySettings, Redis,
     redis::{FileError, RedisSettings},
 };
@@ -43,20 +43,20 @@ pub struct RedisStackSettings {
 
 impl Stack {
     /// Counters in this process.
-    pub fn memory(settings: MemorySettings, clock: AnyClock) -> Self {
-        Self::Memory(FailurePolicy::new(Memory::new(settings, clock), None))
+    pub fn memory(settings: MemorySettings, clocks: Clocks) -> Self {
+        Self::Memory(FailurePolicy::new(Memory::new(settings, clocks.memory), None))
     }
 
     /// Counters in Redis, and in this process while it cannot be asked.
     ///
     /// # Errors
     /// A file that the connection needs cannot be used.
-    pub fn redis(settings: RedisStackSettings, clock: AnyClock) -> Result<Self, FileError> {
+    pub fn redis(settings: RedisStackSettings, clocks: Clocks) -> Result<Self, FileError> {
         let RedisStackSettings { redis, deny_cache_entries, local, replicas } = settings;
         let known = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
         let heard = replicas.is_none().then(|| known.clone());
-        let store = DenyCache::new(Redis::start(redis, heard)?, deny_cache_entries);
-        let local = Local { store: Memory::new(local, clock), replicas: known };
+        let store = DenyCache::new(Redis::start(redis, heard, clocks.redis)?, deny_cache_entries);
+        let local = Local { store: Memory::new(local, clocks.memory), replicas: known };
         Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
     }
 

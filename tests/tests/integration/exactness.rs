@@ -1,6 +1,6 @@
 //! No more hits pass than a limit allows, and no fewer, however many ask however many servers.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use clap::Parser;
 use sluicegate::{
@@ -11,7 +11,7 @@ use sluicegate_core::Time;
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_response::Code,
 };
-use sluicegate_store::{Clock, SystemClock};
+use sluicegate_store::{Clock, Clocks, SystemClock};
 use sluicegate_tests::{
     Asked, Cluster, Fleet, Load, Redis, Setup, Sluicegate, chain, hit, request, until,
 };
@@ -324,7 +324,12 @@ async fn start_ahead(limits: &str, flags: &[&str]) -> (App, tempfile::TempDir) {
     let Command::Serve(settings) = Cli::try_parse_from(arguments).unwrap().command else {
         panic!("no settings of serve")
     };
-    (App::start(&settings, Ahead::default()).await.unwrap(), folder)
+    (
+        App::start(&settings, Clocks { memory: Arc::new(Ahead::default()), redis: None })
+            .await
+            .unwrap(),
+        folder,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -35,7 +35,7 @@ async fn store(url: &str) -> Redis {
         connections: NonZeroUsize::new(2).unwrap(),
         key_prefix: prefix.parse::<KeyPrefix>().unwrap(),
     };
-    let store = Redis::start(settings, None).unwrap();
+    let store = Redis::start(settings, None, None).unwrap();
     until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
     store
 }

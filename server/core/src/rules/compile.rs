@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::{
     file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed},
-    matcher::{Defaults, Domain, Level, Node, Pattern, RuleSet},
+    matcher::{Defaults, Domain, Level, Modes, Node, Pattern, RuleSet},
 };
 use crate::{
     Algorithm, Counting, Limit, OnFailure, Rule, Window,
@@ -35,6 +35,10 @@ pub struct CompileOptions {
     pub default_counting: Counting,
     /// What answers where the store cannot, where neither rule nor domain says.
     pub default_on_failure: OnFailure,
+    /// Whether several files may describe one domain.
+    pub merge_domains: bool,
+    /// What holds for all rules.
+    pub modes: Modes,
 }
 
 /// One mistake in a limits file.
@@ -248,7 +252,7 @@ pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,
 ) -> Result<RuleSet, Vec<CompileError>> {
-    let mut set = RuleSet::default();
+    let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
     let mut errors = Vec::new();
     let mut next_id = 0;
     for (index, file) in files.iter().enumerate() {
@@ -397,6 +401,7 @@ impl Compiler {
         let index = self.rules.len();
         self.rules.push(Rule {
             path: path.into(),
+            place: node.place.clone(),
             id: self.next_id + index,
             limits,
             counting,
@@ -405,6 +410,7 @@ impl Compiler {
             quota_mode: node.quota_mode,
             detailed_metric: node.detailed_metric,
             value_to_metric: node.value_to_metric,
+            metadata: node.metadata.clone(),
         });
         Some(index)
     }

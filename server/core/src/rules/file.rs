@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Algorithm, Counting, OnFailure};
+use crate::{Algorithm, Counting, OnFailure, metadata};
 
 /// Where something stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +83,8 @@ pub struct DescriptorNode {
     pub value_to_metric: bool,
     /// Whether all values that the pattern matches share one counter.
     pub share_threshold: bool,
+    /// What callers are told about a request that the rule lets pass.
+    pub metadata: Option<metadata::Map>,
     /// The next level.
     pub descriptors: Vec<Self>,
 }

@@ -22,6 +22,17 @@ pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: HashMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Vec<super::CompileWarning>,
+    /// What holds for all rules.
+    pub modes: Modes,
+}
+
+/// What holds for all rules, whatever they say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// Whether all rules only simulate: statuses tell what they would do, and every request may pass.
+    pub shadow_mode: bool,
+    /// Whether every rule is a quota rule, and a descriptor that meets none one that has room.
+    pub quota_mode: bool,
 }
 
 impl RuleSet {

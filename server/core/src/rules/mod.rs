@@ -6,4 +6,4 @@ mod matcher;
 
 pub use compile::{CompileError, CompileOptions, CompileWarning, Oddity, Problem, compile};
 pub use file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed};
-pub use matcher::{Defaults, Domain, Match, RuleSet};
+pub use matcher::{Defaults, Domain, Match, Modes, RuleSet};

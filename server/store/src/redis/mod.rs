@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::LiveReplicas;
+use crate::{Clock, LiveReplicas};
 use heartbeat::Heartbeat;
 use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
@@ -95,6 +95,7 @@ pub struct RedisSettings {
 pub struct Redis {
     topology: Arc<Topology>,
     prefix: Box<[u8]>,
+    clock: Option<Arc<dyn Clock>>,
     stats: Arc<Stats>,
     _running: DropGuard,
 }
@@ -187,13 +188,15 @@ pub struct NodeStatus {
 impl Redis {
     /// Begins to connect. What is asked before a connection stands is answered [`StoreError::Unavailable`].
     ///
-    /// `replicas` is kept at the number of processes that share the counters, if it is given.
+    /// `replicas` is kept at the number of processes that share the counters, if it is given. Redis' own
+    /// clock is gone by, unless `clock` is given.
     ///
     /// # Errors
     /// A password or TLS file cannot be used.
     pub fn start(
         settings: RedisSettings,
         replicas: Option<LiveReplicas>,
+        clock: Option<Arc<dyn Clock>>,
     ) -> Result<Self, FileError> {
         settings.link.check()?;
         let stats = Arc::new(Stats::default());
@@ -203,7 +206,7 @@ impl Redis {
         let topology = Topology::start(settings.deployment, links, settings.link, &stats, &running);
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
-        Ok(Self { topology, prefix, stats, _running: running.drop_guard() })
+        Ok(Self { topology, prefix, clock, stats, _running: running.drop_guard() })
     }
 
     /// What was counted.
@@ -244,7 +247,8 @@ impl Redis {
             // What would not be waited for is not charged either.
             return all(StoreError::Unavailable);
         }
-        let call = Call::new(&self.prefix, groups.iter().copied(), None);
+        let call =
+            Call::new(&self.prefix, groups.iter().copied(), self.clock.as_ref().map(|it| it.now()));
         match self.follow(&call, slot, owner, deadline).await {
             Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {
                 tracing::error!(%error, "a reply cannot be read");
