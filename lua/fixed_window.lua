@@ -48,6 +48,9 @@ fixed_window = {
         return state.used == 0 and 0 or remaining(state, limit, now)
     end,
 
+    -- The end of the window, used or not: callers think of windows by the clock.
+    until_reset = remaining,
+
     read = function(value, limit)
         local number = tonumber(value or 0)
         if number then

@@ -20,8 +20,8 @@
 --            hits
 --            needs                      take 2
 --            at, used                   take 4: the receipt
--- Replies with six integers per check: granted × 2 + (1 if allowed), remaining, microseconds until the
--- reset, microseconds until a retry can pass (-1 for never), and at and used of the receipt.
+-- Replies with six integers per check: granted × 2 + (1 if allowed), remaining (below zero: by how much usage
+-- has passed the limit), microseconds until the reset, microseconds until a retry can pass (-1 for never), and at and used of the receipt.
 --
 -- Every key is read once at most, and written at the end if a check charged it or gave back something.
 -- So a refusal, a peek and a refund of nothing write nothing.
@@ -169,9 +169,9 @@ local asked = {}
 
 -- Fills in what the counter of an answer has left.
 local function describe(answer, limit, state, time)
-    local remaining = limit.algorithm.available(state, limit, time)
-    answers[answer + 2] = remaining > 0 and remaining or 0
-    answers[answer + 3] = limit.algorithm.reset_after(state, limit, time)
+    answers[answer + 2] = limit.algorithm.available(state, limit, time)
+    local until_reset = limit.algorithm.until_reset or limit.algorithm.reset_after
+    answers[answer + 3] = until_reset(state, limit, time)
 end
 
 -- Gives back, newest first, what the checks from one on took on condition, and says what is left.

@@ -22,7 +22,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    grpc::{Health, InFlight, Rls, Services},
+    grpc::{HeadersError, Health, InFlight, Responder, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
     limits::{Limits, Sources},
@@ -65,6 +65,9 @@ pub enum StartError {
     /// Settings of Redis that do not go together.
     #[error("{0}")]
     Store(&'static str),
+    /// Settings of headers that do not go together.
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
     /// The log level is none.
     #[error(transparent)]
     Log(#[from] telemetry::LogError),
@@ -227,8 +230,8 @@ impl App {
     /// Something that the settings ask for cannot be had.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartError> {
         let background = CancellationToken::new();
-        let telemetry = Arc::new(Telemetry::new()?);
-        let limits = load_limits(&settings.limits)?;
+        let telemetry = Arc::new(Telemetry::new(&settings.metrics)?);
+        let limits = load_limits(&settings.limits, &telemetry)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
         let store = Arc::new(open_store(settings, clocks)?);
@@ -243,7 +246,8 @@ impl App {
             Arc::clone(&telemetry),
             settings.failure.decision_timeout,
         );
-        let rls = Arc::new(Rls::new(limiter, Arc::clone(&telemetry)));
+        let responder = Responder::new(&settings.response)?;
+        let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry)));
         let serving = Arc::new(AtomicBool::new(true));
         let (services, health) =
             Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone())?;
@@ -319,13 +323,13 @@ impl App {
     }
 }
 
-fn load_limits(settings: &LimitsSettings) -> Result<Limits, StartError> {
+fn load_limits(settings: &LimitsSettings, telemetry: &Telemetry) -> Result<Limits, StartError> {
     let options = CompileOptions {
         default_counting: settings.default_counting.into(),
         default_on_failure: settings.default_on_failure.into(),
         ..CompileOptions::default()
     };
-    Limits::load(settings.limits.clone(), options).map_err(StartError::Limits)
+    Limits::load(settings.limits.clone(), options, telemetry).map_err(StartError::Limits)
 }
 
 fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {

@@ -6,10 +6,22 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_core::{Plan, Request, Verdict, respond};
+use sluicegate_core::{Check, Decision, Plan, Request, Verdict, respond};
 use sluicegate_store::{Deferred, Stack};
 
 use crate::{limits::Snapshot, telemetry::Telemetry};
+
+/// A request's decision, and what led there.
+pub(crate) struct Answered<'a, 'r> {
+    /// What each descriptor met.
+    pub(crate) plan: &'a Plan<'r>,
+    /// What was asked.
+    pub(crate) group: &'a [Check],
+    /// The answers, one for each check.
+    pub(crate) decisions: &'a [Decision],
+    /// The result.
+    pub(crate) verdict: &'a Verdict<'r>,
+}
 
 /// Decides requests.
 pub(crate) struct Limiter {
@@ -29,7 +41,7 @@ impl Limiter {
         Self { snapshot, store, telemetry, decision_timeout }
     }
 
-    /// Decides one request, within the time that the caller gives, and hands the verdict, which borrows from
+    /// Decides one request, within the time that the caller gives, and hands the answer, which borrows from
     /// the rules, to `encode`.
     ///
     /// # Errors
@@ -38,19 +50,21 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         within: Option<Duration>,
-        encode: impl FnOnce(Verdict<'_>) -> R,
+        encode: impl FnOnce(Answered<'_, '_>) -> R,
     ) -> Result<R, Deferred> {
         let started = Instant::now();
         let within = within.map_or(self.decision_timeout, |it| it.min(self.decision_timeout));
         let deadline = started + within;
         let snapshot = self.snapshot.load_full(); // one consistent set of limits per request
         let (plan, group) = Plan::new(&snapshot.rules, request); // match + plan, pure
-        let decided = self.store.decide(group, Some(deadline)).await; // the failure policy is inside
+        let decided = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
         let took = started.elapsed();
         self.telemetry.punctuality.note(took.saturating_sub(within));
         let decisions = decided.inspect_err(|_| self.telemetry.deferred.add(1))?;
         let verdict = respond(&plan, &decisions); // pure
-        self.telemetry.record(&snapshot, &plan, &verdict, took);
-        Ok(encode(verdict))
+        let answered =
+            Answered { plan: &plan, group: &group, decisions: &decisions, verdict: &verdict };
+        self.telemetry.record(&snapshot, &answered, request, took);
+        Ok(encode(answered))
     }
 }

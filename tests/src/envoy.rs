@@ -15,6 +15,7 @@ pub struct Listener {
     name: String,
     filter: Value,
     metadata: Vec<Value>,
+    shown: Vec<Value>,
     routes: Vec<Value>,
 }
 
@@ -33,7 +34,13 @@ impl Listener {
                 "grpc_service": {"envoy_grpc": {"cluster_name": "sluicegate"}},
             },
         });
-        Self { name: name.to_owned(), filter, metadata: Vec::new(), routes: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            filter,
+            metadata: Vec::new(),
+            shown: Vec::new(),
+            routes: Vec::new(),
+        }
     }
 
     /// Sets a field of the filter.
@@ -47,6 +54,13 @@ impl Listener {
     #[must_use]
     pub fn metadata(mut self, namespace: &str, value: &Value) -> Self {
         self.metadata.push(json!({"metadata_namespace": namespace, "value": value}));
+        self
+    }
+
+    /// Adds a header to every response of the upstream, in Envoy's format of access logs.
+    #[must_use]
+    pub fn shown(mut self, header: &str, format: &str) -> Self {
+        self.shown.push(json!({"header": {"key": header, "value": format}}));
         self
     }
 
@@ -84,6 +98,7 @@ impl Listener {
             "http_filters": filters,
             "route_config": {
                 "name": self.name,
+                "response_headers_to_add": self.shown,
                 "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": self.routes}],
             },
         });

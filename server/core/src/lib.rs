@@ -13,7 +13,7 @@ pub mod algorithm;
 pub mod key;
 pub mod limit;
 pub mod metadata;
-mod plan;
+pub mod plan;
 pub mod request;
 mod respond;
 pub mod rule;

@@ -18,6 +18,8 @@ pub struct Plan<'r> {
     pub domain: Option<&'r Domain>,
     /// In the order of the request.
     pub descriptors: SmallVec<[Planned<'r>; 4]>,
+    /// Whether the whole request only simulates: whatever refuses it, it may pass.
+    pub shadow_mode: bool,
     /// Overrides without a usable unit or multiplier, which were ignored.
     pub overrides_ignored: u32,
 }
@@ -35,10 +37,14 @@ pub enum Planned<'r> {
         rule: Option<&'r Rule>,
         /// What is enforced, in the order of the checks.
         limits: SmallVec<[CurrentLimit<'r>; 2]>,
-        /// What it does to the request if one of them is over.
+        /// What it does to the request if one of them is over, and the request does not only simulate.
         veto: Veto,
+        /// Who is charged.
+        counting: Counting,
         /// Whether the rule only simulates.
         shadow_mode: bool,
+        /// Whether the request brought its own limit.
+        overridden: bool,
     },
 }
 
@@ -46,7 +52,12 @@ impl<'r> Plan<'r> {
     /// Matches the request against the rules and plans one check for each limit that applies.
     #[must_use]
     pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> (Self, Group) {
-        let mut plan = Self { domain: None, descriptors: SmallVec::new(), overrides_ignored: 0 };
+        let mut plan = Self {
+            domain: None,
+            descriptors: SmallVec::new(),
+            shadow_mode: rules.modes.shadow_mode,
+            overrides_ignored: 0,
+        };
         let Some(domain) = rules.domain(request.domain) else {
             plan.descriptors.extend(request.descriptors.iter().map(|_| Planned::Unmatched));
             return (plan, Group::default());
@@ -64,14 +75,45 @@ impl<'r> Plan<'r> {
             else {
                 continue;
             };
-            let planner = Planner { domain, descriptor, position, found };
+            let quota_mode = rules.modes.quota_mode;
+            let planner = Planner { domain, descriptor, position, found, quota_mode };
             let planned = match *limit_override {
                 Some(numbers) => planner.overridden(numbers, &mut checks),
                 None => planner.configured(&replaced, &mut checks),
             };
             plan.descriptors.push(planned);
         }
+        if plan.has_quota_left(rules.modes.quota_mode) {
+            plan.spare(&mut checks);
+        }
+        if plan.shadow_mode {
+            checks.iter_mut().for_each(|check| check.veto = Veto::None);
+        }
         (plan, checks.into())
+    }
+
+    /// Whether there is a quota descriptor that cannot be over, so that they cannot all be.
+    fn has_quota_left(&self, quota_mode: bool) -> bool {
+        self.descriptors.iter().any(|planned| match planned {
+            Planned::Unmatched => quota_mode,
+            Planned::Unlimited(_) => false,
+            Planned::Limited { rule, veto: Veto::None, .. } => {
+                quota_mode || rule.is_some_and(|rule| rule.quota_mode)
+            }
+            Planned::Limited { .. } => false,
+        })
+    }
+
+    /// Takes the veto from all quota descriptors.
+    fn spare(&mut self, checks: &mut [Check]) {
+        let of_checks = checks.iter_mut().map(|check| &mut check.veto);
+        let of_descriptors = self.descriptors.iter_mut().filter_map(|planned| match planned {
+            Planned::Limited { veto, .. } => Some(veto),
+            Planned::Unmatched | Planned::Unlimited(_) => None,
+        });
+        for veto in of_checks.chain(of_descriptors).filter(|veto| **veto == Veto::Quota) {
+            *veto = Veto::None;
+        }
     }
 
     /// The window and numbers of the descriptor's override, if it has one that names a window.
@@ -145,6 +187,8 @@ struct Planner<'p, 'q, 'r> {
     descriptor: &'p Descriptor<'q>,
     position: usize,
     found: &'p Match<'r>,
+    /// Whether every rule is a quota rule.
+    quota_mode: bool,
 }
 
 impl<'r> Planner<'_, '_, 'r> {
@@ -165,7 +209,7 @@ impl<'r> Planner<'_, '_, 'r> {
         let veto = match rule {
             Rule { shadow_mode: true, .. } => Veto::None,
             Rule { quota_mode: true, .. } => Veto::Quota,
-            _ => Veto::Alone,
+            _ => self.veto(),
         };
         let manner = Manner { counting: rule.counting, on_failure: rule.on_failure };
         let veto = self.check(checks, applied.iter().map(|limit| limit.limit), manner, veto);
@@ -177,7 +221,9 @@ impl<'r> Planner<'_, '_, 'r> {
             rule: Some(rule),
             limits: applied.iter().map(current).collect(),
             veto,
+            counting: rule.counting,
             shadow_mode: rule.shadow_mode,
+            overridden: false,
         }
     }
 
@@ -186,13 +232,20 @@ impl<'r> Planner<'_, '_, 'r> {
     fn overridden(&self, numbers: Override, checks: &mut Vec<Check>) -> Planned<'r> {
         let (algorithm, manner) = self.inherited();
         let limit = Limit::overridden(algorithm, numbers.requests, numbers.window);
-        let veto = self.check(checks, [limit].into_iter(), manner, Veto::Alone);
+        let veto = self.check(checks, [limit].into_iter(), manner, self.veto());
         Planned::Limited {
             rule: self.found.rule,
             limits: SmallVec::from_iter([CurrentLimit { shown: numbers.shown, name: None }]),
             veto,
+            counting: manner.counting,
             shadow_mode: false,
+            overridden: true,
         }
+    }
+
+    /// What a refusal does where no rule says.
+    const fn veto(&self) -> Veto {
+        if self.quota_mode { Veto::Quota } else { Veto::Alone }
     }
 
     fn inherited(&self) -> (Algorithm, Manner) {

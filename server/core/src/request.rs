@@ -74,6 +74,18 @@ impl<'a> Request<'a> {
         }
         Ok(Self { domain, descriptors: parts.iter().map(describe).collect() })
     }
+
+    /// Name of the set of rules that is asked.
+    #[must_use]
+    pub const fn domain(&self) -> &'a str {
+        self.domain
+    }
+
+    /// What is to be decided, in order.
+    #[must_use]
+    pub fn descriptors(&self) -> &[Descriptor<'a>] {
+        &self.descriptors
+    }
 }
 
 /// One list of entries to match against the rules.

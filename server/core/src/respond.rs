@@ -4,13 +4,17 @@ use std::{cmp::Reverse, time::Duration};
 
 use smallvec::SmallVec;
 
-use crate::{Decision, Plan, Rule, plan::Planned, rule::Shown, settle::Tally, store::Source};
+use crate::{
+    Counting, Decision, Plan, Rule, plan::Planned, rule::Shown, settle::Tally, store::Source,
+};
 
 /// The whole request's result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict<'r> {
     /// Whether the request may pass.
     pub code: Code,
+    /// Whether it would have been refused, were it not in global shadow mode.
+    pub shadowed: bool,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status<'r>; 4]>,
 }
@@ -42,6 +46,8 @@ pub struct Status<'r> {
     pub shadowed: bool,
     /// Who decided, where a limit applies.
     pub source: Option<Source>,
+    /// Position of the check that speaks for the descriptor, where a limit applies.
+    pub check: Option<usize>,
 }
 
 /// A limit, as the caller sees it.
@@ -58,7 +64,7 @@ pub struct CurrentLimit<'r> {
 /// `decisions` holds one for each check of the plan's batch, in order.
 #[must_use]
 pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
-    let mut decisions = decisions.iter();
+    let mut decisions = decisions.iter().enumerate();
     let mut tally = Tally::default();
     let statuses = plan
         .descriptors
@@ -66,15 +72,17 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
         .map(|planned| match planned {
             Planned::Unmatched => Status::passing(None, 0),
             Planned::Unlimited(rule) => Status::passing(Some(*rule), u32::MAX),
-            Planned::Limited { rule, limits, veto, shadow_mode } => {
+            Planned::Limited { rule, limits, veto, counting, shadow_mode, .. } => {
                 let decided = limits.iter().zip(decisions.by_ref());
-                let status = Status::decided(*rule, decided, *shadow_mode);
+                let status = Status::decided(*rule, decided, *counting, *shadow_mode);
                 tally.add(*veto, status.code == Code::OverLimit);
                 status
             }
         })
         .collect();
-    Verdict { code: Code::refused(tally.refused()), statuses }
+    let refused = tally.refused();
+    let shadowed = refused && plan.shadow_mode;
+    Verdict { code: Code::refused(refused && !shadowed), shadowed, statuses }
 }
 
 impl Code {
@@ -94,19 +102,21 @@ impl<'r> Status<'r> {
             rule,
             shadowed: false,
             source: None,
+            check: None,
         }
     }
 
     /// Of several limits the one that refuses longest speaks, else the one with the least left.
     fn decided<'d>(
         rule: Option<&'r Rule>,
-        decided: impl Iterator<Item = (&'d CurrentLimit<'r>, &'d Decision)>,
+        decided: impl Iterator<Item = (&'d CurrentLimit<'r>, (usize, &'d Decision))>,
+        counting: Counting,
         shadow_mode: bool,
     ) -> Self
     where
         'r: 'd,
     {
-        let Some((limit, decision)) = decided.min_by_key(|(_, decision)| {
+        let Some((limit, (check, decision))) = decided.min_by_key(|(_, (_, decision))| {
             // Allowed limits come after refusing ones; `None` is the longest wait.
             let wait = (!decision.allowed).then(|| decision.retry_after.unwrap_or(Duration::MAX));
             (Reverse(wait), if decision.allowed { decision.remaining } else { 0 })
@@ -114,18 +124,25 @@ impl<'r> Status<'r> {
             return Self::passing(rule, 0);
         };
         if decision.source == Source::NotAsked {
-            return Self { source: Some(Source::NotAsked), ..Self::passing(rule, 0) };
+            let (source, check) = (Some(Source::NotAsked), Some(check));
+            return Self { source, check, ..Self::passing(rule, 0) };
         }
         let over = !decision.allowed;
+        let until_retry = match counting {
+            // Upstream's window ends whether or not that helps.
+            Counting::Upstream => decision.retry_after.or(Some(decision.reset_after)),
+            Counting::Free | Counting::Debit => decision.retry_after,
+        };
         Self {
             code: Code::refused(over && !shadow_mode),
             current_limit: Some(*limit),
             // Envoy's headers show the status with the least remaining: it must be the one that refuses.
             remaining: if over { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
-            until_reset: if over { decision.retry_after } else { Some(decision.reset_after) },
+            until_reset: if over { until_retry } else { Some(decision.reset_after) },
             rule,
             shadowed: over && shadow_mode,
             source: Some(decision.source),
+            check: Some(check),
         }
     }
 }

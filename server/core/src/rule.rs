@@ -2,7 +2,12 @@
 
 use std::fmt;
 
-use crate::{Limit, Window, limit::Unit, metadata, rules::Place};
+use crate::{
+    Limit, Window,
+    limit::Unit,
+    metadata,
+    rules::{Place, StatsKey},
+};
 
 /// Who is charged, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -85,6 +90,8 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// Whether metrics carry the value of the request at this level.
     pub value_to_metric: bool,
+    /// What metrics call it.
+    pub stats_key: StatsKey,
     /// What callers are told about a request that the rule lets pass.
     pub metadata: Option<metadata::Map>,
 }

@@ -84,6 +84,7 @@ fn ask(check: &Check, state: &mut State, now: Time) -> (Time, Result<Decision, S
         allowed,
         granted,
         remaining: 0,
+        excess: 0,
         reset_after: span(0),
         retry_after: retry_after.map(span),
         receipt,
@@ -95,8 +96,10 @@ fn ask(check: &Check, state: &mut State, now: Time) -> (Time, Result<Decision, S
 
 /// Fills in what the counter has left.
 fn describe(decision: &mut Decision, check: &Check, state: &State, now: Time) {
-    decision.remaining = u64::try_from(state.available(&check.limit, now)).unwrap_or(0);
-    decision.reset_after = span(state.reset_after(&check.limit, now));
+    let available = state.available(&check.limit, now);
+    decision.remaining = u64::try_from(available).unwrap_or(0);
+    decision.excess = u64::try_from(available.saturating_neg()).unwrap_or(0);
+    decision.reset_after = span(state.until_reset(&check.limit, now));
 }
 
 /// Gives back, newest first, what the checks from `first` on took on condition, and says what is left.

@@ -129,7 +129,9 @@ pub struct Decision {
     pub granted: u64,
     /// Hits still available, after this check.
     pub remaining: u64,
-    /// Time until the counter is as if never used.
+    /// Hits by which usage has passed the limit, after this check: by debits, or because refused hits count.
+    pub excess: u64,
+    /// Time until the counter is as if never used, or the fixed window ends.
     pub reset_after: Duration,
     /// The earliest time at which these hits would pass if nobody else came: zero if allowed, `None` if
     /// they never will.
@@ -153,6 +155,24 @@ pub enum Source {
     Policy,
     /// Nobody: the request was refused before this check was asked, and nothing is known.
     NotAsked,
+}
+
+impl Source {
+    /// Everybody who can have decided.
+    pub const ALL: [Self; 5] =
+        [Self::Store, Self::DenyCache, Self::Local, Self::Policy, Self::NotAsked];
+
+    /// The name in metrics and metadata.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::DenyCache => "deny_cache",
+            Self::Local => "local",
+            Self::Policy => "policy",
+            Self::NotAsked => "not_asked",
+        }
+    }
 }
 
 /// Why a store could not answer a check.

@@ -10,12 +10,16 @@ use sluicegate_store::Deferred;
 use thiserror::Error;
 use tonic::{Request, Response, Status};
 
-use super::{decode, encode, in_flight::Shed, status, timeout};
-use crate::{limiter::Limiter, telemetry::Telemetry};
+use super::{decode, in_flight::Shed, response, response::Responder, status, timeout};
+use crate::{
+    limiter::{Answered, Limiter},
+    telemetry::Telemetry,
+};
 
 /// Answers rate limit requests, whichever way they came.
 pub(crate) struct Rls {
     limiter: Limiter,
+    responder: Responder,
     telemetry: Arc<Telemetry>,
 }
 
@@ -31,8 +35,12 @@ pub(crate) enum AnswerError {
 }
 
 impl Rls {
-    pub(crate) const fn new(limiter: Limiter, telemetry: Arc<Telemetry>) -> Self {
-        Self { limiter, telemetry }
+    pub(crate) const fn new(
+        limiter: Limiter,
+        responder: Responder,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        Self { limiter, responder, telemetry }
     }
 
     /// Answers one message; without looking at it, if there are too many to look at.
@@ -45,9 +53,10 @@ impl Rls {
         let request = decode::request(message).inspect_err(|_| self.telemetry.invalid.add(1))?;
         if shed {
             self.telemetry.shed.add(1);
-            return Ok(encode::shed(message.descriptors.len()));
+            return Ok(response::shed(message.descriptors.len()));
         }
-        Ok(self.limiter.decide(&request, within, |verdict| encode::response(&verdict)).await?)
+        let respond = |answered: Answered<'_, '_>| self.responder.respond(message, &answered);
+        Ok(self.limiter.decide(&request, within, respond).await?)
     }
 }
 

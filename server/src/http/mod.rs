@@ -1,8 +1,9 @@
-//! The HTTP listener: `/json`, `/healthcheck`, `/metrics`, `/rlconfig`.
+//! The HTTP listener: `/json`, `/healthcheck`, `/metrics`, `/stats`, `/rlconfig`.
 
 mod health;
 mod json;
 mod rlconfig;
+mod stats;
 
 use std::sync::{
     Arc,
@@ -44,6 +45,7 @@ pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
         .route("/json", any(json))
         .route("/healthcheck", get(healthcheck))
         .route("/metrics", get(metrics))
+        .route("/stats", get(stats))
         .route("/rlconfig", get(rlconfig))
         .layer(DefaultBodyLimit::max(body_max))
         .with_state(Arc::new(shared))
@@ -96,6 +98,11 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
+}
+
+/// What was counted, under the names of envoyproxy/ratelimit.
+async fn stats(State(shared): State<Arc<Shared>>) -> String {
+    stats::render(&shared.telemetry, &shared.snapshot.load(), &shared.store)
 }
 
 /// The limits in force.

@@ -19,8 +19,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(rules: RuleSet, sources: Sources, before: Option<&Self>) -> Self {
-        let counters = RuleSetCounters::new(&rules, before);
+    fn new(rules: RuleSet, sources: Sources, before: Option<&Self>, telemetry: &Telemetry) -> Self {
+        let counters = RuleSetCounters::new(&rules, before, telemetry);
         let generation = before.map_or(0, |before| before.generation) + 1;
         Self { rules, counters, generation, sources }
     }
@@ -40,11 +40,14 @@ impl Limits {
     pub(crate) fn load(
         paths: Vec<PathBuf>,
         options: CompileOptions,
+        telemetry: &Telemetry,
     ) -> Result<Self, Vec<CompileError>> {
         let sources = Sources::read(&paths);
         let rules = sources.compile(&options)?;
         warn(&rules);
-        let current = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None)));
+        telemetry.limits_loads.success.add(1);
+        let current =
+            Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None, telemetry)));
         Ok(Self { paths, options, current, rejected: None })
     }
 
@@ -70,7 +73,7 @@ impl Limits {
         match sources.compile(&self.options) {
             Ok(rules) => {
                 warn(&rules);
-                let snapshot = Snapshot::new(rules, sources, Some(&before));
+                let snapshot = Snapshot::new(rules, sources, Some(&before), telemetry);
                 telemetry.limits_loads.success.add(1);
                 tracing::info!(
                     generation = snapshot.generation,

@@ -1,6 +1,9 @@
 //! What is set at start-up and takes a restart to change. Limits are not here: they are read from files
 //! and reloaded while the server runs.
 
+mod metrics;
+mod response;
+
 use std::{
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
@@ -13,6 +16,10 @@ use sluicegate_core::{Counting, OnFailure};
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
+pub use self::{
+    metrics::MetricSettings,
+    response::{ResponseHeaders, ResponseSettings},
+};
 use crate::listen::ListenAddress;
 
 /// The command line of `sluicegate`.
@@ -67,11 +74,15 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub failure: FailureSettings,
 
+    /// What answers carry beside the decision.
+    #[command(flatten)]
+    pub response: ResponseSettings,
+
     /// The gRPC listener.
     #[command(flatten)]
     pub grpc: GrpcSettings,
 
-    /// Address of the HTTP listener: /json, /healthcheck, /metrics and /rlconfig. Port 0 takes a free one.
+    /// Address of the HTTP listener: /json, /healthcheck, /metrics, /stats and /rlconfig. Port 0 takes a free one.
     #[arg(
         long,
         env = "SLUICEGATE_HTTP_LISTEN",
@@ -100,6 +111,10 @@ pub struct ServeSettings {
     #[arg(long, env = "SLUICEGATE_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "30s")]
     #[arg(value_parser = humantime::parse_duration, help_heading = "Shutdown")]
     pub drain_timeout: Duration,
+
+    /// What is counted.
+    #[command(flatten)]
+    pub metrics: MetricSettings,
 
     /// How the log is written.
     #[command(flatten)]

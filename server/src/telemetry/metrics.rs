@@ -18,17 +18,26 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use prometheus::{Encoder, Registry, TextEncoder};
-use sluicegate_core::{Code, Plan, Status, Verdict, store::Source};
+use sluicegate_core::{
+    Code, Request, Rule, Status,
+    rules::{RuleSet, StatsKey},
+    store::Source,
+};
 use thiserror::Error;
 
 use super::{
     catalogue::{self, Metric},
+    hits::{Hits, NearLimitRatio},
     punctuality::Punctuality,
+    series::{Budget, Series},
 };
-use crate::limits::Snapshot;
+use crate::{limiter::Answered, limits::Snapshot, settings::MetricSettings};
 
 /// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
 const SERIES_MAX: usize = 1_000_000;
+
+/// The most unknown domains that are told apart.
+const UNKNOWN_DOMAINS_MAX: usize = 100;
 
 /// Bounds of the decision histogram's buckets, in seconds. Envoy gives up after 20 ms by default.
 const DURATION_BOUNDS: [f64; 18] = [
@@ -45,7 +54,7 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -57,42 +66,62 @@ pub(crate) struct Loads {
     pub(crate) failure: Count,
 }
 
-/// Decisions of one rule, by outcome.
-#[derive(Debug, Default)]
-pub(crate) struct RuleCounters([[Count; CODES.len()]; SOURCES.len()]);
+/// What is counted about one rule.
+#[derive(Debug)]
+pub(crate) struct RuleCounters {
+    /// Decisions, by outcome.
+    decisions: [[Count; CODES.len()]; Source::ALL.len()],
+    hits: Hits,
+    /// Hits in place of these, where the rule tells values of the request apart.
+    by_value: Series<Hits>,
+}
 
-/// Outcomes and who decided, as the labels show them.
+/// Outcomes, as the labels show them.
 const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
-const SOURCES: [&str; 5] = ["store", "deny_cache", "local", "policy", "not_asked"];
 
 impl RuleCounters {
-    fn count(&self, status: &Status<'_>, source: Source) {
+    fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        let by_value = Series::new(budget);
+        Arc::new(Self { decisions: <[_; _]>::default(), hits: Hits::default(), by_value })
+    }
+
+    fn decided(&self, status: &Status<'_>, source: Source) {
         let code = match (status.code, status.shadowed) {
             (_, true) => 2,
             (Code::OverLimit, false) => 1,
             (Code::Ok, false) => 0,
         };
-        let source = match source {
-            Source::Store => 0,
-            Source::DenyCache => 1,
-            Source::Local => 2,
-            Source::Policy => 3,
-            Source::NotAsked => 4,
-        };
-        if let Some(count) = self.0.get(source).and_then(|codes| codes.get(code)) {
+        let source = Source::ALL.iter().position(|it| *it == source);
+        let codes = source.and_then(|source| self.decisions.get(source));
+        if let Some(count) = codes.and_then(|codes| codes.get(code)) {
             count.add(1);
         }
+    }
+
+    /// Shows the hits with what tells them apart, as far as there were any.
+    fn show_hits(&self, mut show: impl FnMut(Option<&str>, &Hits)) {
+        if self.hits.total.get() > 0 || self.hits.given_back.get() > 0 {
+            show(None, &self.hits);
+        }
+        self.by_value.show(|key, hits| {
+            if hits.total.get() > 0 || hits.given_back.get() > 0 {
+                show(Some(key), hits);
+            }
+        });
     }
 }
 
 /// Counters of one domain's descriptors that no rule's counters take.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DomainCounters {
     /// No limit applied.
     unmatched: Count,
     /// An override applied where no rule matched.
-    overridden: RuleCounters,
+    overridden: Arc<RuleCounters>,
 }
+
+/// What stands for the rule where an override applied and no rule matched.
+pub(crate) const OVERRIDE: &str = "(override)";
 
 /// The counters that belong to one set of rules. Those of rules that stay live on in the next set.
 #[derive(Debug, Default)]
@@ -104,7 +133,7 @@ pub(crate) struct RuleSetCounters {
 
 impl RuleSetCounters {
     /// Counters for `rules`, which go on from those in `before` that have the same domain and path.
-    pub(crate) fn new(rules: &sluicegate_core::rules::RuleSet, before: Option<&Snapshot>) -> Self {
+    pub(crate) fn new(rules: &RuleSet, before: Option<&Snapshot>, telemetry: &Telemetry) -> Self {
         let mut known: HashMap<(&str, &str), &Arc<RuleCounters>> = HashMap::new();
         if let Some(before) = before {
             let counters = before.rules.rules().zip(&before.counters.rules);
@@ -112,14 +141,17 @@ impl RuleSetCounters {
         }
         let kept = |domain: &str, path: &str| known.get(&(domain, path)).map(|it| Arc::clone(it));
         let domain = |name: &str| before?.counters.domains.get(name).cloned();
+        let new_rule = || RuleCounters::new(&telemetry.detailed);
+        let new_domain =
+            || Arc::new(DomainCounters { unmatched: Count::default(), overridden: new_rule() });
         Self {
             rules: rules
                 .rules()
-                .map(|(domain, rule)| kept(&domain.name, &rule.path).unwrap_or_default())
+                .map(|(domain, rule)| kept(&domain.name, &rule.path).unwrap_or_else(new_rule))
                 .collect(),
             domains: rules
                 .domains()
-                .map(|it| (it.name.clone(), domain(&it.name).unwrap_or_default()))
+                .map(|it| (it.name.clone(), domain(&it.name).unwrap_or_else(new_domain)))
                 .collect(),
         }
     }
@@ -131,7 +163,11 @@ pub(crate) struct Telemetry {
     meter: Meter,
     _provider: SdkMeterProvider,
     duration: Histogram<f64>,
-    pub(crate) unknown_domain: Count,
+    near: NearLimitRatio,
+    /// How many series may carry values of requests.
+    detailed: Arc<Budget>,
+    pub(crate) unknown_domain: Series<Count>,
+    pub(crate) shadowed: Count,
     pub(crate) invalid: Count,
     pub(crate) shed: Count,
     pub(crate) overrides_ignored: Count,
@@ -154,7 +190,7 @@ pub enum MetricsError {
 
 impl Telemetry {
     /// Metrics of one process, all zero.
-    pub(crate) fn new() -> Result<Self, MetricsError> {
+    pub(crate) fn new(settings: &MetricSettings) -> Result<Self, MetricsError> {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
@@ -176,7 +212,10 @@ impl Telemetry {
             meter,
             _provider: provider,
             duration,
-            unknown_domain: Count::default(),
+            near: settings.near_limit_ratio,
+            detailed: Budget::new(settings.detailed_metric_series),
+            unknown_domain: Series::new(&Budget::new(UNKNOWN_DOMAINS_MAX)),
+            shadowed: Count::default(),
             invalid: Count::default(),
             shed: Count::default(),
             overrides_ignored: Count::default(),
@@ -187,31 +226,45 @@ impl Telemetry {
         })
     }
 
-    /// Records one decided request: the one place where that happens.
+    /// Counts one request.
     pub(crate) fn record(
         &self,
         snapshot: &Snapshot,
-        plan: &Plan<'_>,
-        verdict: &Verdict<'_>,
+        answered: &Answered<'_, '_>,
+        request: &Request<'_>,
         took: Duration,
     ) {
+        let Answered { plan, group, decisions, verdict } = answered;
         self.duration.record(took.as_secs_f64(), &[]);
         if plan.overrides_ignored > 0 {
             self.overrides_ignored.add(u64::from(plan.overrides_ignored));
         }
+        if verdict.shadowed {
+            self.shadowed.add(1);
+        }
         let Some(domain) = plan.domain else {
-            self.unknown_domain.add(1);
+            self.unknown_domain.with(request.domain(), |it| it.add(1));
             return;
         };
         let of_domain = snapshot.counters.domains.get(&domain.name);
-        for status in &verdict.statuses {
+        for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
             let of_rule = status.rule.and_then(|rule| snapshot.counters.rules.get(rule.id));
-            match (status.source, of_rule, of_domain) {
-                (Some(source), Some(counters), _) => counters.count(status, source),
-                (Some(source), None, Some(counters)) => counters.overridden.count(status, source),
-                (None, None, Some(counters)) => counters.unmatched.add(1),
+            let asked = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
+            match (asked, of_domain) {
+                (Some((check, decision)), Some(of_domain)) => {
+                    let counters = of_rule.unwrap_or(&of_domain.overridden);
+                    counters.decided(status, decision.source);
+                    let count = |hits: &Hits| hits.count(self.near, check, decision, status);
+                    match status.rule.map(|rule| &rule.stats_key) {
+                        Some(key @ StatsKey::ByValue(_)) => {
+                            counters.by_value.with(&key.of(&descriptor.entries), count);
+                        }
+                        Some(StatsKey::Fixed(_)) | None => count(&counters.hits),
+                    }
+                }
                 // Unlimited: everything passes, nothing is counted.
-                (None, Some(_), _) | (_, None, None) => {}
+                (None, Some(of_domain)) if of_rule.is_none() => of_domain.unmatched.add(1),
+                (None | Some(_), _) => {}
             }
         }
     }
@@ -283,7 +336,15 @@ impl Telemetry {
             let telemetry = Arc::clone(self);
             move || read(&telemetry).get()
         };
-        self.show_count(catalogue::UNKNOWN_DOMAIN, own(|it| &it.unknown_domain));
+        self.show_count(catalogue::SHADOWED, own(|it| &it.shadowed));
+        let telemetry = Arc::clone(self);
+        self.show_counts(catalogue::UNKNOWN_DOMAIN, move |show| {
+            telemetry.unknown_domain.show(|domain, count| {
+                if count.get() > 0 {
+                    show(count.get(), &[KeyValue::new("domain", domain.to_owned())]);
+                }
+            });
+        });
         self.show_count(catalogue::INVALID, own(|it| &it.invalid));
         self.show_count(catalogue::SHED, own(|it| &it.shed));
         self.show_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
@@ -297,6 +358,10 @@ impl Telemetry {
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
         let current = Arc::clone(snapshot);
         self.show_counts(catalogue::DECISIONS, move |show| show_decisions(&current.load(), show));
+        for (metric, of) in HITS {
+            let current = Arc::clone(snapshot);
+            self.show_counts(metric, move |show| show_hits(&current.load(), of, show));
+        }
         let current = Arc::clone(snapshot);
         self.show_counts(catalogue::UNMATCHED, move |show| {
             for (domain, counters) in &current.load().counters.domains {
@@ -319,6 +384,49 @@ impl Telemetry {
     }
 }
 
+/// Every kind of hits, and where it is counted.
+pub(crate) const HITS: [(Metric, fn(&Hits) -> &Count); 7] = [
+    (catalogue::HITS, |hits| &hits.total),
+    (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
+    (catalogue::HITS_NEAR_LIMIT, |hits| &hits.near_limit),
+    (catalogue::HITS_OVER_LIMIT, |hits| &hits.over_limit),
+    (catalogue::HITS_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
+    (catalogue::HITS_SHADOW_MODE, |hits| &hits.shadow_mode),
+    (catalogue::HITS_GIVEN_BACK, |hits| &hits.given_back),
+];
+
+/// What hits were counted for.
+pub(crate) struct HitsOf<'a> {
+    pub(crate) domain: &'a str,
+    /// `None` where an override applied and no rule matched.
+    pub(crate) rule: Option<&'a Rule>,
+    /// Values of requests that tell them apart, where the rule asks for that.
+    pub(crate) key: Option<&'a str>,
+}
+
+/// Visits the hits of every rule, as far as there were any.
+pub(crate) fn visit_hits(snapshot: &Snapshot, mut visit: impl FnMut(HitsOf<'_>, &Hits)) {
+    for ((domain, rule), counters) in snapshot.rules.rules().zip(&snapshot.counters.rules) {
+        let (domain, rule) = (&*domain.name, Some(rule));
+        counters.show_hits(|key, hits| visit(HitsOf { domain, rule, key }, hits));
+    }
+    for (domain, counters) in &snapshot.counters.domains {
+        counters.overridden.show_hits(|key, hits| visit(HitsOf { domain, rule: None, key }, hits));
+    }
+}
+
+fn show_hits(snapshot: &Snapshot, count: fn(&Hits) -> &Count, show: &dyn Fn(u64, &[KeyValue])) {
+    visit_hits(snapshot, |of, hits| {
+        let rule = of.rule.map_or(OVERRIDE, |rule| &rule.path);
+        let mut labels = vec![
+            KeyValue::new("domain", of.domain.to_owned()),
+            KeyValue::new("rule", rule.to_owned()),
+        ];
+        labels.extend(of.key.map(|key| KeyValue::new("key", key.to_owned())));
+        show(count(hits).get(), &labels);
+    });
+}
+
 /// Shows the decisions of every rule, as far as there were any.
 fn show_decisions(snapshot: &Snapshot, show: &dyn Fn(u64, &[KeyValue])) {
     let of_rules = snapshot.rules.rules().zip(&snapshot.counters.rules);
@@ -326,7 +434,7 @@ fn show_decisions(snapshot: &Snapshot, show: &dyn Fn(u64, &[KeyValue])) {
         show_outcomes(&domain.name, &rule.path, counters, show);
     }
     for (domain, counters) in &snapshot.counters.domains {
-        show_outcomes(domain, "(override)", &counters.overridden, show);
+        show_outcomes(domain, OVERRIDE, &counters.overridden, show);
     }
 }
 
@@ -336,13 +444,13 @@ fn show_outcomes(
     counters: &RuleCounters,
     show: &dyn Fn(u64, &[KeyValue]),
 ) {
-    for (source, codes) in SOURCES.iter().zip(&counters.0) {
+    for (source, codes) in Source::ALL.iter().zip(&counters.decisions) {
         for (code, count) in CODES.iter().zip(codes).filter(|(_, count)| count.get() > 0) {
             let labels = [
                 KeyValue::new("domain", domain.to_owned()),
                 KeyValue::new("rule", rule.to_owned()),
                 KeyValue::new("code", *code),
-                KeyValue::new("source", *source),
+                KeyValue::new("source", source.name()),
             ];
             show(count.get(), &labels);
         }

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use crate::tools;
 
 /// Everything between a caller and the upstream.
-struct Gateway {
+pub(crate) struct Gateway {
     server: Sluicegate,
     envoy: Envoy,
     _upstream: Upstream,
@@ -38,7 +38,7 @@ impl Gateway {
         Self::with_flags(limits, &[], listeners).await
     }
 
-    async fn with_flags(limits: &str, flags: &[&str], listeners: &[Listener]) -> Self {
+    pub(crate) async fn with_flags(limits: &str, flags: &[&str], listeners: &[Listener]) -> Self {
         away_from_midnight().await;
         let server = Sluicegate::start(limits, flags).await;
         let upstream = Upstream::start().await;
@@ -47,7 +47,7 @@ impl Gateway {
         Self { server, envoy, _upstream: upstream }
     }
 
-    async fn get(&self, path: &str, headers: &[(&'static str, &[u8])]) -> Answer {
+    pub(crate) async fn get(&self, path: &str, headers: &[(&'static str, &[u8])]) -> Answer {
         self.envoy.get(path, headers).await
     }
 
@@ -62,7 +62,7 @@ impl Gateway {
         answers(&self.envoy, "upstream", kind).await
     }
 
-    async fn assert_all_decided(&self, passed: u64, refused: u64) {
+    pub(crate) async fn assert_all_decided(&self, passed: u64, refused: u64) {
         assert_all_decided(&self.envoy, "upstream", passed, refused).await;
     }
 }
@@ -81,12 +81,12 @@ async fn assert_all_decided(envoy: &Envoy, cluster: &str, passed: u64, refused: 
     assert_eq!(counted, [passed, refused, 0, 0], "{}", envoy.process.output());
 }
 
-fn user() -> Value {
+pub(crate) fn user() -> Value {
     json!({"request_headers": {"header_name": "x-user", "descriptor_key": "user"}})
 }
 
 /// A listener that takes the user from a header.
-fn by_user() -> Listener {
+pub(crate) fn by_user() -> Listener {
     Listener::new("main", "edge").route("/", &json!([{"actions": [user()]}]))
 }
 

@@ -98,6 +98,13 @@ fn rows() -> Vec<Row> {
         row("serve --default-on-failure", "deny", default_on_failure),
         row("serve --replicas", "4", replicas),
         row("serve --health-requires-store", "true", health_requires_store),
+        row("serve --response-headers", "ratelimit-draft-11", response_headers),
+        row("serve --limit-header", "x-quota", limit_header),
+        row("serve --remaining-header", "x-left", remaining_header),
+        row("serve --reset-header", "x-wait", reset_header),
+        row("serve --dynamic-metadata", "true", dynamic_metadata),
+        row("serve --near-limit-ratio", "0.5", near_limit_ratio),
+        row("serve --detailed-metric-series", "1", detailed_metric_series),
         row("serve --grpc-listen", "unix:{folder}/s.sock", grpc_listen),
         row("serve --grpc-tls-cert", "{folder}/server.pem", grpc_tls),
         row("serve --grpc-tls-key", "{folder}/server.key", grpc_tls),
@@ -902,5 +909,84 @@ async fn every_mistake_in_the_limits_is_said() {
             said.contains(&format!("{path}:5: ")) && said.contains(&format!("{path}:6: ")),
             "{said}"
         );
+    }
+}
+
+// === What answers carry ===
+
+/// The headers of the answer to one hit.
+async fn told(server: &Sluicegate) -> Vec<(String, String)> {
+    let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    let headers = answer.response_headers_to_add;
+    headers.into_iter().map(|header| (header.key, header.value)).collect()
+}
+
+async fn response_headers(given: Given) {
+    let server = given.serve(&[]).await;
+    let names: Vec<_> = told(&server).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["ratelimit-policy", "ratelimit"]);
+    let server = given.with("off").serve(&[]).await;
+    assert_eq!(told(&server).await, []);
+    let refused = given.with("draft-99").serve_command(&[]);
+    assert!(finish(refused).await.stderr.contains("x-ratelimit-draft-03"));
+}
+
+/// The flag names the header at this position, and goes with one format only.
+async fn header_name(given: Given, position: usize) {
+    let server = given.serve(&[("--response-headers", "x-ratelimit-draft-03")]).await;
+    assert_eq!(told(&server).await[position].0, given.value);
+    let refused = finish(given.serve_command(&[])).await;
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains(&format!("{} goes with --response-headers", long(&given))));
+    let refused = finish(given.with("x y").serve_command(&[])).await;
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
+/// The flag's name, also where its variable is given.
+fn long(given: &Given) -> String {
+    let Some(variable) = &given.variable else { return given.name.to_owned() };
+    let name = variable.trim_start_matches("SLUICEGATE_").to_lowercase().replace('_', "-");
+    format!("--{name}")
+}
+
+async fn limit_header(given: Given) {
+    header_name(given, 0).await;
+}
+
+async fn remaining_header(given: Given) {
+    header_name(given, 1).await;
+}
+
+async fn reset_header(given: Given) {
+    header_name(given, 2).await;
+}
+
+async fn dynamic_metadata(given: Given) {
+    let answer = async |given: Given| {
+        let server = given.serve(&[]).await;
+        server.should_rate_limit(hit("user", "bob")).await.unwrap().dynamic_metadata
+    };
+    assert!(answer(given.clone()).await.unwrap().fields.contains_key("descriptors"));
+    assert_eq!(answer(given.with("false")).await, None);
+}
+
+async fn near_limit_ratio(given: Given) {
+    let server = given.serve(&[]).await;
+    code(&server, "bob", 7).await;
+    let near = server.sum("sluicegate_hits_near_limit_total", &[("rule", "user")]).await;
+    assert_eq!(near, 2.0, "beyond 5 of 10");
+    let refused = finish(given.with("2").serve_command(&[])).await;
+    assert!(refused.stderr.contains("a ratio is a number from 0 to 1"), "{}", refused.stderr);
+}
+
+async fn detailed_metric_series(given: Given) {
+    let limits = LIMITS.replace("- key: user", "- key: user\n    detailed_metric: true");
+    given.write("detailed.yaml", &limits);
+    let server = given.serve(&[("--limits", &given.path("detailed.yaml"))]).await;
+    for user in ["bob", "ann", "eve", "bob"] {
+        code(&server, user, 1).await;
+    }
+    for (key, hits) in [("user_bob", 2.0), ("user_ann", 0.0), ("(other)", 2.0)] {
+        assert_eq!(server.sum("sluicegate_hits_total", &[("key", key)]).await, hits, "{key}");
     }
 }

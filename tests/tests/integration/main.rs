@@ -2,6 +2,8 @@
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]
+mod answers;
+#[cfg(test)]
 mod api;
 #[cfg(test)]
 mod buf;

@@ -95,7 +95,7 @@ async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
     server.replace_limits(&limits("api", 5));
     generation(&server, 2.0).await;
     assert_eq!(left(&server).await, 3);
-    assert_eq!((loads(&server, "success").await, loads(&server, "failure").await), (1.0, 1.0));
+    assert_eq!((loads(&server, "success").await, loads(&server, "failure").await), (2.0, 1.0));
     let log = server.process.output();
     for mistake in mistakes {
         assert_eq!(log.matches(mistake).count(), 1, "{mistake}\n{log}");

@@ -49,6 +49,11 @@ impl Counter for FixedWindow {
         if self.used == 0 { 0 } else { self.remaining(limit, now) }
     }
 
+    /// The end of the window, used or not: callers think of windows by the clock.
+    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+        self.remaining(limit, now)
+    }
+
     fn numbers(&self) -> Numbers {
         Numbers::from_slice(&[self.window, self.used])
     }

@@ -64,6 +64,11 @@ trait Counter: Sized {
     /// Microseconds until the state is as if never used.
     fn reset_after(&self, limit: &Limit, now: Time) -> u64;
 
+    /// Microseconds until the reset that callers are told of.
+    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+        self.reset_after(limit, now)
+    }
+
     /// The numbers the state consists of.
     fn numbers(&self) -> Numbers;
 
@@ -151,6 +156,13 @@ impl State {
     #[must_use]
     pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         dispatch!(self, counter => counter.reset_after(limit, now))
+    }
+
+    /// Microseconds until the reset that callers are told of: as [`Self::reset_after`], but a fixed window's
+    /// end also where nothing was used.
+    #[must_use]
+    pub fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.until_reset(limit, now))
     }
 
     /// The numbers the state consists of, in the order of its fields; of a log, time and hits of each

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::{
     file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed},
     matcher::{Defaults, Domain, Level, Modes, Node, Pattern, RuleSet},
+    stats_key::StatsKey,
 };
 use crate::{
     Algorithm, Counting, Limit, OnFailure, Rule, Window,
@@ -265,6 +266,7 @@ pub fn compile(
             },
             next_id,
             rules: Vec::new(),
+            trail: Vec::new(),
             errors: Vec::new(),
             warnings: Vec::new(),
         };
@@ -292,16 +294,18 @@ pub fn compile(
 }
 
 /// Compiles one domain.
-struct Compiler {
+struct Compiler<'f> {
     defaults: Defaults,
     /// Id of the domain's first rule.
     next_id: usize,
     rules: Vec<Rule>,
+    /// The nodes that lead to the one being compiled, and it.
+    trail: Vec<&'f DescriptorNode>,
     errors: Vec<CompileError>,
     warnings: Vec<CompileWarning>,
 }
 
-impl Compiler {
+impl<'f> Compiler<'f> {
     fn wrong(&mut self, place: &Place, problem: impl Into<Problem>) {
         self.errors.push(CompileError { place: place.clone(), problem: problem.into() });
     }
@@ -311,7 +315,7 @@ impl Compiler {
     }
 
     /// One level of the tree; `path` leads to it, for people.
-    fn level(&mut self, nodes: &[DescriptorNode], path: &str, depth: usize) -> Level {
+    fn level(&mut self, nodes: &'f [DescriptorNode], path: &str, depth: usize) -> Level {
         let mut level = Level::default();
         // The line of the first.
         let mut seen: HashMap<(&str, Option<&str>), usize> = HashMap::new();
@@ -337,7 +341,9 @@ impl Compiler {
                 }
             }
             let path = if path.is_empty() { name } else { format!("{path}.{name}") };
+            self.trail.push(node);
             let compiled = self.node(node, value, &path, depth);
+            self.trail.pop();
             self.insert(&mut level, node, value, compiled);
         }
         level
@@ -345,7 +351,7 @@ impl Compiler {
 
     fn node(
         &mut self,
-        node: &DescriptorNode,
+        node: &'f DescriptorNode,
         value: Option<&str>,
         path: &str,
         depth: usize,
@@ -410,6 +416,7 @@ impl Compiler {
             quota_mode: node.quota_mode,
             detailed_metric: node.detailed_metric,
             value_to_metric: node.value_to_metric,
+            stats_key: StatsKey::new(&self.trail),
             metadata: node.metadata.clone(),
         });
         Some(index)

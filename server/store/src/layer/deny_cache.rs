@@ -90,6 +90,7 @@ impl<S: Store> DenyCache<S> {
             allowed: false,
             granted: 0,
             remaining: 0,
+            excess: 0,
             reset_after: refusal.resets_at.saturating_duration_since(now),
             // More hits than were refused wait at least as long.
             retry_after: refusal
@@ -189,6 +190,7 @@ fn not_asked(check: &Check) -> Decision {
         allowed: true,
         granted: 0,
         remaining: u64::from(check.limit.capacity()),
+        excess: 0,
         reset_after: Duration::ZERO,
         retry_after: Some(Duration::ZERO),
         receipt: None,

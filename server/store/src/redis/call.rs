@@ -196,7 +196,8 @@ fn decision(answer: &[Value; ANSWER]) -> Option<Decision> {
     Some(Decision {
         allowed: verdict & 1 == 1,
         granted,
-        remaining: count(1)?,
+        remaining: u64::try_from(at(1)?).unwrap_or(0),
+        excess: u64::try_from(at(1)?.saturating_neg()).unwrap_or(0),
         reset_after: span(2)?,
         retry_after: if at(3)? == -1 { None } else { Some(span(3)?) },
         receipt: (granted > 0).then_some(receipt),

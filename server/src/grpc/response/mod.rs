@@ -1,19 +1,48 @@
 //! Writes a `RateLimitResponse`.
 
+mod dynamic_metadata;
+mod headers;
+
 use std::time::Duration;
 
-use sluicegate_core::{Code, CurrentLimit, Status, Verdict, limit::Unit};
+use sluicegate_core::{Code, CurrentLimit, Status, limit::Unit};
 use sluicegate_proto::envoy::service::ratelimit::v3::{
-    RateLimitResponse,
+    RateLimitRequest, RateLimitResponse,
     rate_limit_response::{self, DescriptorStatus, RateLimit, rate_limit},
 };
 
-/// The message that tells the verdict.
-pub(super) fn response(verdict: &Verdict<'_>) -> RateLimitResponse {
-    RateLimitResponse {
-        overall_code: code(verdict.code).into(),
-        statuses: verdict.statuses.iter().map(status).collect(),
-        ..RateLimitResponse::default()
+pub(crate) use headers::HeadersError;
+
+use self::headers::Headers;
+use crate::{limiter::Answered, settings::ResponseSettings};
+
+/// Writes answers, with what the settings ask for beside the decision.
+pub(crate) struct Responder {
+    headers: Headers,
+    dynamic_metadata: bool,
+}
+
+impl Responder {
+    /// Writes answers as the settings say.
+    pub(crate) fn new(settings: &ResponseSettings) -> Result<Self, HeadersError> {
+        let headers = Headers::new(settings)?;
+        Ok(Self { headers, dynamic_metadata: settings.dynamic_metadata })
+    }
+
+    /// The answer to the message.
+    pub(super) fn respond(
+        &self,
+        message: &RateLimitRequest,
+        answered: &Answered<'_, '_>,
+    ) -> RateLimitResponse {
+        let metadata = || dynamic_metadata::of(message, answered);
+        RateLimitResponse {
+            overall_code: code(answered.verdict.code).into(),
+            statuses: answered.verdict.statuses.iter().map(status).collect(),
+            response_headers_to_add: self.headers.of(answered),
+            dynamic_metadata: self.dynamic_metadata.then(metadata),
+            ..RateLimitResponse::default()
+        }
     }
 }
 
@@ -48,10 +77,13 @@ fn current_limit(limit: &CurrentLimit<'_>) -> RateLimit {
     }
 }
 
-/// Rounded up, because Envoy cuts: a caller that waits as long as it is told must not come too early.
+/// Whole seconds, rounded up, because Envoy cuts: a caller that waits as long as it is told must not come too early.
 fn whole_seconds(span: Duration) -> prost_types::Duration {
-    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
-    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+    prost_types::Duration { seconds: i64::try_from(seconds(span)).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+const fn seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() > 0) as u64)
 }
 
 const fn code(code: Code) -> rate_limit_response::Code {

@@ -1,0 +1,121 @@
+//! What metrics call a rule: the keys and values that lead to it.
+//!
+//! `value_to_metric` and `detailed_metric` put values of the request there. A value that is shared stays the
+//! pattern.
+
+use std::{borrow::Cow, net::Ipv4Addr};
+
+use super::file::DescriptorNode;
+use crate::request::Entry;
+
+/// What metrics call a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatsKey {
+    /// The same for all requests.
+    Fixed(Box<str>),
+    /// With values of the request, one part a level.
+    ByValue(Box<[Part]>),
+}
+
+/// One level of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Key and value as configured.
+    Text(Box<str>),
+    /// The key that is given, and the value that the request has there.
+    Value(Box<str>),
+}
+
+impl StatsKey {
+    /// The name of the rule at the end of these nodes.
+    #[must_use]
+    pub(super) fn new(nodes: &[&DescriptorNode]) -> Self {
+        let detailed = nodes.last().is_some_and(|leaf| leaf.detailed_metric);
+        let parts: Vec<Part> = nodes.iter().map(|node| Part::of(node, detailed)).collect();
+        if parts.iter().any(|part| matches!(part, Part::Value(_))) {
+            return Self::ByValue(parts.into());
+        }
+        let texts: Vec<&str> = parts.iter().map(Part::text).collect();
+        Self::Fixed(texts.join(".").into())
+    }
+
+    /// The name for a request whose descriptor has these entries.
+    #[must_use]
+    pub fn of(&self, entries: &[Entry<'_>]) -> Cow<'_, str> {
+        let parts = match self {
+            Self::Fixed(name) => return Cow::Borrowed(name),
+            Self::ByValue(parts) => parts,
+        };
+        let mut name = String::new();
+        for (position, part) in parts.iter().enumerate() {
+            if position > 0 {
+                name.push('.');
+            }
+            name.push_str(part.text());
+            let value = entries.get(position).map(|entry| entry.value).unwrap_or_default();
+            if matches!(part, Part::Value(_)) && !value.is_empty() {
+                name.push('_');
+                name.push_str(&clean(&String::from_utf8_lossy(value)));
+            }
+        }
+        Cow::Owned(name)
+    }
+}
+
+impl Part {
+    fn of(node: &DescriptorNode, detailed: bool) -> Self {
+        let value = node.value.as_ref().map(|value| &*value.value).filter(|it| !it.is_empty());
+        let by_value = (detailed || node.value_to_metric) && !node.share_threshold;
+        match value {
+            _ if by_value => Self::Value(clean(&node.key).into()),
+            Some(value) => Self::Text(clean(&format!("{}_{value}", node.key)).into()),
+            None => Self::Text(clean(&node.key).into()),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Value(text) => text,
+        }
+    }
+}
+
+/// Without what separates names elsewhere: `:` and `|`, and the dots of an IPv4 address, become `_`.
+fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let numeric = rest.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(numeric);
+        if number.parse::<Ipv4Addr>().is_ok() {
+            cleaned.push_str(&number.replace('.', "_"));
+        } else {
+            cleaned.push_str(number);
+        }
+        let other = after.find(|it: char| it.is_ascii_digit() || it == '.').unwrap_or(after.len());
+        let (other, after) = after.split_at(other);
+        cleaned.push_str(&other.replace([':', '|'], "_"));
+        rest = after;
+    }
+    cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clean;
+
+    #[test]
+    fn what_separates_names_is_replaced() {
+        for (text, cleaned) in [
+            ("/foo:*:bar", "/foo_*_bar"),
+            ("a|b", "a_b"),
+            ("10.1.2.3", "10_1_2_3"),
+            ("from 10.1.2.3:80", "from 10_1_2_3_80"),
+            ("v1.2.3", "v1.2.3"),
+            ("api.example.com", "api.example.com"),
+            ("", ""),
+        ] {
+            assert_eq!(clean(text), cleaned);
+        }
+    }
+}

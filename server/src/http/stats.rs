@@ -1,0 +1,62 @@
+//! What was counted under the names of envoyproxy/ratelimit, for scripts that read them: a line `name:
+//! value` each, in order.
+
+use sluicegate_core::rules::StatsKey;
+use sluicegate_store::Stack;
+
+use crate::{
+    limits::Snapshot,
+    telemetry::{HITS, HitsOf, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
+};
+
+/// The lines. Those of a rule appear with its first hit.
+pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
+    let mut lines = Lines(Vec::new());
+    visit_hits(snapshot, |of, hits| {
+        let key = key(&of);
+        for (metric, count) in HITS {
+            lines.add(metric, &[("KEY", &key), ("DOMAIN", of.domain)], count(hits).get());
+        }
+    });
+    telemetry.unknown_domain.show(|domain, count| {
+        if count.get() > 0 {
+            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", domain)], count.get());
+        }
+    });
+    let loads = &telemetry.limits_loads;
+    for (result, count) in [("success", &loads.success), ("error", &loads.failure)] {
+        lines.add(catalogue::CONFIG_LOADS, &[("{success,error}", result)], count.get());
+    }
+    lines.add(catalogue::SHADOWED, &[], telemetry.shadowed.get());
+    lines.add(catalogue::INVALID, &[], telemetry.invalid.get());
+    lines.add(catalogue::UNANSWERED, &[], store.unanswered());
+    if let Some(redis) = store.in_redis() {
+        lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());
+        lines.add(catalogue::REFUSALS, &[], u64::try_from(store.refusals()).unwrap_or(u64::MAX));
+    }
+    lines.0.sort_unstable();
+    lines.0.concat()
+}
+
+/// What upstream calls the rule.
+fn key(of: &HitsOf<'_>) -> String {
+    let Some(rule) = of.rule else { return OVERRIDE.to_owned() };
+    match (of.key, &rule.stats_key) {
+        (Some(OTHER), _) => format!("{}.{OTHER}", rule.path),
+        (Some(key), _) => key.to_owned(),
+        (None, StatsKey::Fixed(key)) => key.to_string(),
+        (None, StatsKey::ByValue(_)) => rule.path.to_string(),
+    }
+}
+
+struct Lines(Vec<String>);
+
+impl Lines {
+    /// Adds what upstream has too, with the parts of its name that differ filled in, from the last.
+    fn add(&mut self, metric: catalogue::Metric, parts: &[(&str, &str)], value: u64) {
+        let Some(name) = metric.upstream else { return };
+        let name =
+            parts.iter().fold(name.to_owned(), |name, (part, it)| name.replacen(part, it, 1));
+        self.0.push(format!("{name}: {value}\n"));
+    }
+}

@@ -1,0 +1,162 @@
+//! What a client behind the real Envoy is told beside the decision.
+
+use serde_json::json;
+use sluicegate_tests::{Answer, Listener};
+
+use crate::envoy::{Gateway, by_user, user};
+
+/// A limiter whose own headers are the only ones, and a listener that asks about `x-user`.
+async fn gateway(limits: &str, flags: &[&str]) -> Gateway {
+    let listener = by_user().filter("enable_x_ratelimit_headers", json!("OFF"));
+    Gateway::with_flags(limits, flags, &[listener]).await
+}
+
+async fn ask(gateway: &Gateway) -> Answer {
+    gateway.get("/", &[("x-user", b"ann")]).await
+}
+
+/// Names of the headers that could be about limits.
+const TOLD: [&str; 6] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "ratelimit-policy",
+    "ratelimit",
+    "retry-after",
+];
+
+/// Those that are there, with their values.
+fn told(answer: &Answer) -> Vec<(&'static str, &str)> {
+    TOLD.into_iter().filter_map(|name| Some((name, answer.header(name)?))).collect()
+}
+
+/// The same, with the seconds until midnight as `midnight`, one more or less.
+fn told_of_today(answer: &Answer) -> Vec<(&'static str, String)> {
+    let left = sluicegate_tests::until_midnight();
+    let around = left.saturating_sub(2)..=left + 60;
+    let by_day = |text: &str| {
+        let numbers = text.split(|it: char| !it.is_ascii_digit());
+        let seconds = numbers.filter(|it| it.parse().is_ok_and(|it| around.contains(&it)));
+        seconds.fold(text.to_owned(), |text, seconds| text.replace(seconds, "midnight"))
+    };
+    told(answer).into_iter().map(|(name, value)| (name, by_day(value))).collect()
+}
+
+fn expected(headers: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    headers.iter().map(|&(name, value)| (name, value.to_owned())).collect()
+}
+
+const TWO_A_DAY: &str = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 2, name: daily}
+";
+
+/// A descriptor with two limits; a window of a year would end with the day only once in a while.
+const TWO_LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: user
+    limits:
+      - {unit: day, requests_per_unit: 2, name: daily}
+      - {window: 10d, requests_per_unit: 5, algorithm: sliding_window_log}
+";
+
+#[tokio::test]
+async fn clients_are_told_nothing_unless_it_is_asked_for() {
+    let gateway = gateway(TWO_A_DAY, &[]).await;
+    for status in [200, 200, 429] {
+        let answer = ask(&gateway).await;
+        assert_eq!((answer.status, told(&answer)), (status, vec![]));
+    }
+    gateway.assert_all_decided(2, 1).await;
+}
+
+#[tokio::test]
+async fn draft_03_tells_the_limit_closest_to_refusing() {
+    let gateway = gateway(TWO_A_DAY, &["--response-headers", "x-ratelimit-draft-03"]).await;
+    for left in ["1", "0"] {
+        let answer = ask(&gateway).await;
+        assert_eq!(answer.status, 200);
+        let headers = expected(&[
+            ("x-ratelimit-limit", "2"),
+            ("x-ratelimit-remaining", left),
+            ("x-ratelimit-reset", "midnight"),
+        ]);
+        assert_eq!(told_of_today(&answer), headers);
+    }
+    let refused = ask(&gateway).await;
+    assert_eq!(refused.status, 429);
+    let headers = expected(&[
+        ("x-ratelimit-limit", "2"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "midnight"),
+        ("retry-after", "midnight"),
+    ]);
+    assert_eq!(told_of_today(&refused), headers);
+    gateway.assert_all_decided(2, 1).await;
+}
+
+#[tokio::test]
+async fn draft_03_goes_by_the_names_that_are_given() {
+    let format = ["--response-headers", "x-ratelimit-draft-03"];
+    let names = ["--limit-header", "X-Quota", "--remaining-header", "X-Left", "--reset-header"];
+    let gateway = gateway(TWO_A_DAY, &[&format[..], &names, &["X-Wait"]].concat()).await;
+    let answer = ask(&gateway).await;
+    assert_eq!(answer.header("x-quota"), Some("2"));
+    assert_eq!(answer.header("x-left"), Some("1"));
+    assert!(answer.number("x-wait") > 0);
+    assert_eq!(told(&answer), []);
+}
+
+#[tokio::test]
+async fn draft_03_shows_all_limits_of_a_descriptor() {
+    let gateway = gateway(TWO_LIMITS, &["--response-headers", "x-ratelimit-draft-03"]).await;
+    for (status, left) in [(200, "1"), (200, "0"), (429, "0")] {
+        let answer = ask(&gateway).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("2, 2;w=86400, 5;w=864000"));
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some(left));
+    }
+}
+
+#[tokio::test]
+async fn draft_11_shows_every_limit_by_name() {
+    let gateway = gateway(TWO_LIMITS, &["--response-headers", "ratelimit-draft-11"]).await;
+    let policy = "\"daily\";q=2;w=86400, \"5-per-864000s\";q=5;w=864000";
+    for (daily, other) in [(1, 4), (0, 3)] {
+        let answer = ask(&gateway).await;
+        assert_eq!(answer.status, 200);
+        let left = format!("\"daily\";r={daily};t=midnight, \"5-per-864000s\";r={other};t=864000");
+        let headers = expected(&[("ratelimit-policy", policy), ("ratelimit", &left)]);
+        assert_eq!(told_of_today(&answer), headers);
+    }
+    let refused = ask(&gateway).await;
+    assert_eq!(refused.status, 429);
+    let limits = refused.header("ratelimit").unwrap();
+    assert!(limits.starts_with("\"daily\";r=0;t="), "{limits}");
+    assert!(limits.contains("\"5-per-864000s\";r=3;t="), "{limits}");
+    assert!(refused.header("retry-after").is_some());
+    gateway.assert_all_decided(2, 1).await;
+}
+
+#[tokio::test]
+async fn envoy_takes_up_the_metadata_of_rules_that_let_a_request_pass() {
+    let limits = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1}
+    metadata: {plan: gold}
+";
+    let format = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:plan)%";
+    let listener = Listener::new("main", "edge")
+        .route("/", &json!([{"actions": [user()]}]))
+        .shown("x-plan", format);
+    let gateway = Gateway::with_flags(limits, &["--dynamic-metadata"], &[listener]).await;
+    let answer = ask(&gateway).await;
+    assert_eq!((answer.status, answer.header("x-plan")), (200, Some("gold")));
+    let refused = ask(&gateway).await;
+    assert_eq!((refused.status, refused.header("x-plan")), (429, None));
+}
