@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_core::rules::{CompileError, CompileOptions};
+use sluicegate_core::rules::CompileError;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
     redis::{Count, FileError, LinkSettings, Password, RedisSettings, Stats, TlsFiles},
@@ -25,9 +25,9 @@ use crate::{
     grpc::{HeadersError, Health, InFlight, Responder, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
-    limits::{Limits, Sources},
+    limits::Limits,
     listen::{ListenAddress, Listener, Tls, TlsSettings},
-    settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreChoice, ValidateSettings},
+    settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
     telemetry::{self, MetricsError, Telemetry, catalogue},
     watch::Watch,
 };
@@ -121,33 +121,6 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
-}
-
-/// Runs `sluicegate validate`: prints what is wrong with the files.
-#[must_use]
-pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    let default_counting = settings.default_counting.into();
-    let options = CompileOptions { default_counting, ..CompileOptions::default() };
-    match Sources::read(&settings.limits).compile(&options) {
-        Ok(set) => {
-            for warning in set.warnings() {
-                say(&format!("warning: {warning}"));
-            }
-            let (domains, rules) = (set.domains().count(), set.rules().count());
-            let warnings = set.warnings().len();
-            say(&format!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
-            ExitCode::SUCCESS
-        }
-        Err(mistakes) => {
-            say(&lines(&mistakes));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Prints to the standard output. Whoever closed it does not want to read on.
-fn say(text: &str) {
-    let _closed = writeln!(io::stdout(), "{text}");
 }
 
 /// Prints an error and what caused it, in one line.
@@ -324,12 +297,7 @@ impl App {
 }
 
 fn load_limits(settings: &LimitsSettings, telemetry: &Telemetry) -> Result<Limits, StartError> {
-    let options = CompileOptions {
-        default_counting: settings.default_counting.into(),
-        default_on_failure: settings.default_on_failure.into(),
-        ..CompileOptions::default()
-    };
-    Limits::load(settings.limits.clone(), options, telemetry).map_err(StartError::Limits)
+    Limits::load(settings.limits.clone(), settings.options(), telemetry).map_err(StartError::Limits)
 }
 
 fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {

@@ -5,6 +5,7 @@
 #![recursion_limit = "256"]
 
 pub mod app;
+pub mod commands;
 mod grpc;
 mod http;
 pub mod limiter;

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Parser, error::ErrorKind};
 use sluicegate::{
-    app,
+    app, commands,
     settings::{Cli, Command},
 };
 
@@ -17,7 +17,8 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(Cli { command: Command::Serve(settings) }) => app::serve(&settings),
-        Ok(Cli { command: Command::Validate(settings) }) => app::validate(&settings),
+        Ok(Cli { command: Command::Validate(settings) }) => commands::validate(&settings),
+        Ok(Cli { command: Command::Diff(settings) }) => commands::diff(&settings),
         // --help, --version, or nothing at all.
         Err(answer) if is_help(answer.kind()) => {
             let _closed = answer.print();

@@ -1,12 +1,21 @@
 //! The matcher against a reference that does the obvious, slowly.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
 
 mod cases;
 
-use std::sync::Arc;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use proptest::{collection::vec, option, prelude::*, sample::select};
+use proptest::{collection::vec, option, prelude::*, sample::select, test_runner::TestRunner};
 use sluicegate_core::{
     request::Entry,
     rules::{
@@ -35,17 +44,26 @@ fn reference(tree: &[Branch], entries: &[(String, String)]) -> Met {
     let mut level = tree;
     let mut rule = None;
     for (key, value) in entries {
-        let of_key = || level.iter().filter(|branch| branch.key == *key);
-        let written = |branch: &Branch| branch.value.clone().unwrap_or_default();
-        let exact = of_key().find(|branch| !value.is_empty() && written(branch) == *value);
-        let pattern = || of_key().find(|branch| has_star(branch) && fits(&written(branch), value));
-        let any = || of_key().find(|branch| written(branch).is_empty());
-        let Some(node) = exact.or_else(pattern).or_else(any) else { return (None, shared) };
+        let Some(node) = step(level, key, value) else { return (None, shared) };
         shared.push(node.value.clone().filter(|_| node.share && has_star(node)));
         rule = node.requests;
         level = &node.below;
     }
     (rule, shared)
+}
+
+/// The node to which an entry goes.
+fn step<'t>(level: &'t [Branch], key: &str, value: &str) -> Option<&'t Branch> {
+    let of_key = || level.iter().filter(|branch| branch.key == key);
+    let exact = of_key().find(|branch| !value.is_empty() && written(branch) == value);
+    let pattern = || of_key().find(|branch| has_star(branch) && fits(written(branch), value));
+    let any = || of_key().find(|branch| written(branch).is_empty());
+    exact.or_else(pattern).or_else(any)
+}
+
+/// The value as it is written; empty means the same as none.
+fn written(branch: &Branch) -> &str {
+    branch.value.as_deref().unwrap_or_default()
 }
 
 fn has_star(branch: &Branch) -> bool {
@@ -61,14 +79,94 @@ fn fits(pattern: &str, value: &str) -> bool {
     }
 }
 
+/// What is special about the way of entries down a tree. The property must meet all of it often.
+fn situations(tree: &[Branch], entries: &[(String, String)]) -> BTreeSet<&'static str> {
+    let mut met = BTreeSet::new();
+    let mut note = |situation, is_met: bool| {
+        if is_met {
+            met.insert(situation);
+        }
+    };
+    let mut level = tree;
+    let mut last = None;
+    for (depth, (key, value)) in entries.iter().enumerate() {
+        let of_key = || level.iter().filter(|branch| branch.key == *key);
+        let patterns = || of_key().filter(|it| has_star(it) && fits(written(it), value)).count();
+        let overlapping = |it: &Branch| match written(it).split_once('*') {
+            Some((head, tail)) if !tail.contains('*') => {
+                let long = head.len() + tail.len() > value.len();
+                long && value.starts_with(head) && value.ends_with(tail)
+            }
+            _ => false,
+        };
+        note("a head and a tail that overlap in the value", of_key().any(overlapping));
+        let Some(node) = step(level, key, value) else {
+            note("no node of the key", of_key().next().is_none());
+            note("no node of the value", of_key().next().is_some());
+            note("deeper than the tree", depth > 0 && level.is_empty());
+            note("no way back", leads_to_a_rule(tree, entries));
+            return met;
+        };
+        let is_exact = !value.is_empty() && written(node) == value;
+        let is_any = written(node).is_empty();
+        let has_any = of_key().any(|branch| written(branch).is_empty());
+        note("an exact value", is_exact && !has_star(node));
+        note("an exact value before a pattern", is_exact && !has_star(node) && patterns() > 0);
+        note("the text of a pattern as the value", is_exact && has_star(node));
+        note("the text of a pattern behind one that fits it", is_exact && patterns() > 1);
+        note("a pattern", !is_exact && !is_any);
+        note("the first of several patterns", !is_exact && !is_any && patterns() > 1);
+        note("a pattern before the key alone", !is_exact && !is_any && has_any);
+        note("several stars", !is_exact && written(node).matches('*').count() > 1);
+        note("the key alone", is_any && !value.is_empty());
+        note("an empty value to the key alone", is_any && value.is_empty());
+        note("an empty value to a pattern", !is_any && value.is_empty());
+        note("a shared value", node.share);
+        note("a shared value below another level", node.share && depth > 0);
+        last = Some(node);
+        level = &node.below;
+    }
+    note("no entries", entries.is_empty());
+    if let Some(node) = last {
+        note("a rule", node.requests.is_some());
+        note("a rule of three levels", node.requests.is_some() && entries.len() > 2);
+        note("a node without a limit", node.requests.is_none());
+        note("shallower than the tree", node.requests.is_none() && !node.below.is_empty());
+    }
+    met
+}
+
+const SITUATIONS: usize = 23;
+
+/// How many of the cases must be in each situation.
+const OFTEN: u32 = 30;
+
+/// Whether some way down would end at a rule, if a branch that fits could be chosen freely.
+fn leads_to_a_rule(level: &[Branch], entries: &[(String, String)]) -> bool {
+    let Some(((key, value), rest)) = entries.split_first() else { return false };
+    let fitting = level.iter().filter(|branch| {
+        let written = written(branch);
+        branch.key == *key && (written.is_empty() || written == value || fits(written, value))
+    });
+    fitting.into_iter().any(|branch| {
+        (rest.is_empty() && branch.requests.is_some()) || leads_to_a_rule(&branch.below, rest)
+    })
+}
+
 /// Words that often are equal, begin alike, or are patterns of each other. `_` joins keys and values
 /// upstream.
 fn word() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "[ab]{0,3}", 3 => "[ab*]{1,4}", 1 => "[a*_]{1,3}"]
+    prop_oneof![
+        4 => "[ab]{0,3}",
+        3 => "[ab*]{1,4}",
+        2 => "[ab]{1,2}\\*[ab]{1,2}",
+        2 => "[ab]{0,1}\\*",
+        1 => "[a*_]{1,3}",
+    ]
 }
 
 fn key() -> impl Strategy<Value = String> {
-    select(vec!["k", "k_a", "a", "*", "k*"]).prop_map(str::to_owned)
+    select(vec!["k", "k", "k", "k", "k_a", "a", "*", "k*"]).prop_map(str::to_owned)
 }
 
 /// A tree whose levels may hold the same key and value twice; see [`without_twins`].
@@ -119,8 +217,10 @@ fn number(tree: &mut [Branch], next: &mut u32) {
 
 /// Entries of which most stand in the tree, so that they get far into it.
 fn entries(tree: Vec<Branch>) -> impl Strategy<Value = Vec<(String, String)>> {
-    let step = (any::<prop::sample::Index>(), 0..8_u8, key(), word(), "[ab]{0,2}");
-    vec(step, 0..5).prop_map(move |steps| {
+    let step = (any::<prop::sample::Index>(), 0..10_u8, key(), word(), "[ab]{0,2}").boxed();
+    // Rarely none at all.
+    let length = prop_oneof![1 => 0..1_usize, 20 => 1..6_usize];
+    length.prop_flat_map(move |length| vec(step.clone(), length)).prop_map(move |steps| {
         let mut level = tree.as_slice();
         let mut entries = Vec::new();
         for (index, how, key, word, filling) in steps {
@@ -133,15 +233,25 @@ fn entries(tree: Vec<Branch>) -> impl Strategy<Value = Vec<(String, String)>> {
                 }
                 (Some(branch), 4) => (branch.key.clone(), value.unwrap_or_default()),
                 (Some(branch), 5) => (branch.key.clone(), word),
+                (Some(branch), 6) => (branch.key.clone(), squeezed(&value.unwrap_or_default())),
+                (Some(branch), 7) => (branch.key.clone(), String::new()),
                 _ => (key, word),
             });
             level = branch.map_or(&[], |branch| &branch.below);
-            if level.is_empty() && how < 7 {
+            if level.is_empty() && how < 8 {
                 break;
             }
         }
         entries
     })
+}
+
+/// A pattern's text without its first star and the letter after it, so that what stood around the star may overlap.
+fn squeezed(pattern: &str) -> String {
+    match pattern.split_once('*') {
+        Some((head, tail)) => format!("{head}{}", tail.get(1..).unwrap_or_default()),
+        None => pattern.to_owned(),
+    }
 }
 
 fn compiled(tree: &[Branch]) -> Result<RuleSet, Vec<CompileError>> {
@@ -153,6 +263,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Vec<CompileError>> {
         on_failure: None,
         algorithm: None,
         descriptors: tree.iter().map(node).collect(),
+        warnings: Vec::new(),
     };
     compile(&[file], &CompileOptions::default())
 }
@@ -213,20 +324,29 @@ fn found(rules: &RuleSet, entries: &[(String, String)]) -> Met {
     (requests, found.shared.iter().map(|pattern| pattern.map(text)).collect())
 }
 
-proptest! {
-    #![proptest_config(cases::at_least(10_000))]
-
-    #[test]
-    fn the_matcher_finds_what_the_reference_finds(
-        (tree, entries) in tree().prop_flat_map(|tree| (Just(tree.clone()), entries(tree)))
-    ) {
+#[test]
+fn the_matcher_finds_what_the_reference_finds() {
+    const CASES: u32 = 10_000;
+    let met = RefCell::new(BTreeMap::<&str, u32>::new());
+    let trees_and_entries = tree().prop_flat_map(|tree| (Just(tree.clone()), entries(tree)));
+    let property = |(tree, entries): (Vec<Branch>, Vec<(String, String)>)| {
+        for situation in situations(&tree, &entries) {
+            *met.borrow_mut().entry(situation).or_default() += 1;
+        }
         let (rule, mut shared) = reference(&tree, &entries);
         // Trailing places where nothing is shared may be left out.
         while shared.last() == Some(&None) {
             shared.pop();
         }
         prop_assert_eq!(found(&compiled(&tree).unwrap(), &entries), (rule, shared));
-    }
+        Ok(())
+    };
+    let done = TestRunner::new(cases::at_least(CASES)).run(&trees_and_entries, property);
+    done.unwrap_or_else(|error| panic!("{error}"));
+    let met = met.into_inner();
+    assert_eq!(met.len(), SITUATIONS, "{met:#?}");
+    let rare: Vec<_> = met.iter().filter(|(_, times)| **times < OFTEN).collect();
+    assert!(rare.is_empty(), "{rare:?} of {met:#?}");
 }
 
 /// Every rule of a large level is found, and every mistake in it.

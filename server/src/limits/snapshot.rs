@@ -3,10 +3,13 @@
 use std::{path::PathBuf, sync::Arc};
 
 use arc_swap::ArcSwap;
-use sluicegate_core::rules::{CompileError, CompileOptions, RuleSet};
+use sluicegate_core::rules::{Change, CompileError, CompileOptions, Counts, RuleSet, diff};
 
 use super::Sources;
 use crate::telemetry::{RuleSetCounters, Telemetry};
+
+/// The most changes that are logged one by one at a reload.
+const CHANGES_LOGGED: usize = 20;
 
 /// One set of limits and what is counted about it.
 #[derive(Debug)]
@@ -73,13 +76,19 @@ impl Limits {
         match sources.compile(&self.options) {
             Ok(rules) => {
                 warn(&rules);
+                let changes = diff(&before.rules, &rules);
                 let snapshot = Snapshot::new(rules, sources, Some(&before), telemetry);
                 telemetry.limits_loads.success.add(1);
+                let counts = Counts::of(&changes);
                 tracing::info!(
                     generation = snapshot.generation,
                     rules = snapshot.rules.rules().count(),
+                    added = counts.added,
+                    removed = counts.removed,
+                    changed = counts.changed,
                     "limits taken up"
                 );
+                log_new_counters(&changes, counts);
                 self.rejected = None;
                 self.current.store(Arc::new(snapshot));
             }
@@ -95,6 +104,20 @@ impl Limits {
                 self.rejected = Some(sources);
             }
         }
+    }
+}
+
+/// Says where whoever had used up a limit has all of it again.
+fn log_new_counters(changes: &[Change], counts: Counts) {
+    for change in changes.iter().filter(|change| change.is_anew()).take(CHANGES_LOGGED) {
+        let edits = change.edits().iter().filter(|edit| edit.anew);
+        let edits: Vec<_> =
+            edits.map(|edit| format!("{} {} -> {}", edit.key, edit.from, edit.to)).collect();
+        let edits = edits.join(", ");
+        tracing::warn!(domain = %change.domain, rule = %change.path, %edits, "counters start anew");
+    }
+    if let more @ 1.. = counts.anew.saturating_sub(CHANGES_LOGGED) {
+        tracing::warn!(more, "counters start anew");
     }
 }
 

@@ -3,98 +3,43 @@
 //! A reader of our own rather than serde's, because serde stops at the first mistake. What is broken is
 //! noted and left out, so that the rest can still be checked.
 
+mod keys;
+mod metadata;
+mod scalar;
 mod shape;
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
-use saphyr::{MarkedYaml, Marker, ScalarStyle, ScanError, YamlData, YamlLoader};
-use saphyr_parser::Parser;
+use keys::{Kind, UPSTREAM, hint};
+use saphyr::{MarkedYaml, Marker, ScalarStyle, YamlData};
+use scalar::{has_vague_unit, has_zero_in_front, is_float, is_null, scalar};
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
-    metadata::{self, Value},
     rules::{
-        CompileError, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed, Problem,
+        CompileError, CompileWarning, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Oddity,
+        Place, Placed, Problem,
     },
 };
 
-/// The keys of each kind of map.
-const ROOT: &[&str] = &["domain", "descriptors", "tenant", "counting", "on_failure", "defaults"];
-const DEFAULTS: &[&str] = &["algorithm"];
-const DESCRIPTOR: &[&str] = &[
-    "key",
-    "value",
-    "rate_limit",
-    "limits",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-    "counting",
-    "on_failure",
-];
-const LIMIT: &[&str] = &[
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "name",
-    "replaces",
-    "algorithm",
-    "window",
-    "unit_multiplier",
-    "burst",
-];
-const REPLACE: &[&str] = &["name"];
-
-/// Which map a key belongs to, for the hint.
-const HOMES: [(&[&str], &str); 3] = [
-    (LIMIT, "into rate_limit"),
-    (DESCRIPTOR, "into a descriptor"),
-    (ROOT, "to the top of the file"),
-];
-
 /// Reads one file; `None` if it is no map at all.
 pub(super) fn read(name: &str, text: &str, errors: &mut Vec<CompileError>) -> Option<LimitsFile> {
-    let mut reader = Reader { file: Arc::from(name), errors };
+    let mut reader = Reader { file: Arc::from(name), errors, warnings: Vec::new() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match shape::check(text) {
-        Ok(mistakes) => {
-            for (at, problem) in mistakes {
-                reader.wrong(&at, problem);
-            }
-        }
+    let (root, mistakes) = match shape::load(text) {
+        Ok(loaded) => loaded,
         Err((at, problem)) => {
             reader.wrong(&at, problem);
             return None;
         }
+    };
+    for (at, problem) in mistakes {
+        reader.wrong(&at, problem);
     }
-    match parse(text) {
-        Ok(Some(root)) if !is_null(&root) => reader.file(&root),
-        Ok(_) => {
-            let start = Spot { line: 1, column: 1, path: String::new() };
-            reader.wrong(&start, Problem::Missing("domain"));
-            None
-        }
-        Err(error) => {
-            let at = Spot::at(*error.marker(), String::new());
-            reader.wrong(&at, Problem::Yaml(error.info().to_owned()));
-            None
-        }
-    }
-}
-
-/// The first document, as nodes with places and scalars as they are written. Its shape was checked.
-fn parse(text: &str) -> Result<Option<MarkedYaml<'_>>, ScanError> {
-    let mut loader = YamlLoader::default();
-    loader.early_parse(false);
-    loader.allow_duplicate_keys(true);
-    Parser::new_from_str(text).load(&mut loader, false)?;
-    if let Some(error) = loader.error() {
-        return Err(error.clone());
-    }
-    Ok(loader.into_documents().into_iter().next())
+    let Some(root) = root.filter(|root| !is_null(root)) else {
+        reader.wrong(&Spot::start(), Problem::Missing("domain"));
+        return None;
+    };
+    reader.file(&root)
 }
 
 /// Position and path of a node.
@@ -108,6 +53,11 @@ struct Spot {
 impl Spot {
     fn at(marker: Marker, path: String) -> Self {
         Self { line: marker.line(), column: marker.col() + 1, path }
+    }
+
+    /// Where the file begins.
+    const fn start() -> Self {
+        Self { line: 1, column: 1, path: String::new() }
     }
 
     fn of(node: &MarkedYaml<'_>, path: String) -> Self {
@@ -147,28 +97,34 @@ impl<'n, 'y> Fields<'n, 'y> {
 struct Reader<'e> {
     file: Arc<str>,
     errors: &'e mut Vec<CompileError>,
+    warnings: Vec<CompileWarning>,
 }
 
 impl Reader<'_> {
     fn file(&mut self, root: &MarkedYaml<'_>) -> Option<LimitsFile> {
         // Not where the node begins: what is missing is missing from the whole file.
-        let start = Spot { line: 1, column: 1, path: String::new() };
-        let fields = self.map(&start, root, ROOT)?;
+        let fields = self.map(&Spot::start(), root, Kind::Root)?;
         let place = self.place(&fields.spot);
         let domain = self.required(&fields, "domain");
         let defaults = fields.get("defaults").filter(|(_, node)| !is_null(node));
         let algorithm = defaults.and_then(|(spot, node)| {
-            let defaults = self.map(&spot, node, DEFAULTS)?;
+            let defaults = self.map(&spot, node, Kind::Defaults)?;
             self.algorithm(&defaults)
         });
+        let tenant = self.text(&fields, "tenant");
+        let counting = self.counting(&fields);
+        let on_failure = self.on_failure(&fields);
+        let descriptors = self.descriptors(&fields);
+        let warnings = mem::take(&mut self.warnings);
         Some(LimitsFile {
             place,
             domain,
-            tenant: self.text(&fields, "tenant"),
-            counting: self.counting(&fields).map(|it| it.value),
-            on_failure: self.on_failure(&fields),
+            tenant,
+            counting,
+            on_failure,
             algorithm,
-            descriptors: self.descriptors(&fields),
+            descriptors,
+            warnings,
         })
     }
 
@@ -178,14 +134,14 @@ impl Reader<'_> {
     }
 
     fn descriptor(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<DescriptorNode> {
-        let fields = self.map(spot, node, DESCRIPTOR)?;
+        let fields = self.map(spot, node, Kind::Descriptor)?;
         Some(DescriptorNode {
             place: self.place(&fields.spot),
             key: self.required(&fields, "key").value,
             value: self.value(&fields),
             limits: self.limits(&fields),
             counting: self.counting(&fields),
-            on_failure: self.on_failure(&fields),
+            on_failure: self.on_failure(&fields).map(|it| it.value),
             shadow_mode: self.flag(&fields, "shadow_mode"),
             quota_mode: self.flag(&fields, "quota_mode"),
             detailed_metric: self.flag(&fields, "detailed_metric"),
@@ -194,50 +150,6 @@ impl Reader<'_> {
             metadata: self.metadata(&fields),
             descriptors: self.descriptors(&fields),
         })
-    }
-
-    fn metadata(&mut self, of: &Fields<'_, '_>) -> Option<metadata::Map> {
-        let (spot, node) = of.get("metadata").filter(|(_, node)| !is_null(node))?;
-        match self.free(&spot, node)? {
-            Value::Map(map) => Some(map),
-            _ => {
-                self.wrong_type(&spot, node, "a map");
-                None
-            }
-        }
-    }
-
-    /// A value of any shape; `None` if something in it is broken, and noted.
-    fn free(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<Value> {
-        match &node.data {
-            YamlData::Sequence(nodes) => {
-                let values = nodes.iter().enumerate().map(|(index, node)| {
-                    self.free(&Spot::of(node, format!("{}[{index}]", spot.path)), node)
-                });
-                values.collect::<Option<_>>().map(Value::List)
-            }
-            YamlData::Mapping(map) => {
-                let values = map.iter().map(|(key, value)| {
-                    let at = Spot::of(key, spot.path.clone());
-                    let Some((name, _)) = scalar(key) else {
-                        self.wrong_type(&at, key, "a text as the key");
-                        return None;
-                    };
-                    let at = Spot::of(key, spot.below(name));
-                    Some((name.into(), self.free(&at, value)?))
-                });
-                values.collect::<Option<_>>().map(Value::Map)
-            }
-            _ => match scalar(node) {
-                _ if is_null(node) => Some(Value::Null),
-                Some((text, ScalarStyle::Plain)) => Some(plain(text)),
-                Some((text, _)) => Some(Value::Text(text.into())),
-                None => {
-                    self.wrong_type(spot, node, "a text, a number, true or false, a list or a map");
-                    None
-                }
-            },
-        }
     }
 
     fn limits(&mut self, of: &Fields<'_, '_>) -> Option<LimitsNode> {
@@ -249,19 +161,21 @@ impl Reader<'_> {
             }
             let nodes = self.list(of, "limits");
             let asked = nodes.len();
-            let limits: Vec<_> =
-                nodes.into_iter().filter_map(|(spot, node)| self.limit(&spot, node)).collect();
+            let limits: Vec<_> = nodes
+                .into_iter()
+                .filter_map(|(spot, node)| self.limit(&spot, node, Kind::LimitOfList))
+                .collect();
             // What is broken was noted; a list without it must not look like another mistake.
             return (limits.len() == asked).then(|| LimitsNode::Several(self.place(&spot), limits));
         }
         let (spot, node) = one?;
-        let limit = self.limit(&spot, node)?;
+        let limit = self.limit(&spot, node, Kind::Limit)?;
         Some(LimitsNode::One(Box::new(limit)))
     }
 
     /// One limit; `None` if what is broken, and noted, would make the rest look wrong as well.
-    fn limit(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<LimitNode> {
-        let fields = self.map(spot, node, LIMIT)?;
+    fn limit(&mut self, spot: &Spot, node: &MarkedYaml<'_>, kind: Kind) -> Option<LimitNode> {
+        let fields = self.map(spot, node, kind)?;
         let requests_per_unit = self.number(&fields, "requests_per_unit");
         let unit_multiplier = self.number(&fields, "unit_multiplier");
         let burst = self.number(&fields, "burst");
@@ -275,7 +189,7 @@ impl Reader<'_> {
             unit: self.text(&fields, "unit"),
             unit_multiplier,
             window: self.duration(&fields, "window"),
-            algorithm: self.algorithm(&fields),
+            algorithm: self.algorithm(&fields).map(|it| it.value),
             burst,
             unlimited,
             name,
@@ -289,7 +203,7 @@ impl Reader<'_> {
         nodes
             .into_iter()
             .filter_map(|(spot, node)| {
-                let fields = self.map(&spot, node, REPLACE)?;
+                let fields = self.map(&spot, node, Kind::Replace)?;
                 Some(self.required(&fields, "name"))
             })
             .collect()
@@ -300,11 +214,11 @@ impl Reader<'_> {
         &mut self,
         spot: &Spot,
         node: &'n MarkedYaml<'y>,
-        known: &[&str],
+        kind: Kind,
     ) -> Option<Fields<'n, 'y>> {
         let mut fields = Fields { spot: spot.clone(), fields: Vec::new(), noted: false };
         let before = self.errors.len();
-        let is_map = self.gather(spot, node, known, &mut fields);
+        let is_map = self.gather(spot, node, kind, &mut fields);
         fields.noted = self.errors.len() > before;
         is_map.then_some(fields)
     }
@@ -313,11 +227,12 @@ impl Reader<'_> {
         &mut self,
         spot: &Spot,
         node: &'n MarkedYaml<'y>,
-        known: &[&str],
+        kind: Kind,
         into: &mut Fields<'n, 'y>,
     ) -> bool {
         let YamlData::Mapping(map) = &node.data else {
-            let wanted = if known == REPLACE { "a map such as {name: other}" } else { "a map" };
+            let wanted =
+                if kind == Kind::Replace { "a map such as {name: other}" } else { "a map" };
             self.wrong_type(spot, node, wanted);
             return false;
         };
@@ -327,12 +242,16 @@ impl Reader<'_> {
             match scalar(key) {
                 Some(("<<", ScalarStyle::Plain)) => merged.push((at, value)),
                 Some((name, _)) => {
-                    if known.contains(&name) {
+                    if kind.keys().contains(&name) {
                         if !into.fields.iter().any(|field| field.name == name) {
                             into.fields.push(Field { name, at: key.span.start, value });
                         }
+                    } else if kind.tolerates(name) {
+                        let (key, instead) = (name.to_owned(), kind.hint(name));
+                        self.odd(&at, Oddity::Misplaced { key, instead });
+                        self.ignored(&Spot::of(value, at.below(name)), name, value);
                     } else {
-                        let instead = hint(name, known);
+                        let instead = kind.hint(name);
                         self.wrong(&at, Problem::UnknownKey { key: name.to_owned(), instead });
                     }
                 }
@@ -345,10 +264,49 @@ impl Reader<'_> {
                 _ => std::slice::from_ref(node),
             };
             for node in nodes {
-                self.gather(&at, node, known, into);
+                self.gather(&at, node, kind, into);
             }
         }
         true
+    }
+
+    /// What stands below a key that is ignored. envoyproxy/ratelimit looks at its shape all the same.
+    fn ignored(&mut self, spot: &Spot, key: &str, node: &MarkedYaml<'_>) {
+        if key == "metadata" {
+            return;
+        }
+        match &node.data {
+            YamlData::Mapping(map) => {
+                for (key, value) in map {
+                    let at = Spot::of(key, spot.path.clone());
+                    match scalar(key) {
+                        Some((name, _)) if UPSTREAM.contains(&name) || name == "<<" => {
+                            self.ignored(&Spot::of(value, spot.below(name)), name, value);
+                        }
+                        Some((name, _)) => {
+                            let (key, instead) = (name.to_owned(), hint(name, UPSTREAM));
+                            self.wrong(&at, Problem::UnknownKey { key, instead });
+                        }
+                        None => self.wrong_type(&at, key, "a text as the key"),
+                    }
+                }
+            }
+            YamlData::Sequence(nodes) => {
+                for (index, node) in nodes.iter().enumerate() {
+                    let at = Spot::of(node, format!("{}[{index}]", spot.path));
+                    match &node.data {
+                        YamlData::Mapping(_) => self.ignored(&at, key, node),
+                        _ => self.wrong_type(&at, node, "a map"),
+                    }
+                }
+            }
+            _ => match scalar(node) {
+                Some((text, ScalarStyle::Plain)) if is_float(text) => {
+                    self.wrong_type(spot, node, "a text in quotes");
+                }
+                _ => {}
+            },
+        }
     }
 
     /// The elements of a list; none if the key is absent.
@@ -461,11 +419,11 @@ impl Reader<'_> {
         duration.map(|value| Placed { value, place: self.place(&spot) })
     }
 
-    fn algorithm(&mut self, of: &Fields<'_, '_>) -> Option<Algorithm> {
+    fn algorithm(&mut self, of: &Fields<'_, '_>) -> Option<Placed<Algorithm>> {
         let wanted =
             "fixed_window, sliding_window_log, sliding_window_counter, token_bucket or gcra";
         let find = |text: &str| Algorithm::ALL.into_iter().find(|it| it.name() == text);
-        self.word(of, "algorithm", wanted, find).map(|it| it.value)
+        self.word(of, "algorithm", wanted, find)
     }
 
     fn counting(&mut self, of: &Fields<'_, '_>) -> Option<Placed<Counting>> {
@@ -473,9 +431,9 @@ impl Reader<'_> {
         self.word(of, "counting", "free, debit or upstream", find)
     }
 
-    fn on_failure(&mut self, of: &Fields<'_, '_>) -> Option<OnFailure> {
+    fn on_failure(&mut self, of: &Fields<'_, '_>) -> Option<Placed<OnFailure>> {
         let find = |text: &str| OnFailure::ALL.into_iter().find(|it| it.name() == text);
-        self.word(of, "on_failure", "allow, deny, local or defer", find).map(|it| it.value)
+        self.word(of, "on_failure", "allow, deny, local or defer", find)
     }
 
     fn word<T>(
@@ -507,6 +465,11 @@ impl Reader<'_> {
         self.errors.push(CompileError { place, problem });
     }
 
+    fn odd(&mut self, spot: &Spot, oddity: Oddity) {
+        let place = self.place(spot);
+        self.warnings.push(CompileWarning { place, oddity });
+    }
+
     fn wrong_type(&mut self, spot: &Spot, node: &MarkedYaml<'_>, wanted: &'static str) {
         let found = match &node.data {
             YamlData::Mapping(_) => "a map".to_owned(),
@@ -519,69 +482,5 @@ impl Reader<'_> {
             },
         };
         self.wrong(spot, Problem::WrongType { found, wanted });
-    }
-}
-
-/// A scalar as it is written, and its style. What is tagged as a text is as good as in quotes.
-fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
-    match &node.data {
-        YamlData::Representation(text, _, Some(tag))
-            if tag.is_yaml_core_schema() && tag.suffix == "str" =>
-        {
-            Some((text, ScalarStyle::DoubleQuoted))
-        }
-        YamlData::Representation(text, style, _) => Some((text, *style)),
-        _ => None,
-    }
-}
-
-/// What a text without quotes stands for, by YAML's core schema.
-fn plain(text: &str) -> Value {
-    match text {
-        "true" | "True" | "TRUE" => Value::Bool(true),
-        "false" | "False" | "FALSE" => Value::Bool(false),
-        _ if text.bytes().any(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_or_else(|_| Value::Text(text.into()), Value::Number)
-        }
-        _ => Value::Text(text.into()),
-    }
-}
-
-fn is_null(node: &MarkedYaml<'_>) -> bool {
-    matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
-}
-
-fn has_zero_in_front(number: &str) -> bool {
-    let digits = number.strip_prefix('+').unwrap_or(number);
-    digits.len() > 1 && digits.starts_with('0')
-}
-
-/// Whether YAML would take the plain text for a number that is not whole.
-fn is_float(text: &str) -> bool {
-    let digits = text.bytes().any(|byte| byte.is_ascii_digit());
-    let part = text.contains(['.', 'e', 'E']);
-    digits && part && text.parse::<f64>().is_ok()
-}
-
-/// Whether a length of time is given in months or years, which mean other lengths there than as a unit.
-fn has_vague_unit(text: &str) -> bool {
-    let vague = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
-    text.split(|letter: char| !letter.is_alphabetic()).any(|word| vague.contains(&word))
-}
-
-/// What may have been meant by an unknown key.
-fn hint(key: &str, known: &[&str]) -> String {
-    if known == ROOT && DEFAULTS.contains(&key) {
-        return "move it into defaults".to_owned();
-    }
-    if let Some((_, home)) = HOMES.iter().find(|(keys, _)| keys.contains(&key)) {
-        return format!("move it {home}");
-    }
-    let close = |name: &&&str| strsim::damerau_levenshtein(name, key) <= (key.len() / 3).max(1);
-    let nearest =
-        known.iter().filter(close).min_by_key(|name| strsim::damerau_levenshtein(name, key));
-    match nearest {
-        Some(name) => format!("did you mean {name}?"),
-        None => format!("use one of {}", known.join(", ")),
     }
 }

@@ -1,6 +1,7 @@
 //! What is set at start-up and takes a restart to change. Limits are not here: they are read from files
 //! and reloaded while the server runs.
 
+mod limits;
 mod metrics;
 mod response;
 
@@ -12,11 +13,14 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sluicegate_core::{Counting, OnFailure};
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
 pub use self::{
+    limits::{
+        CompileArguments, CountingName, DiffSettings, LimitsSettings, OnFailureName,
+        ValidateSettings,
+    },
     metrics::MetricSettings,
     response::{ResponseHeaders, ResponseSettings},
 };
@@ -46,6 +50,11 @@ pub enum Command {
     /// Exits with 0 if the files can be served, with 1 if not. Warnings are printed and do not change the
     /// exit code.
     Validate(ValidateSettings),
+    /// Compare limits files: print which rules NEW adds, removes and changes, and where counters start anew.
+    ///
+    /// Exits like diff(1): with 0 if both decide alike, with 1 if not, with 2 if either cannot be served;
+    /// then every mistake is printed.
+    Diff(DiffSettings),
 }
 
 /// Settings of `sluicegate serve`.
@@ -119,98 +128,6 @@ pub struct ServeSettings {
     /// How the log is written.
     #[command(flatten)]
     pub log: LogSettings,
-}
-
-/// Which limits to enforce.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Limits")]
-pub struct LimitsSettings {
-    /// Limits files, or folders of them (every .yaml and .yml in it, but nothing hidden). Changes are
-    /// taken up while the server runs; files with a mistake leave the old limits in force.
-    #[arg(long, env = "SLUICEGATE_LIMITS", value_name = "PATH", required = true, num_args = 1..)]
-    #[arg(value_delimiter = ',')]
-    pub limits: Vec<PathBuf>,
-
-    /// Who is charged, where neither rule nor domain says: see `counting` in the limits files.
-    #[arg(
-        long,
-        env = "SLUICEGATE_DEFAULT_COUNTING",
-        value_name = "COUNTING",
-        default_value = "free"
-    )]
-    pub default_counting: CountingName,
-
-    /// What answers when the store cannot, where neither rule nor domain says: see `on_failure` in the limits
-    /// files.
-    #[arg(
-        long,
-        env = "SLUICEGATE_DEFAULT_ON_FAILURE",
-        value_name = "POLICY",
-        default_value = "local"
-    )]
-    pub default_on_failure: OnFailureName,
-}
-
-/// Settings of `sluicegate validate`.
-#[derive(Args, Clone, Debug)]
-pub struct ValidateSettings {
-    /// Limits files, or folders of them.
-    #[arg(value_name = "PATH", required = true)]
-    pub limits: Vec<PathBuf>,
-
-    /// Who is charged, where neither rule nor domain says.
-    #[arg(
-        long,
-        env = "SLUICEGATE_DEFAULT_COUNTING",
-        value_name = "COUNTING",
-        default_value = "free"
-    )]
-    pub default_counting: CountingName,
-}
-
-/// [`Counting`] on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CountingName {
-    /// Refusals cost nothing.
-    Free,
-    /// Hits are charged in full even past the limit; refused if nothing was left before.
-    Debit,
-    /// As envoyproxy/ratelimit: refused hits are charged too.
-    Upstream,
-}
-
-impl From<CountingName> for Counting {
-    fn from(name: CountingName) -> Self {
-        match name {
-            CountingName::Free => Self::Free,
-            CountingName::Debit => Self::Debit,
-            CountingName::Upstream => Self::Upstream,
-        }
-    }
-}
-
-/// [`OnFailure`] on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFailureName {
-    /// Hits pass, uncounted.
-    Allow,
-    /// Hits are refused.
-    Deny,
-    /// Each replica counts for itself, against its share of the limit.
-    Local,
-    /// The caller gets UNAVAILABLE, and its own failure mode decides.
-    Defer,
-}
-
-impl From<OnFailureName> for OnFailure {
-    fn from(name: OnFailureName) -> Self {
-        match name {
-            OnFailureName::Allow => Self::Allow,
-            OnFailureName::Deny => Self::Deny,
-            OnFailureName::Local => Self::Local,
-            OnFailureName::Defer => Self::Defer,
-        }
-    }
 }
 
 /// Where counters are kept.

@@ -81,6 +81,7 @@ fn rows() -> Vec<Row> {
     vec![
         row("serve --limits", "{folder}/a.yaml,{folder}/more", limits),
         row("serve --default-counting", "upstream", default_counting),
+        row("serve --merge-domains", "true", merge_domains),
         row("serve --poll-interval", "200ms", poll_interval),
         row("serve --store", "elsewhere", store),
         row("serve --key-prefix", "shop:", key_prefix),
@@ -123,6 +124,11 @@ fn rows() -> Vec<Row> {
         row("serve --log-format", "json", log_format),
         row("validate PATH", "{folder}/limits.yaml", validate_path).without_variable("positional"),
         row("validate --default-counting", "upstream", validate_default_counting),
+        row("validate --merge-domains", "true", validate_merge_domains),
+        row("diff OLD", "{folder}/old.yaml", diff_old).without_variable("positional"),
+        row("diff NEW", "{folder}/new.yaml", diff_new).without_variable("positional"),
+        row("diff --default-counting", "upstream", diff_default_counting),
+        row("diff --merge-domains", "true", diff_merge_domains),
         row("check --domain", "api", check_domain).without_variable(question),
         row("check --descriptor", "user=bob", check_descriptor).without_variable(question),
         row("check --hits", "4", check_hits).without_variable(question),
@@ -211,6 +217,11 @@ async fn flags_of_serve_do_what_they_say() {
 #[tokio::test]
 async fn flags_of_validate_do_what_they_say() {
     flags_do_what_they_say("validate ").await;
+}
+
+#[tokio::test]
+async fn flags_of_diff_do_what_they_say() {
+    flags_do_what_they_say("diff ").await;
 }
 
 #[tokio::test]
@@ -364,6 +375,23 @@ async fn default_counting(given: Given) {
     // The hits that were refused are charged.
     assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
     assert!(server.get("/rlconfig").await.1.contains("default_counting=upstream"));
+}
+
+/// A second file for the domain of LIMITS. Returns the paths of both.
+fn two_of_a_domain(given: &Given) -> (String, String) {
+    given.write("more.yaml", &LIMITS.replace("user", "team"));
+    (given.path("limits.yaml"), given.path("more.yaml"))
+}
+
+async fn merge_domains(given: Given) {
+    let (one, two) = two_of_a_domain(&given);
+    let both = format!("{one},{two}");
+    let server = given.serve(&[("--limits", &both)]).await;
+    assert_eq!(left(&server, "bob").await, 10);
+    let team = server.should_rate_limit(hits("team", "bob", 0)).await.unwrap();
+    assert_eq!(team.statuses[0].limit_remaining, 10);
+    let refused = finish(given.with("false").serve_command(&[("--limits", &both)])).await;
+    one_line(&refused, 1, &["is also defined in", "--merge-domains"]);
 }
 
 async fn poll_interval(given: Given) {
@@ -751,6 +779,56 @@ async fn validate_default_counting(given: Given) {
     let answer = finish(command).await;
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.stdout.contains("sliding_window_log goes with counting: free"), "{answer:?}");
+}
+
+/// `sluicegate` with these arguments and the flag given.
+async fn with_flag(given: &Given, arguments: &[&str]) -> Finished {
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(arguments).args(given.flags()).envs(given.environment());
+    finish(command).await
+}
+
+async fn validate_merge_domains(given: Given) {
+    let (one, two) = two_of_a_domain(&given);
+    let answer = with_flag(&given, &["validate", &one, &two]).await;
+    assert_eq!((answer.code, &*answer.stdout), (0, "ok: 1 domains, 2 rules, 0 warnings\n"));
+    let answer = with_flag(&given.with("false"), &["validate", &one, &two]).await;
+    assert_eq!(answer.code, 1);
+    assert!(answer.stdout.contains("is also defined in"), "{answer:?}");
+}
+
+// === diff ===
+
+async fn diff(given: &Given, old: &str, new: &str) -> Finished {
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(["diff", old, new]).envs(given.environment());
+    finish(command).await
+}
+
+async fn diff_old(given: Given) {
+    given.write("old.yaml", &LIMITS.replace("10", "20"));
+    says(&diff(&given, &given.value, &given.path("limits.yaml")).await, 1, "_unit 20 -> 10\n");
+}
+
+async fn diff_new(given: Given) {
+    given.write("new.yaml", &LIMITS.replace("10", "20"));
+    says(&diff(&given, &given.path("limits.yaml"), &given.value).await, 1, "_unit 10 -> 20\n");
+}
+
+async fn diff_default_counting(given: Given) {
+    given.write("upstream.yaml", &(LIMITS.to_owned() + "counting: upstream\n"));
+    let (free, upstream) = (given.path("limits.yaml"), given.path("upstream.yaml"));
+    says(&with_flag(&given, &["diff", &free, &upstream]).await, 0, "equal\n");
+    let other = with_flag(&given.with("debit"), &["diff", &free, &upstream]).await;
+    says(&other, 1, "changed api: user: counting debit -> upstream\n");
+}
+
+async fn diff_merge_domains(given: Given) {
+    two_of_a_domain(&given);
+    let (one, both) = (given.path("limits.yaml"), given.folder.path().to_str().unwrap());
+    says(&with_flag(&given, &["diff", &one, both]).await, 1, "added api: team: 10 per day");
+    let refused = with_flag(&given.with("false"), &["diff", &one, both]).await;
+    says(&refused, 2, "is also defined in");
 }
 
 // === sluicectl check ===

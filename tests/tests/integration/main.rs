@@ -8,6 +8,8 @@ mod api;
 #[cfg(test)]
 mod buf;
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod envoy;
 #[cfg(test)]
 mod exactness;

@@ -74,6 +74,32 @@ async fn an_edited_file_is_taken_up_and_usage_stays() {
 }
 
 #[tokio::test]
+async fn the_log_tells_which_counters_start_anew() {
+    let rules = |unit: &str, requests: usize| -> String {
+        let rule = |index| {
+            format!(
+                "  - key: k{index:02}\n    rate_limit: {{unit: {unit}, requests_per_unit: {requests}}}\n"
+            )
+        };
+        let rules: String = (0..25).map(rule).collect();
+        format!("{}{rules}", limits("api", 2))
+    };
+    let mut server = Sluicegate::start(&rules("minute", 1), &NO_POLL).await;
+    server.replace_limits(&rules("minute", 7));
+    generation(&server, 2.0).await;
+    server.replace_limits(&(rules("hour", 7) + "tenant: user\n"));
+    generation(&server, 3.0).await;
+    server.process.line("what is more", |line| line.contains("more=6").then_some(())).await;
+    let log = server.process.output();
+    assert!(log.contains("added=0 removed=0 changed=25"), "{log}");
+    assert!(log.contains("added=0 removed=0 changed=26"), "{log}");
+    assert!(log.contains("domain=api rule=k00 edits=window minute -> hour"), "{log}");
+    assert!(log.contains("domain=api rule= edits=tenant none -> user"), "{log}");
+    // The first edit starts none; of the second's, those beyond 20 are only counted.
+    assert_eq!(log.matches("counters start anew").count(), 21, "{log}");
+}
+
+#[tokio::test]
 async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
     let server = Sluicegate::start(&limits("api", 2), &["--poll-interval", "50ms"]).await;
     assert_eq!(code(&server).await, Code::Ok);

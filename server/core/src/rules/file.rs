@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use super::CompileWarning;
 use crate::{Algorithm, Counting, OnFailure, metadata};
 
 /// Where something stands.
@@ -30,6 +31,22 @@ impl fmt::Display for Place {
     }
 }
 
+impl Place {
+    /// The place without the path to it: of what aliases repeat, only the path differs.
+    pub(super) fn spot(&self) -> (&Arc<str>, usize, usize) {
+        (&self.file, self.line, self.column)
+    }
+
+    /// Names the place for somebody who reads of it in `file`: `line 3` of that file, `b.yaml:3` of another.
+    pub(super) fn seen_from(&self, file: &str) -> String {
+        if *self.file == *file {
+            format!("line {}", self.line)
+        } else {
+            format!("{}:{}", self.file, self.line)
+        }
+    }
+}
+
 /// Something, and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed<T> {
@@ -49,13 +66,15 @@ pub struct LimitsFile {
     /// Key of the entry whose value is the tenant.
     pub tenant: Option<Placed<String>>,
     /// Who is charged, where a rule does not say.
-    pub counting: Option<Counting>,
+    pub counting: Option<Placed<Counting>>,
     /// What answers where the store cannot and a rule does not say.
-    pub on_failure: Option<OnFailure>,
+    pub on_failure: Option<Placed<OnFailure>>,
     /// How hits are counted, where a limit does not say.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Placed<Algorithm>>,
     /// The tree of rules.
     pub descriptors: Vec<DescriptorNode>,
+    /// What was noticed when the file was read.
+    pub warnings: Vec<CompileWarning>,
 }
 
 /// One node of the tree.

@@ -60,7 +60,7 @@ impl RuleSet {
 }
 
 /// What applies where nothing else is said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
     /// How hits are counted.
     pub algorithm: Algorithm,
@@ -189,6 +189,11 @@ impl Pattern {
         let tail = middle.pop()?;
         middle.retain(|part| !part.is_empty());
         Some(Self { head, middle: middle.into(), tail })
+    }
+
+    /// Whether every value fits, also the empty one.
+    pub(super) fn fits_all(&self) -> bool {
+        self.head.is_empty() && self.middle.is_empty() && self.tail.is_empty()
     }
 
     /// Whether the value begins and ends as the pattern does, without overlap, and has the middle parts

@@ -1,11 +1,17 @@
 //! Rules: from the files as written to a set that can be matched.
 
 mod compile;
+mod diff;
 mod file;
 mod matcher;
+mod oddity;
+mod problem;
 mod stats_key;
 
-pub use compile::{CompileError, CompileOptions, CompileWarning, Oddity, Problem, compile};
+pub use compile::{CompileOptions, compile};
+pub use diff::{Change, Counts, Edit, What, diff};
 pub use file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed};
 pub use matcher::{Defaults, Domain, Match, Modes, RuleSet};
+pub use oddity::{CompileWarning, Oddity};
+pub use problem::{CompileError, Problem};
 pub use stats_key::{Part, StatsKey};

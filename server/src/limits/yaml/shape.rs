@@ -1,12 +1,13 @@
-//! What can be wrong with a document before its nodes are built: keys that stand twice, nesting that would
-//! exhaust the stack of whoever walks the nodes, aliases that would exhaust memory.
+//! Builds the nodes of a document, and notes on the way what cannot be seen in them: keys that stand twice. It
+//! stops before nesting would exhaust the stack of whoever walks the nodes, and aliases memory.
 
 use std::{
     borrow::Cow,
     collections::{HashMap, hash_map::Entry},
 };
 
-use saphyr_parser::{Event, Marker, Parser};
+use saphyr::{MarkedYaml, Marker, ScanError, YamlLoader};
+use saphyr_parser::{Event, Parser, SpannedEventReceiver as _};
 use sluicegate_core::rules::Problem;
 
 use super::Spot;
@@ -20,29 +21,46 @@ const NESTING_MAX: usize = 160;
 /// Mistakes and their places.
 type Mistakes = Vec<(Spot, Problem)>;
 
-/// Walks the first document.
+/// The first document, if there is any: its root, with places and scalars as they are written.
 ///
 /// # Errors
 /// The mistake for which the nodes cannot be built. Others are returned.
-pub(super) fn check(text: &str) -> Result<Mistakes, (Spot, Problem)> {
+pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Mistakes), (Spot, Problem)> {
+    let mut loader = YamlLoader::default();
+    loader.early_parse(false);
+    loader.allow_duplicate_keys(true);
     let mut walk = Walk::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| {
-            let at = Spot::at(*error.marker(), String::new());
-            (at, Problem::Yaml(error.info().to_owned()))
-        })?;
-        let problem = match event {
-            Event::SequenceStart(anchor, _) => walk.open(anchor, Inside::List(0)),
-            Event::MappingStart(anchor, _) => walk.open(anchor, Inside::Map(HashMap::new(), None)),
-            Event::SequenceEnd | Event::MappingEnd => walk.close(),
-            Event::Scalar(text, _, anchor, _) => walk.scalar(text, anchor, span.start),
-            Event::Alias(anchor) => walk.alias(anchor),
-            Event::DocumentEnd => break,
+        let (event, span) = event.map_err(no_yaml)?;
+        let problem = match &event {
+            Event::SequenceStart(anchor, _) => walk.open(*anchor, Inside::List(0)),
+            Event::MappingStart(anchor, _) => walk.open(*anchor, Inside::Map(HashMap::new(), None)),
+            Event::SequenceEnd | Event::MappingEnd => {
+                walk.close();
+                Ok(())
+            }
+            Event::Scalar(text, _, anchor, _) => {
+                walk.scalar(text, *anchor, span.start);
+                Ok(())
+            }
+            Event::Alias(anchor) => walk.alias(*anchor),
             _ => Ok(()),
         };
         problem.map_err(|problem| (Spot::at(span.start, walk.path()), problem))?;
+        let ends = event == Event::DocumentEnd;
+        loader.on_event(event, span);
+        if ends {
+            break;
+        }
     }
-    Ok(walk.mistakes)
+    if let Some(error) = loader.error() {
+        return Err(no_yaml(error.clone()));
+    }
+    Ok((loader.into_documents().into_iter().next(), walk.mistakes))
+}
+
+fn no_yaml(error: ScanError) -> (Spot, Problem) {
+    (Spot::at(*error.marker(), String::new()), Problem::Yaml(error.info().to_owned()))
 }
 
 /// How much a node is, with all that is below it and all that its aliases stand for.
@@ -80,14 +98,13 @@ impl<'t> Walk<'t> {
         self.check_height(0)
     }
 
-    fn close(&mut self) -> Result<(), Problem> {
+    fn close(&mut self) {
         if let Some(Open { anchor, extent, .. }) = self.open.pop() {
             self.node(anchor, Extent { height: extent.height + 1, ..extent }, None);
         }
-        Ok(())
     }
 
-    fn scalar(&mut self, text: Cow<'t, str>, anchor: usize, at: Marker) -> Result<(), Problem> {
+    fn scalar(&mut self, text: &Cow<'t, str>, anchor: usize, at: Marker) {
         let mut first = None;
         if let Some(Open { inside: Inside::Map(keys, None), .. }) = self.open.last_mut() {
             match keys.entry(text.clone()) {
@@ -100,7 +117,6 @@ impl<'t> Walk<'t> {
             self.mistakes.push((Spot::at(at, self.path()), problem));
         }
         self.node(anchor, Extent::default(), Some(text));
-        Ok(())
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), Problem> {
@@ -124,7 +140,7 @@ impl<'t> Walk<'t> {
     }
 
     /// Counts a complete node in. `extent.nodes` does not have the node itself yet.
-    fn node(&mut self, anchor: usize, extent: Extent, text: Option<Cow<'t, str>>) {
+    fn node(&mut self, anchor: usize, extent: Extent, text: Option<&Cow<'t, str>>) {
         let extent = Extent { nodes: extent.nodes + 1, ..extent };
         if anchor > 0 {
             self.anchors.insert(anchor, extent);
@@ -137,7 +153,7 @@ impl<'t> Walk<'t> {
             Inside::Map(_, key) => {
                 *key = match key.take() {
                     Some(_) => None,
-                    None => Some(text.unwrap_or_default()),
+                    None => Some(text.cloned().unwrap_or_default()),
                 }
             }
         }

@@ -2,17 +2,31 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+mod folders;
+#[cfg(test)]
+mod large;
+#[cfg(test)]
+mod merging;
+#[cfg(test)]
+mod metadata;
+#[cfg(test)]
+mod mistakes;
+#[cfg(test)]
+mod warnings;
+
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use sluicegate::limits::{Sources, parse};
+use sluicegate::limits::parse;
 use sluicegate_core::{
     Algorithm, Counting, Rule,
     request::Entry,
     rule::{Limits, RuleLimit},
-    rules::{CompileOptions, RuleSet},
+    rules::RuleSet,
 };
 
 fn fixtures(kind: &str) -> PathBuf {
@@ -111,6 +125,11 @@ fn expect(rules: &RuleSet, table: &[(&str, &str)]) {
     for (descriptor, expected) in table {
         assert_eq!(words(find(rules, descriptor)), *expected, "{descriptor}");
     }
+}
+
+/// All warnings, one a line.
+fn warnings(rules: &RuleSet) -> String {
+    rules.warnings().iter().map(|warning| format!("{warning}\n")).collect()
 }
 
 /// Checks which counters are shared.
@@ -371,117 +390,4 @@ fn yaml_is_read_as_people_write_it() {
         ],
     );
     assert_eq!(only(find(&rules, "word=null")).name.as_deref(), Some("first"));
-}
-
-#[test]
-fn what_is_odd_is_told() {
-    let text = "\
-domain: d
-descriptors:
-  - key: a
-    rate_limit: {unit: second}
-  - key: p
-    value: ab*
-    rate_limit: {unit: second, requests_per_unit: 0}
-  - key: p
-    value: a*c
-  - key: p
-    value: abc*
-  - key: p
-    value: abc
-  - key: q
-    value: ab*
-  - key: n
-    rate_limit: {unit: second, requests_per_unit: 1, name: 'a \"b\"'}
-";
-    let warnings: Vec<_> =
-        rules("odd.yaml", text).warnings().iter().map(ToString::to_string).collect();
-    let expected = [
-        "odd.yaml:4: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant",
-        "odd.yaml:10: descriptors[3]: never reached, because the pattern \"ab*\" above it matches the same values; put it first",
-        "odd.yaml:17: descriptors[6].rate_limit.name: the name has a double quote, which breaks Envoy's x-ratelimit-limit header",
-    ];
-    assert_eq!(warnings, expected);
-}
-
-/// What `load` tells of the paths in a folder, with the folder's name left out.
-fn told(folder: &Path, paths: &[&str]) -> String {
-    let paths: Vec<_> = paths.iter().map(|path| folder.join(path)).collect();
-    let told: String = match Sources::read(&paths).compile(&CompileOptions::default()) {
-        Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
-        Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
-    };
-    told.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
-}
-
-#[test]
-fn folders_are_read_as_a_config_map_mounts_them() {
-    let temporary = tempfile::tempdir().unwrap();
-    let folder = temporary.path();
-    let write = |path: &str, text: &[u8]| {
-        let path = folder.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    write("map/..2024_01_01/b.yaml", b"domain: b");
-    write("map/..2024_01_01/a.yml", b"domain: a");
-    std::os::unix::fs::symlink("..2024_01_01", folder.join("map/..data")).unwrap();
-    std::os::unix::fs::symlink("..data/a.yml", folder.join("map/a.yml")).unwrap();
-    std::os::unix::fs::symlink("..data/b.yaml", folder.join("map/b.yaml")).unwrap();
-    assert_eq!(told(folder, &["map"]), "a b");
-
-    write("tree/.hidden.yaml", b"not a map");
-    write("tree/.git/x.yaml", b"not a map");
-    write("tree/notes.txt", b"not a map");
-    write("tree/team/c.yaml", b"domain: c");
-    write("tree/team.yaml", b"domain: team");
-    write("limits.conf", b"domain: conf");
-    assert_eq!(told(folder, &["tree", "limits.conf", "map/..data/b.yaml"]), "c team conf b");
-
-    write("twice/a.yaml", b"domain: a");
-    write("twice/b.yaml", b"\ndomain: a");
-    assert_eq!(
-        told(folder, &["twice"]),
-        "twice/b.yaml:2: domain: domain \"a\" is also defined in twice/a.yaml; keep a domain in one file"
-    );
-
-    fs::create_dir(folder.join("empty")).unwrap();
-    write("bytes/a.yaml", b"domain: \xff");
-    write("bytes/b.yaml", b"{");
-    write("bytes/c.yaml", b"domain: c\nlimits: 1\n\nfoo: 1");
-    write("bytes/d.yaml", b"\n\n{");
-    assert_eq!(
-        told(folder, &["bytes", "missing", "empty"]),
-        "\
-bytes/a.yaml: stream did not contain valid UTF-8; name a readable limits file, or a folder that has one
-bytes/b.yaml:2: not YAML: while parsing a node, did not find expected node content; correct the syntax
-bytes/c.yaml:2: key \"limits\" is not known here; move it into a descriptor
-bytes/c.yaml:4: key \"foo\" is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults
-bytes/d.yaml:4: not YAML: while parsing a node, did not find expected node content; correct the syntax
-missing: No such file or directory (os error 2); name a readable limits file, or a folder that has one
-empty: no .yaml or .yml file in this folder; name a readable limits file, or a folder that has one"
-    );
-}
-
-#[test]
-fn large_files_load() {
-    let many = |line: &dyn Fn(usize) -> String| {
-        let text: String = (0..25_000).map(line).collect();
-        let text = format!("domain: d\ndescriptors:\n{text}");
-        parse("large.yaml", &text)
-    };
-    let values = many(&|index| {
-        format!(
-            "- {{key: k, value: v{index}, rate_limit: {{unit: second, requests_per_unit: 1}}}}\n"
-        )
-    });
-    assert_eq!(values.unwrap().rules().count(), 25_000);
-    let keys = many(&|index| format!("- {{key: k{index}}}\n"));
-    assert!(keys.is_ok());
-    let twice = many(&|index| format!("- {{key: k{}}}\n", index / 2));
-    assert_eq!(twice.unwrap_err().len(), 12_500);
-    let wrong = many(&|_| "- {key: k, valu: 1}\n".to_owned());
-    assert_eq!(wrong.unwrap_err().len(), 25_000);
-    let patterns = many(&|index| format!("- {{key: k, value: v{index}/*}}\n"));
-    assert!(patterns.is_ok());
 }

@@ -1,0 +1,195 @@
+//! Compiles limits files into a rule set, or says everything that is wrong with them.
+
+mod limits;
+mod names;
+mod tree;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    mem,
+};
+
+use super::{
+    CompileError, CompileWarning, Oddity, Problem,
+    file::{DescriptorNode, LimitsFile, Place, Placed},
+    matcher::{Defaults, Domain, Modes, RuleSet},
+};
+use crate::{Counting, OnFailure, Rule};
+use names::Names;
+
+/// What applies to all files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CompileOptions {
+    /// Who is charged, where neither rule nor domain says.
+    pub default_counting: Counting,
+    /// What answers where the store cannot, where neither rule nor domain says.
+    pub default_on_failure: OnFailure,
+    /// Whether several files may describe one domain. Their trees stand at one level, in the order of the
+    /// files; what only one of them says about the domain holds for all.
+    pub merge_domains: bool,
+    /// What holds for all rules.
+    pub modes: Modes,
+}
+
+/// Compiles all files into one rule set. Either all of them are good, or every mistake is reported.
+///
+/// # Errors
+/// Every mistake in any of the files, domain by domain, in the order in which the files name them.
+pub fn compile(
+    files: &[LimitsFile],
+    options: &CompileOptions,
+) -> Result<RuleSet, Vec<CompileError>> {
+    let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
+    let mut errors = Vec::new();
+    let mut next_id = 0;
+    for (index, files) in domains(files, options.merge_domains, &mut errors).iter().enumerate() {
+        let Some(first) = files.first() else { continue };
+        let (domain, mut made) = Compiler::new(next_id, options).domain(files);
+        next_id += domain.rules.len();
+        errors.append(&mut made.errors);
+        set.warnings.append(&mut made.warnings);
+        set.by_name.entry(first.domain.value.as_str().into()).or_insert(index);
+        set.domains.push(domain);
+    }
+    in_order(files, &mut set.warnings);
+    if errors.is_empty() { Ok(set) } else { Err(errors) }
+}
+
+/// Puts warnings in the order of the files and their lines. What aliases repeat is told once.
+fn in_order(files: &[LimitsFile], warnings: &mut Vec<CompileWarning>) {
+    let names = files.iter().enumerate().rev();
+    let order: HashMap<&str, usize> = names.map(|(at, file)| (&*file.place.file, at)).collect();
+    warnings.sort_by_cached_key(|CompileWarning { place, oddity }| {
+        (order.get(&*place.file).copied(), place.line, place.column, oddity.to_string())
+    });
+    warnings.dedup_by(|a, b| a.place.spot() == b.place.spot() && a.oddity == b.oddity);
+}
+
+/// The files of each domain, in the order of the files.
+fn domains<'f>(
+    files: &'f [LimitsFile],
+    merge: bool,
+    errors: &mut Vec<CompileError>,
+) -> Vec<Vec<&'f LimitsFile>> {
+    let mut domains: Vec<Vec<&LimitsFile>> = Vec::new();
+    let mut by_name = HashMap::new();
+    for file in files {
+        let name = &file.domain.value;
+        let mut wrong = |problem| {
+            errors.push(CompileError { place: file.domain.place.clone(), problem });
+        };
+        if name.is_empty() {
+            wrong(Problem::Missing("domain"));
+        } else {
+            match by_name.entry(name.as_str()) {
+                Entry::Vacant(entry) => _ = entry.insert(domains.len()),
+                Entry::Occupied(entry) => {
+                    let Some(others) = domains.get_mut(*entry.get()) else { continue };
+                    if merge {
+                        others.push(file);
+                        continue;
+                    }
+                    if let Some(first) = others.first() {
+                        let other = first.place.file.clone();
+                        wrong(Problem::DuplicateDomain { name: name.clone(), other });
+                    }
+                }
+            }
+        }
+        domains.push(vec![file]);
+    }
+    domains
+}
+
+/// What compiling a domain gives beside its rules.
+struct Made {
+    errors: Vec<CompileError>,
+    warnings: Vec<CompileWarning>,
+}
+
+/// Compiles one domain.
+struct Compiler<'f> {
+    defaults: Defaults,
+    /// Whether the domain names the key that tells tenants apart.
+    has_tenant: bool,
+    /// Id of the domain's first rule.
+    next_id: usize,
+    rules: Vec<Rule>,
+    /// The nodes that lead to the one being compiled, and it.
+    trail: Vec<&'f DescriptorNode>,
+    names: Names<'f>,
+    /// Whether the key of a tenant was suggested: a domain can have one.
+    suggested: bool,
+    errors: Vec<CompileError>,
+    warnings: Vec<CompileWarning>,
+}
+
+impl<'f> Compiler<'f> {
+    fn new(next_id: usize, options: &CompileOptions) -> Self {
+        Self {
+            defaults: Defaults {
+                counting: options.default_counting,
+                on_failure: options.default_on_failure,
+                ..Defaults::default()
+            },
+            has_tenant: false,
+            next_id,
+            rules: Vec::new(),
+            trail: Vec::new(),
+            names: Names::default(),
+            suggested: false,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Compiles the files of one domain.
+    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, Made) {
+        let tenant = self.agreed(files, "tenant", |it| it.tenant.as_ref());
+        self.has_tenant = tenant.is_some();
+        let algorithm = self.agreed(files, "default algorithm", |it| it.algorithm.as_ref());
+        let counting = self.agreed(files, "counting", |it| it.counting.as_ref());
+        let on_failure = self.agreed(files, "on_failure", |it| it.on_failure.as_ref());
+        self.defaults = Defaults {
+            algorithm: algorithm.copied().unwrap_or(self.defaults.algorithm),
+            counting: counting.copied().unwrap_or(self.defaults.counting),
+            on_failure: on_failure.copied().unwrap_or(self.defaults.on_failure),
+        };
+        self.warnings.extend(files.iter().flat_map(|file| file.warnings.iter().cloned()));
+        let root = self.root(files);
+        self.warnings.extend(mem::take(&mut self.names).warnings());
+        let name = files.first().map(|file| file.domain.value.as_str()).unwrap_or_default();
+        let domain = Domain {
+            name: name.into(),
+            tenant: tenant.map(|tenant| tenant.as_bytes().into()),
+            defaults: self.defaults,
+            rules: self.rules,
+            root,
+        };
+        (domain, Made { errors: self.errors, warnings: self.warnings })
+    }
+
+    /// What the files of a domain say of all of it; who says nothing agrees.
+    fn agreed<T: PartialEq>(
+        &mut self,
+        files: &[&'f LimitsFile],
+        key: &'static str,
+        get: impl Fn(&'f LimitsFile) -> Option<&'f Placed<T>>,
+    ) -> Option<&'f T> {
+        let mut said = files.iter().filter_map(|file| get(file));
+        let first = said.next()?;
+        for other in said.filter(|other| other.value != first.value) {
+            let first = first.place.seen_from(&other.place.file);
+            self.wrong(&other.place, Problem::Disagreement { key, other: first });
+        }
+        Some(&first.value)
+    }
+
+    fn wrong(&mut self, place: &Place, problem: impl Into<Problem>) {
+        self.errors.push(CompileError { place: place.clone(), problem: problem.into() });
+    }
+
+    fn odd(&mut self, place: &Place, oddity: Oddity) {
+        self.warnings.push(CompileWarning { place: place.clone(), oddity });
+    }
+}

@@ -1,0 +1,51 @@
+//! Names of limits, and what `replaces` says of them.
+
+use std::collections::HashMap;
+
+use crate::rules::{
+    CompileWarning, Oddity,
+    file::{Place, Placed},
+};
+
+/// The names of one domain.
+#[derive(Default)]
+pub(super) struct Names<'f> {
+    /// Where each is given to a limit. A limit that aliases repeat counts once.
+    defined: HashMap<&'f str, Vec<&'f Place>>,
+    replaced: Vec<&'f Placed<String>>,
+}
+
+impl<'f> Names<'f> {
+    /// A limit has this name.
+    pub(super) fn define(&mut self, name: &'f Placed<String>) {
+        self.defined.entry(&name.value).or_default().push(&name.place);
+    }
+
+    /// A limit replaces those of this name.
+    pub(super) fn replace(&mut self, name: &'f Placed<String>) {
+        self.replaced.push(name);
+    }
+
+    /// What is odd about them, when all are known.
+    pub(super) fn warnings(mut self) -> Vec<CompileWarning> {
+        for places in self.defined.values_mut() {
+            places.sort_by_key(|place| place.spot());
+            places.dedup_by_key(|place| place.spot());
+        }
+        let odd = |replaced: &&Placed<String>| {
+            let name = &replaced.value;
+            let oddity = match self.defined.get(name.as_str()).map(Vec::as_slice) {
+                None => Oddity::NameUnknown(name.clone()),
+                Some([first, second, ..]) => Oddity::NameTwice {
+                    name: name.clone(),
+                    count: self.defined.get(name.as_str()).map_or(0, Vec::len),
+                    first: first.seen_from(&replaced.place.file),
+                    second: second.seen_from(&replaced.place.file),
+                },
+                Some(_) => return None,
+            };
+            Some(CompileWarning { place: replaced.place.clone(), oddity })
+        };
+        self.replaced.iter().filter_map(odd).collect()
+    }
+}

@@ -1,0 +1,195 @@
+//! What differs between two rules, or two domains, of one name.
+
+use std::fmt::Display;
+
+use super::{Edit, NONE};
+use crate::{
+    Rule,
+    metadata::{Map, Value},
+    rule::{Limits, RuleLimit, Shown},
+    rules::Domain,
+};
+
+/// What differs in the settings of a domain.
+pub(super) fn of_domain(old: &Domain, new: &Domain) -> Vec<Edit> {
+    let mut edits = Edits::default();
+    let tenant = |domain: &Domain| {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        domain.tenant.as_deref().map_or_else(|| NONE.to_owned(), text)
+    };
+    // The tenant's value is the hash tag in the names of counters.
+    edits.anew("tenant", tenant(old), tenant(new));
+    let (old, new) = (old.defaults, new.defaults);
+    edits.add("defaults.algorithm", old.algorithm.name(), new.algorithm.name());
+    edits.add("counting", old.counting.name(), new.counting.name());
+    edits.add("on_failure", old.on_failure.name(), new.on_failure.name());
+    edits.edits
+}
+
+/// What differs between the rules of one node.
+pub(super) fn of_rule(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
+    let mut edits = Edits::default();
+    let (Some(old), Some(new)) = (old, new) else {
+        let words = |rule: Option<&Rule>| {
+            rule.map_or_else(|| NONE.to_owned(), |rule| limits_in_words(&rule.limits))
+        };
+        edits.add("limit", words(old), words(new));
+        return edits.edits;
+    };
+    edits.limits(&old.limits, &new.limits);
+    edits.add("counting", old.counting.name(), new.counting.name());
+    edits.add("on_failure", old.on_failure.name(), new.on_failure.name());
+    edits.add("shadow_mode", old.shadow_mode, new.shadow_mode);
+    edits.add("quota_mode", old.quota_mode, new.quota_mode);
+    edits.add("detailed_metric", old.detailed_metric, new.detailed_metric);
+    edits.add("value_to_metric", old.value_to_metric, new.value_to_metric);
+    let metadata = |rule: &Rule| rule.metadata.as_ref().map_or_else(|| NONE.to_owned(), map);
+    edits.add("metadata", metadata(old), metadata(new));
+    edits.edits
+}
+
+/// What is enforced, in words.
+pub(super) fn limits_in_words(limits: &Limits) -> String {
+    match limits {
+        Limits::Unlimited { .. } => "unlimited".to_owned(),
+        Limits::Each(limits) => limits.iter().map(limit_in_words).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn limit_in_words(limit: &RuleLimit) -> String {
+    let burst = burst(limit).map_or_else(String::new, |burst| format!(", burst {burst}"));
+    format!("{} ({}{burst})", limit.shown, limit.limit.algorithm().name())
+}
+
+/// The capacity, where it is not the same number as the requests.
+fn burst(limit: &RuleLimit) -> Option<u32> {
+    let limit = limit.limit;
+    let own = limit.algorithm().takes_burst() && limit.capacity() != limit.requests();
+    own.then(|| limit.capacity())
+}
+
+#[derive(Default)]
+struct Edits {
+    edits: Vec<Edit>,
+}
+
+impl Edits {
+    fn add(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
+        self.push(key.into(), from.to_string(), to.to_string(), false);
+    }
+
+    fn anew(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
+        self.push(key.into(), from.to_string(), to.to_string(), true);
+    }
+
+    fn push(&mut self, key: String, from: String, to: String, anew: bool) {
+        if from != to {
+            self.edits.push(Edit { key, from, to, anew });
+        }
+    }
+
+    fn limits(&mut self, old: &Limits, new: &Limits) {
+        match (old, new) {
+            (
+                Limits::Unlimited { name: old_name, replaces: old },
+                Limits::Unlimited { name: new_name, replaces: new },
+            ) => {
+                self.names("", old_name.as_deref(), new_name.as_deref());
+                self.replaces("", old, new);
+            }
+            (Limits::Each(old), Limits::Each(new)) => self.each(old, new),
+            _ => self.add("limit", limits_in_words(old), limits_in_words(new)),
+        }
+    }
+
+    /// Limits that keep the same counter belong together; the others as they come.
+    fn each(&mut self, old: &[RuleLimit], new: &[RuleLimit]) {
+        let mut unpaired: Vec<Option<&RuleLimit>> = old.iter().map(Some).collect();
+        let mut pairs: Vec<Option<&RuleLimit>> = new
+            .iter()
+            .map(|new| {
+                let same = |old: &&mut Option<&RuleLimit>| {
+                    old.is_some_and(|it| counter(it) == counter(new))
+                };
+                unpaired.iter_mut().find(same).and_then(Option::take)
+            })
+            .collect();
+        let mut rest = unpaired.into_iter().flatten();
+        for pair in pairs.iter_mut().filter(|pair| pair.is_none()) {
+            *pair = rest.next();
+        }
+        let single = old.len() == 1 && new.len() == 1;
+        for (index, (old, new)) in pairs.iter().zip(new).enumerate() {
+            let at = format!("limits[{index}]");
+            match old {
+                Some(old) if single => self.limit("", old, new),
+                Some(old) => self.limit(&format!("{at}."), old, new),
+                None => self.add(at, NONE, limit_in_words(new)),
+            }
+        }
+        for gone in rest {
+            self.add("limits", limit_in_words(gone), NONE);
+        }
+        // The first gives its algorithm to limits that come with a request.
+        let [from, to] = [old, new].map(|limits| limits.iter().map(counter).collect::<Vec<_>>());
+        if from != to && from.len() == to.len() && from.iter().all(|it| to.contains(it)) {
+            let words = |limits: &[RuleLimit]| {
+                limits.iter().map(limit_in_words).collect::<Vec<_>>().join(", ")
+            };
+            self.add("order of limits", words(old), words(new));
+        }
+    }
+
+    fn limit(&mut self, at: &str, old: &RuleLimit, new: &RuleLimit) {
+        let RuleLimit { limit: from, shown: old_shown, name: old_name, replaces: old_replaces } =
+            old;
+        let RuleLimit { limit: to, shown: new_shown, name: new_name, replaces: new_replaces } = new;
+        self.add(format!("{at}requests_per_unit"), from.requests(), to.requests());
+        let anew = from.window() != to.window();
+        self.push(format!("{at}window"), window(*old_shown), window(*new_shown), anew);
+        self.anew(format!("{at}algorithm"), from.algorithm().name(), to.algorithm().name());
+        let number =
+            |burst: Option<u32>| burst.map_or_else(|| NONE.to_owned(), |it| it.to_string());
+        self.add(format!("{at}burst"), number(burst(old)), number(burst(new)));
+        self.names(at, old_name.as_deref(), new_name.as_deref());
+        self.replaces(at, old_replaces, new_replaces);
+    }
+
+    fn names(&mut self, at: &str, old: Option<&str>, new: Option<&str>) {
+        let text =
+            |name: Option<&str>| name.map_or_else(|| NONE.to_owned(), |it| format!("{it:?}"));
+        self.add(format!("{at}name"), text(old), text(new));
+    }
+
+    fn replaces(&mut self, at: &str, old: &[Box<str>], new: &[Box<str>]) {
+        self.add(format!("{at}replaces"), format!("{old:?}"), format!("{new:?}"));
+    }
+}
+
+/// What the name of a limit's counter holds of the limit.
+fn counter(limit: &RuleLimit) -> (crate::Algorithm, crate::Window) {
+    (limit.limit.algorithm(), limit.limit.window())
+}
+
+fn window(shown: Shown) -> String {
+    match shown.unit_multiplier {
+        1 => shown.unit.name().to_owned(),
+        many => format!("{many} {}s", shown.unit.name()),
+    }
+}
+
+fn map(map: &Map) -> String {
+    let entry = |(name, it): (&Box<str>, &Value)| format!("{name:?}: {}", value(it));
+    format!("{{{}}}", map.iter().map(entry).collect::<Vec<_>>().join(", "))
+}
+
+fn value(it: &Value) -> String {
+    match it {
+        Value::Null => "null".to_owned(),
+        Value::Bool(it) => it.to_string(),
+        Value::Number(it) => it.to_string(),
+        Value::Text(it) => format!("{it:?}"),
+        Value::List(list) => format!("[{}]", list.iter().map(value).collect::<Vec<_>>().join(", ")),
+        Value::Map(it) => map(it),
+    }
+}

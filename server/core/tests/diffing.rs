@@ -1,0 +1,338 @@
+//! What a change of limits is said to change.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+
+use sluicegate_core::{
+    Algorithm, Counting, OnFailure,
+    metadata::Value,
+    rules::{
+        Change, CompileOptions, Counts, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place,
+        Placed, RuleSet, compile, diff,
+    },
+};
+
+fn place() -> Place {
+    Place { file: Arc::from("limits.yaml"), line: 1, column: 1, path: String::new() }
+}
+
+fn placed<T>(value: T) -> Placed<T> {
+    Placed { value, place: place() }
+}
+
+/// A descriptor of `key` or `key=value`, without a limit.
+fn node(name: &str) -> DescriptorNode {
+    let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
+    DescriptorNode {
+        place: place(),
+        key: key.to_owned(),
+        value: value.map(|value| placed(value.to_owned())),
+        limits: None,
+        counting: None,
+        on_failure: None,
+        shadow_mode: false,
+        quota_mode: false,
+        detailed_metric: false,
+        value_to_metric: false,
+        share_threshold: false,
+        metadata: None,
+        descriptors: Vec::new(),
+    }
+}
+
+/// So many requests per minute.
+fn limit(requests: u32) -> LimitNode {
+    LimitNode {
+        place: place(),
+        requests_per_unit: Some(placed(requests)),
+        unit: Some(placed("minute".to_owned())),
+        unit_multiplier: None,
+        window: None,
+        algorithm: None,
+        burst: None,
+        unlimited: false,
+        name: None,
+        replaces: Vec::new(),
+    }
+}
+
+fn one(limit: LimitNode) -> Option<LimitsNode> {
+    Some(LimitsNode::One(Box::new(limit)))
+}
+
+/// A descriptor that allows ten requests per minute.
+fn ten(name: &str) -> DescriptorNode {
+    DescriptorNode { limits: one(limit(10)), ..node(name) }
+}
+
+fn below(name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
+    DescriptorNode { descriptors, ..node(name) }
+}
+
+fn file(domain: &str, descriptors: Vec<DescriptorNode>) -> LimitsFile {
+    LimitsFile {
+        place: place(),
+        domain: placed(domain.to_owned()),
+        tenant: None,
+        counting: None,
+        on_failure: None,
+        algorithm: None,
+        descriptors,
+        warnings: Vec::new(),
+    }
+}
+
+fn compiled(files: &[LimitsFile]) -> RuleSet {
+    compile(files, &CompileOptions::default()).unwrap()
+}
+
+/// All changes between the descriptors of one domain, one a line.
+fn told(old: Vec<DescriptorNode>, new: Vec<DescriptorNode>) -> String {
+    lines(&diff(&compiled(&[file("d", old)]), &compiled(&[file("d", new)])))
+}
+
+fn lines(changes: &[Change]) -> String {
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn equal_rules_do_not_differ() {
+    let tree = || vec![ten("a=x*"), ten("a"), below("b", vec![ten("c")])];
+    assert_eq!(told(tree(), tree()), "");
+    // Only patterns have an order.
+    assert_eq!(told(tree(), tree().into_iter().rev().collect()), "");
+    let files = |names: [&str; 2]| compiled(&names.map(|name| file(name, tree())));
+    assert_eq!(diff(&files(["d", "e"]), &files(["e", "d"])), []);
+}
+
+#[test]
+fn rules_are_added_and_removed() {
+    assert_eq!(
+        told(
+            vec![ten("a"), below("b", vec![ten("c")])],
+            vec![ten("b"), below("e", vec![ten("c"), ten("c=x")]), node("f")]
+        ),
+        "\
+removed d: a: 10 per minute (fixed_window)
+changed d: b: limit none -> 10 per minute (fixed_window)
+removed d: b.c: 10 per minute (fixed_window)
+added d: e.c: 10 per minute (fixed_window)
+added d: e.c=x: 10 per minute (fixed_window)
+added d: f: no limit"
+    );
+}
+
+#[test]
+fn a_node_without_a_limit_counts_where_it_takes_requests_from_others() {
+    assert_eq!(
+        told(vec![ten("a")], vec![ten("a"), below("a=x", vec![ten("b")])]),
+        "\
+added d: a=x: no limit
+added d: a=x.b: 10 per minute (fixed_window)"
+    );
+}
+
+#[test]
+fn domains_are_added_removed_and_changed() {
+    let old = compiled(&[file("gone", vec![ten("a")]), file("stays", vec![ten("a")])]);
+    let new = LimitsFile {
+        tenant: Some(placed("a".to_owned())),
+        counting: Some(placed(Counting::Upstream)),
+        on_failure: Some(placed(OnFailure::Deny)),
+        algorithm: Some(placed(Algorithm::SlidingWindowCounter)),
+        ..file("stays", vec![ten("a")])
+    };
+    let new = compiled(&[new, file("new", vec![ten("a")])]);
+    let changes = diff(&old, &new);
+    assert_eq!(
+        lines(&changes),
+        "\
+removed gone: a domain of 1 rules
+removed gone: a: 10 per minute (fixed_window)
+added new: a domain of 1 rules
+added new: a: 10 per minute (fixed_window)
+changed stays: tenant none -> a; counters start anew
+changed stays: defaults.algorithm fixed_window -> sliding_window_counter
+changed stays: counting free -> upstream
+changed stays: on_failure local -> deny
+changed stays: a: algorithm fixed_window -> sliding_window_counter; counters start anew
+changed stays: a: counting free -> upstream
+changed stays: a: on_failure local -> deny"
+    );
+    let counts = Counts { added: 2, removed: 2, changed: 2, anew: 2 };
+    assert_eq!(Counts::of(&changes), counts);
+    assert_eq!(counts.to_string(), "2 added, 2 removed, 2 changed, 2 start counters anew");
+}
+
+#[test]
+fn every_key_of_a_rule_is_compared() {
+    let edited = |edit: fn(&mut DescriptorNode)| {
+        let mut new = ten("a=x*");
+        edit(&mut new);
+        told(vec![ten("a=x*")], vec![new])
+    };
+    let limited = |edit: fn(&mut LimitNode)| {
+        let mut new = limit(10);
+        edit(&mut new);
+        told(vec![ten("a=x*")], vec![DescriptorNode { limits: one(new), ..node("a=x*") }])
+    };
+    let said = |text: &str| format!("changed d: a=x*: {text}");
+    let of_rule: [(fn(&mut DescriptorNode), &str); 9] = [
+        (|it| it.shadow_mode = true, "shadow_mode false -> true"),
+        (|it| it.quota_mode = true, "quota_mode false -> true"),
+        (|it| it.detailed_metric = true, "detailed_metric false -> true"),
+        (|it| it.value_to_metric = true, "value_to_metric false -> true"),
+        (|it| it.share_threshold = true, "share_threshold false -> true; counters start anew"),
+        (|it| it.counting = Some(placed(Counting::Debit)), "counting free -> debit"),
+        (|it| it.on_failure = Some(OnFailure::Allow), "on_failure local -> allow"),
+        (|it| it.limits = None, "limit 10 per minute (fixed_window) -> none"),
+        (
+            |it| {
+                let list = Value::List(vec![Value::Number(1.0), Value::Bool(true), Value::Null]);
+                let inner = [("b".into(), list)].into();
+                let map = [("a".into(), Value::Text("x".into())), ("m".into(), Value::Map(inner))];
+                it.metadata = Some(map.into());
+            },
+            "metadata none -> {\"a\": \"x\", \"m\": {\"b\": [1, true, null]}}",
+        ),
+    ];
+    for (edit, expected) in of_rule {
+        assert_eq!(edited(edit), said(expected));
+    }
+    let of_limit: [(fn(&mut LimitNode), &str); 8] = [
+        (|it| it.requests_per_unit = Some(placed(20)), "requests_per_unit 10 -> 20"),
+        (
+            |it| it.unit = Some(placed("hour".to_owned())),
+            "window minute -> hour; counters start anew",
+        ),
+        (
+            |it| it.unit_multiplier = Some(placed(5)),
+            "window minute -> 5 minutes; counters start anew",
+        ),
+        (
+            |it| {
+                it.unit = Some(placed("second".to_owned()));
+                it.unit_multiplier = Some(placed(60));
+            },
+            "window minute -> 60 seconds",
+        ),
+        (
+            |it| it.algorithm = Some(Algorithm::Gcra),
+            "algorithm fixed_window -> gcra; counters start anew",
+        ),
+        (|it| it.name = Some(placed("n".to_owned())), "name none -> \"n\""),
+        (|it| it.replaces = vec![placed("m".to_owned())], "replaces [] -> [\"m\"]"),
+        (
+            |it| {
+                it.unlimited = true;
+                it.unit = None;
+            },
+            "limit 10 per minute (fixed_window) -> unlimited",
+        ),
+    ];
+    for (edit, expected) in of_limit {
+        assert_eq!(limited(edit), said(expected));
+    }
+}
+
+#[test]
+fn a_burst_is_told_where_it_is_its_own_number() {
+    let bucket = |requests, burst: Option<u32>| {
+        let algorithm = Some(Algorithm::TokenBucket);
+        let limit = LimitNode { algorithm, burst: burst.map(placed), ..limit(requests) };
+        vec![DescriptorNode { limits: one(limit), ..node("a") }]
+    };
+    assert_eq!(
+        told(bucket(10, None), bucket(20, None)),
+        "changed d: a: requests_per_unit 10 -> 20"
+    );
+    assert_eq!(told(bucket(10, None), bucket(10, Some(10))), "");
+    assert_eq!(told(bucket(10, None), bucket(10, Some(5))), "changed d: a: burst none -> 5");
+    assert_eq!(
+        told(vec![], bucket(10, Some(5))),
+        "added d: a: 10 per minute (token_bucket, burst 5)"
+    );
+}
+
+#[test]
+fn unlimited_rules_have_names() {
+    let open = |name: &str| {
+        let limit = LimitNode {
+            unlimited: true,
+            unit: None,
+            name: Some(placed(name.to_owned())),
+            ..limit(10)
+        };
+        vec![DescriptorNode { limits: one(limit), ..node("a") }]
+    };
+    assert_eq!(told(open("a"), open("b")), "changed d: a: name \"a\" -> \"b\"");
+}
+
+#[test]
+fn limits_of_one_rule_are_told_apart_by_their_counters() {
+    let of_unit =
+        |requests, unit: &str| LimitNode { unit: Some(placed(unit.to_owned())), ..limit(requests) };
+    let several = |limits: Vec<LimitNode>| {
+        vec![DescriptorNode { limits: Some(LimitsNode::Several(place(), limits)), ..node("a") }]
+    };
+    let two = || several(vec![of_unit(1, "second"), of_unit(10, "minute")]);
+    assert_eq!(
+        told(two(), several(vec![of_unit(1, "second"), of_unit(20, "minute"), of_unit(99, "day")])),
+        "\
+changed d: a: limits[1].requests_per_unit 10 -> 20
+changed d: a: limits[2] none -> 99 per day (fixed_window)"
+    );
+    assert_eq!(
+        told(two(), several(vec![of_unit(10, "minute")])),
+        "changed d: a: limits 1 per second (fixed_window) -> none"
+    );
+    assert_eq!(
+        told(two(), several(vec![of_unit(10, "minute"), of_unit(1, "second")])),
+        "changed d: a: order of limits 1 per second (fixed_window), 10 per minute (fixed_window) -> 10 per minute (fixed_window), 1 per second (fixed_window)"
+    );
+    assert_eq!(
+        told(two(), several(vec![of_unit(1, "hour"), of_unit(10, "minute")])),
+        "changed d: a: limits[0].window second -> hour; counters start anew"
+    );
+    assert_eq!(told(vec![ten("a")], several(vec![limit(10)])), "");
+}
+
+#[test]
+fn patterns_that_are_moved_are_told() {
+    let patterns = |texts: &[&str]| -> Vec<_> {
+        let nodes = texts.iter().map(|text| ten(&format!("k={text}"))).collect();
+        vec![below("p", nodes)]
+    };
+    assert_eq!(
+        told(patterns(&["a*", "b", "b*", "c*"]), patterns(&["a*", "c*", "b", "b*"])),
+        "changed d: p.k: order of patterns b*, c* -> c*, b*"
+    );
+    // One that comes between others moves none of them.
+    assert_eq!(
+        told(patterns(&["a*", "b*"]), patterns(&["a*", "c*", "b*"])),
+        "added d: p.k=c*: 10 per minute (fixed_window)"
+    );
+    let many: Vec<String> = (10..22).map(|index| format!("{index}*")).collect();
+    let texts: Vec<&str> = many.iter().map(String::as_str).collect();
+    let reversed: Vec<&str> = texts.iter().copied().rev().collect();
+    assert_eq!(
+        told(patterns(&texts), patterns(&reversed)),
+        "changed d: p.k: order of patterns 10*, 11*, 12*, 13*, 14*, 15*, 16*, 17*, ... -> 21*, 20*, 19*, 18*, 17*, 16*, 15*, 14*, ..."
+    );
+}
+
+#[test]
+fn sharing_renames_the_counters_of_all_rules_below() {
+    let shared = |share_threshold, below: DescriptorNode| {
+        vec![DescriptorNode { share_threshold, descriptors: vec![below], ..node("a=x*") }]
+    };
+    assert_eq!(
+        told(shared(true, ten("b")), shared(false, ten("b"))),
+        "changed d: a=x*: share_threshold true -> false; counters start anew"
+    );
+    assert_eq!(
+        told(shared(true, node("b")), shared(false, node("b"))),
+        "changed d: a=x*: share_threshold true -> false"
+    );
+}

@@ -1,0 +1,17 @@
+//! The commands beside `serve`: each does one thing with files, prints, and ends.
+
+mod diff;
+mod validate;
+
+pub use diff::diff;
+pub use validate::validate;
+
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+};
+
+/// Prints a line to the standard output. Whoever closed it does not want to read on.
+fn say(text: impl Display) {
+    let _closed = writeln!(io::stdout(), "{text}");
+}

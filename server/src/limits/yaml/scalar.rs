@@ -1,0 +1,38 @@
+//! Scalars, as they are written.
+
+use saphyr::{MarkedYaml, ScalarStyle, YamlData};
+
+/// A scalar as it is written, and its style. What is tagged as a text is as good as in quotes.
+pub(super) fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
+    match &node.data {
+        YamlData::Representation(text, _, Some(tag))
+            if tag.is_yaml_core_schema() && tag.suffix == "str" =>
+        {
+            Some((text, ScalarStyle::DoubleQuoted))
+        }
+        YamlData::Representation(text, style, _) => Some((text, *style)),
+        _ => None,
+    }
+}
+
+pub(super) fn is_null(node: &MarkedYaml<'_>) -> bool {
+    matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
+}
+
+pub(super) fn has_zero_in_front(number: &str) -> bool {
+    let digits = number.strip_prefix('+').unwrap_or(number);
+    digits.len() > 1 && digits.starts_with('0')
+}
+
+/// Whether YAML would take the plain text for a number that is not whole.
+pub(super) fn is_float(text: &str) -> bool {
+    let digits = text.bytes().any(|byte| byte.is_ascii_digit());
+    let part = text.contains(['.', 'e', 'E']);
+    digits && part && text.parse::<f64>().is_ok()
+}
+
+/// Whether a length of time is given in months or years, which mean other lengths there than as a unit.
+pub(super) fn has_vague_unit(text: &str) -> bool {
+    let vague = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+    text.split(|letter: char| !letter.is_alphabetic()).any(|word| vague.contains(&word))
+}

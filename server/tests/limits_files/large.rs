@@ -1,0 +1,83 @@
+//! Large files load, and in time.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use sluicegate::limits::{Sources, parse};
+use sluicegate_core::rules::CompileOptions;
+
+use super::{expect, warnings};
+
+/// Far more than it takes, and far less than if anything grew with the square of the rules.
+const IN_TIME: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_hundred_thousand_rules_load() {
+    let tenants = (0..25_000).map(|tenant| {
+        format!(
+            "
+  - key: tenant
+    value: tenant-{tenant}
+    rate_limit:
+      name: plan_{tenant}
+      unit: day
+      requests_per_unit: {tenant}
+    descriptors:
+      - key: user
+        rate_limit: {{unit: minute, requests_per_unit: 60}}
+      - key: user
+        value: robot-*
+        share_threshold: true
+        limits:
+          - {{window: 30s, requests_per_unit: 6, algorithm: sliding_window_log}}
+          - {{unit: hour, requests_per_unit: 60, algorithm: gcra, burst: 5}}
+      - key: user
+        value: admin
+        shadow_mode: true
+        rate_limit: {{unlimited: true, name: open}}"
+        )
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("domain: large\ndescriptors:{}\n", tenants.collect::<String>());
+    fs::write(folder.path().join("large.yaml"), text).unwrap();
+    let begun = Instant::now();
+    let sources = Sources::read(&[folder.path().to_owned()]);
+    let rules = sources.compile(&CompileOptions::default()).unwrap();
+    let taken = begun.elapsed();
+    assert_eq!((rules.rules().count(), &*warnings(&rules)), (100_000, ""));
+    expect(
+        &rules,
+        &[
+            ("tenant=tenant-24999", "24999 per day"),
+            ("tenant=tenant-17 user=ann", "60 per minute"),
+            ("tenant=tenant-17 user=robot-9", "6 per 30 seconds and 60 per hour"),
+            ("tenant=tenant-17 user=admin", "unlimited"),
+            ("tenant=tenant-25000", "none"),
+        ],
+    );
+    println!("{} ms", taken.as_millis());
+    assert!(taken < IN_TIME, "{taken:?}");
+}
+
+#[test]
+fn large_levels_and_many_mistakes_are_told_in_time() {
+    let begun = Instant::now();
+    let many = |line: &dyn Fn(usize) -> String| {
+        let text: String = (0..25_000).map(line).collect();
+        let text = format!("domain: d\ndescriptors:\n{text}");
+        parse("large.yaml", &text)
+    };
+    let keys = many(&|index| format!("- {{key: k{index}}}\n"));
+    assert!(keys.is_ok());
+    let twice = many(&|index| format!("- {{key: k{}}}\n", index / 2));
+    assert_eq!(twice.unwrap_err().len(), 12_500);
+    let wrong = many(&|_| "- {key: k, valu: 1}\n".to_owned());
+    assert_eq!(wrong.unwrap_err().len(), 25_000);
+    let patterns = many(&|index| format!("- {{key: k, value: v{index}/*}}\n"));
+    assert!(patterns.is_ok());
+    let ignored = many(&|index| format!("- {{key: k, value: v{index}, unit: day}}\n"));
+    assert_eq!(ignored.unwrap().warnings().len(), 25_000);
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+}

@@ -1,0 +1,292 @@
+//! What envoyproxy/ratelimit refuses to load, and what is said of it here.
+
+use std::fs;
+
+use sluicegate::limits::Sources;
+use sluicegate_core::rules::CompileOptions;
+
+use super::mistakes;
+
+/// Checks all that is told of a file named `a.yaml`.
+#[track_caller]
+fn told(text: &str, expected: &str) {
+    let expected: String = expected.lines().map(|line| format!("a.yaml:{line}\n")).collect();
+    assert_eq!(mistakes("a.yaml", text), expected);
+}
+
+/// A descriptor of one limit.
+fn limit(fields: &str) -> String {
+    format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{{fields}}}\n")
+}
+
+#[test]
+fn l1_domain_missing() {
+    let missing = "1: domain is missing or empty; give domain a value";
+    told("", missing);
+    told("# nothing\n", missing);
+    told("descriptors: []\n", missing);
+    told("domain:\n", "1: domain: domain is missing or empty; give domain a value");
+    told("\ndomain: ''\n", "2: domain: domain is missing or empty; give domain a value");
+}
+
+#[test]
+fn l2_domain_in_two_files() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), "domain: shop\n").unwrap();
+    fs::write(folder.path().join("b.yaml"), "# b\ndomain: shop\n").unwrap();
+    let sources = Sources::read(&[folder.path().to_owned()]);
+    let errors = sources.compile(&CompileOptions::default()).unwrap_err();
+    let told = errors[0].to_string().replace(&format!("{}/", folder.path().display()), "");
+    assert_eq!(
+        (errors.len(), &*told),
+        (
+            1,
+            "b.yaml:2: domain: domain \"shop\" is also defined in a.yaml; keep a domain in one file, or set --merge-domains"
+        )
+    );
+}
+
+#[test]
+fn l3_descriptor_without_key() {
+    told(
+        "domain: d\ndescriptors:\n  - value: v\n  - key: ''\n  - {key: k, descriptors: [{value: v}]}\n",
+        "\
+3: descriptors[0]: key is missing or empty; give key a value
+4: descriptors[1]: key is missing or empty; give key a value
+5: descriptors[2].descriptors[0]: key is missing or empty; give key a value",
+    );
+}
+
+#[test]
+fn l4_key_and_value_twice() {
+    told(
+        "
+domain: d
+descriptors:
+  - key: a
+    descriptors:
+      - {key: b, value: c}
+      - {key: b, value: d}
+      - {key: b, value: c}
+  - key: a
+    value: ''
+",
+        "\
+8: descriptors[0].descriptors[2]: a.b=c stands twice at this level, first in line 6; remove one of them, or put both limits into a list under limits
+9: descriptors[1]: a stands twice at this level, first in line 4; remove one of them, or put both limits into a list under limits",
+    );
+}
+
+#[test]
+fn l5_unit_unknown() {
+    let help = "use second, minute, hour, day, week, month or year";
+    for unit in ["unknown", "fortnight", "''", "seconds"] {
+        let word = unit.trim_matches('\'');
+        told(
+            &limit(&format!("unit: {unit}, requests_per_unit: 1")),
+            &format!("4: descriptors[0].rate_limit.unit: unit {word:?} is not known; {help}"),
+        );
+    }
+    told(
+        &limit("requests_per_unit: 1"),
+        "4: descriptors[0].rate_limit: neither unit nor window is given; give either unit (with unit_multiplier) or window",
+    );
+    assert_eq!(mistakes("a.yaml", &limit("unit: WeeK, requests_per_unit: 1")), "");
+}
+
+#[test]
+fn l6_unlimited_with_a_unit() {
+    told(
+        &limit("unlimited: true, unit: Second"),
+        "4: descriptors[0].rate_limit.unit: unlimited excludes unit; remove unit or unlimited",
+    );
+    told(
+        &limit("unlimited: true, algorithm: gcra"),
+        "4: descriptors[0].rate_limit: unlimited excludes algorithm; remove algorithm or unlimited",
+    );
+}
+
+#[test]
+fn l7_replaces_without_a_name() {
+    told(
+        &limit("unit: second, requests_per_unit: 1, replaces: [{name: ''}, {}]"),
+        "\
+4: descriptors[0].rate_limit.replaces[0].name: name is missing or empty; give name a value
+4: descriptors[0].rate_limit.replaces[1]: name is missing or empty; give name a value",
+    );
+}
+
+#[test]
+fn l8_replaces_itself() {
+    told(
+        &limit("unit: second, requests_per_unit: 1, name: n, replaces: [{name: n}]"),
+        "4: descriptors[0].rate_limit.replaces[0].name: \"n\" replaces itself; remove it from replaces",
+    );
+}
+
+#[test]
+fn l9_no_yaml_or_another_type() {
+    told(
+        "domain: d\ndescriptors: [\n",
+        "3: not YAML: while parsing a node, did not find expected node content; correct the syntax",
+    );
+    let number = "write a whole number from 0 to 4294967295";
+    for wrong in ["-1", "4294967296", "ten"] {
+        told(
+            &limit(&format!("unit: second, requests_per_unit: {wrong}")),
+            &format!(
+                "4: descriptors[0].rate_limit.requests_per_unit: {wrong:?} cannot stand here; {number}"
+            ),
+        );
+    }
+    told(
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: 5\n    shadow_mode: 1\n    value: [v]\n",
+        "\
+4: descriptors[0].rate_limit: \"5\" cannot stand here; write a map
+5: descriptors[0].shadow_mode: \"1\" cannot stand here; write true or false
+6: descriptors[0].value: a list cannot stand here; write a text",
+    );
+}
+
+#[test]
+fn l10_key_that_is_no_text() {
+    told(
+        "domain: d\n{a: b}: c\n? [x]\n: y\n",
+        "\
+2: a map cannot stand here; write a text as the key
+3: a list cannot stand here; write a text as the key",
+    );
+    told(
+        "domain: d\n1: c\n",
+        "2: key \"1\" is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults",
+    );
+}
+
+#[test]
+fn l11_key_unknown() {
+    told(
+        "domain: d\ndescriptors:\n  - key: k\n    ratelimit: {unit: second}\n  - key: l\n    rate_limit: {unit: second, requestsperunit: 1, colour: red}\n",
+        "\
+4: descriptors[0]: key \"ratelimit\" is not known here; did you mean rate_limit?
+6: descriptors[1].rate_limit: key \"requestsperunit\" is not known here; did you mean requests_per_unit?
+6: descriptors[1].rate_limit: key \"colour\" is not known here; use one of unit, requests_per_unit, unlimited, name, replaces, algorithm, window, unit_multiplier, burst",
+    );
+}
+
+/// A key that envoyproxy/ratelimit does not know cannot stand in one of its files, so no file that it loads is
+/// refused for it.
+#[test]
+fn l11_key_of_ours_in_the_wrong_place() {
+    told(
+        "
+domain: d
+algorithm: gcra
+unit_multiplier: 2
+descriptors:
+  - key: k
+    tenant: k
+    defaults: {}
+    burst: 3
+    window: 1s
+    rate_limit: {unit: second, requests_per_unit: 1, limits: [], counting: free, on_failure: deny}
+  - key: l
+    limits:
+      - {unit: second, requests_per_unit: 1, shadow_mode: true}
+",
+        "\
+3: key \"algorithm\" is not known here; move it into defaults
+4: key \"unit_multiplier\" is not known here; move it into rate_limit
+7: descriptors[0]: key \"tenant\" is not known here; move it to the top of the file
+8: descriptors[0]: key \"defaults\" is not known here; move it to the top of the file
+9: descriptors[0]: key \"burst\" is not known here; move it into rate_limit
+10: descriptors[0]: key \"window\" is not known here; move it into rate_limit
+11: descriptors[0].rate_limit: key \"limits\" is not known here; move it into a descriptor
+11: descriptors[0].rate_limit: key \"counting\" is not known here; move it into a descriptor
+11: descriptors[0].rate_limit: key \"on_failure\" is not known here; move it into a descriptor
+14: descriptors[1].limits[0]: key \"shadow_mode\" is not known here; move it into a descriptor",
+    );
+}
+
+#[test]
+fn l12_list_of_other_than_maps() {
+    told(
+        "domain: d\ndescriptors:\n  - text\n  - [k]\n  -\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, replaces: [n]}\n",
+        "\
+3: descriptors[0]: \"text\" cannot stand here; write a map
+4: descriptors[1]: a list cannot stand here; write a map
+5: descriptors[2]: nothing cannot stand here; write a map
+7: descriptors[3].rate_limit.replaces[0]: \"n\" cannot stand here; write a map such as {name: other}",
+    );
+}
+
+#[test]
+fn l13_float() {
+    told(
+        "domain: 1.5\ndescriptors:\n  - key: k\n    value: 1.10\n  - key: 2e3\n    rate_limit: {unit: second, requests_per_unit: 1.0}\n",
+        "\
+1: domain: \"1.5\" cannot stand here; write a text in quotes
+4: descriptors[0].value: \"1.10\" cannot stand here; write a text in quotes
+5: descriptors[1].key: \"2e3\" cannot stand here; write a text in quotes
+6: descriptors[1].rate_limit.requests_per_unit: \"1.0\" cannot stand here; write a whole number from 0 to 4294967295",
+    );
+}
+
+#[test]
+fn l14_share_threshold_without_a_star() {
+    told(
+        "domain: d\ndescriptors:\n  - {key: k, value: v, share_threshold: true}\n  - {key: l, share_threshold: true}\n",
+        "\
+3: descriptors[0]: share_threshold needs a value with a *; add a * to the value, or remove share_threshold
+4: descriptors[1]: share_threshold needs a value with a *; add a * to the value, or remove share_threshold",
+    );
+}
+
+#[test]
+fn l15_metadata_that_json_cannot_say() {
+    told(
+        "
+domain: d
+descriptors:
+  - key: a
+    metadata: [x]
+  - key: b
+    metadata:
+      1: one
+      nothing: .nan
+      list: [1, -.INF, {true: 1}]
+      huge: 1e999
+      ? [k]
+      : v
+      tagged: !mine x
+",
+        "\
+5: descriptors[0].metadata: a list cannot stand here; write a map
+8: descriptors[1].metadata: \"1\" cannot stand here; write the key in quotes
+9: descriptors[1].metadata.nothing: \".nan\" cannot stand here; write a finite number, or a text in quotes
+10: descriptors[1].metadata.list[1]: \"-.INF\" cannot stand here; write a finite number, or a text in quotes
+10: descriptors[1].metadata.list[2]: \"true\" cannot stand here; write the key in quotes
+11: descriptors[1].metadata.huge: \"1e999\" cannot stand here; write a finite number, or a text in quotes
+12: descriptors[1].metadata: a list cannot stand here; write a text as the key",
+    );
+}
+
+/// What stands below a key in the wrong place is ignored, but not what envoyproxy/ratelimit would refuse.
+#[test]
+fn what_is_ignored_is_looked_at_for_mistakes() {
+    told(
+        "
+domain: d
+rate_limit: {unit: second, requestperunit: 1, metadata: {any: 1.5, thing: here}}
+descriptors:
+  - key: k
+    domain: 1.5
+    name: {replaces: [x, {name: y, unit: 1.5, burst: 3}]}
+",
+        "\
+3: rate_limit: key \"requestperunit\" is not known here; did you mean requests_per_unit?
+6: descriptors[0].domain: \"1.5\" cannot stand here; write a text in quotes
+7: descriptors[0].name.replaces[0]: \"x\" cannot stand here; write a map
+7: descriptors[0].name.replaces[1].unit: \"1.5\" cannot stand here; write a text in quotes
+7: descriptors[0].name.replaces[1]: key \"burst\" is not known here; move it into rate_limit",
+    );
+}

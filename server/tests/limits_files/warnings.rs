@@ -1,0 +1,254 @@
+//! What can be served but is probably not meant: told with its place and what to do.
+
+use super::{rules, warnings};
+
+/// Checks all that is told of a file named `a.yaml`.
+#[track_caller]
+fn told(text: &str, expected: &str) {
+    let expected: String = expected.lines().map(|line| format!("a.yaml:{line}\n")).collect();
+    assert_eq!(warnings(&rules("a.yaml", text)), expected);
+}
+
+/// The descriptors of a domain, one a line.
+fn descriptors(lines: &str) -> String {
+    let lines: String =
+        lines.trim().lines().map(|line| format!("  - {{{}}}\n", line.trim())).collect();
+    format!("domain: d\ndescriptors:\n{lines}")
+        .replace('$', "rate_limit: {unit: day, requests_per_unit: 1}")
+}
+
+#[test]
+fn requests_per_unit_missing() {
+    told(
+        &descriptors(
+            "key: a, rate_limit: {unit: second}\nkey: b, rate_limit: {unit: second, requests_per_unit: 0}",
+        ),
+        "3: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant",
+    );
+}
+
+#[test]
+fn rules_that_cannot_be_met() {
+    told(
+        &descriptors(
+            "
+            key: p, value: ab*, $
+            key: p, value: a*c, $
+            key: p, value: abc*, $
+            key: p, value: abc, $
+            key: q, value: abc*, $
+            key: r, $
+            key: r, value: '*', $
+            key: r, value: x, $
+            key: r, value: x*, $
+            key: s, value: '*x', $
+            key: s, $
+            ",
+        ),
+        "\
+5: descriptors[2]: never reached, because the pattern \"ab*\" above it matches the same values; put it first
+8: descriptors[5]: never reached, because the pattern \"*\" of the same key matches every value; remove one of them
+11: descriptors[8]: never reached, because the pattern \"*\" above it matches the same values; put it first",
+    );
+}
+
+#[test]
+fn keys_in_the_wrong_place() {
+    let limit = |index: usize, key: &str| {
+        format!("descriptors[{index}]: key {key:?} is ignored here; move it into rate_limit")
+    };
+    told(
+        "
+domain: d
+unit: day
+shadow_mode: true
+descriptors:
+  - key: a
+    unit: day
+    name: n
+    requests_per_unit: 5
+    domain: d
+  - key: b
+    rate_limit:
+      unit: day
+      requests_per_unit: 5
+      key: b
+      shadow_mode: true
+      rate_limit: {unit: day}
+      replaces: [{name: n, unit: day}]
+  - key: c
+    rate_limit: {unlimited: true, name: n}
+",
+        &format!(
+            "\
+3: key \"unit\" is ignored here; move it into rate_limit
+4: key \"shadow_mode\" is ignored here; move it into a descriptor
+7: {}
+8: {}
+9: {}
+10: descriptors[0]: key \"domain\" is ignored here; move it to the top of the file
+15: descriptors[1].rate_limit: key \"key\" is ignored here; move it into a descriptor
+16: descriptors[1].rate_limit: key \"shadow_mode\" is ignored here; move it into a descriptor
+17: descriptors[1].rate_limit: key \"rate_limit\" is ignored here; move it into a descriptor
+18: descriptors[1].rate_limit.replaces[0]: key \"unit\" is ignored here; move it into rate_limit",
+            limit(0, "unit"),
+            limit(0, "name"),
+            limit(0, "requests_per_unit"),
+        ),
+    );
+}
+
+#[test]
+fn names_that_replaces_does_not_find_or_finds_twice() {
+    told(
+        &descriptors(
+            "
+            key: a, rate_limit: {unit: day, requests_per_unit: 1, name: twice}
+            key: b, rate_limit: {unit: day, requests_per_unit: 1, name: once}
+            key: c, rate_limit: {unlimited: true, name: twice, replaces: [{name: nowhere}]}
+            key: d, rate_limit: {unit: day, requests_per_unit: 1, name: unused}
+            key: e, rate_limit: {unit: day, requests_per_unit: 1, name: unused}
+            key: f, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: once}, {name: twice}]}
+            ",
+        ),
+        "\
+5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct the name or remove it
+8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if one is meant",
+    );
+}
+
+#[test]
+fn a_limit_that_aliases_repeat_has_its_name_once() {
+    told(
+        "
+domain: d
+descriptors:
+  - key: a
+    value: x
+    descriptors: &below
+      - key: b
+        rate_limit: {unit: day, requests_per_unit: 1, name: n}
+  - key: a
+    descriptors: *below
+  - key: c
+    rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: n}]}
+",
+        "",
+    );
+}
+
+#[test]
+fn stars_in_keys() {
+    told(
+        &descriptors("key: 'a*', value: b, $"),
+        "3: descriptors[0]: the * in the key is an ordinary character here; a pattern goes into value, keys are matched exactly",
+    );
+}
+
+#[test]
+fn keys_and_values_that_upstream_joins() {
+    let duplicate =
+        "envoyproxy/ratelimit joins key and value by _ and takes this for a duplicate of";
+    let advice = "here they differ, so rename one if both servers are to read the file";
+    told(
+        &descriptors(
+            "
+            key: a_b, $
+            key: a, value: b, $
+            key: c, value: d_e, $
+            key: c_d, value: e, $
+            key: f_g, $
+            key: f, $
+            key: f, value: h, $
+            ",
+        ),
+        &format!(
+            "\
+3: descriptors[0]: {duplicate} a=b in line 4; {advice}
+6: descriptors[3]: {duplicate} c=d_e in line 5; {advice}"
+        ),
+    );
+}
+
+#[test]
+fn keys_without_effect() {
+    let no_limit = "has no effect on a descriptor without a limit, and is not passed on to those below; move it to a descriptor with a limit";
+    let nothing = "has no effect, because there is no limit here or below; remove it";
+    let shared = "has no effect beside share_threshold, because all values are shown as the pattern; remove one of them";
+    told(
+        &descriptors(
+            "
+            key: a, shadow_mode: true, quota_mode: true, descriptors: [{key: x, $}]
+            key: b, counting: free, on_failure: deny, metadata: {a: 1}
+            key: c, detailed_metric: true
+            key: d, value_to_metric: true, descriptors: [{key: x, $}]
+            key: e, value_to_metric: true
+            key: f, value: x*, share_threshold: true, descriptors: [{key: x, $}]
+            key: g, value: x*, share_threshold: true, descriptors: [{key: x, rate_limit: {unlimited: true}}]
+            key: h, value: x*, share_threshold: true, detailed_metric: true, value_to_metric: true, $
+            key: i, shadow_mode: true, quota_mode: true, $
+            key: j, shadow_mode: true, detailed_metric: true, metadata: {a: 1}, counting: free, on_failure: deny, $
+            ",
+        ),
+        &format!(
+            "\
+3: descriptors[0]: quota_mode {no_limit}
+3: descriptors[0]: shadow_mode {no_limit}
+4: descriptors[1]: counting {no_limit}
+4: descriptors[1]: metadata {no_limit}
+4: descriptors[1]: on_failure {no_limit}
+5: descriptors[2]: detailed_metric {no_limit}
+7: descriptors[4]: value_to_metric {nothing}
+9: descriptors[6]: share_threshold {nothing}
+10: descriptors[7]: detailed_metric {shared}
+10: descriptors[7]: value_to_metric {shared}
+11: descriptors[8]: quota_mode has no effect beside shadow_mode, which never refuses anybody; remove one of them"
+        ),
+    );
+}
+
+#[test]
+fn numbers_beside_unlimited() {
+    told(
+        &descriptors("key: a, rate_limit: {unlimited: true, unit: parsec, requests_per_unit: 5}"),
+        "\
+3: descriptors[0].rate_limit.unit: unit has no effect beside unlimited; remove one of them
+3: descriptors[0].rate_limit.requests_per_unit: requests_per_unit has no effect beside unlimited; remove one of them",
+    );
+}
+
+#[test]
+fn quotes_in_names() {
+    told(
+        &descriptors("key: n, rate_limit: {unit: second, requests_per_unit: 1, name: 'a \"b\"'}"),
+        "3: descriptors[0].rate_limit.name: the name has a double quote, which breaks Envoy's x-ratelimit-limit header; remove it",
+    );
+}
+
+#[test]
+fn chains_without_a_tenant() {
+    let advice = |key: &str| {
+        format!(
+            "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set tenant: {key} at the top of the file to keep and decide them together"
+        )
+    };
+    let chain =
+        "key: org, $, descriptors: [{key: user, $}]\nkey: team, $, descriptors: [{key: user, $}]";
+    told(&descriptors(chain), &format!("3: descriptors[0]: {}", advice("org")));
+    told(&descriptors(chain).replace("domain: d", "domain: d\ntenant: team"), "");
+    // The value is the same for all requests: as a tenant it would put all of them into one slot.
+    told(
+        &descriptors(
+            "key: tier, value: free, $, descriptors: [{key: org, $, descriptors: [{key: user, $}]}]",
+        ),
+        &format!("3: descriptors[0].descriptors[0]: {}", advice("org")),
+    );
+    for no_chain in [
+        "key: org, value: acme, $, descriptors: [{key: user, $}]",
+        "key: org, value: a*, share_threshold: true, $, descriptors: [{key: user, $}]",
+        "key: org, descriptors: [{key: user, $}, {key: route, $}]",
+        "key: org, rate_limit: {unlimited: true}, descriptors: [{key: user, $}]",
+    ] {
+        told(&descriptors(no_chain), "");
+    }
+}
