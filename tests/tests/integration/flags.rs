@@ -15,7 +15,7 @@ use serde_json::Value;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
     Authority, Caller, Finished, Frame, RawConnection, Redis, Setup, Sluicegate, binary, finish,
-    free_port, hit, hits, until,
+    free_port, hit, hits, request, until,
 };
 use tempfile::TempDir;
 use tokio::{net::TcpListener, process::Command, sync::Semaphore, task::JoinSet};
@@ -99,6 +99,8 @@ fn rows() -> Vec<Row> {
         row("serve --default-on-failure", "deny", default_on_failure),
         row("serve --replicas", "4", replicas),
         row("serve --health-requires-store", "true", health_requires_store),
+        row("serve --shadow-mode", "true", shadow_mode),
+        row("serve --quota-mode", "true", quota_mode),
         row("serve --response-headers", "ratelimit-draft-11", response_headers),
         row("serve --limit-header", "x-quota", limit_header),
         row("serve --remaining-header", "x-left", remaining_header),
@@ -1066,5 +1068,29 @@ async fn detailed_metric_series(given: Given) {
     }
     for (key, hits) in [("user_bob", 2.0), ("user_ann", 0.0), ("(other)", 2.0)] {
         assert_eq!(server.sum("sluicegate_hits_total", &[("key", key)]).await, hits, "{key}");
+    }
+}
+
+// === Modes of all rules ===
+
+async fn shadow_mode(given: Given) {
+    for (given, overall) in [(given.clone(), Code::Ok), (given.with("false"), Code::OverLimit)] {
+        let server = given.serve(&[]).await;
+        let refused = server.should_rate_limit(hits("user", "bob", 11)).await.unwrap();
+        assert_eq!(refused.overall_code(), overall);
+        assert_eq!(refused.statuses[0].code(), Code::OverLimit);
+        let shadowed = server.metric("sluicegate_requests_shadowed_total").await;
+        assert_eq!(shadowed, if overall == Code::Ok { 1.0 } else { 0.0 });
+    }
+}
+
+async fn quota_mode(given: Given) {
+    for (given, overall) in [(given.clone(), Code::Ok), (given.with("false"), Code::OverLimit)] {
+        let server = given.serve(&[]).await;
+        let mut both = request(&[&[("user", "bob")], &[("user", "ann")]]);
+        both.descriptors[0].hits_addend = Some(11);
+        let answer = server.should_rate_limit(both).await.unwrap();
+        assert_eq!(answer.overall_code(), overall);
+        assert_eq!(answer.statuses[0].code(), Code::OverLimit);
     }
 }
