@@ -219,6 +219,17 @@ impl Envoy {
         address.unwrap_or_else(|| panic!("no listener {name} in {listeners}")).to_owned()
     }
 
+    /// Sets runtime keys. The configuration needs an admin layer.
+    ///
+    /// # Panics
+    /// Envoy refuses.
+    pub async fn set_runtime(&self, keys: &[(&str, u64)]) {
+        let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let url = format!("http://{}/runtime_modify?{}", self.admin, keys.join("&"));
+        let response = self.client.post(url).send().await.unwrap();
+        assert!(response.status().is_success(), "{response:?}");
+    }
+
     /// A page of the admin listener; `None` while it cannot be had.
     async fn admin(&self, path: &str) -> Option<String> {
         let response = self.client.get(format!("http://{}{path}", self.admin)).send().await.ok()?;

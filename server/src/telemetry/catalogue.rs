@@ -105,3 +105,28 @@ catalogue! {
     TLS_LOADS = "sluicegate_tls_loads":
         "Times the TLS files were loaded because they had changed, by result (success, failure).";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    /// What an exporter adds to the name, by what the metric is.
+    fn exported(name: &str) -> String {
+        let gauges = ["deny_cache_refusals"];
+        let suffix = if gauges.iter().any(|it| name.ends_with(it)) { "" } else { "_total" };
+        format!("{name}{suffix}")
+    }
+
+    #[test]
+    fn the_migration_page_maps_upstreams_names() {
+        let mut table = String::from("| upstream | Sluicegate | |\n|---|---|---|\n");
+        for metric in ALL {
+            if let Some(upstream) = metric.upstream {
+                let name = exported(metric.name);
+                table.push_str(&format!("| `{upstream}` | `{name}` | {} |\n", metric.help));
+            }
+        }
+        let page = include_str!("../../../docs/migration.md");
+        assert!(page.contains(&table), "docs/migration.md must have:\n{table}");
+    }
+}

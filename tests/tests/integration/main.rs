@@ -26,6 +26,8 @@ mod harness;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod migration;
+#[cfg(test)]
 mod on_failure;
 #[cfg(test)]
 mod readme;

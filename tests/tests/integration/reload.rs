@@ -1,6 +1,7 @@
 //! Limits that change while the server runs.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::symlink,
     path::Path,
@@ -10,9 +11,14 @@ use std::{
     },
 };
 
-use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Sluicegate, hit, hits, until};
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest,
+    rate_limit_response::{Code, DescriptorStatus},
+    rate_limit_service_client::RateLimitServiceClient,
+};
+use sluicegate_tests::{Redis, Sluicegate, away_from_midnight, hit, hits, request, until};
 use tokio::task::JoinSet;
+use tonic::transport::Channel;
 
 /// Changes are to be noticed because they are reported.
 const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
@@ -194,41 +200,119 @@ async fn files_may_come_to_a_folder_and_go() {
     assert_eq!((server.metric("sluicegate_rules").await, left(&server).await), (1.0, 1));
 }
 
-#[tokio::test]
-async fn every_answer_belongs_to_one_of_the_files() {
-    const FLIPS: usize = 50;
-    let files = [limits("api", 1_000_000), limits("api", 2_000_000)];
-    let server = Sluicegate::start(&files[0], &NO_POLL).await;
-    let done = Arc::new(AtomicBool::new(false));
-    let mut callers = JoinSet::new();
-    for _ in 0..4 {
-        let (mut client, done) = (server.connect().await, Arc::clone(&done));
-        callers.spawn(async move {
-            let mut seen = [0_usize; 2];
-            while !done.load(Ordering::Relaxed) {
-                let answer = client.should_rate_limit(hit("user", "bob")).await.unwrap();
-                let status = answer.into_inner().statuses.remove(0);
-                let limit = status.current_limit.unwrap();
-                let file = match (limit.requests_per_unit, limit.name.as_str()) {
-                    (1_000_000, "of_1000000") => 0,
-                    (2_000_000, "of_2000000") => 1,
-                    _ => panic!("of neither file: {limit:?}"),
-                };
-                assert!(status.limit_remaining < limit.requests_per_unit);
-                seen[file] += 1;
-            }
-            seen
-        });
+// === Under load ===
+
+const FLIPS: usize = 100;
+
+/// How many callers ask about each kind of request.
+const CALLERS: usize = 2;
+
+/// The two versions of the file that take turns, by the limits of `user`, `team` and `few`.
+const VERSIONS: [[u32; 3]; 2] = [[3_000_000, 4_000_000, 600], [1_000_000, 2_000_000, 200]];
+
+/// A file in which each limit is named after the version.
+fn version(number: usize) -> String {
+    let rule = |(key, requests): (&str, u32)| {
+        let limit = format!("{{name: v{number}_{key}, unit: day, requests_per_unit: {requests}}}");
+        format!("  - key: {key}\n    rate_limit: {limit}\n")
+    };
+    let rules: String =
+        ["user", "team", "few"].into_iter().zip(VERSIONS[number]).map(rule).collect();
+    format!("domain: api\ndescriptors:\n{rules}")
+}
+
+/// Which version a status belongs to.
+fn version_of(status: &DescriptorStatus) -> usize {
+    let limit = status.current_limit.as_ref().unwrap();
+    let (number, key) = limit.name.split_once('_').unwrap();
+    let number = ["v0", "v1"].iter().position(|it| *it == number).unwrap();
+    let key = ["user", "team", "few"].iter().position(|it| *it == key).unwrap();
+    assert_eq!(limit.requests_per_unit, VERSIONS[number][key], "of neither file: {limit:?}");
+    assert!(status.limit_remaining <= limit.requests_per_unit, "{status:?}");
+    number
+}
+
+/// What one caller has seen.
+#[derive(Default)]
+struct Seen {
+    /// Answers by version.
+    answers: [usize; 2],
+    admitted: usize,
+}
+
+/// Asks until told to stop. No call may fail and no answer mix the versions.
+async fn ask_on(
+    mut client: RateLimitServiceClient<Channel>,
+    request: RateLimitRequest,
+    done: Arc<AtomicBool>,
+) -> Seen {
+    let mut seen = Seen::default();
+    while !done.load(Ordering::Relaxed) {
+        let answer = client.should_rate_limit(request.clone()).await.unwrap().into_inner();
+        assert_eq!(answer.statuses.len(), request.descriptors.len());
+        let versions: BTreeSet<usize> = answer.statuses.iter().map(version_of).collect();
+        assert_eq!(versions.len(), 1, "one answer, two files: {answer:?}");
+        seen.answers[*versions.first().unwrap()] += 1;
+        seen.admitted += usize::from(answer.overall_code() == Code::Ok);
     }
-    let mut taken_up = 1.0;
+    seen
+}
+
+/// Hits that a counter holds, told by a peek under the first version.
+async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usize {
+    let answer = server.should_rate_limit(hits(key, value, 0)).await.unwrap();
+    let status = &answer.statuses[0];
+    assert_eq!(status.current_limit.as_ref().unwrap().requests_per_unit, limit);
+    (limit - status.limit_remaining).try_into().unwrap()
+}
+
+/// Two versions of a file take turns while callers ask. Most stay below both limits; some ask for more
+/// than either has.
+async fn reloads_lose_nothing(flags: &[&str]) {
+    away_from_midnight().await;
+    let server = Sluicegate::start(&version(0), &[&NO_POLL, flags].concat()).await;
+    until("the store to be well", || async {
+        (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
+    })
+    .await;
+    let done = Arc::new(AtomicBool::new(false));
+    let (mut roomy, mut tight) = (JoinSet::new(), JoinSet::new());
+    for _ in 0..CALLERS {
+        let both = request(&[&[("user", "bob")], &[("team", "blue")]]);
+        roomy.spawn(ask_on(server.connect().await, both, Arc::clone(&done)));
+        tight.spawn(ask_on(server.connect().await, hit("few", "x"), Arc::clone(&done)));
+    }
     for flip in 1..=FLIPS {
-        server.replace_limits(&files[flip % 2]);
-        taken_up += 1.0;
-        generation(&server, taken_up).await;
+        server.replace_limits(&version(flip % 2));
+        let taken_up = u32::try_from(flip).unwrap() + 1;
+        generation(&server, f64::from(taken_up)).await;
     }
     done.store(true, Ordering::Relaxed);
-    let seen = callers.join_all().await;
-    assert!(seen.iter().all(|seen| seen[0] > 0 && seen[1] > 0), "{seen:?}");
-    let asked: usize = seen.iter().flatten().sum();
-    assert_eq!(left(&server).await as usize, 1_000_000 - asked);
+    let (roomy, tight) = (roomy.join_all().await, tight.join_all().await);
+    for seen in roomy.iter().chain(&tight) {
+        assert!(seen.answers.iter().all(|answers| *answers > 0), "{:?}", seen.answers);
+    }
+
+    let asked = |seen: &[Seen]| seen.iter().flat_map(|it| it.answers).sum::<usize>();
+    let admitted = |seen: &[Seen]| seen.iter().map(|it| it.admitted).sum::<usize>();
+    assert_eq!(admitted(&roomy), asked(&roomy));
+    assert_eq!(counted(&server, "user", "bob", VERSIONS[0][0]).await, asked(&roomy));
+    assert_eq!(counted(&server, "team", "blue", VERSIONS[0][1]).await, asked(&roomy));
+    assert_eq!(counted(&server, "few", "x", VERSIONS[0][2]).await, admitted(&tight));
+    // Otherwise nothing was refused, and the counter could not have been passed.
+    assert!(asked(&tight) > admitted(&tight), "{} asked", asked(&tight));
+    assert_eq!(loads(&server, "success").await, 101.0);
+    assert_eq!(loads(&server, "failure").await, 0.0);
+}
+
+#[tokio::test]
+async fn reloads_under_load_lose_nothing_in_memory() {
+    reloads_lose_nothing(&[]).await;
+}
+
+#[tokio::test]
+async fn reloads_under_load_lose_nothing_in_redis() {
+    let redis = Redis::start().await;
+    // Every answer must be the store's.
+    reloads_lose_nothing(&["--store", &redis.url(), "--decision-timeout", "10s"]).await;
 }

@@ -1,0 +1,269 @@
+//! What `docs/migration.md` tells those who come from envoyproxy/ratelimit.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use sluicegate_tests::{Answer, Envoy, Sluicegate, away_from_midnight, binary, finish, free_port};
+use tokio::process::Command;
+
+use crate::tools;
+
+/// The variables that envoyproxy/ratelimit reads. Those of a second Redis are not here.
+const UPSTREAM: &str = "
+HOST PORT GRPC_HOST GRPC_PORT GRPC_UDS DEBUG_HOST DEBUG_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
+LOG_LEVEL LOG_FORMAT
+GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
+CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG MERGE_DOMAIN_CONFIG RUNTIME_ROOT RUNTIME_SUBDIRECTORY
+RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_WATCH_ROOT
+CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
+CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS
+CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT
+CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL
+XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES
+EXPIRATION_JITTER_MAX_SECONDS LOCAL_CACHE_SIZE_IN_BYTES NEAR_LIMIT_RATIO CACHE_KEY_PREFIX BACKEND_TYPE
+STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT SHADOW_MODE QUOTA_MODE RESPONSE_DYNAMIC_METADATA
+LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER
+HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
+REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_PIPELINE_WINDOW
+REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR
+REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT
+REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL
+REDIS_STARTUP_MAX_ELAPSED_TIME
+MEMCACHE_HOST_PORT MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_MAX_IDLE_CONNS MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT
+MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
+USE_STATSD STATSD_HOST STATSD_PORT USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIER_<N>_PATTERN
+DOG_STATSD_MOGRIFIER_<N>_NAME DOG_STATSD_MOGRIFIER_<N>_TAGS USE_PROMETHEUS PROMETHEUS_ADDR PROMETHEUS_PATH
+PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS
+TRACING_ENABLED TRACING_EXPORTER_PROTOCOL TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID
+TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_*
+";
+
+/// Those of them that exist a second time, for limits of a second.
+const TWINS: &str =
+    "SOCKET_TYPE TYPE URL POOL_SIZE AUTH SENTINEL_AUTH TLS PIPELINE_WINDOW PIPELINE_LIMIT
+CLUSTER_PIPELINE_PARALLELISM TIMEOUT POOL_ON_EMPTY_BEHAVIOR POOL_ON_EMPTY_WAIT_DURATION";
+
+fn page() -> String {
+    fs::read_to_string(tools::workspace().join("docs/migration.md")).unwrap()
+}
+
+/// What stands between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The cells of every row of every table below a heading.
+fn rows<'p>(page: &'p str, heading: &str) -> Vec<Vec<&'p str>> {
+    let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap();
+    let level = heading.split(' ').next().unwrap();
+    let section = section.split(&format!("\n{level} ")).next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    rows.map(|row| row.split(" | ").map(str::trim).collect()).collect()
+}
+
+#[test]
+fn every_variable_of_upstream_is_in_the_table_once() {
+    let page = page();
+    let table = rows(&page, "## Settings");
+    assert!(table.iter().all(|cells| cells.len() == 2), "a row has two cells");
+    let told: Vec<&str> = table.iter().flat_map(|cells| quoted(cells[0])).collect();
+    let twins = TWINS.split_whitespace().map(|it| format!("REDIS_PERSECOND_{it}"));
+    let expected: BTreeSet<String> =
+        UPSTREAM.split_whitespace().map(str::to_owned).chain(twins).collect();
+    let found: BTreeSet<String> = told.iter().map(|it| (*it).to_owned()).collect();
+    assert_eq!(found, expected);
+    assert_eq!(told.len(), found.len(), "a variable is told twice");
+    // Not offered is an answer; nothing is none.
+    assert!(table.iter().all(|cells| !cells[1].is_empty()));
+}
+
+async fn help(program: &str, commands: &[&str]) -> String {
+    let mut command = Command::new(binary(program));
+    command.args(commands).arg("--help");
+    let finished = finish(command).await;
+    assert_eq!(finished.code, 0, "{program} {commands:?}: {}", finished.stderr);
+    finished.stdout
+}
+
+/// Flags and variables of ours that stand in a text.
+fn settings(text: &str) -> BTreeSet<&str> {
+    let is_part = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '_';
+    let prefixed = |word: &str, prefix: &str| word.len() > prefix.len() && word.starts_with(prefix);
+    let words = text.split(|it| !is_part(it));
+    // Rules of tables are dashes too.
+    let words = words.filter(|it| it.ends_with(|end: char| end.is_ascii_alphanumeric()));
+    words.filter(|it| prefixed(it, "--") || prefixed(it, "SLUICEGATE_")).collect()
+}
+
+#[tokio::test]
+async fn every_flag_that_is_named_exists() {
+    let page = page();
+    let mut known = String::new();
+    for commands in [&["serve"] as &[_], &["validate"]] {
+        known.push_str(&help("sluicegate", commands).await);
+    }
+    known.push_str(&help("sluicectl", &["check"]).await);
+    let named = settings(&page);
+    assert!(named.len() > 20, "{named:?}");
+    let known = settings(&known);
+    let unknown: Vec<_> = named.difference(&known).collect();
+    assert!(unknown.is_empty(), "in docs/migration.md, but not in the help: {unknown:?}");
+}
+
+#[tokio::test]
+async fn every_command_that_is_named_exists() {
+    let page = page();
+    for program in ["sluicegate", "sluicectl"] {
+        let help = help(program, &[]).await;
+        let known: BTreeSet<_> =
+            help.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+        let named = page.split([' ', '`', '\n']).zip(page.split([' ', '`', '\n']).skip(1));
+        let named: BTreeSet<_> =
+            named.filter(|(first, _)| *first == program).map(|(_, command)| command).collect();
+        let commands = named.iter().filter(|it| it.chars().all(|it| it.is_ascii_lowercase()));
+        let commands: Vec<_> = commands.filter(|it| !it.is_empty()).collect();
+        assert!(commands.len() >= 2, "{program}: {named:?}");
+        let unknown: Vec<_> = commands.iter().filter(|it| !known.contains(**it)).collect();
+        assert!(unknown.is_empty(), "in docs/migration.md, but not in the help: {unknown:?}");
+    }
+}
+
+#[test]
+fn every_file_that_is_linked_exists() {
+    let page = page();
+    let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let files: Vec<_> = links.filter(|it| !it.starts_with('#')).collect();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let path = file.split('#').next().unwrap();
+        assert!(tools::workspace().join("docs").join(path).exists(), "{file}");
+    }
+}
+
+// === Two services in one Envoy ===
+
+fn example() -> PathBuf {
+    tools::workspace().join("examples/migration/envoy-shadow.yaml")
+}
+
+/// The service of today, which decides, Sluicegate, which is only asked, and Envoy before both.
+struct Shadow {
+    current: Sluicegate,
+    sluicegate: Sluicegate,
+    envoy: Envoy,
+}
+
+/// Ten orders an hour, in the example; a day cannot end in the middle of a test.
+fn orders(requests: usize) -> String {
+    format!(
+        "
+domain: storefront
+descriptors:
+  - key: header_match
+    value: checkout
+    descriptors:
+      - key: user
+        rate_limit: {{name: orders, unit: day, requests_per_unit: {requests}}}
+"
+    )
+}
+
+impl Shadow {
+    /// The example on free ports.
+    async fn start(current: usize, sluicegate: usize) -> Self {
+        away_from_midnight().await;
+        // What envoyproxy/ratelimit does is what it stands for here.
+        let current =
+            Sluicegate::start(&orders(current), &["--default-counting", "upstream"]).await;
+        let sluicegate = Sluicegate::start(&orders(sluicegate), &[]).await;
+        let port = |server: &Sluicegate| server.grpc.rsplit_once(':').unwrap().1.to_owned();
+        let mut text = fs::read_to_string(example()).unwrap();
+        let substitutes = [
+            ("port_value: 9901", "port_value: 0"),
+            ("port_value: 10000}", "port_value: 0}"),
+            ("port_value: 10001", &format!("port_value: {}", free_port())),
+            ("port_value: 8081}", &format!("port_value: {}}}", port(&current))),
+            ("port_value: 8091}", &format!("port_value: {}}}", port(&sluicegate))),
+            // On a busy machine a request would else pass without a decision.
+            ("timeout: 0.02s", "timeout: 5s"),
+        ];
+        for (old, new) in substitutes {
+            assert!(text.contains(old), "{old}");
+            text = text.replace(old, new);
+        }
+        let envoy = Envoy::start(&tools::envoy(), &text).await;
+        Self { current, sluicegate, envoy }
+    }
+
+    async fn order(&self) -> Answer {
+        self.envoy.get("/order", &[("x-user", b"ann")]).await
+    }
+
+    /// What Envoy has counted of one service's answers: ok, over limit, errors.
+    async fn answers(&self, prefix: &str) -> [u64; 3] {
+        let mut counted = [0; 3];
+        for (count, kind) in counted.iter_mut().zip(["ok", "over_limit", "error"]) {
+            *count = self.envoy.stat(&format!("cluster.upstream.ratelimit.{prefix}.{kind}")).await;
+        }
+        counted
+    }
+}
+
+#[tokio::test]
+async fn both_are_asked_and_only_the_service_of_today_decides() {
+    let shadow = Shadow::start(3, 2).await;
+    for _ in 0..2 {
+        assert_eq!(shadow.order().await.status, 200);
+    }
+    // Sluicegate would refuse. The client learns nothing of it.
+    let passed = shadow.order().await;
+    assert_eq!(passed.status, 200);
+    assert_eq!(passed.header("x-envoy-ratelimited"), None);
+    // Both refuse. Sluicegate is asked though the other refuses.
+    for _ in 0..2 {
+        let refused = shadow.order().await;
+        assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, Some("true")));
+    }
+    assert_eq!(shadow.answers("current").await, [3, 2, 0]);
+    assert_eq!(shadow.answers("sluicegate").await, [2, 3, 0]);
+}
+
+#[tokio::test]
+async fn equal_limits_give_equal_counts() {
+    let shadow = Shadow::start(3, 3).await;
+    for _ in 0..7 {
+        shadow.order().await;
+    }
+    assert_eq!(shadow.answers("current").await, [3, 4, 0]);
+    assert_eq!(shadow.answers("sluicegate").await, [3, 4, 0]);
+}
+
+#[tokio::test]
+async fn without_sluicegate_everything_is_as_before() {
+    let Shadow { current, sluicegate, envoy } = Shadow::start(1, 5).await;
+    assert!(sluicegate.stop().await.success());
+    let statuses = [
+        envoy.get("/order", &[("x-user", b"ann")]).await.status,
+        envoy.get("/order", &[("x-user", b"ann")]).await.status,
+    ];
+    assert_eq!(statuses, [200, 429]);
+    assert_eq!(envoy.stat("cluster.upstream.ratelimit.sluicegate.error").await, 2);
+    assert!(current.stop().await.success());
+}
+
+#[tokio::test]
+async fn switching_over_gives_no_budget_twice() {
+    let shadow = Shadow::start(3, 3).await;
+    for _ in 0..2 {
+        assert_eq!(shadow.order().await.status, 200);
+    }
+    shadow.envoy.set_runtime(&[("sluicegate.enforced", 100), ("current.enforced", 0)]).await;
+    assert_eq!(shadow.order().await.status, 200);
+    // Now it is Sluicegate that refuses: the other, behind it, does not hear of it.
+    assert_eq!(shadow.order().await.status, 429);
+    assert_eq!(shadow.answers("sluicegate").await, [3, 1, 0]);
+    assert_eq!(shadow.answers("current").await, [3, 0, 0]);
+    // And back.
+    shadow.envoy.set_runtime(&[("sluicegate.enforced", 0), ("current.enforced", 100)]).await;
+    assert_eq!(shadow.order().await.status, 429);
+    assert_eq!(shadow.answers("current").await, [3, 1, 0]);
+}
