@@ -6,26 +6,38 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 
 const RLS: &str = "envoy/service/ratelimit/v3/rls.proto";
+const ADMIN: &str = "sluicegate/admin/v1/admin_service.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=envoy");
+    println!("cargo::rerun-if-changed=sluicegate");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    let mut set = protox::compile([RLS], ["."])?;
     tonic_prost_build::configure()
         // Slices of the request's buffer rather than copies of them.
         .bytes(".")
         .emit_rerun_if_changed(false)
-        .compile_fds(set.clone())?;
+        .compile_fds(protox::compile([RLS, ADMIN], ["."])?)?;
 
-    // Comments and positions are for the generated code; they would only fatten the binary.
+    let mut rls = described(RLS)?;
+    fs::write(out.join("wire.binpb"), rls.encode_to_vec())?;
+    entries_as_text(&mut rls)?;
+    fs::write(out.join("text.binpb"), rls.encode_to_vec())?;
+    // Apart, because a listener describes no service that it does not have.
+    let mut admin = described(ADMIN)?;
+    entries_as_text(&mut admin)?;
+    fs::write(out.join("admin.binpb"), admin.encode_to_vec())?;
+    Ok(())
+}
+
+/// A service's file and all that it imports, without comments and positions: those are for the generated code,
+/// and would only fatten the binary.
+fn described(service: &str) -> Result<FileDescriptorSet, protox::Error> {
+    let mut set = protox::compile([service], ["."])?;
     for file in &mut set.file {
         file.source_code_info = None;
     }
-    fs::write(out.join("wire.binpb"), set.encode_to_vec())?;
-    entries_as_text(&mut set)?;
-    fs::write(out.join("text.binpb"), set.encode_to_vec())?;
-    Ok(())
+    Ok(set)
 }
 
 /// Gives `Entry.key` and `Entry.value` the type that Envoy declares.

@@ -8,12 +8,12 @@ use std::{
 
 use tonic::transport::{self, Certificate, ClientTlsConfig, Identity};
 
-use crate::{Client, ConnectError, Endpoint, error::chain};
+use crate::{AdminClient, Client, ConnectError, Endpoint, error::chain};
 
 /// The longest deadline of a call.
 pub(crate) const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Settings of a [`Client`].
+/// Settings of a [`Client`] or an [`AdminClient`].
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -134,6 +134,18 @@ impl Builder {
     pub fn connect_lazy(self) -> Result<Client, ConnectError> {
         let channel = self.transport()?.connect_lazy();
         Ok(Client::new(channel, self.endpoint, self.deadline))
+    }
+
+    /// Connects to an admin listener when the first call is made.
+    ///
+    /// # Errors
+    /// The settings cannot be used.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn connect_admin_lazy(self) -> Result<AdminClient, ConnectError> {
+        let channel = self.transport()?.connect_lazy();
+        Ok(AdminClient::new(channel, self.endpoint, self.deadline))
     }
 
     fn transport(&self) -> Result<transport::Endpoint, ConnectError> {

@@ -31,8 +31,10 @@
 //! - [`Client`], and [`Builder`] for TLS, time limits and starting before the service does
 //! - [`Check`], [`Descriptor`] and [`LimitOverride`]: the question
 //! - [`Verdict`] and [`Status`]: the answer
+//! - [`AdminClient`]: why a request is answered as it is, asked at Sluicegate's admin listener
 //! - `cli`, with the feature of that name (on by default): the command line of `sluicectl`
 
+mod admin;
 mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -42,6 +44,7 @@ mod endpoint;
 mod error;
 mod verdict;
 
+pub use admin::{AdminClient, InvalidToken};
 pub use check::{Check, Descriptor, LimitOverride};
 pub use client::Client;
 pub use connect::Builder;

@@ -4,6 +4,7 @@ use std::{
     error::Error,
     io::{self, Write as _},
     net::SocketAddr,
+    path::PathBuf,
     process::ExitCode,
     sync::{
         Arc,
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use sluicegate_core::rules::CompileError;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
@@ -22,12 +24,13 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    admin::{self, Admin, AdminError},
     grpc::{HeadersError, Health, InFlight, Responder, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
-    limits::Limits,
+    limits::{Limits, Snapshot},
     listen::{ListenAddress, Listener, Tls, TlsSettings},
-    settings::{GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
+    settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
     telemetry::{self, MetricsError, Telemetry, catalogue},
     watch::Watch,
 };
@@ -39,8 +42,9 @@ const SWEEP_STEPS: usize = 1024;
 /// How often health looks at the store, where it depends on it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long HTTP requests in progress may take to finish, once gRPC has stopped. They are local and short.
-const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long calls over HTTP and to the admin service may take to finish, once gRPC has stopped. They are local and
+/// short.
+const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the server cannot start.
 #[derive(Debug, Error)]
@@ -59,6 +63,9 @@ pub enum StartError {
     /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] crate::listen::TlsError),
+    /// There is no admin listener to be had.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// A file for Redis cannot be used.
     #[error("cannot connect to Redis")]
     Redis(#[from] FileError),
@@ -124,7 +131,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 }
 
 /// Prints an error and what caused it, in one line.
-fn complain(error: &dyn Error) {
+pub(crate) fn complain(error: &dyn Error) {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -145,6 +152,7 @@ pub struct App {
     store: Arc<Stack>,
     grpc: Running,
     http: Running,
+    admin: Option<AdminRunning>,
     /// Watchers and the sweeper, which stop when the server has.
     background: CancellationToken,
     drain_delay: Duration,
@@ -155,6 +163,7 @@ pub struct App {
 #[derive(Clone)]
 struct Serving {
     health: Health,
+    admin: Option<admin::Health>,
     serving: Arc<AtomicBool>,
 }
 
@@ -162,6 +171,9 @@ impl Serving {
     async fn set(&self, serving: bool) {
         self.serving.store(serving, Ordering::Relaxed);
         self.health.set(serving).await;
+        if let Some(admin) = &self.admin {
+            admin.set(serving).await;
+        }
     }
 
     /// Says that the server serves while the store does, for ever.
@@ -196,6 +208,37 @@ impl Running {
     }
 }
 
+/// The admin listener, serving.
+struct AdminRunning {
+    address: ListenAddress,
+    health: admin::Health,
+    running: Running,
+    tls: Option<Tls>,
+    token: Option<admin::Token>,
+}
+
+impl AdminRunning {
+    async fn start(opened: admin::Open, admin: Admin) -> Result<Self, StartError> {
+        let admin::Open { listener, tls, token } = opened;
+        let (services, health) = admin::Services::new(admin, token.clone())?;
+        let address = listener.local_address();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone().cancelled_owned();
+        let connections = listener.incoming(tls.clone());
+        let task = tokio::spawn(async move {
+            if let Err(error) = services.serve(connections, stopped).await {
+                tracing::error!(%error, "admin listener failed");
+            }
+        });
+        Ok(Self { address, health, running: Running { stop, task }, tls, token })
+    }
+
+    async fn stop(mut self) {
+        self.health.end().await;
+        self.running.stop("admin", LOCAL_DRAIN_TIMEOUT).await;
+    }
+}
+
 impl App {
     /// Loads the limits, opens the listeners and serves. `clocks` are what the stores go by.
     ///
@@ -225,19 +268,24 @@ impl App {
         let (services, health) =
             Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone())?;
         let tls = load_tls(&settings.grpc)?;
-        let (grpc_address, grpc) = start_grpc(settings, services, tls.clone(), &telemetry).await?;
+        let admin = admin::Open::new(&settings.admin).await?;
+        let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
+        show_tls_failures(&telemetry, tls.iter().chain(&admin_tls).cloned().collect());
+        let (grpc_address, grpc) = start_grpc(settings, services, tls.clone()).await?;
         let body_max = settings.grpc.grpc_max_message_bytes.get();
         let shared = Shared {
             rls,
             in_flight,
-            snapshot,
+            snapshot: Arc::clone(&snapshot),
             telemetry: Arc::clone(&telemetry),
             serving: Arc::clone(&serving),
             store: Arc::clone(&store),
         };
         let (http_address, http) =
             start_http(settings.http_listen, http::router(shared, body_max)).await?;
-        let serving = Serving { health, serving };
+        let admin = start_admin(admin, settings, snapshot, &store).await?;
+        let admin_health = admin.as_ref().map(|admin| admin.health.clone());
+        let serving = Serving { health, admin: admin_health, serving };
         serving.set(true).await;
 
         let measured = Arc::clone(&telemetry);
@@ -252,8 +300,10 @@ impl App {
         }
         let poll_interval = settings.poll_interval;
         let watched = Watched { limits, tls, telemetry, store: Arc::clone(&store), poll_interval };
-        watched.start(&settings.grpc, &settings.limits, &background);
-        tracing::info!(grpc = %grpc_address, http = %http_address, "serving");
+        watched.start(settings, admin.as_ref(), &background);
+        let admin_address =
+            admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
+        tracing::info!(grpc = %grpc_address, http = %http_address, admin = %admin_address, "serving");
         Ok(Self {
             grpc_address,
             http_address,
@@ -262,6 +312,7 @@ impl App {
             store,
             grpc,
             http,
+            admin,
             background,
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
@@ -280,8 +331,14 @@ impl App {
         self.http_address
     }
 
+    /// Where the admin service is served, if it is.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<&ListenAddress> {
+        self.admin.as_ref().map(|admin| &admin.address)
+    }
+
     /// Tells callers to turn away, goes on serving for the drain delay, then lets calls in progress
-    /// finish within the drain timeout. HTTP stops last, so that the drain can be watched.
+    /// finish within the drain timeout. HTTP and the admin service stop last, so that the drain can be watched.
     pub async fn stop(mut self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
         self.follow.cancel();
@@ -290,7 +347,12 @@ impl App {
         self.serving.health.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
         self.store.finish().await;
-        self.http.stop("HTTP", HTTP_DRAIN_TIMEOUT).await;
+        let admin = async {
+            if let Some(admin) = self.admin {
+                admin.stop().await;
+            }
+        };
+        tokio::join!(self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT), admin);
         self.background.cancel();
         tracing::info!("stopped");
     }
@@ -403,15 +465,11 @@ async fn start_grpc(
     settings: &ServeSettings,
     services: Services,
     tls: Option<Tls>,
-    telemetry: &Telemetry,
 ) -> Result<(ListenAddress, Running), StartError> {
     let wanted = &settings.grpc.grpc_listen;
     let cannot = |source| StartError::Listen { address: wanted.to_string(), source };
     let listener = Listener::bind(wanted).await.map_err(cannot)?;
     let address = listener.local_address();
-    if let Some(tls) = tls.clone() {
-        telemetry.show_count(catalogue::TLS_FAILURES, move || tls.handshakes_failed());
-    }
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {
@@ -420,6 +478,24 @@ async fn start_grpc(
         }
     });
     Ok((address, Running { stop, task }))
+}
+
+fn show_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
+    if !listeners.is_empty() {
+        let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
+        telemetry.show_count(catalogue::TLS_FAILURES, failed);
+    }
+}
+
+async fn start_admin(
+    opened: Option<admin::Open>,
+    settings: &ServeSettings,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    store: &Arc<Stack>,
+) -> Result<Option<AdminRunning>, StartError> {
+    let Some(opened) = opened else { return Ok(None) };
+    let admin = Admin::new(snapshot, Arc::clone(store), settings.store.key_prefix.clone());
+    AdminRunning::start(opened, admin).await.map(Some)
 }
 
 async fn start_http(
@@ -449,9 +525,14 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(self, grpc: &GrpcSettings, limits: &LimitsSettings, background: &CancellationToken) {
+    fn start(
+        self,
+        settings: &ServeSettings,
+        admin: Option<&AdminRunning>,
+        background: &CancellationToken,
+    ) {
         let Self { limits: mut rules, tls, telemetry, store, poll_interval } = self;
-        let mut watch = Watch::new(&limits.limits, poll_interval);
+        let mut watch = Watch::new(&settings.limits.limits, poll_interval);
         let of_limits = Arc::clone(&telemetry);
         let reload_limits = async move {
             loop {
@@ -475,17 +556,35 @@ impl Watched {
             }
         };
         tokio::spawn(background.clone().run_until_cancelled_owned(reload_limits));
-        let Some(tls) = tls else { return };
-        let files = [&grpc.grpc_tls_cert, &grpc.grpc_tls_key, &grpc.grpc_tls_client_ca];
-        let files: Vec<_> = files.into_iter().flatten().cloned().collect();
-        let mut watch = Watch::new(&files, poll_interval);
-        let reload_tls = async move {
-            loop {
-                watch.changed().await;
-                reload(&tls, &telemetry);
-            }
+        let watch = |files: Vec<PathBuf>, reload: Box<dyn Fn() + Send>| {
+            let mut watch = Watch::new(&files, poll_interval);
+            let reloading = async move {
+                loop {
+                    watch.changed().await;
+                    reload();
+                }
+            };
+            tokio::spawn(background.clone().run_until_cancelled_owned(reloading));
         };
-        tokio::spawn(background.clone().run_until_cancelled_owned(reload_tls));
+        let admin_tls = admin.and_then(|admin| admin.tls.clone());
+        for tls in tls.into_iter().chain(admin_tls) {
+            let telemetry = Arc::clone(&telemetry);
+            watch(tls.files(), Box::new(move || reload(&tls, &telemetry)));
+        }
+        if let Some(token) = admin.and_then(|admin| admin.token.clone()) {
+            watch(vec![token.path().to_owned()], Box::new(move || reload_token(&token)));
+        }
+    }
+}
+
+fn reload_token(token: &admin::Token) {
+    match token.reload() {
+        Ok(false) => {}
+        Ok(true) => tracing::info!("admin token taken up"),
+        Err(error) => {
+            let cause = error.source().map(ToString::to_string);
+            tracing::error!(%error, cause, "admin token rejected, the old one stays in force");
+        }
     }
 }
 

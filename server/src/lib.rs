@@ -4,8 +4,10 @@
 // A call to Redis is a deep nest of futures, most of them of the client library.
 #![recursion_limit = "256"]
 
+mod admin;
 pub mod app;
 pub mod commands;
+mod explain;
 mod grpc;
 mod http;
 pub mod limiter;

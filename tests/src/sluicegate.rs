@@ -47,6 +47,8 @@ pub struct Sluicegate {
     pub grpc: String,
     /// Address of HTTP.
     pub http: String,
+    /// Address of the admin listener; `off` if there is none.
+    pub admin: String,
     folder: TempDir,
 }
 
@@ -73,6 +75,7 @@ impl Sluicegate {
         for (flag, variable, value) in [
             ("--grpc-listen", "SLUICEGATE_GRPC_LISTEN", "127.0.0.1:0"),
             ("--http-listen", "SLUICEGATE_HTTP_LISTEN", "127.0.0.1:0"),
+            ("--admin-listen", "SLUICEGATE_ADMIN_LISTEN", "127.0.0.1:0"),
             ("--drain-delay", "SLUICEGATE_DRAIN_DELAY", "0s"),
         ] {
             if !flags.contains(&flag) && environment.iter().all(|(name, _)| *name != variable) {
@@ -86,8 +89,8 @@ impl Sluicegate {
     /// Starts the server and waits until it serves. The folder lives as long.
     pub async fn started(folder: TempDir, command: Command) -> Self {
         let mut process = Process::start(command);
-        let (grpc, http) = process.line("serving", addresses).await;
-        Self { process, grpc, http, folder }
+        let (grpc, http, admin) = process.line("serving", addresses).await;
+        Self { process, grpc, http, admin, folder }
     }
 
     /// The folder of the limits file.
@@ -175,13 +178,14 @@ async fn answer(request: reqwest::RequestBuilder) -> (u16, String) {
 }
 
 /// The addresses in the line that the server logs when it serves, as text or as JSON.
-fn addresses(line: &str) -> Option<(String, String)> {
+fn addresses(line: &str) -> Option<(String, String, String)> {
     if let Some((_, serving)) = line.split_once("serving grpc=") {
-        let (grpc, http) = serving.split_once(" http=")?;
-        return Some((grpc.to_owned(), http.to_owned()));
+        let (grpc, rest) = serving.split_once(" http=")?;
+        let (http, admin) = rest.split_once(" admin=")?;
+        return Some((grpc.to_owned(), http.to_owned(), admin.to_owned()));
     }
     let json: serde_json::Value = serde_json::from_str(line).ok()?;
     let text = |key| Some(json.get(key)?.as_str()?.to_owned());
     (text("message")? == "serving").then_some(())?;
-    Some((text("grpc")?, text("http")?))
+    Some((text("grpc")?, text("http")?, text("admin")?))
 }

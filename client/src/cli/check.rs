@@ -1,31 +1,20 @@
 //! `sluicectl check`.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::process::ExitCode;
 
-use clap::{
-    Args,
-    builder::{OsStringValueParser, TypedValueParser as _},
-};
+use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, OutputFormat, ServerSettings, descriptor, output};
-use crate::{Check, Code, Descriptor, Header, Limit, Status, Unit, Verdict};
+use super::{Failure, OutputFormat, Question, ServerSettings, descriptor, output};
+use crate::{Code, Descriptor, Header, Limit, Status, Unit, Verdict};
 
 /// Settings of `sluicectl check`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct CheckSettings {
-    /// Domain whose limits to ask.
-    #[arg(long, value_name = "DOMAIN")]
-    pub domain: String,
-
-    /// What the limits are looked up by: one or more entries, in the order of the rules. May be given
-    /// several times; the request passes if every descriptor does.
-    ///
-    /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
-    #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
-    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
-    pub descriptors: Vec<Descriptor>,
+    /// What to ask about.
+    #[command(flatten)]
+    pub question: Question,
 
     /// How many hits to take. 0 takes none and only looks; a negative number gives hits back.
     #[arg(long, value_name = "HITS", default_value = "1", allow_negative_numbers = true)]
@@ -53,32 +42,19 @@ Exit codes:
   2  the command line cannot be used, or a file that it names
   3  the server could not be asked, or did not decide: unreachable, too slow, or an error";
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
-fn typed_descriptor(text: OsString) -> Result<Descriptor, descriptor::InvalidDescriptor> {
-    descriptor::parse(text.as_encoded_bytes())
-}
-
 /// Asks, prints the verdict and says it again in the exit code.
 pub(super) async fn run(settings: &CheckSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let verdict = client
-        .check(settings.question())
+        .check(settings.question.check(settings.hits))
         .await
         .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    let descriptors = &settings.descriptors;
+    let descriptors = &settings.question.descriptors;
     output::print(&match settings.output {
         OutputFormat::Text => text(descriptors, &verdict),
         OutputFormat::Json => json(descriptors, &verdict).to_string(),
     });
     Ok(if verdict.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-impl CheckSettings {
-    fn question(&self) -> Check {
-        let check = Check::new(&self.domain).descriptors(self.descriptors.iter().cloned());
-        let hits = self.hits.unsigned_abs();
-        if self.hits < 0 { check.give_back(hits) } else { check.hits(hits) }
-    }
 }
 
 /// The widest descriptor that the column of limits still waits for.

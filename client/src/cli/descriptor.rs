@@ -1,194 +1,52 @@
-//! Descriptors as people type them: `KEY=VALUE,KEY=VALUE`.
-//!
-//! A value may be empty, hold `=`, and be any bytes. `\,` and `\\` are a comma and a backslash, in keys and
-//! values alike; in a key `\=` is an equals sign.
+//! Descriptors as people type them.
 
-use std::fmt::Write as _;
+use std::ffi::OsString;
 
-use thiserror::Error;
+use clap::{
+    Args,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
+pub(super) use sluicegate_proto::text::descriptor::shown;
+use sluicegate_proto::text::descriptor::{self, InvalidDescriptor};
 
-use crate::Descriptor;
+use crate::{Check, Descriptor};
 
-/// Why a text is not a descriptor. Entries are counted from one.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(super) enum InvalidDescriptor {
-    #[error("it is empty; a descriptor is KEY=VALUE or KEY=VALUE,KEY=VALUE")]
-    Empty,
-    #[error("entry {entry} is empty; for a comma within a value write \\,")]
-    EmptyEntry { entry: usize },
-    #[error("entry {entry} ({text}) has no `=`; for a comma within a value write \\,")]
-    NoEquals { entry: usize, text: String },
-    #[error("entry {entry} ({text}) has no key before the `=`")]
-    NoKey { entry: usize, text: String },
-    #[error("entry {entry} ({text}) has a space at the start")]
-    Space { entry: usize, text: String },
-    #[error(
-        "entry {entry} has `\\{after}`; only `\\,`, `\\=` and `\\\\` mean something, and a backslash is `\\\\`"
-    )]
-    Escape { entry: usize, after: String },
+/// What to ask about.
+#[derive(Args, Clone, Debug)]
+pub struct Question {
+    /// Domain whose limits to ask.
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: String,
+
+    /// What the limits are looked up by: one or more entries, in the order of the rules. May be given
+    /// several times; the request passes if every descriptor does.
+    ///
+    /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
+    #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
+    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
+    pub descriptors: Vec<Descriptor>,
+}
+
+impl Question {
+    /// The question with so many hits; a negative number gives hits back.
+    pub(super) fn check(&self, hits: i64) -> Check {
+        let check = Check::new(&self.domain).descriptors(self.descriptors.iter().cloned());
+        let number = hits.unsigned_abs();
+        if hits < 0 { check.give_back(number) } else { check.hits(number) }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
+fn typed_descriptor(text: OsString) -> Result<Descriptor, InvalidDescriptor> {
+    parse(text.as_encoded_bytes())
 }
 
 /// Reads a descriptor.
 pub(super) fn parse(text: &[u8]) -> Result<Descriptor, InvalidDescriptor> {
-    if text.is_empty() {
-        return Err(InvalidDescriptor::Empty);
-    }
-    let mut entries = Vec::new();
-    let mut rest = Some(text);
-    while let Some(text) = rest {
-        let entry = entries.len() + 1;
-        let (part, after) = split(text, b',');
-        rest = after;
-        entries.push(parse_entry(entry, part)?);
-    }
-    Ok(entries.into_iter().collect())
+    descriptor::parse(text).map(Descriptor::from)
 }
 
-fn parse_entry(entry: usize, part: &[u8]) -> Result<(Vec<u8>, Vec<u8>), InvalidDescriptor> {
-    let text = || shown(part);
-    let (key, value) = match split(part, b'=') {
-        _ if part.is_empty() => return Err(InvalidDescriptor::EmptyEntry { entry }),
-        (_, None) => return Err(InvalidDescriptor::NoEquals { entry, text: text() }),
-        ([], _) => return Err(InvalidDescriptor::NoKey { entry, text: text() }),
-        // No rule has such a key, so this would silently be another descriptor.
-        ([b' ', ..], _) => return Err(InvalidDescriptor::Space { entry, text: text() }),
-        (key, Some(value)) => (key, value),
-    };
-    let unescape = |text| {
-        unescape(text).map_err(|after| InvalidDescriptor::Escape { entry, after: shown(after) })
-    };
-    Ok((unescape(key)?, unescape(value)?))
-}
-
-/// What is before the first separator that is not escaped, and what is after it.
-fn split(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
-    let mut escaped = false;
-    let found = text.iter().position(|byte| {
-        let found = *byte == separator && !escaped;
-        escaped = *byte == b'\\' && !escaped;
-        found
-    });
-    let Some((before, after)) = found.and_then(|at| text.split_at_checked(at)) else {
-        return (text, None);
-    };
-    (before, after.get(1..))
-}
-
-/// What the text stands for, or what follows the backslash that stands for nothing.
-fn unescape(text: &[u8]) -> Result<Vec<u8>, &[u8]> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    loop {
-        match rest {
-            [] => return Ok(plain),
-            [b'\\', byte @ (b',' | b'=' | b'\\'), after @ ..] => {
-                plain.push(*byte);
-                rest = after;
-            }
-            [b'\\', after @ ..] => return Err(after.get(..1).unwrap_or_default()),
-            [byte, after @ ..] => {
-                plain.push(*byte);
-                rest = after;
-            }
-        }
-    }
-}
-
-/// The descriptor as it can be typed, with spaces between its entries.
+/// The descriptor as it can be typed.
 pub(super) fn render(descriptor: &Descriptor) -> String {
-    let entries = descriptor.entries().map(|(key, value)| {
-        let escape = |text: &[u8]| shown(text).replace('\\', "\\\\").replace(',', "\\,");
-        format!("{}={}", escape(key).replace('=', "\\="), escape(value))
-    });
-    entries.collect::<Vec<_>>().join(", ")
-}
-
-/// The bytes as text that is safe on a terminal: what is not printable is replaced.
-pub(super) fn shown(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.extend(
-            chunk.valid().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }),
-        );
-        for byte in chunk.invalid() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "<{byte:02X}>");
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> Descriptor {
-        parse(text.as_bytes()).unwrap()
-    }
-
-    fn problem(text: &str) -> String {
-        parse(text.as_bytes()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn entries_keep_their_order() {
-        assert_eq!(
-            parsed("tenant=acme,user=bob"),
-            Descriptor::new([("tenant", "acme"), ("user", "bob")])
-        );
-    }
-
-    #[test]
-    fn values_may_be_empty_or_hold_equals() {
-        assert_eq!(
-            parsed("a=,b=x=y=,c=="),
-            Descriptor::new([("a", ""), ("b", "x=y="), ("c", "=")])
-        );
-    }
-
-    #[test]
-    fn escapes_stand_for_themselves() {
-        assert_eq!(
-            parsed(r"a=x\,y,b=\\,c\=d=\=,e=\\\,"),
-            Descriptor::new([("a", "x,y"), ("b", r"\"), ("c=d", "="), ("e", r"\,")])
-        );
-    }
-
-    #[test]
-    fn values_need_not_be_utf8() {
-        assert_eq!(parse(b"a=\xff").unwrap(), Descriptor::new([("a", b"\xff")]));
-    }
-
-    #[test]
-    fn spaces_belong_to_values() {
-        assert_eq!(parsed("a= x ,b=y"), Descriptor::new([("a", " x "), ("b", "y")]));
-    }
-
-    #[test]
-    fn mistakes_say_what_and_where() {
-        let comma = r"; for a comma within a value write \,";
-        assert_eq!(problem(""), "it is empty; a descriptor is KEY=VALUE or KEY=VALUE,KEY=VALUE");
-        assert_eq!(problem("tenant"), format!("entry 1 (tenant) has no `=`{comma}"));
-        assert_eq!(problem("a=x,bob"), format!("entry 2 (bob) has no `=`{comma}"));
-        assert_eq!(problem("a=x,"), format!("entry 2 is empty{comma}"));
-        assert_eq!(problem(",a=x"), format!("entry 1 is empty{comma}"));
-        assert_eq!(problem("a=x,=y"), "entry 2 (=y) has no key before the `=`");
-        assert_eq!(problem("a=x, b=y"), "entry 2 ( b=y) has a space at the start");
-        let meaning = r"; only `\,`, `\=` and `\\` mean something, and a backslash is `\\`";
-        assert_eq!(problem(r"a=\n"), format!(r"entry 1 has `\n`{meaning}"));
-        assert_eq!(problem(r"a=x,b=y\"), format!(r"entry 2 has `\`{meaning}"));
-    }
-
-    #[test]
-    fn rendering_can_be_typed_again() {
-        let text = r"a=x\,y, b=\\, c\=d==";
-        let descriptor = Descriptor::new([("a", "x,y"), ("b", r"\"), ("c=d", "=")]);
-        assert_eq!(render(&descriptor), text);
-        assert_eq!(parsed(&text.replace(", ", ",")), descriptor);
-    }
-
-    #[test]
-    fn nothing_reaches_the_terminal_unseen() {
-        assert_eq!(shown(b"caf\xc3\xa9\x1b[31m\xff"), "café\u{fffd}[31m<FF>");
-    }
+    descriptor::render(descriptor.entries())
 }

@@ -1,7 +1,9 @@
 //! The command line of `sluicectl`: one file for each command, and what they share.
 
+mod admin_server;
 mod check;
 mod descriptor;
+mod explain;
 mod output;
 mod server;
 
@@ -14,10 +16,13 @@ use std::{
 use clap::{Parser, Subcommand};
 use thiserror::Error;
 
-pub use self::{check::CheckSettings, output::OutputFormat, server::ServerSettings};
-use crate::{CheckError, ConnectError, Endpoint, error::chain};
+pub use self::{
+    admin_server::AdminServerSettings, check::CheckSettings, descriptor::Question,
+    explain::ExplainSettings, output::OutputFormat, server::ServerSettings,
+};
+use crate::{CheckError, ConnectError, Endpoint, InvalidToken, error::chain};
 
-/// Asks a rate limit service: Sluicegate, or any other that speaks Envoy's API.
+/// Asks a rate limit service: Sluicegate, or (check alone) any other that speaks Envoy's API.
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -29,6 +34,7 @@ pub struct Cli {
 const AFTER_HELP: &str = "\
 Try it:
   sluicectl check --domain api --descriptor tenant=acme,user=bob
+  sluicectl explain --domain api --descriptor tenant=acme,user=bob
 
 Exit codes:
   0  done; the answer is yes
@@ -44,6 +50,13 @@ pub enum Command {
     /// This is a real question, as Envoy asks it: the hits are taken from the limits. Use --hits 0 to
     /// look without taking any.
     Check(CheckSettings),
+
+    /// Tell why a request meets the limits that it meets, and how their counters stand.
+    ///
+    /// Shows the way of each descriptor through the rules, level by level, with why each rule beside it was
+    /// not taken; then each limit that applies, with its counter. Asks Sluicegate's admin listener, and
+    /// counts nothing.
+    Explain(ExplainSettings),
 }
 
 /// Why a command has no answer.
@@ -55,13 +68,15 @@ enum Failure {
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
     Ask { endpoint: Endpoint, source: CheckError },
+    #[error(transparent)]
+    Token(#[from] InvalidToken),
 }
 
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             // The command connects when it asks, so this is about settings.
-            Self::Connect(_) => ExitCode::from(2),
+            Self::Connect(_) | Self::Token(_) => ExitCode::from(2),
             Self::Start(_) | Self::Ask { .. } => ExitCode::from(3),
         }
     }
@@ -73,6 +88,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(Failure::Start).and_then(|runtime| match &cli.command {
         Command::Check(settings) => runtime.block_on(check::run(settings)),
+        Command::Explain(settings) => runtime.block_on(explain::run(settings)),
     });
     outcome.unwrap_or_else(|failure| {
         report(&failure);

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use crate::{Client, ConnectError, Endpoint};
+use crate::{Builder, Client, ConnectError, Endpoint};
 
 /// Which server to ask, and how.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +19,14 @@ pub struct ServerSettings {
     )]
     pub server: Endpoint,
 
+    /// How to connect to it.
+    #[command(flatten)]
+    pub connection: ConnectionSettings,
+}
+
+/// How to connect to a server.
+#[derive(Args, Clone, Debug)]
+pub struct ConnectionSettings {
     /// How long to wait for the answer, connecting included.
     #[arg(long, env = "SLUICEGATE_TIMEOUT", value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = humantime::parse_duration)]
@@ -37,7 +45,7 @@ pub struct ServerSettings {
     #[arg(long, env = "SLUICEGATE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Name that the server's certificate must carry, if it is not the host in --server.
+    /// Name that the server's certificate must carry, if it is not the host of its address.
     #[arg(long, env = "SLUICEGATE_TLS_SERVER_NAME", value_name = "NAME")]
     pub tls_server_name: Option<String>,
 }
@@ -45,9 +53,15 @@ pub struct ServerSettings {
 impl ServerSettings {
     /// A client of that server. It connects when it is first used, so that one deadline covers all.
     pub(super) fn client(&self) -> Result<Client, ConnectError> {
-        let mut builder = Client::builder(self.server.clone())
-            .connect_timeout(self.timeout)
-            .deadline(self.timeout);
+        self.connection.builder(&self.server).connect_lazy()
+    }
+}
+
+impl ConnectionSettings {
+    /// A client to be, of the server at that endpoint.
+    pub(super) fn builder(&self, endpoint: &Endpoint) -> Builder {
+        let mut builder =
+            Client::builder(endpoint.clone()).connect_timeout(self.timeout).deadline(self.timeout);
         if let Some(ca) = &self.tls_ca {
             builder = builder.tls_ca_file(ca);
         }
@@ -57,6 +71,6 @@ impl ServerSettings {
         if let Some(name) = &self.tls_server_name {
             builder = builder.tls_server_name(name);
         }
-        builder.connect_lazy()
+        builder
     }
 }

@@ -2,6 +2,8 @@
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod calls;
 #[cfg(test)]
 #[cfg(feature = "cli")]

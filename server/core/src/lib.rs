@@ -10,6 +10,7 @@
 //! a language whose only number is a double give the same results.
 
 pub mod algorithm;
+pub mod explain;
 pub mod key;
 pub mod limit;
 pub mod metadata;

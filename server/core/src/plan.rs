@@ -137,7 +137,7 @@ impl Override {
     fn new(asked: LimitOverride) -> Option<Self> {
         let unit = asked.unit?;
         let unit_multiplier = asked.unit_multiplier.unwrap_or(1);
-        let window = Window::from_unit(unit, unit_multiplier).ok()?;
+        let window = asked.window()?;
         let requests = asked.requests_per_unit;
         Some(Self {
             requests,

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::limit::Unit;
+use crate::{Window, limit::Unit};
 
 /// The most descriptors in one request.
 pub const DESCRIPTORS_MAX: usize = 256;
@@ -132,4 +132,12 @@ pub struct LimitOverride {
     pub unit: Option<Unit>,
     /// Units per window, where it is not one.
     pub unit_multiplier: Option<u32>,
+}
+
+impl LimitOverride {
+    /// The window that it names; `None` if it names none that can be, and is ignored.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        Window::from_unit(self.unit?, self.unit_multiplier.unwrap_or(1)).ok()
+    }
 }

@@ -1,27 +1,52 @@
-//! `sluicegate validate`: what is wrong with limits files.
+//! `sluicegate validate`: what is wrong with limits files, and what a request would meet in them.
 
 use std::process::ExitCode;
 
-use super::say;
-use crate::{limits::Sources, settings::ValidateSettings};
+use sluicegate_core::rules::RuleSet;
+use sluicegate_proto::{envoy::service::ratelimit::v3::RateLimitRequest, text::explanation};
+use sluicegate_store::redis::KeyPrefix;
 
-/// Runs `sluicegate validate`: prints what is wrong with the files, and what is odd.
+use super::say;
+use crate::{app::complain, explain::explain, limits::Sources, settings::ValidateSettings};
+
+/// Runs `sluicegate validate`: prints what is wrong with the files, and what is odd; or why a request would
+/// meet the limits that it would meet.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
     match Sources::read(&settings.limits).compile(&settings.compiling.options()) {
-        Ok(set) => {
-            for warning in set.warnings() {
-                say(format_args!("warning: {warning}"));
+        Ok(set) => match settings.explain.request() {
+            Some(request) => explain_offline(&set, &request, &settings.explain.key_prefix),
+            None => {
+                report(&set);
+                ExitCode::SUCCESS
             }
-            let (domains, rules) = (set.domains().count(), set.rules().count());
-            let warnings = set.warnings().len();
-            say(format_args!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
-            ExitCode::SUCCESS
-        }
+        },
         Err(mistakes) => {
             for mistake in mistakes {
                 say(mistake);
             }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(set: &RuleSet) {
+    for warning in set.warnings() {
+        say(format_args!("warning: {warning}"));
+    }
+    let (domains, rules) = (set.domains().count(), set.rules().count());
+    let warnings = set.warnings().len();
+    say(format_args!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
+}
+
+fn explain_offline(rules: &RuleSet, request: &RateLimitRequest, prefix: &KeyPrefix) -> ExitCode {
+    match explain(rules, request, prefix) {
+        Ok((explained, _)) => {
+            say(explanation::text(&explained));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            complain(&error);
             ExitCode::FAILURE
         }
     }

@@ -13,7 +13,7 @@ use sluicegate_proto::envoy::{
 };
 
 /// The request that the message describes.
-pub(super) fn request(message: &RateLimitRequest) -> Result<Request<'_>, InvalidRequest> {
+pub(crate) fn request(message: &RateLimitRequest) -> Result<Request<'_>, InvalidRequest> {
     let entries = |part: &RateLimitDescriptor| part.entries.len();
     let describe = |part| descriptor(part, message.hits_addend);
     Request::new(&message.domain, &message.descriptors, entries, describe)

@@ -8,7 +8,10 @@ mod server;
 mod status;
 mod timeout;
 
+pub(crate) use decode::request as decode;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, Rls};
 pub(crate) use server::{Health, Services};
+pub(crate) use status::of as status;
+pub(crate) use timeout::of_caller as timeout;

@@ -8,7 +8,7 @@ use tonic::Status;
 use super::AnswerError;
 
 /// The status of a request without an answer.
-pub(super) fn of(error: AnswerError) -> Status {
+pub(crate) fn of(error: AnswerError) -> Status {
     match error {
         AnswerError::Invalid(error) => Status::invalid_argument(error.to_string()),
         AnswerError::Deferred(error) => Status::unavailable(error.to_string()),

@@ -9,7 +9,7 @@ const MARGIN_MIN: Duration = Duration::from_millis(2);
 
 /// The time that a caller's `grpc-timeout` leaves for deciding: a quarter of it, and at least 2 ms, is kept for
 /// the way. `None` if the caller says nothing, or nothing that can be read.
-pub(super) fn of_caller(metadata: &MetadataMap) -> Option<Duration> {
+pub(crate) fn of_caller(metadata: &MetadataMap) -> Option<Duration> {
     let timeout = parsed(metadata.get("grpc-timeout")?.to_str().ok()?)?;
     Some(timeout.saturating_sub((timeout / 4).max(MARGIN_MIN)))
 }

@@ -14,6 +14,6 @@ mod tls;
 mod unix;
 
 pub(crate) use accept::Listener;
-pub(crate) use address::ListenAddress;
+pub(crate) use address::{AddressError, ListenAddress};
 pub(crate) use connection::Connection;
 pub(crate) use tls::{Tls, TlsError, TlsSettings};

@@ -1,4 +1,4 @@
-//! TLS of the gRPC listener, with files that can be replaced while it serves.
+//! TLS of a gRPC listener, with files that can be replaced while it serves.
 
 use std::{
     fs,
@@ -152,6 +152,12 @@ impl Tls {
         last.store(Arc::new(files));
         config.store(Arc::new(built?));
         Ok(true)
+    }
+
+    /// The files, to be watched for changes.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let TlsSettings { certificate, key, client_ca, .. } = &self.0.settings;
+        [certificate, key].into_iter().chain(client_ca).cloned().collect()
     }
 
     /// Handshakes that failed so far.

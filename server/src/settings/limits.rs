@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+
 use sluicegate_core::{
     Counting, OnFailure,
     rules::{CompileOptions, Modes},
 };
+
+use super::ExplainArguments;
 
 /// Which limits to enforce.
 #[derive(Args, Clone, Debug)]
@@ -116,6 +119,10 @@ pub struct ValidateSettings {
     /// How the files are read.
     #[command(flatten)]
     pub compiling: CompileArguments,
+
+    /// A request to explain.
+    #[command(flatten)]
+    pub explain: ExplainArguments,
 }
 
 /// Settings of `sluicegate diff`.

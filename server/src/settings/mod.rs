@@ -1,6 +1,8 @@
 //! What is set at start-up and takes a restart to change. Limits are not here: they are read from files
 //! and reloaded while the server runs.
 
+mod admin;
+mod explain;
 mod limits;
 mod metrics;
 mod response;
@@ -17,6 +19,8 @@ use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
 pub use self::{
+    admin::{AdminListen, AdminSettings},
+    explain::ExplainArguments,
     limits::{
         CompileArguments, CountingName, DiffSettings, LimitsSettings, OnFailureName,
         ValidateSettings,
@@ -48,7 +52,7 @@ pub enum Command {
     /// Check limits files and print every mistake, with file, line, path and what to do.
     ///
     /// Exits with 0 if the files can be served, with 1 if not. Warnings are printed and do not change the
-    /// exit code.
+    /// exit code. With --explain, tells instead why a request would meet the limits that it would meet.
     Validate(ValidateSettings),
     /// Compare limits files: print which rules NEW adds, removes and changes, and where counters start anew.
     ///
@@ -100,6 +104,10 @@ pub struct ServeSettings {
     )]
     #[arg(help_heading = "HTTP")]
     pub http_listen: std::net::SocketAddr,
+
+    /// The admin listener.
+    #[command(flatten)]
+    pub admin: AdminSettings,
 
     /// The most requests in progress at once. What is beyond is refused (OVER_LIMIT) without being looked at.
     #[arg(

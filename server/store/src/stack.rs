@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Instant};
 
-use sluicegate_core::store::Group;
+use sluicegate_core::{Answers, Batch, Store as _, store::Group};
 
 use crate::{
     Clock, Clocks, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory,
@@ -72,6 +72,16 @@ impl Stack {
         match self {
             Self::Memory(policy) => policy.decide(group, deadline).await,
             Self::Redis(policy) => policy.decide(group, deadline).await,
+        }
+    }
+
+    /// Asks the store itself about a group that charges nothing, past whatever lies around it: neither what is
+    /// remembered nor a failure policy answers, and nothing is remembered.
+    pub async fn peek(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let batch = Batch::of(group, deadline);
+        match self {
+            Self::Memory(policy) => policy.inner().decide(batch).await,
+            Self::Redis(policy) => policy.inner().inner().decide(batch).await,
         }
     }
 

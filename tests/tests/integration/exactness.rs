@@ -319,7 +319,8 @@ async fn start_ahead(limits: &str, flags: &[&str]) -> (App, tempfile::TempDir) {
     let file = folder.path().join("limits.yaml");
     std::fs::write(&file, limits).unwrap();
     let own = ["sluicegate", "serve", "--limits", file.to_str().unwrap()];
-    let free = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
+    let free =
+        ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--admin-listen", "off"];
     let arguments = [&own[..], &free, &["--drain-delay", "0s"], flags].concat();
     let Command::Serve(settings) = Cli::try_parse_from(arguments).unwrap().command else {
         panic!("no settings of serve")

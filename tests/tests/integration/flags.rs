@@ -119,6 +119,12 @@ fn rows() -> Vec<Row> {
         row("serve --grpc-max-connection-age", "200ms", grpc_max_connection_age),
         row("serve --grpc-max-connection-age-grace", "200ms", grpc_max_connection_age_grace),
         row("serve --http-listen", "127.0.0.2:0", http_listen),
+        row("serve --admin-listen", "127.0.0.2:0", admin_listen),
+        row("serve --admin-token-file", "{folder}/token", admin_token_file),
+        row("serve --admin-tls-cert", "{folder}/server.pem", admin_tls),
+        row("serve --admin-tls-key", "{folder}/server.key", admin_tls),
+        row("serve --admin-tls-client-ca", "{folder}/ca.pem", admin_tls_client_ca),
+        row("serve --admin-tls-client-names", "other,spiffe://test/a", admin_tls_client_names),
         row("serve --max-in-flight", "1", max_in_flight),
         row("serve --drain-delay", "1h", drain_delay),
         row("serve --drain-timeout", "200ms", drain_timeout),
@@ -131,6 +137,21 @@ fn rows() -> Vec<Row> {
         row("diff NEW", "{folder}/new.yaml", diff_new).without_variable("positional"),
         row("diff --default-counting", "upstream", diff_default_counting),
         row("diff --merge-domains", "true", diff_merge_domains),
+        row("validate --explain", "", validate_explain).without_variable(question),
+        row("validate --domain", "api", validate_explain).without_variable(question),
+        row("validate --descriptor", "user=bob", validate_explain).without_variable(question),
+        row("validate --key-prefix", "shop:", validate_key_prefix),
+        row("explain --domain", "api", explain_domain).without_variable(question),
+        row("explain --descriptor", "user=bob", explain_descriptor).without_variable(question),
+        row("explain --hits", "11", explain_hits).without_variable(question),
+        row("explain --output", "json", explain_output),
+        row("explain --admin-server", "unix:{folder}/s.sock", explain_admin_server),
+        row("explain --token-file", "{folder}/token", explain_token_file),
+        row("explain --timeout", "123ms", explain_timeout),
+        row("explain --tls-ca", "{folder}/ca.pem", explain_tls_ca),
+        row("explain --tls-cert", "{folder}/caller.pem", explain_tls_client),
+        row("explain --tls-key", "{folder}/caller.key", explain_tls_client),
+        row("explain --tls-server-name", "limits.example", explain_tls_server_name),
         row("check --domain", "api", check_domain).without_variable(question),
         row("check --descriptor", "user=bob", check_descriptor).without_variable(question),
         row("check --hits", "4", check_hits).without_variable(question),
@@ -231,6 +252,11 @@ async fn flags_of_check_do_what_they_say() {
     flags_do_what_they_say("check ").await;
 }
 
+#[tokio::test]
+async fn flags_of_explain_do_what_they_say() {
+    flags_do_what_they_say("explain ").await;
+}
+
 // === What a check is given ===
 
 /// A flag with a value, to be passed one way or the other.
@@ -246,6 +272,11 @@ impl Given {
     /// The same flag with another value.
     fn with(&self, value: &str) -> Self {
         Self { value: value.to_owned(), ..self.clone() }
+    }
+
+    /// Nothing that sluicectl would see of the flag.
+    fn elsewhere(&self) -> Self {
+        Self { name: "--output", variable: None, value: "text".to_owned(), ..self.clone() }
     }
 
     fn path(&self, name: &str) -> String {
@@ -298,20 +329,39 @@ impl Given {
     }
 
     async fn sluicectl(&self, flags: &[(&str, &str)]) -> Finished {
+        self.ask("check", flags).await
+    }
+
+    async fn explain(&self, flags: &[(&str, &str)]) -> Finished {
+        self.ask("explain", flags).await
+    }
+
+    async fn ask(&self, command: &str, flags: &[(&str, &str)]) -> Finished {
         let question = [("--domain", "api"), ("--descriptor", "user=bob"), ("--timeout", "30s")];
         let flags: Vec<_> = question
             .into_iter()
             .filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name))
             .chain(flags.iter().copied())
             .collect();
-        self.run("sluicectl", "check", &flags).await
+        self.run("sluicectl", command, &flags).await
     }
 
     /// Asks over TLS, as somebody else than the flag given is about.
     async fn call(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
+        self.call_over_tls(&["check", "--server", &format!("https://{}", server.grpc)], caller)
+            .await
+    }
+
+    /// The same at the admin listener.
+    async fn call_admin(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
+        let address = format!("https://{}", server.admin);
+        self.call_over_tls(&["explain", "--admin-server", &address], caller).await
+    }
+
+    async fn call_over_tls(&self, asked: &[&str], caller: Option<&str>) -> Finished {
         let mut command = Command::new(binary("sluicectl"));
-        command.args(["check", "--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
-        command.args(["--server", &format!("https://{}", server.grpc)]);
+        command.args(asked);
+        command.args(["--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
         command.args(["--tls-ca", &self.path("ca.pem")]);
         if let Some(caller) = caller {
             command.args(["--tls-cert", &self.path(&format!("{caller}.pem"))]);
@@ -696,6 +746,53 @@ async fn http_listen(given: Given) {
     assert_eq!(server.get("/healthcheck").await.0, 200);
 }
 
+async fn admin_listen(given: Given) {
+    let server = given.serve(&[]).await;
+    assert!(server.admin.starts_with("127.0.0.2:"), "{}", server.admin);
+    let address = format!("http://{}", server.admin);
+    says(&given.elsewhere().explain(&[("--admin-server", &address)]).await, 0, "0 of 10 used");
+    let refused = finish(given.with("0.0.0.0:0").serve_command(&[])).await;
+    one_line(&refused, 1, &["0.0.0.0:0 is open to the network"]);
+}
+
+async fn admin_token_file(given: Given) {
+    given.write("token", "secret");
+    given.write("other", "guess");
+    let server = given.serve(&[]).await;
+    let address = format!("http://{}", server.admin);
+    let (good, bad) = (given.path("token"), given.path("other"));
+    let explain = async |token: &str| {
+        let flags = [("--admin-server", &*address), ("--token-file", token)];
+        given.elsewhere().explain(&flags).await.code
+    };
+    assert_eq!((explain(&good).await, explain(&bad).await), (0, 3));
+}
+
+async fn admin_tls(given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (cert, key) = (given.path("server.pem"), given.path("server.key"));
+    let server = given.serve(&[("--admin-tls-cert", &cert), ("--admin-tls-key", &key)]).await;
+    assert_eq!(given.call_admin(&server, None).await.code, 0);
+}
+
+async fn admin_tls_client_ca(given: Given) {
+    given.certify("127.0.0.1", &[("caller", "caller")]);
+    let (cert, key) = (given.path("server.pem"), given.path("server.key"));
+    let server = given.serve(&[("--admin-tls-cert", &cert), ("--admin-tls-key", &key)]).await;
+    assert_eq!(given.call_admin(&server, Some("caller")).await.code, 0);
+    assert_eq!(given.call_admin(&server, None).await.code, 3);
+}
+
+async fn admin_tls_client_names(given: Given) {
+    given.certify("127.0.0.1", &[("a", "spiffe://test/a"), ("b", "spiffe://test/b")]);
+    let [ca, cert, key] = ["ca.pem", "server.pem", "server.key"].map(|name| given.path(name));
+    let flags =
+        [("--admin-tls-cert", &*cert), ("--admin-tls-key", &*key), ("--admin-tls-client-ca", &*ca)];
+    let server = given.serve(&flags).await;
+    assert_eq!(given.call_admin(&server, Some("a")).await.code, 0);
+    assert_eq!(given.call_admin(&server, Some("b")).await.code, 3);
+}
+
 async fn max_in_flight(given: Given) {
     let server = given.serve(&[]).await;
     let caller = Caller::connect(&server.grpc).await;
@@ -833,6 +930,131 @@ async fn diff_merge_domains(given: Given) {
     says(&refused, 2, "is also defined in");
 }
 
+/// `validate --explain` of one request; the flags make sense together only.
+async fn validate_explain(given: Given) {
+    let explain = async |flags: &[&str]| {
+        let mut command = Command::new(binary("sluicegate"));
+        command.args(["validate", &given.path("limits.yaml")]).args(flags);
+        finish(command).await
+    };
+    let all = ["--explain", "--domain", "api", "--descriptor", "user=bob"];
+    says(&explain(&all).await, 0, "  user=bob\n    limited by rule user (");
+    let without = match given.name {
+        "--explain" => all[1..].to_vec(),
+        "--domain" => [&all[..1], &all[3..]].concat(),
+        _ => all[..3].to_vec(),
+    };
+    one_line(&explain(&without).await, 2, &[given.name]);
+    let mut elsewhere = all;
+    elsewhere[2] = "other";
+    says(&explain(&elsewhere).await, 0, "no limits file has this domain");
+    elsewhere = all;
+    elsewhere[4] = "tenant=bob";
+    says(&explain(&elsewhere).await, 0, "nothing at level 1 takes tenant=bob");
+}
+
+async fn validate_key_prefix(given: Given) {
+    let limits = given.path("limits.yaml");
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(["validate", &limits, "--explain", "--domain", "api", "--descriptor", "user=bob"]);
+    command.args(given.flags()).envs(given.environment());
+    says(&finish(command).await, 0, "counter  shop:s1:fw:86400:{api:user=bob}");
+}
+
+// === sluicectl explain ===
+
+/// A server of LIMITS, and the flag that names its admin listener.
+async fn explained() -> (Sluicegate, String) {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let address = format!("http://{}", server.admin);
+    (server, address)
+}
+
+async fn explain_domain(given: Given) {
+    let (_server, address) = explained().await;
+    let server = ("--admin-server", &*address);
+    says(&given.explain(&[server]).await, 0, "limited by rule user (");
+    says(&given.with("other").explain(&[server]).await, 0, "no limits file has this domain");
+}
+
+async fn explain_descriptor(given: Given) {
+    let (server, address) = explained().await;
+    code(&server, "bob", 3).await;
+    let server = ("--admin-server", &*address);
+    says(&given.explain(&[server]).await, 0, "3 of 10 used, 7 left");
+    says(&given.with("a=b").explain(&[server]).await, 0, "nothing at level 1 takes a=b");
+}
+
+async fn explain_hits(given: Given) {
+    let (server, address) = explained().await;
+    let flag = ("--admin-server", &*address);
+    says(&given.explain(&[flag]).await, 1, "refuses, never passes");
+    says(&given.with("10").explain(&[flag]).await, 0, "would pass");
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+async fn explain_output(given: Given) {
+    let (_server, address) = explained().await;
+    let answer = given.explain(&[("--admin-server", &address)]).await;
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(json["descriptors"][0]["outcome"], "limited");
+}
+
+async fn explain_admin_server(given: Given) {
+    let _server = Sluicegate::start(LIMITS, &["--admin-listen", &given.value]).await;
+    says(&given.explain(&[]).await, 0, "would pass");
+}
+
+async fn explain_token_file(given: Given) {
+    given.write("token", "secret");
+    let token = given.path("token");
+    let server = Sluicegate::start(LIMITS, &["--admin-token-file", &token]).await;
+    let address = format!("http://{}", server.admin);
+    says(&given.explain(&[("--admin-server", &address)]).await, 0, "would pass");
+    assert_eq!(given.elsewhere().explain(&[("--admin-server", &address)]).await.code, 3);
+}
+
+async fn explain_timeout(given: Given) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let answer = given.explain(&[("--admin-server", &address)]).await;
+    one_line(&answer, 3, &["no answer within 123ms"]);
+}
+
+async fn explained_with_tls(given: &Given, flags: &[(&str, &str)]) -> (Sluicegate, String) {
+    let [limits, cert, key] =
+        ["limits.yaml", "server.pem", "server.key"].map(|name| given.path(name));
+    let files = [("--limits", &*limits), ("--admin-tls-cert", &*cert), ("--admin-tls-key", &*key)];
+    let all: Vec<_> = files.iter().chain(flags).flat_map(|(flag, value)| [*flag, *value]).collect();
+    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &all).await;
+    let address = format!("https://{}", server.admin);
+    (server, address)
+}
+
+async fn explain_tls_ca(given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (_server, address) = explained_with_tls(&given, &[]).await;
+    says(&given.explain(&[("--admin-server", &address)]).await, 0, "would pass");
+}
+
+async fn explain_tls_client(given: Given) {
+    given.certify("127.0.0.1", &[("caller", "caller")]);
+    let [ca, cert, key] = ["ca.pem", "caller.pem", "caller.key"].map(|name| given.path(name));
+    let (_server, address) = explained_with_tls(&given, &[("--admin-tls-client-ca", &ca)]).await;
+    let address = ("--admin-server", &*address);
+    let flags = [address, ("--tls-ca", &*ca), ("--tls-cert", &*cert), ("--tls-key", &*key)];
+    says(&given.explain(&flags).await, 0, "would pass");
+}
+
+async fn explain_tls_server_name(given: Given) {
+    given.certify("limits.example", &[]);
+    let (server, address) = explained_with_tls(&given, &[]).await;
+    let ca = given.path("ca.pem");
+    let flags = [("--admin-server", &*address), ("--tls-ca", &*ca)];
+    says(&given.explain(&flags).await, 0, "would pass");
+    assert_eq!(given.call_admin(&server, None).await.code, 3, "the address is not in it");
+}
+
 // === sluicectl check ===
 
 /// A server of LIMITS, and the flag that names it.
@@ -942,7 +1164,7 @@ async fn refused(flags: &[&str]) -> Finished {
 async fn what_cannot_be_had_is_said_in_one_line() {
     let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let taken = holder.local_addr().unwrap().to_string();
-    for flag in ["--grpc-listen", "--http-listen"] {
+    for flag in ["--grpc-listen", "--http-listen", "--admin-listen"] {
         one_line(&refused(&[flag, &taken]).await, 1, &["cannot listen on", &taken]);
     }
     one_line(&refused(&["--limits", "nowhere.yaml"]).await, 1, &["nowhere.yaml: No such file"]);

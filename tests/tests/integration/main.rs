@@ -2,6 +2,8 @@
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod answers;
 #[cfg(test)]
 mod api;
@@ -15,6 +17,8 @@ mod envoy;
 mod exactness;
 #[cfg(test)]
 mod examples;
+#[cfg(test)]
+mod explain;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

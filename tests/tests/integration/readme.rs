@@ -56,18 +56,20 @@ async fn the_readmes_commands_do_what_it_says() {
     let build = "cargo build --release && cargo build --release -p sluicegate-client";
     assert!(shell(build).status().await.unwrap().success());
     // Somebody may use the ports that the README names.
-    let (grpc, http) = (free_port(), free_port());
+    let (grpc, http, admin) = (free_port(), free_port(), free_port());
 
     let serve = steps.next().unwrap();
     assert!(serve.command.contains(" serve "), "{}", serve.command);
     let mut command = shell(&format!("exec {}", serve.command));
     command.env("SLUICEGATE_GRPC_LISTEN", format!("127.0.0.1:{grpc}"));
     command.env("SLUICEGATE_HTTP_LISTEN", format!("127.0.0.1:{http}"));
+    command.env("SLUICEGATE_ADMIN_LISTEN", format!("127.0.0.1:{admin}"));
     let mut server = Process::start(command);
-    let log = "serving grpc=127.0.0.1:8081 http=127.0.0.1:8080";
+    let log = "serving grpc=127.0.0.1:8081 http=127.0.0.1:8080 admin=127.0.0.1:8082";
     assert!(readme.contains(log));
     let line = server.line("serving", |line| Some(line.split_once("serving ")?.1.to_owned())).await;
-    assert_eq!(line, format!("grpc=127.0.0.1:{grpc} http=127.0.0.1:{http}"));
+    let addresses = format!("grpc=127.0.0.1:{grpc} http=127.0.0.1:{http} admin=127.0.0.1:{admin}");
+    assert_eq!(line, addresses);
 
     // One shell for all, because they share variables and aliases; a mark ends each step's output.
     let mark = "--- end of step ---";
@@ -83,6 +85,7 @@ async fn the_readmes_commands_do_what_it_says() {
     assert!(ran >= 6, "{ran} steps");
     let mut command = shell(&script);
     command.env("SLUICEGATE_SERVER", format!("http://127.0.0.1:{grpc}"));
+    command.env("SLUICEGATE_ADMIN_SERVER", format!("http://127.0.0.1:{admin}"));
     let Output { stdout, stderr, .. } = command.output().await.unwrap();
     let printed = String::from_utf8(stdout).unwrap();
     Assert::new()

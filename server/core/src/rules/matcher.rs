@@ -12,6 +12,7 @@ use std::{collections::HashMap, fmt};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
+use super::Place;
 use crate::{Algorithm, Counting, OnFailure, Rule, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
@@ -139,8 +140,10 @@ pub(super) struct Values {
 }
 
 /// One node of the tree.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Node {
+    /// Where it stands.
+    pub(super) place: Place,
     /// Position among the domain's rules.
     pub(super) rule: Option<usize>,
     /// The pattern that stands in for the entry's value in the counter's key.
@@ -149,7 +152,7 @@ pub(super) struct Node {
 }
 
 impl Level {
-    fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
+    pub(super) fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
         let values = self.keys.get(entry.key)?;
         let pattern = || {
             let fits = |(pattern, _): &&(Pattern, usize)| pattern.fits(entry.value);

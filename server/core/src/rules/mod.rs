@@ -7,6 +7,7 @@ mod matcher;
 mod oddity;
 mod problem;
 mod stats_key;
+mod walk;
 
 pub use compile::{CompileOptions, compile};
 pub use diff::{Change, Counts, Edit, What, diff};
@@ -15,3 +16,4 @@ pub use matcher::{Defaults, Domain, Match, Modes, RuleSet};
 pub use oddity::{CompileWarning, Oddity};
 pub use problem::{CompileError, Problem};
 pub use stats_key::{Part, StatsKey};
+pub use walk::{CANDIDATES_MAX, Candidate, Fit, Looked, Walk, WalkEnd};

@@ -31,7 +31,7 @@ use std::{
 use fred::util::redis_keyslot;
 use futures::future::join_all;
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, Store, StoreError, store::Veto};
+use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError, store::Veto};
 use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -76,6 +76,20 @@ impl FromStr for KeyPrefix {
         let good = text.len() <= KEY_PREFIX_MAX && text.bytes().all(fits);
         good.then(|| Self(text.to_owned())).ok_or(KeyPrefixError)
     }
+}
+
+impl KeyPrefix {
+    /// The name of a counter in Redis.
+    #[must_use]
+    pub fn name(&self, key: &CounterKey) -> String {
+        format!("{}{}", self.0, String::from_utf8_lossy(key.as_bytes()))
+    }
+}
+
+/// The slot of a Redis Cluster that a counter lies on. A prefix does not change it.
+#[must_use]
+pub fn hash_slot(key: &CounterKey) -> u16 {
+    redis_keyslot(key.as_bytes())
 }
 
 /// Where Redis is and how to use it.
@@ -312,7 +326,7 @@ impl Store for Redis {
         let slots: SmallVec<[u16; 8]> = groups
             .iter()
             .flat_map(|group| group.iter())
-            .map(|check| redis_keyslot(check.key.as_bytes()))
+            .map(|check| hash_slot(&check.key))
             .collect();
         match slots.split_first() {
             None => Answers::new(),

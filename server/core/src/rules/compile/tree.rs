@@ -97,7 +97,7 @@ impl<'f> Compiler<'f> {
             self.suggested = true;
             self.odd(&node.place, Oddity::NoTenant { key: node.key.clone() });
         }
-        (Node { rule, shared, below }, limited)
+        (Node { place: node.place.clone(), rule, shared, below }, limited)
     }
 
     /// The rule of a node that has limits: its position among the domain's rules, and whether it counts.

@@ -1,0 +1,429 @@
+//! An explanation as lines for people.
+
+use super::{
+    descriptor::{render, shown},
+    from_wire, span,
+};
+use crate::sluicegate::admin::v1::{
+    Candidate, CounterState, DescriptorExplanation, ExplainResponse, Fit, LimitExplanation,
+    Outcome, ReplacedLimit, Rule, limit_explanation::State,
+};
+
+/// The widest node that the columns beside it still wait for.
+const COLUMN_MAX: usize = 40;
+
+/// The whole explanation: what would be answered, and below each descriptor the way through the rules and the
+/// limits that apply.
+#[must_use]
+pub fn text(explained: &ExplainResponse) -> String {
+    let mut lines = vec![answer(explained)];
+    for descriptor in &explained.descriptors {
+        lines.push(format!("  {}", name(descriptor)));
+        lines.push(format!("    {}", outcome(descriptor)));
+        if descriptor.override_ignored {
+            lines.push("    the limit in the request names no window and is ignored".to_owned());
+        }
+        for position in 0..descriptor.levels.len() {
+            level(&mut lines, descriptor, position);
+        }
+        lines.extend(descriptor.replaced_limits.iter().map(replaced));
+        for one in &descriptor.limits {
+            limit(&mut lines, one);
+        }
+    }
+    lines.join("\n")
+}
+
+fn answer(explained: &ExplainResponse) -> String {
+    let mut limits = explained.descriptors.iter().flat_map(|it| &it.limits);
+    match explained.would_pass {
+        Some(true) => "would pass".to_owned(),
+        Some(false) => match retry_after(explained) {
+            Some(wait) => format!("would be refused, retry in {}", span(wait)),
+            None => "would be refused".to_owned(),
+        },
+        None if limits.any(|limit| limit.state.is_some()) => {
+            "not known whether it would pass: a counter could not be asked".to_owned()
+        }
+        None => "explained from files: no counter was asked".to_owned(),
+    }
+}
+
+/// How long to wait until every limit that refuses would let the hits pass. `None` if one never will.
+fn retry_after(explained: &ExplainResponse) -> Option<std::time::Duration> {
+    let limits = explained.descriptors.iter().flat_map(|it| &it.limits);
+    let enforced = limits.filter(|limit| !limit.shadow_mode);
+    let refusing = enforced.filter_map(|limit| match &limit.state {
+        Some(State::Counter(counter)) if !counter.would_pass => Some(counter),
+        _ => None,
+    });
+    let waits: Option<Vec<_>> =
+        refusing.map(|counter| counter.retry_after.map(from_wire)).collect();
+    waits?.into_iter().max()
+}
+
+fn name(descriptor: &DescriptorExplanation) -> String {
+    if descriptor.entries.is_empty() {
+        return "(no entries)".to_owned();
+    }
+    render(descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)))
+}
+
+fn outcome(descriptor: &DescriptorExplanation) -> String {
+    let at = descriptor.levels.len();
+    let rule = descriptor.rule.as_ref().map(rule_name);
+    let rule = rule.as_deref();
+    match (descriptor.outcome(), rule) {
+        (Outcome::Limited, Some(rule)) => format!("limited by rule {rule}"),
+        (Outcome::Limited, None) => "limited".to_owned(),
+        (Outcome::Overridden, Some(rule)) => {
+            format!("limited by the request itself, in place of rule {rule}")
+        }
+        (Outcome::Overridden, None) => "limited by the request itself; no rule matches".to_owned(),
+        (Outcome::Unlimited, Some(rule)) => format!("unlimited by rule {rule}"),
+        (Outcome::Unlimited, None) => "unlimited".to_owned(),
+        (Outcome::Replaced, Some(rule)) => {
+            format!("no limit applies: those of rule {rule} are replaced")
+        }
+        (Outcome::Replaced, None) => "no limit applies: they are replaced".to_owned(),
+        (Outcome::DomainNotConfigured, _) => {
+            "no limit applies: no limits file has this domain".to_owned()
+        }
+        (Outcome::NoEntries, _) => "no limit applies: the descriptor has no entries".to_owned(),
+        (Outcome::NoMatch, _) if descriptor.levels.iter().all(|it| it.candidates.is_empty()) => {
+            "no limit applies: the domain has no rules".to_owned()
+        }
+        (Outcome::NoMatch, _) => {
+            format!("no limit applies: nothing at level {at} takes {}", entry(descriptor, at))
+        }
+        (Outcome::TooDeep, _) => format!(
+            "no limit applies: the rules end at level {at}, the descriptor goes on with {}",
+            entry(descriptor, at + 1)
+        ),
+        (Outcome::TooShallow, _) => format!(
+            "no limit applies: the descriptor ends at level {at}, and only rules below have limits"
+        ),
+        (Outcome::NoLimit, _) => {
+            format!("no limit applies: what was taken at level {at} has no limit")
+        }
+        (Outcome::Unspecified, _) => "explained in a way that is not known here".to_owned(),
+    }
+}
+
+/// The entry of a level, counted from 1.
+fn entry(descriptor: &DescriptorExplanation, level: usize) -> String {
+    let entry = level.checked_sub(1).and_then(|position| descriptor.entries.get(position));
+    render(entry.map(|entry| (&*entry.key, &*entry.value)))
+}
+
+fn rule_name(rule: &Rule) -> String {
+    format!("{} ({})", shown(rule.path.as_bytes()), place(&rule.file, rule.line))
+}
+
+fn place(file: &str, line: u32) -> String {
+    format!("{}:{line}", shown(file.as_bytes()))
+}
+
+fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: usize) {
+    let Some(level) = descriptor.levels.get(position) else { return };
+    let at = position + 1;
+    lines.push(format!("    level {at}, {}", entry(descriptor, at)));
+    let nodes: Vec<[String; 2]> = level.candidates.iter().map(node).collect();
+    let width = |column: usize| {
+        let cells = nodes.iter().filter_map(|cells| cells.get(column));
+        let widths = cells.map(|cell| cell.chars().count());
+        widths.filter(|width| *width <= COLUMN_MAX).max().unwrap_or_default()
+    };
+    let (wide, placed) = (width(0), width(1));
+    for (candidate, [node, place]) in level.candidates.iter().zip(&nodes) {
+        let (taken, why) = fit(candidate.fit());
+        let line = format!("      {taken:9}  {node:wide$}  {place:placed$}  {why}");
+        lines.push(line.trim_end().to_owned());
+    }
+    if level.left_out > 0 {
+        lines.push(format!("      and {} more", level.left_out));
+    }
+}
+
+fn node(candidate: &Candidate) -> [String; 2] {
+    let value = candidate.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
+    let node = shown(format!("{}{value}", candidate.key).as_bytes());
+    [node, place(&candidate.file, candidate.line)]
+}
+
+const fn fit(fit: Fit) -> (&'static str, &'static str) {
+    match fit {
+        Fit::Unspecified => ("", "for a reason that is not known here"),
+        Fit::Taken => ("taken", ""),
+        Fit::OtherKey => ("not taken", "another key"),
+        Fit::OtherValue => ("not taken", "another value"),
+        Fit::PatternDoesNotFit => ("not taken", "the pattern does not fit"),
+        Fit::ExactFirst => ("not taken", "the exact value goes first"),
+        Fit::PatternFirst => ("not taken", "a pattern before it fits"),
+    }
+}
+
+fn replaced(limit: &ReplacedLimit) -> String {
+    let by = limit.replaced_by.as_ref().map_or_else(|| "another rule".to_owned(), rule_name);
+    format!("    limit {} does not apply: replaced by {by}", shown(limit.name.as_bytes()))
+}
+
+fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
+    let mut head = format!("    limit {}", rate(limit));
+    if !limit.name.is_empty() {
+        head += &format!(" ({})", shown(limit.name.as_bytes()));
+    }
+    head += &format!(", {}", algorithm(limit));
+    if limit.capacity != limit.requests_per_unit {
+        head += &format!(", burst {}", limit.capacity);
+    }
+    head += &format!(", counting {}, on_failure {}", counting(limit), on_failure(limit));
+    for (set, mode) in [(limit.shadow_mode, "shadow_mode"), (limit.quota_mode, "quota_mode")] {
+        if set {
+            head += &format!(", {mode}");
+        }
+    }
+    lines.push(head);
+    lines.push(format!("      counter  {}", limit.counter_key));
+    lines.push(format!("      slot     {}", limit.hash_slot));
+    match &limit.state {
+        Some(State::Counter(counter)) => {
+            lines.push(format!("      state    {}", state(limit, counter)));
+        }
+        Some(State::Unanswered(why)) => {
+            lines.push(format!("      state    not known: {}", shown(why.as_bytes())));
+        }
+        None => {}
+    }
+}
+
+/// `10 per minute`, `10 per 5 minutes`.
+fn rate(limit: &LimitExplanation) -> String {
+    let (requests, unit) = (limit.requests_per_unit, unit(limit));
+    match limit.unit_multiplier {
+        1 => format!("{requests} per {unit}"),
+        units => format!("{requests} per {units} {unit}s"),
+    }
+}
+
+fn state(limit: &LimitExplanation, counter: &CounterState) -> String {
+    let CounterState { used, remaining, .. } = counter;
+    let mut text = format!("{used} of {} used, {remaining} left", limit.capacity);
+    let reset_after = counter.reset_after.map(from_wire).unwrap_or_default();
+    if !reset_after.is_zero() {
+        text += &format!(", resets in {}", span(reset_after));
+    }
+    text += &match (counter.would_pass, counter.retry_after) {
+        (true, _) => "; passes".to_owned(),
+        (false, Some(wait)) => format!("; refuses, passes in {}", span(from_wire(wait))),
+        (false, None) => "; refuses, never passes".to_owned(),
+    };
+    text
+}
+
+/// The unit's name in limits files.
+#[must_use]
+pub fn unit(limit: &LimitExplanation) -> String {
+    word(limit.unit().as_str_name(), "UNIT_")
+}
+
+/// The algorithm's name in limits files.
+#[must_use]
+pub fn algorithm(limit: &LimitExplanation) -> String {
+    word(limit.algorithm().as_str_name(), "ALGORITHM_")
+}
+
+/// The name of the counting in limits files.
+#[must_use]
+pub fn counting(limit: &LimitExplanation) -> String {
+    word(limit.counting().as_str_name(), "COUNTING_")
+}
+
+/// The policy's name in limits files.
+#[must_use]
+pub fn on_failure(limit: &LimitExplanation) -> String {
+    word(limit.on_failure().as_str_name(), "ON_FAILURE_")
+}
+
+/// The outcome in one word.
+#[must_use]
+pub fn outcome_word(descriptor: &DescriptorExplanation) -> String {
+    word(descriptor.outcome().as_str_name(), "OUTCOME_")
+}
+
+/// Why a candidate was taken or not, in one word.
+#[must_use]
+pub fn fit_word(candidate: &Candidate) -> String {
+    word(candidate.fit().as_str_name(), "FIT_")
+}
+
+fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry,
+        sluicegate::admin::v1::{Algorithm, Counting, Level, OnFailure, Unit},
+    };
+
+    fn entries(pairs: &[(&'static str, &'static str)]) -> Vec<Entry> {
+        pairs
+            .iter()
+            .map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() })
+            .collect()
+    }
+
+    fn candidate(key: &str, value: Option<&str>, line: u32, fit: Fit) -> Candidate {
+        let (key, value, file) = (key.to_owned(), value.map(str::to_owned), "a.yaml".to_owned());
+        Candidate { key, value, file, line, fit: fit.into() }
+    }
+
+    fn rule(path: &str, line: u32) -> Option<Rule> {
+        Some(Rule { path: path.to_owned(), file: "a.yaml".to_owned(), line })
+    }
+
+    fn limit(state: Option<State>) -> LimitExplanation {
+        LimitExplanation {
+            name: "burst".to_owned(),
+            requests_per_unit: 10,
+            unit: Unit::Minute.into(),
+            unit_multiplier: 5,
+            capacity: 10,
+            algorithm: Algorithm::FixedWindow.into(),
+            counting: Counting::Free.into(),
+            on_failure: OnFailure::Local.into(),
+            shadow_mode: false,
+            quota_mode: true,
+            counter_key: "s1:fw:300:{api:user=bob}".to_owned(),
+            hash_slot: 7,
+            state,
+        }
+    }
+
+    fn counter(used: u64, retry_after: Option<i64>) -> State {
+        let seconds = |seconds| prost_types::Duration { seconds, nanos: 0 };
+        State::Counter(CounterState {
+            used,
+            remaining: 10 - used,
+            reset_after: Some(seconds(61)),
+            would_pass: used < 10,
+            retry_after: retry_after.map(seconds),
+        })
+    }
+
+    fn limited(state: Option<State>) -> DescriptorExplanation {
+        DescriptorExplanation {
+            entries: entries(&[("user", "bob")]),
+            outcome: Outcome::Limited.into(),
+            rule: rule("user", 4),
+            levels: vec![Level {
+                candidates: vec![
+                    candidate("user", None, 4, Fit::Taken),
+                    candidate("user", Some("eve*"), 12, Fit::PatternDoesNotFit),
+                ],
+                left_out: 3,
+            }],
+            limits: vec![limit(state)],
+            replaced_limits: Vec::new(),
+            override_ignored: false,
+        }
+    }
+
+    #[test]
+    fn a_limit_with_its_counter() {
+        let explained = ExplainResponse {
+            would_pass: Some(false),
+            descriptors: vec![limited(Some(counter(10, Some(59))))],
+        };
+        assert_eq!(
+            text(&explained),
+            "\
+would be refused, retry in 59s
+  user=bob
+    limited by rule user (a.yaml:4)
+    level 1, user=bob
+      taken      user       a.yaml:4
+      not taken  user=eve*  a.yaml:12  the pattern does not fit
+      and 3 more
+    limit 10 per 5 minutes (burst), fixed_window, counting free, on_failure local, quota_mode
+      counter  s1:fw:300:{api:user=bob}
+      slot     7
+      state    10 of 10 used, 0 left, resets in 1m 1s; refuses, passes in 59s"
+        );
+    }
+
+    #[test]
+    fn the_first_line_says_what_is_known() {
+        let first = |would_pass, state| {
+            let explained = ExplainResponse { would_pass, descriptors: vec![limited(state)] };
+            text(&explained).lines().next().unwrap().to_owned()
+        };
+        assert_eq!(first(Some(true), Some(counter(3, None))), "would pass");
+        assert_eq!(first(Some(false), Some(counter(10, None))), "would be refused");
+        let unanswered = State::Unanswered("away".to_owned());
+        assert_eq!(
+            first(None, Some(unanswered)),
+            "not known whether it would pass: a counter could not be asked"
+        );
+        assert_eq!(first(None, None), "explained from files: no counter was asked");
+    }
+
+    #[test]
+    fn each_outcome_is_a_sentence() {
+        let sentence = |outcome: Outcome, levels: usize, rule: Option<Rule>| {
+            let level =
+                Level { candidates: vec![candidate("x", None, 1, Fit::OtherKey)], left_out: 0 };
+            super::outcome(&DescriptorExplanation {
+                entries: entries(&[("a", "1"), ("b", "2")]),
+                outcome: outcome.into(),
+                levels: vec![level; levels],
+                rule,
+                ..DescriptorExplanation::default()
+            })
+        };
+        let cases = [
+            (
+                Outcome::Overridden,
+                2,
+                rule("a.b", 7),
+                "limited by the request itself, in place of rule a.b (a.yaml:7)",
+            ),
+            (Outcome::Overridden, 1, None, "limited by the request itself; no rule matches"),
+            (Outcome::Unlimited, 2, rule("a.b", 7), "unlimited by rule a.b (a.yaml:7)"),
+            (
+                Outcome::Replaced,
+                2,
+                rule("a.b", 7),
+                "no limit applies: those of rule a.b (a.yaml:7) are replaced",
+            ),
+            (
+                Outcome::DomainNotConfigured,
+                0,
+                None,
+                "no limit applies: no limits file has this domain",
+            ),
+            (Outcome::NoEntries, 0, None, "no limit applies: the descriptor has no entries"),
+            (Outcome::NoMatch, 0, None, "no limit applies: the domain has no rules"),
+            (Outcome::NoMatch, 2, None, "no limit applies: nothing at level 2 takes b=2"),
+            (
+                Outcome::TooDeep,
+                1,
+                None,
+                "no limit applies: the rules end at level 1, the descriptor goes on with b=2",
+            ),
+            (
+                Outcome::TooShallow,
+                2,
+                None,
+                "no limit applies: the descriptor ends at level 2, and only rules below have limits",
+            ),
+            (Outcome::NoLimit, 2, None, "no limit applies: what was taken at level 2 has no limit"),
+        ];
+        for (outcome, levels, rule, wanted) in cases {
+            assert_eq!(sentence(outcome, levels, rule), wanted);
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Why a descriptor meets its rule, and why no other; and that asking how counters stand charges nothing.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+use std::{sync::Arc, time::Duration};
+
+use sluicegate_core::{
+    Answers, Counting, Decision, Request, StoreError, Take,
+    explain::{Explained, Explanation, Outcome, Question},
+    limit::Unit,
+    request::{Descriptor, Entry, Hits, LimitOverride},
+    rules::{
+        CANDIDATES_MAX, CompileOptions, DescriptorNode, Fit, LimitNode, LimitsFile, LimitsNode,
+        Modes, Place, Placed, RuleSet, compile,
+    },
+    store::{Source, Veto},
+};
+
+// === Rules ===
+
+fn place(line: usize) -> Place {
+    Place { file: Arc::from("a.yaml"), line, column: 1, path: String::new() }
+}
+
+/// A node `key` or `key=value` without a limit; the line is its name's.
+fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
+    let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
+    DescriptorNode {
+        place: place(line),
+        key: key.to_owned(),
+        value: value.map(|value| Placed { value: value.to_owned(), place: place(line) }),
+        limits: None,
+        counting: None,
+        on_failure: None,
+        shadow_mode: false,
+        quota_mode: false,
+        detailed_metric: false,
+        value_to_metric: false,
+        share_threshold: false,
+        metadata: None,
+        descriptors,
+    }
+}
+
+fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
+    let placed = |text: &str| Placed { value: text.to_owned(), place: place(line) };
+    LimitNode {
+        place: place(line),
+        requests_per_unit: Some(Placed { value: 10, place: place(line) }),
+        unit: Some(placed("minute")),
+        unit_multiplier: None,
+        window: None,
+        algorithm: None,
+        burst: None,
+        unlimited: false,
+        name: (!name.is_empty()).then(|| placed(name)),
+        replaces: replaces.iter().map(|name| placed(name)).collect(),
+    }
+}
+
+/// The node with a limit of that name, which replaces others.
+fn limited(mut node: DescriptorNode, name: &str, replaces: &[&str]) -> DescriptorNode {
+    let numbers = numbers(node.place.line, name, replaces);
+    node.limits = Some(LimitsNode::One(Box::new(numbers)));
+    node
+}
+
+fn rule(line: usize, name: &str) -> DescriptorNode {
+    limited(node(line, name, vec![]), "", &[])
+}
+
+fn unlimited(line: usize, name: &str) -> DescriptorNode {
+    let mut node = rule(line, name);
+    let numbers = LimitNode {
+        unlimited: true,
+        unit: None,
+        requests_per_unit: None,
+        ..numbers(line, "", &[])
+    };
+    node.limits = Some(LimitsNode::One(Box::new(numbers)));
+    node
+}
+
+fn compiled(descriptors: Vec<DescriptorNode>, modes: Modes) -> RuleSet {
+    let file = LimitsFile {
+        place: place(1),
+        domain: Placed { value: "api".to_owned(), place: place(1) },
+        tenant: None,
+        counting: None,
+        on_failure: None,
+        algorithm: None,
+        warnings: Vec::new(),
+        descriptors,
+    };
+    compile(&[file], &CompileOptions { modes, ..CompileOptions::default() }).unwrap()
+}
+
+fn rules(descriptors: Vec<DescriptorNode>) -> RuleSet {
+    compiled(descriptors, Modes::default())
+}
+
+// === Requests ===
+
+type Pairs = [(&'static str, &'static str)];
+
+/// A descriptor to be.
+#[derive(Clone, Debug)]
+struct Part {
+    pairs: Vec<(&'static str, &'static str)>,
+    hits: Hits,
+    brought: Option<LimitOverride>,
+}
+
+fn entries(pairs: &Pairs) -> Part {
+    Part { pairs: pairs.to_vec(), hits: Hits::Add(1), brought: None }
+}
+
+fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
+    let describe = |part: &'a Part| Descriptor {
+        entries: part
+            .pairs
+            .iter()
+            .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
+            .collect(),
+        hits: part.hits,
+        limit_override: part.brought,
+    };
+    Request::new(domain, parts, |part| part.pairs.len(), describe).unwrap()
+}
+
+fn explained<R>(rules: &RuleSet, pairs: &Pairs, look: impl FnOnce(&Explained<'_>) -> R) -> R {
+    let parts = [entries(pairs)];
+    look(&Explanation::new(rules, &request("api", &parts)).descriptors[0])
+}
+
+/// The candidates of the last level as `name@line fit`.
+fn last_level(explained: &Explained<'_>) -> Vec<(String, usize, Fit)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let level = explained.walk.as_ref().unwrap().levels.last().unwrap();
+    let seen = level.candidates.iter().map(|it| {
+        let value = it.value.map(|value| format!("={}", text(value))).unwrap_or_default();
+        (text(it.key) + &value, it.place.line, it.fit)
+    });
+    seen.collect()
+}
+
+fn candidates(rules: &RuleSet, pairs: &Pairs) -> Vec<(String, usize, Fit)> {
+    explained(rules, pairs, last_level)
+}
+
+fn outcome(rules: &RuleSet, pairs: &Pairs) -> Outcome {
+    explained(rules, pairs, |explained| explained.outcome)
+}
+
+fn seen(wanted: &[(&str, usize, Fit)]) -> Vec<(String, usize, Fit)> {
+    wanted.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
+}
+
+// === Why not ===
+
+fn one_level() -> RuleSet {
+    rules(vec![
+        rule(2, "path"),
+        rule(3, "path=/v1/*"),
+        rule(4, "path=/v1/users"),
+        rule(5, "path=/v*"),
+        rule(6, "path=/v2/x"),
+        rule(7, "method=GET"),
+    ])
+}
+
+#[test]
+fn an_exact_value_goes_before_patterns_and_the_key_alone() {
+    assert_eq!(
+        candidates(&one_level(), &[("path", "/v1/users")]),
+        seen(&[
+            ("path=/v1/users", 4, Fit::Taken),
+            ("path", 2, Fit::ExactFirst),
+            ("path=/v1/*", 3, Fit::ExactFirst),
+            ("path=/v*", 5, Fit::ExactFirst),
+            ("path=/v2/x", 6, Fit::OtherValue),
+            ("method=GET", 7, Fit::OtherKey),
+        ])
+    );
+}
+
+#[test]
+fn the_first_pattern_in_the_file_goes_before_others_and_the_key_alone() {
+    assert_eq!(
+        candidates(&one_level(), &[("path", "/v1/x")]),
+        seen(&[
+            ("path=/v1/*", 3, Fit::Taken),
+            ("path", 2, Fit::PatternFirst),
+            ("path=/v*", 5, Fit::PatternFirst),
+            ("path=/v1/users", 4, Fit::OtherValue),
+            ("path=/v2/x", 6, Fit::OtherValue),
+            ("method=GET", 7, Fit::OtherKey),
+        ])
+    );
+}
+
+#[test]
+fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
+    assert_eq!(
+        candidates(&one_level(), &[("path", "/health")]),
+        seen(&[
+            ("path", 2, Fit::Taken),
+            ("path=/v1/*", 3, Fit::PatternDoesNotFit),
+            ("path=/v*", 5, Fit::PatternDoesNotFit),
+            ("path=/v1/users", 4, Fit::OtherValue),
+            ("path=/v2/x", 6, Fit::OtherValue),
+            ("method=GET", 7, Fit::OtherKey),
+        ])
+    );
+}
+
+#[test]
+fn a_value_that_is_the_text_of_a_pattern_takes_that_pattern() {
+    let seen = candidates(&one_level(), &[("path", "/v*")]);
+    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, Fit::Taken));
+    assert_eq!(seen[1], ("path".to_owned(), 2, Fit::ExactFirst));
+}
+
+#[test]
+fn of_many_candidates_the_nearest_are_told() {
+    let mut nodes: Vec<_> =
+        (0..100).map(|line| rule(line + 10, &format!("user=u{line}"))).collect();
+    nodes.push(rule(1000, "user=Bob"));
+    nodes.push(rule(1001, "user=bobby"));
+    nodes.extend((0..50).map(|line| rule(line + 2000, &format!("k{line}"))));
+    let rules = rules(nodes);
+    explained(&rules, &[("user", "bob")], |explained| {
+        assert_eq!(explained.outcome, Outcome::NoNode);
+        let level = &explained.walk.as_ref().unwrap().levels[0];
+        assert_eq!(
+            (level.candidates.len(), level.left_out),
+            (CANDIDATES_MAX, 152 - CANDIDATES_MAX)
+        );
+        let seen = last_level(explained);
+        assert_eq!(seen[0], ("user=Bob".to_owned(), 1000, Fit::OtherValue));
+        assert_eq!(seen[1], ("user=bobby".to_owned(), 1001, Fit::OtherValue));
+        assert_eq!(seen[2], ("user=u0".to_owned(), 10, Fit::OtherValue));
+    });
+    let seen = candidates(&rules, &[("K7", "bob")]);
+    assert_eq!(seen[0], ("k7".to_owned(), 2007, Fit::OtherKey));
+}
+
+// === Where the way ends ===
+
+#[test]
+fn each_end_is_told_apart() {
+    let rules = rules(vec![
+        node(2, "tenant", vec![rule(3, "user"), node(4, "free", vec![])]),
+        unlimited(5, "root"),
+    ]);
+    let ends = |pairs: &Pairs| outcome(&rules, pairs);
+    assert_eq!(ends(&[("tenant", "a"), ("user", "b")]), Outcome::Limited);
+    assert_eq!(ends(&[("root", "a")]), Outcome::Unlimited);
+    assert_eq!(ends(&[]), Outcome::NoEntries);
+    assert_eq!(ends(&[("other", "a")]), Outcome::NoNode);
+    assert_eq!(ends(&[("tenant", "a"), ("other", "b")]), Outcome::NoNode);
+    assert_eq!(ends(&[("tenant", "a"), ("user", "b"), ("c", "d")]), Outcome::TooDeep);
+    assert_eq!(ends(&[("tenant", "a")]), Outcome::TooShallow);
+    assert_eq!(ends(&[("tenant", "a"), ("free", "b")]), Outcome::NoLimit);
+    explained(&rules, &[("tenant", "a"), ("user", "b"), ("c", "d")], |explained| {
+        assert_eq!(explained.walk.as_ref().unwrap().levels.len(), 2);
+    });
+
+    let parts = [entries(&[("tenant", "a")])];
+    let elsewhere = Explanation::new(&rules, &request("elsewhere", &parts));
+    assert_eq!(elsewhere.descriptors[0].outcome, Outcome::DomainNotConfigured);
+    assert!(elsewhere.descriptors[0].walk.is_none());
+    assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), Outcome::NoNode);
+}
+
+#[test]
+fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
+    let mut several = node(4, "plan", vec![]);
+    let hourly = LimitNode {
+        window: Some(Placed { value: Duration::from_secs(7200), place: place(5) }),
+        unit: None,
+        ..numbers(5, "hourly", &[])
+    };
+    several.limits = Some(LimitsNode::Several(place(4), vec![numbers(4, "base", &[]), hourly]));
+    let rules = rules(vec![
+        limited(node(2, "user", vec![]), "base", &[]),
+        limited(node(3, "vip", vec![]), "", &["base"]),
+        several,
+    ]);
+    let parts = [entries(&[("user", "a")]), entries(&[("vip", "a")]), entries(&[("plan", "a")])];
+    let explanation = Explanation::new(&rules, &request("api", &parts));
+    let outcomes: Vec<_> = explanation.descriptors.iter().map(|it| it.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Replaced, Outcome::Limited, Outcome::Limited]);
+    for (position, applied) in [(0, &[][..]), (2, &["hourly"])] {
+        let explained = &explanation.descriptors[position];
+        let replaced: Vec<_> =
+            explained.replaced.iter().map(|it| (it.name, it.by.place.line)).collect();
+        assert_eq!(replaced, [("base", 3)]);
+        let names: Vec<_> = explained.limits.iter().filter_map(|limit| limit.name).collect();
+        assert_eq!(names, applied);
+    }
+
+    // An overridden rule replaces nothing.
+    let overridden = Part { brought: Some(brought(Some(Unit::Hour))), ..parts[1].clone() };
+    let parts = [parts[0].clone(), overridden];
+    let explanation = Explanation::new(&rules, &request("api", &parts));
+    assert_eq!(explanation.descriptors[0].outcome, Outcome::Limited);
+    assert!(explanation.descriptors[0].replaced.is_empty());
+}
+
+fn brought(unit: Option<Unit>) -> LimitOverride {
+    LimitOverride { requests_per_unit: 3, unit, unit_multiplier: None }
+}
+
+#[test]
+fn a_limit_that_the_request_brings_is_told() {
+    let rules = rules(vec![limited(node(2, "user", vec![]), "base", &[])]);
+    let with = |unit, pairs: &Pairs| {
+        let parts = [Part { brought: Some(brought(unit)), ..entries(pairs) }];
+        let explanation = Explanation::new(&rules, &request("api", &parts));
+        let explained = &explanation.descriptors[0];
+        let requests: Vec<_> =
+            explained.limits.iter().map(|limit| limit.shown.requests_per_unit).collect();
+        (explained.outcome, requests, explained.override_ignored, explained.rule.is_some())
+    };
+    assert_eq!(
+        with(Some(Unit::Hour), &[("user", "a")]),
+        (Outcome::Overridden, vec![3], false, true)
+    );
+    assert_eq!(with(Some(Unit::Hour), &[("x", "a")]), (Outcome::Overridden, vec![3], false, false));
+    assert_eq!(with(None, &[("user", "a")]), (Outcome::Limited, vec![10], true, true));
+    assert_eq!(with(None, &[("x", "a")]), (Outcome::NoNode, vec![], true, false));
+}
+
+#[test]
+fn modes_of_the_rule_and_of_all_rules_are_told() {
+    let modes_of = |shadow_mode, quota_mode, modes| {
+        let rule = DescriptorNode { shadow_mode, quota_mode, ..rule(2, "user") };
+        explained(&compiled(vec![rule], modes), &[("user", "a")], |explained| {
+            (explained.limits[0].shadow_mode, explained.limits[0].quota_mode)
+        })
+    };
+    let none = Modes::default();
+    assert_eq!(modes_of(false, false, none), (false, false));
+    assert_eq!(modes_of(true, false, none), (true, false));
+    assert_eq!(modes_of(false, true, none), (false, true));
+    assert_eq!(modes_of(true, true, none), (true, true));
+    assert_eq!(modes_of(false, false, Modes { shadow_mode: true, ..none }), (true, false));
+    assert_eq!(modes_of(false, false, Modes { quota_mode: true, ..none }), (false, true));
+}
+
+// === Asking without charging ===
+
+fn question(rules: &RuleSet, parts: &[Part]) -> Question {
+    Question::new(&Explanation::new(rules, &request("api", parts)))
+}
+
+#[test]
+fn no_peek_charges_and_each_asks_for_the_hits_of_the_request() {
+    for (counting, hits, wanted) in [
+        (Counting::Free, Hits::Add(1), Take::Exactly(0)),
+        (Counting::Free, Hits::Add(0), Take::Exactly(0)),
+        (Counting::Free, Hits::Add(7), Take::Always { hits: 0, needs: 7 }),
+        (Counting::Debit, Hits::Add(7), Take::Exactly(0)),
+        (Counting::Upstream, Hits::Add(7), Take::Always { hits: 0, needs: 7 }),
+        (Counting::Free, Hits::GiveBack(7), Take::Exactly(0)),
+    ] {
+        let counting = Some(Placed { value: counting, place: place(2) });
+        let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
+        let parts = [Part { hits, ..entries(&[("user", "a")]) }];
+        let peeks = question(&rules, &parts).peeks();
+        assert_eq!(peeks.iter().map(|check| check.take).collect::<Vec<_>>(), [wanted]);
+        assert!(!peeks[0].take.charges());
+    }
+}
+
+fn answer(allowed: bool) -> Result<Decision, StoreError> {
+    Ok(Decision {
+        allowed,
+        granted: 0,
+        remaining: u64::from(allowed),
+        excess: 0,
+        reset_after: Duration::ZERO,
+        retry_after: allowed.then_some(Duration::ZERO),
+        receipt: None,
+        source: Source::Store,
+    })
+}
+
+#[test]
+fn whether_the_request_would_pass_is_said_as_far_as_it_is_known() {
+    let rules = rules(vec![
+        rule(2, "a"),
+        DescriptorNode { shadow_mode: true, ..rule(3, "shadow") },
+        DescriptorNode { quota_mode: true, ..rule(4, "q") },
+        DescriptorNode { quota_mode: true, ..rule(5, "r") },
+    ]);
+    let (yes, no, unknown) = (answer(true), answer(false), Err(StoreError::Unavailable));
+    let would = |keys: &[&'static str], answers: &[Result<Decision, StoreError>]| {
+        let parts: Vec<_> = keys.iter().map(|key| entries(&[(*key, "1")])).collect();
+        question(&rules, &parts).would_pass(&Answers::from_slice(answers))
+    };
+    assert_eq!(would(&["none"], &[]), Some(true));
+    assert_eq!(would(&["a"], &[yes]), Some(true));
+    assert_eq!(would(&["a"], &[no]), Some(false));
+    assert_eq!(would(&["a"], &[unknown]), None);
+    assert_eq!(would(&["a"], &[]), None);
+    assert_eq!(would(&["a", "a"], &[no, unknown]), Some(false));
+    assert_eq!(would(&["shadow"], &[no]), Some(true));
+    assert_eq!(would(&["shadow"], &[unknown]), Some(true));
+    assert_eq!(would(&["q", "r"], &[no, yes]), Some(true));
+    assert_eq!(would(&["q", "r"], &[no, no]), Some(false));
+    assert_eq!(would(&["q", "r"], &[yes, unknown]), Some(true));
+    assert_eq!(would(&["q", "r"], &[no, unknown]), None);
+
+    let all_shadow = Modes { shadow_mode: true, ..Modes::default() };
+    let simulated = compiled(vec![rule(2, "a")], all_shadow);
+    let one = [entries(&[("a", "1")])];
+    let refused = Answers::from_slice(&[no]);
+    assert_eq!(question(&simulated, &one).would_pass(&refused), Some(true));
+    // What gives hits back is never refused.
+    let back = [Part { hits: Hits::GiveBack(1), ..entries(&[("a", "1")]) }];
+    assert_eq!(question(&rules, &back).would_pass(&refused), Some(true));
+    assert!(question(&rules, &back).peeks().iter().all(|check| check.veto == Veto::None));
+}

@@ -1,0 +1,91 @@
+//! The admin listener's services and what bounds its connections.
+
+use std::{io, time::Duration};
+
+use futures::Stream;
+use sluicegate_proto::{
+    ADMIN_TEXT_FILE_DESCRIPTOR_SET,
+    sluicegate::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME},
+};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Server, server::Router},
+};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use super::{Admin, Token, token::Gate};
+use crate::listen::Connection;
+
+/// The most calls in progress on one connection.
+const CALLS_MAX: usize = 32;
+
+/// How long a connection that carries nothing waits before it is pinged.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Names under which health can be asked: the whole server, the service.
+const HEALTH_NAMES: [&str; 2] = ["", SERVICE_NAME];
+
+/// What the admin listener's gRPC health says.
+#[derive(Clone)]
+pub(crate) struct Health(HealthReporter);
+
+impl Health {
+    /// Sets what is said under every name.
+    pub(crate) async fn set(&self, serving: bool) {
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in HEALTH_NAMES {
+            self.0.set_service_status(name, status).await;
+        }
+    }
+
+    /// Ends what watches health, which would else outlast every call.
+    pub(crate) async fn end(&mut self) {
+        for name in HEALTH_NAMES {
+            self.0.clear_service_status(name).await;
+        }
+    }
+}
+
+/// The admin services, ready to serve connections.
+pub(crate) struct Services(Router);
+
+impl Services {
+    /// The admin service and reflection for those who show the token, and health for everybody.
+    pub(crate) fn new(
+        admin: Admin,
+        token: Option<Token>,
+    ) -> Result<(Self, Health), tonic_reflection::server::Error> {
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let gate = Gate(token);
+        let admin = InterceptedService::new(AdminServiceServer::new(admin), gate.clone());
+        let v1 = InterceptedService::new(reflection().build_v1()?, gate.clone());
+        let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, gate);
+        let router = Server::builder()
+            .concurrency_limit_per_connection(CALLS_MAX)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .add_service(admin)
+            .add_service(health)
+            .add_service(v1)
+            .add_service(v1alpha);
+        Ok((Self(router), Health(reporter)))
+    }
+
+    /// Serves connections until `shutdown`, then lets the calls in progress finish.
+    pub(crate) async fn serve(
+        self,
+        connections: impl Stream<Item = io::Result<Connection>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        self.0.serve_with_incoming_shutdown(connections, shutdown).await
+    }
+}
+
+/// Describes every service, reflection in both versions included: some clients refuse a server that does not.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .include_reflection_service(false)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(ADMIN_TEXT_FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

@@ -1,0 +1,113 @@
+//! The token that callers show, from a file that can be replaced while the server runs.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use subtle::ConstantTimeEq as _;
+use thiserror::Error;
+use tonic::{Request, Status, service::Interceptor};
+
+/// What is read of a token file, in bytes.
+const FILE_MAX: u64 = 64 << 10;
+
+/// Why a file holds no token.
+#[derive(Debug, Error)]
+pub enum TokenError {
+    /// It cannot be read.
+    #[error("cannot read the token in {path}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The first line is empty, or cannot stand in a header.
+    #[error("the first line of {path} is no token: visible ASCII without spaces")]
+    NoToken {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The token in force. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Token(Arc<Shared>);
+
+struct Shared {
+    path: PathBuf,
+    value: ArcSwap<String>,
+}
+
+impl Token {
+    /// Reads the first line of a file.
+    ///
+    /// # Errors
+    /// There is no token in it.
+    pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
+        let value = ArcSwap::from_pointee(read(path)?);
+        Ok(Self(Arc::new(Shared { path: path.to_owned(), value })))
+    }
+
+    /// Where it stands.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Reads the file again, and puts its token in force. Returns whether it is another one.
+    ///
+    /// # Errors
+    /// There is no token in it. The one in force stays so.
+    pub(crate) fn reload(&self) -> Result<bool, TokenError> {
+        let value = read(&self.0.path)?;
+        if value == **self.0.value.load() {
+            return Ok(false);
+        }
+        self.0.value.store(Arc::new(value));
+        Ok(true)
+    }
+
+    /// Whether this is the token in force. How long that takes tells nothing but its length.
+    fn is(&self, shown: &str) -> bool {
+        shown.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
+    }
+}
+
+fn read(path: &Path) -> Result<String, TokenError> {
+    let text = || {
+        let mut text = String::new();
+        File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = text().map_err(|source| TokenError::Unreadable { path: path.to_owned(), source })?;
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(TokenError::NoToken { path: path.to_owned() });
+    }
+    Ok(token.to_owned())
+}
+
+/// Lets in who shows the token, or everybody where there is none.
+#[derive(Clone)]
+pub(super) struct Gate(pub(super) Option<Token>);
+
+impl Interceptor for Gate {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(token) = &self.0 else { return Ok(request) };
+        let shown = request.metadata().get("authorization").and_then(|it| it.to_str().ok());
+        let shown = shown.and_then(|it| it.split_once(' '));
+        match shown {
+            Some((scheme, shown)) if scheme.eq_ignore_ascii_case("bearer") && token.is(shown) => {
+                Ok(request)
+            }
+            Some(_) => Err(Status::unauthenticated("this is not the token")),
+            None => Err(Status::unauthenticated(
+                "a token is asked for: authorization: Bearer TOKEN (sluicectl --token-file)",
+            )),
+        }
+    }
+}

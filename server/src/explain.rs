@@ -1,0 +1,197 @@
+//! Explanations as the messages of the admin service, with and without counters.
+
+use std::time::Duration;
+
+use sluicegate_core::{
+    Algorithm, Answers, Counting, Decision, OnFailure, Rule,
+    explain::{Applied, Explained, Explanation, Outcome, Question},
+    limit::Unit,
+    rules::{Candidate, Fit, Looked, RuleSet},
+};
+use sluicegate_proto::{
+    envoy::service::ratelimit::v3::RateLimitRequest,
+    sluicegate::admin::v1::{self as wire, limit_explanation::State},
+};
+use sluicegate_store::redis::{KeyPrefix, hash_slot};
+
+use crate::grpc::{self, AnswerError};
+
+/// The explanation of a request, as far as the rules alone can tell, and what to ask a store for the rest.
+pub(crate) fn explain(
+    rules: &RuleSet,
+    message: &RateLimitRequest,
+    prefix: &KeyPrefix,
+) -> Result<(wire::ExplainResponse, Question), AnswerError> {
+    let request = grpc::decode(message)?;
+    let explanation = Explanation::new(rules, &request);
+    let question = Question::new(&explanation);
+    let mut descriptors: Vec<_> =
+        explanation.descriptors.iter().map(|explained| descriptor(explained, prefix)).collect();
+    for (explained, asked) in descriptors.iter_mut().zip(&message.descriptors) {
+        explained.entries.clone_from(&asked.entries);
+    }
+    let would_pass = question.would_pass(&Answers::new());
+    Ok((wire::ExplainResponse { would_pass, descriptors }, question))
+}
+
+/// Adds what the store says.
+pub(crate) fn answer(
+    explained: &mut wire::ExplainResponse,
+    question: &Question,
+    answers: &Answers,
+) {
+    explained.would_pass = question.would_pass(answers);
+    let limits = explained.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
+    for (limit, answer) in limits.zip(answers) {
+        limit.state = Some(match answer {
+            Ok(decision) => State::Counter(counter(limit.capacity, decision)),
+            Err(error) => State::Unanswered(error.to_string()),
+        });
+    }
+}
+
+fn descriptor(explained: &Explained<'_>, prefix: &KeyPrefix) -> wire::DescriptorExplanation {
+    let levels = explained.walk.iter().flat_map(|walk| &walk.levels);
+    let replaced = explained.replaced.iter().map(|replaced| wire::ReplacedLimit {
+        name: replaced.name.to_owned(),
+        replaced_by: Some(rule(replaced.by)),
+    });
+    wire::DescriptorExplanation {
+        entries: Vec::new(),
+        outcome: outcome(explained.outcome).into(),
+        rule: explained.rule.map(rule),
+        levels: levels.map(level).collect(),
+        limits: explained.limits.iter().map(|applied| limit(applied, prefix)).collect(),
+        replaced_limits: replaced.collect(),
+        override_ignored: explained.override_ignored,
+    }
+}
+
+fn rule(rule: &Rule) -> wire::Rule {
+    wire::Rule {
+        path: rule.path.to_string(),
+        file: rule.place.file.to_string(),
+        line: line(rule.place.line),
+    }
+}
+
+fn line(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn level(looked: &Looked<'_>) -> wire::Level {
+    wire::Level {
+        candidates: looked.candidates.iter().map(candidate).collect(),
+        left_out: line(looked.left_out),
+    }
+}
+
+fn candidate(candidate: &Candidate<'_>) -> wire::Candidate {
+    // Keys and values of limits files are text.
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    wire::Candidate {
+        key: text(candidate.key),
+        value: candidate.value.map(text),
+        file: candidate.place.file.to_string(),
+        line: line(candidate.place.line),
+        fit: fit(candidate.fit).into(),
+    }
+}
+
+fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
+    let check = &applied.check;
+    wire::LimitExplanation {
+        name: applied.name.unwrap_or_default().to_owned(),
+        requests_per_unit: applied.shown.requests_per_unit,
+        unit: unit(applied.shown.unit).into(),
+        unit_multiplier: applied.shown.unit_multiplier,
+        capacity: check.limit.capacity(),
+        algorithm: algorithm(check.limit.algorithm()).into(),
+        counting: counting(applied.counting).into(),
+        on_failure: on_failure(check.on_failure).into(),
+        shadow_mode: applied.shadow_mode,
+        quota_mode: applied.quota_mode,
+        counter_key: prefix.name(&check.key),
+        hash_slot: hash_slot(&check.key).into(),
+        state: None,
+    }
+}
+
+fn counter(capacity: u32, decision: &Decision) -> wire::CounterState {
+    wire::CounterState {
+        used: u64::from(capacity).saturating_sub(decision.remaining) + decision.excess,
+        remaining: decision.remaining,
+        reset_after: span(decision.reset_after),
+        would_pass: decision.allowed,
+        retry_after: decision.retry_after.filter(|_| !decision.allowed).and_then(span),
+    }
+}
+
+fn span(span: Duration) -> Option<prost_types::Duration> {
+    span.try_into().ok()
+}
+
+const fn outcome(outcome: Outcome) -> wire::Outcome {
+    match outcome {
+        Outcome::Limited => wire::Outcome::Limited,
+        Outcome::Overridden => wire::Outcome::Overridden,
+        Outcome::Unlimited => wire::Outcome::Unlimited,
+        Outcome::Replaced => wire::Outcome::Replaced,
+        Outcome::DomainNotConfigured => wire::Outcome::DomainNotConfigured,
+        Outcome::NoEntries => wire::Outcome::NoEntries,
+        Outcome::NoNode => wire::Outcome::NoMatch,
+        Outcome::TooDeep => wire::Outcome::TooDeep,
+        Outcome::TooShallow => wire::Outcome::TooShallow,
+        Outcome::NoLimit => wire::Outcome::NoLimit,
+    }
+}
+
+const fn fit(fit: Fit) -> wire::Fit {
+    match fit {
+        Fit::Taken => wire::Fit::Taken,
+        Fit::ExactFirst => wire::Fit::ExactFirst,
+        Fit::PatternFirst => wire::Fit::PatternFirst,
+        Fit::PatternDoesNotFit => wire::Fit::PatternDoesNotFit,
+        Fit::OtherValue => wire::Fit::OtherValue,
+        Fit::OtherKey => wire::Fit::OtherKey,
+    }
+}
+
+const fn unit(unit: Unit) -> wire::Unit {
+    match unit {
+        Unit::Second => wire::Unit::Second,
+        Unit::Minute => wire::Unit::Minute,
+        Unit::Hour => wire::Unit::Hour,
+        Unit::Day => wire::Unit::Day,
+        Unit::Week => wire::Unit::Week,
+        Unit::Month => wire::Unit::Month,
+        Unit::Year => wire::Unit::Year,
+    }
+}
+
+const fn algorithm(algorithm: Algorithm) -> wire::Algorithm {
+    match algorithm {
+        Algorithm::FixedWindow => wire::Algorithm::FixedWindow,
+        Algorithm::SlidingWindowLog => wire::Algorithm::SlidingWindowLog,
+        Algorithm::SlidingWindowCounter => wire::Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket => wire::Algorithm::TokenBucket,
+        Algorithm::Gcra => wire::Algorithm::Gcra,
+    }
+}
+
+const fn counting(counting: Counting) -> wire::Counting {
+    match counting {
+        Counting::Free => wire::Counting::Free,
+        Counting::Debit => wire::Counting::Debit,
+        Counting::Upstream => wire::Counting::Upstream,
+    }
+}
+
+const fn on_failure(policy: OnFailure) -> wire::OnFailure {
+    match policy {
+        OnFailure::Allow => wire::OnFailure::Allow,
+        OnFailure::Deny => wire::OnFailure::Deny,
+        OnFailure::Local => wire::OnFailure::Local,
+        OnFailure::Defer => wire::OnFailure::Defer,
+    }
+}

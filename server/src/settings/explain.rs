@@ -1,0 +1,58 @@
+//! What `sluicegate validate --explain` explains.
+
+use std::ffi::OsString;
+
+use clap::{
+    Args,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
+use sluicegate_proto::{
+    envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+        service::ratelimit::v3::RateLimitRequest,
+    },
+    text::descriptor::{self, InvalidDescriptor},
+};
+use sluicegate_store::redis::KeyPrefix;
+
+/// A request to explain from the files alone.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Explain")]
+pub struct ExplainArguments {
+    /// Tell why a request would meet the limits that it would meet, instead of how many rules there are. No
+    /// server is asked: for how counters stand, there is sluicectl explain.
+    #[arg(long, requires = "domain", requires = "descriptors")]
+    pub explain: bool,
+
+    /// Domain of that request.
+    #[arg(long, value_name = "DOMAIN", requires = "explain")]
+    pub domain: Option<String>,
+
+    /// A descriptor of that request: one or more entries, in the order of the rules. May be given several times.
+    ///
+    /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
+    #[arg(long = "descriptor", value_name = "KEY=VALUE,...", requires = "explain")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
+    pub descriptors: Vec<RateLimitDescriptor>,
+
+    /// What stands before every key in Redis, as in serve.
+    #[arg(long, env = "SLUICEGATE_KEY_PREFIX", value_name = "TEXT", default_value = "")]
+    pub key_prefix: KeyPrefix,
+}
+
+impl ExplainArguments {
+    /// The request to explain, if one is to be.
+    #[must_use]
+    pub fn request(&self) -> Option<RateLimitRequest> {
+        let domain = self.domain.clone().filter(|_| self.explain)?;
+        Some(RateLimitRequest { domain, descriptors: self.descriptors.clone(), hits_addend: 0 })
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
+fn typed_descriptor(text: OsString) -> Result<RateLimitDescriptor, InvalidDescriptor> {
+    let entries = descriptor::parse(text.as_encoded_bytes())?;
+    let entry = |(key, value): (Vec<u8>, Vec<u8>)| Entry { key: key.into(), value: value.into() };
+    let entries = entries.into_iter().map(entry).collect();
+    Ok(RateLimitDescriptor { entries, ..RateLimitDescriptor::default() })
+}

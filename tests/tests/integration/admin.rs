@@ -1,0 +1,377 @@
+//! The admin listener: who may come, and who may not.
+
+use std::{fs, path::Path};
+
+use nix::sys::signal::Signal;
+use prost::Message as _;
+use prost_types::FileDescriptorProto;
+use sluicegate_client::{AdminClient, Check, CheckError, GrpcCode};
+use sluicegate_proto::sluicegate::admin::v1::{
+    ExplainRequest, admin_service_client::AdminServiceClient,
+};
+use sluicegate_tests::{Authority, Caller, Finished, Sluicegate, binary, finish, hit, until};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tonic::{Code, Request, Status, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+const LIMITS: &str = "
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 10}
+";
+
+const SERVICE: &str = "sluicegate.admin.v1.AdminService";
+
+fn limits(folder: &TempDir) -> String {
+    let file = folder.path().join("limits.yaml");
+    fs::write(&file, LIMITS).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// Puts a text in the place of a file, as an editor does.
+fn put(folder: &Path, name: &str, text: &str) -> String {
+    let (new, file) = (folder.join(".new"), folder.join(name));
+    fs::write(&new, text).unwrap();
+    fs::rename(new, &file).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+async fn guarded(token: &str, flags: &[&str]) -> Sluicegate {
+    let folder = tempfile::tempdir().unwrap();
+    let (limits, file) = (limits(&folder), put(folder.path(), "token", token));
+    let own = ["--limits", &limits, "--admin-token-file", &file];
+    Sluicegate::start_with(folder, &[&own, flags].concat()).await
+}
+
+fn client(server: &Sluicegate) -> AdminClient {
+    let endpoint = format!("http://{}", server.admin).parse().unwrap();
+    let builder = AdminClient::builder(endpoint).deadline(std::time::Duration::from_secs(30));
+    builder.connect_admin_lazy().unwrap()
+}
+
+fn question() -> Check {
+    Check::new("api").descriptor([("user", "bob")])
+}
+
+async fn shows(server: &Sluicegate, token: &str) -> Result<(), CheckError> {
+    client(server).with_token(token).unwrap().explain(question()).await.map(|_| ())
+}
+
+fn is_turned_away(answer: Result<(), CheckError>) {
+    match answer {
+        Err(CheckError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn only_the_token_lets_in() {
+    let server = guarded("secret\nnot this\n", &[]).await;
+    let bare = client(&server).explain(question()).await.map(|_| ());
+    is_turned_away(bare);
+    for wrong in ["wrong", "secre", "secrets", "SECRET", "not"] {
+        is_turned_away(shows(&server, wrong).await);
+    }
+    shows(&server, "secret").await.unwrap();
+
+    let raw = async |authorization: Option<&'static str>| {
+        let endpoint = Channel::from_shared(format!("http://{}", server.admin)).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let mut client = AdminServiceClient::new(channel);
+        let mut request = Request::new(ExplainRequest::default());
+        if let Some(value) = authorization {
+            request.metadata_mut().insert("authorization", value.parse().unwrap());
+        }
+        client.explain(request).await.unwrap_err().code()
+    };
+    // Past the gate, a request without a domain makes no sense.
+    assert_eq!(raw(Some("Bearer secret")).await, Code::InvalidArgument);
+    assert_eq!(raw(Some("bearer secret")).await, Code::InvalidArgument);
+    for wrong in ["secret", "Basic secret", "Bearer", "Bearer  secret", "Bearer secret "] {
+        assert_eq!(raw(Some(wrong)).await, Code::Unauthenticated, "{wrong:?}");
+    }
+    assert_eq!(raw(None).await, Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn sluicectl_shows_the_token_of_a_file() {
+    let server = guarded("secret\n", &[]).await;
+    let sluicectl = async |flags: &[&str]| {
+        let mut command = Command::new(binary("sluicectl"));
+        command.args(["explain", "--domain", "api", "--descriptor", "user=bob"]);
+        command.args(["--timeout", "30s"]);
+        command.arg("--admin-server").arg(format!("http://{}", server.admin));
+        command.args(flags);
+        finish(command).await
+    };
+    let token = server.folder().join("token");
+    let answer = sluicectl(&["--token-file", token.to_str().unwrap()]).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let answer = sluicectl(&[]).await;
+    assert_eq!((answer.code, &*answer.stdout), (3, ""));
+    assert!(answer.stderr.contains("Unauthenticated: a token is asked for"), "{answer:?}");
+    let wrong = put(server.folder(), "wrong", "guess");
+    let answer = sluicectl(&["--token-file", &wrong]).await;
+    assert!(answer.stderr.contains("this is not the token"), "{answer:?}");
+    for (text, said) in [("", "visible ASCII"), ("two words", "visible ASCII")] {
+        let file = put(server.folder(), "broken", text);
+        let answer = sluicectl(&["--token-file", &file]).await;
+        assert_eq!((answer.code, answer.stderr.lines().count()), (2, 1), "{answer:?}");
+        assert!(answer.stderr.contains(said), "{answer:?}");
+    }
+    let answer = sluicectl(&["--token-file", "/nowhere/token"]).await;
+    assert_eq!(answer.code, 2);
+    assert!(answer.stderr.contains("cannot read /nowhere/token"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
+    let server = guarded("first", &["--poll-interval", "1h"]).await;
+    shows(&server, "first").await.unwrap();
+    put(server.folder(), "token", "second\n");
+    until("the new token", || async { shows(&server, "second").await.ok() }).await;
+    is_turned_away(shows(&server, "first").await);
+    put(server.folder(), "token", "\n");
+    until("the bad one to be rejected", || async {
+        server.process.output().contains("admin token rejected").then_some(())
+    })
+    .await;
+    shows(&server, "second").await.unwrap();
+    fs::remove_file(server.folder().join("token")).unwrap();
+    until("the missing one to be rejected", || async {
+        (server.process.output().matches("admin token rejected").count() > 1).then_some(())
+    })
+    .await;
+    shows(&server, "second").await.unwrap();
+    assert!(!server.process.output().contains("second"), "the token is not logged");
+}
+
+async fn channel(server: &Sluicegate) -> Channel {
+    let endpoint = Channel::from_shared(format!("http://{}", server.admin)).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
+async fn reflect(server: &Sluicegate, token: Option<&str>) -> Result<Vec<String>, Status> {
+    let ask =
+        |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+    let asked = [
+        ask(MessageRequest::ListServices(String::new())),
+        ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
+    ];
+    let mut request = Request::new(futures::stream::iter(asked));
+    if let Some(token) = token {
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+    }
+    let mut client = ServerReflectionClient::new(channel(server).await);
+    let mut answers = client.server_reflection_info(request).await?.into_inner();
+    let mut names = Vec::new();
+    while let Some(answer) = answers.message().await? {
+        match answer.message_response {
+            Some(MessageResponse::ListServicesResponse(list)) => {
+                names.extend(list.service.into_iter().map(|service| service.name));
+            }
+            Some(MessageResponse::FileDescriptorResponse(files)) => {
+                let file = files.file_descriptor_proto.first().unwrap();
+                let file = FileDescriptorProto::decode(file.as_slice()).unwrap();
+                names.push(file.name().to_owned());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    Ok(names)
+}
+
+async fn health(server: &Sluicegate, service: &str) -> ServingStatus {
+    let mut client = HealthClient::new(channel(server).await);
+    let request = HealthCheckRequest { service: service.to_owned() };
+    client.check(request).await.unwrap().into_inner().status()
+}
+
+#[tokio::test]
+async fn health_is_for_everybody_and_reflection_for_those_with_the_token() {
+    let server = guarded("secret", &[]).await;
+    for name in ["", SERVICE] {
+        assert_eq!(health(&server, name).await, ServingStatus::Serving);
+    }
+    assert_eq!(reflect(&server, None).await.unwrap_err().code(), Code::Unauthenticated);
+    let names = reflect(&server, Some("secret")).await.unwrap();
+    for name in [SERVICE, "grpc.health.v1.Health", "sluicegate/admin/v1/admin_service.proto"] {
+        assert!(names.iter().any(|it| it == name), "{name} of {names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("RateLimitService")), "{names:?}");
+    // What Envoy asks does not offer what operators ask.
+    let endpoint = server.channel().await;
+    let mut client = AdminServiceClient::new(endpoint);
+    let error = client.explain(ExplainRequest::default()).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unimplemented);
+}
+
+// === TLS ===
+
+const HOST: &str = "127.0.0.1";
+
+/// A server that asks admin callers for a certificate of `ours`, with `wanted` in it.
+async fn certified(wanted: &[&str]) -> Sluicegate {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+    ours.issue(HOST).write(folder.path(), "server");
+    ours.issue("spiffe://test/ops").write(folder.path(), "ops");
+    ours.issue("spiffe://test/shop").write(folder.path(), "shop");
+    other.issue("spiffe://test/ops").write(folder.path(), "stranger");
+    fs::write(folder.path().join("ca.pem"), ours.pem()).unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let [limits, cert, key, ca] =
+        [limits(&folder), path("server.pem"), path("server.key"), path("ca.pem")];
+    let mut flags = vec!["--limits", &*limits, "--admin-tls-cert", &*cert];
+    flags.extend(["--admin-tls-key", &*key, "--admin-tls-client-ca", &*ca]);
+    let names = wanted.join(",");
+    if !names.is_empty() {
+        flags.extend(["--admin-tls-client-names", &*names]);
+    }
+    // A certificate is enough, wherever the listener is.
+    flags.extend(["--admin-listen", "0.0.0.0:0"]);
+    Sluicegate::start_with(folder, &flags).await
+}
+
+async fn explain_as(server: &Sluicegate, caller: Option<&str>) -> Finished {
+    let path = |name: &str| server.folder().join(name);
+    let port = server.admin.rsplit_once(':').unwrap().1;
+    let mut command = Command::new(binary("sluicectl"));
+    command.args(["explain", "--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
+    command.args(["--admin-server", &format!("https://{HOST}:{port}")]);
+    command.arg("--tls-ca").arg(path("ca.pem"));
+    if let Some(caller) = caller {
+        command.arg("--tls-cert").arg(path(&format!("{caller}.pem")));
+        command.arg("--tls-key").arg(path(&format!("{caller}.key")));
+    }
+    finish(command).await
+}
+
+#[tokio::test]
+async fn with_a_client_ca_only_certified_callers_get_in() {
+    let server = certified(&[]).await;
+    for (caller, code) in [(Some("ops"), 0), (Some("shop"), 0), (Some("stranger"), 3), (None, 3)] {
+        let answer = explain_as(&server, caller).await;
+        assert_eq!(answer.code, code, "{caller:?}: {answer:?}");
+    }
+    assert_eq!(server.metric("sluicegate_tls_handshakes_failed_total").await, 2.0);
+    assert!(!server.process.output().contains("WARN"), "{}", server.process.output());
+}
+
+#[tokio::test]
+async fn with_client_names_only_these_get_in() {
+    let server = certified(&["spiffe://test/ops", "ops.example"]).await;
+    for (caller, code) in [(Some("ops"), 0), (Some("shop"), 3), (Some("stranger"), 3)] {
+        let answer = explain_as(&server, caller).await;
+        assert_eq!(answer.code, code, "{caller:?}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn new_certificates_are_shown_to_new_connections() {
+    let server = certified(&[]).await;
+    let second = Authority::new("second");
+    second.issue(HOST).write(server.folder(), "server");
+    second.issue("spiffe://test/ops").write(server.folder(), "ops");
+    fs::write(server.folder().join("ca.pem"), second.pem()).unwrap();
+    until("the new certificate", || async {
+        (explain_as(&server, Some("ops")).await.code == 0).then_some(())
+    })
+    .await;
+}
+
+// === Where it listens ===
+
+async fn refused(flags: &[&str]) -> Finished {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = limits(&folder);
+    finish(Sluicegate::command(&[&["--limits", &limits], flags].concat(), &[])).await
+}
+
+#[tokio::test]
+async fn nobody_on_the_network_gets_in_unasked() {
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let answer = refused(&["--admin-listen", address]).await;
+        assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
+        for part in [address, "--admin-token-file", "--admin-tls-client-ca"] {
+            assert!(answer.stderr.contains(part), "{answer:?}");
+        }
+    }
+    // TLS without a CA lets everybody in.
+    let folder = tempfile::tempdir().unwrap();
+    Authority::new("a").issue(HOST).write(folder.path(), "server");
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (cert, key) = (path("server.pem"), path("server.key"));
+    let tls = ["--admin-tls-cert", &cert, "--admin-tls-key", &key];
+    let answer = refused(&[&tls[..], &["--admin-listen", "0.0.0.0:0"]].concat()).await;
+    assert!(answer.code == 1 && answer.stderr.contains("is open to the network"), "{answer:?}");
+
+    let warned = "the admin token crosses the network unencrypted";
+    let server = guarded("secret", &["--admin-listen", "0.0.0.0:0"]).await;
+    assert!(server.process.output().contains(warned));
+    let server = guarded("secret", &[&tls[..], &["--admin-listen", "0.0.0.0:0"]].concat()).await;
+    assert!(!server.process.output().contains(warned));
+    let server = guarded("secret", &[]).await;
+    assert!(!server.process.output().contains(warned));
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_had_ends_start_up() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, said) in
+        [("", "is no token"), ("two words", "is no token"), ("\nsecond", "is no token")]
+    {
+        let file = put(folder.path(), "token", text);
+        let answer = refused(&["--admin-token-file", &file]).await;
+        assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
+        assert!(answer.stderr.contains(said) && answer.stderr.contains(&file), "{answer:?}");
+    }
+    let answer = refused(&["--admin-token-file", "/nowhere/token"]).await;
+    assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
+    assert!(answer.stderr.contains("/nowhere/token") && answer.stderr.contains("No such file"));
+}
+
+#[tokio::test]
+async fn it_can_be_a_socket_or_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("unix:{}", folder.path().join("admin.sock").display());
+    let server = Sluicegate::start(LIMITS, &["--admin-listen", &socket]).await;
+    assert_eq!(server.admin, socket);
+    let endpoint = socket.parse().unwrap();
+    let client = AdminClient::builder(endpoint).connect_admin_lazy().unwrap();
+    client.explain(question()).await.unwrap();
+
+    let server = Sluicegate::start(LIMITS, &["--admin-listen", "off"]).await;
+    assert_eq!(server.admin, "off");
+    assert_eq!(server.get("/healthcheck").await.0, 200);
+}
+
+#[tokio::test]
+async fn it_is_there_as_long_as_http() {
+    let mut server = Sluicegate::start(LIMITS, &["--drain-timeout", "1h"]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let held = caller.begin().await.unwrap();
+    until("the call to be in progress", || async {
+        (server.metric("sluicegate_requests_in_flight").await == 1.0).then_some(())
+    })
+    .await;
+    server.process.signal(Signal::SIGTERM);
+    until("health to say so", || async {
+        (health(&server, "").await == ServingStatus::NotServing).then_some(())
+    })
+    .await;
+    client(&server).explain(question()).await.unwrap();
+    assert_eq!(server.get("/healthcheck").await.0, 500);
+    // What was in progress over gRPC is answered while both are still there.
+    held.ask(&hit("user", "bob")).await.unwrap();
+    assert_eq!(server.process.ended().await.code(), Some(0));
+}
