@@ -190,7 +190,7 @@ fn measure(variants: &[Variant]) -> Vec<[Duration; 2]> {
 }
 
 fn time(variant: &Variant) -> [Duration; 2] {
-    let entries: Vec<Vec<Entry<'_>>> = variant.requests.iter().map(|it| borrowed(it)).collect();
+    let entries: Vec<Vec<Entry<'_>>> = variant.requests.iter().map(borrowed).collect();
     let requests: Vec<Request<'_>> = entries.iter().map(request).collect();
     let domain = variant.rules.domain("api").unwrap();
     // Into the caches, and a check that this is what the variant says.

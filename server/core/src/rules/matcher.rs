@@ -205,9 +205,7 @@ impl Pattern {
         let rest = value.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&*self.tail));
         let Some(mut rest) = rest else { return false };
         for part in &self.middle {
-            let Some(at) = rest.windows(part.len()).position(|window| window == &**part) else {
-                return false;
-            };
+            let Some(at) = memchr::memmem::find(rest, part) else { return false };
             rest = rest.get(at + part.len()..).unwrap_or_default();
         }
         true
