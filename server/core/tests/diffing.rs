@@ -165,6 +165,9 @@ changed stays: a: on_failure local -> deny"
     assert_eq!(counts.to_string(), "2 added, 2 removed, 2 changed, 2 start counters anew");
 }
 
+/// An edit, and what is told of it.
+type Case<T> = (fn(&mut T), &'static str);
+
 #[test]
 fn every_key_of_a_rule_is_compared() {
     let edited = |edit: fn(&mut DescriptorNode)| {
@@ -178,7 +181,7 @@ fn every_key_of_a_rule_is_compared() {
         told(vec![ten("a=x*")], vec![DescriptorNode { limits: one(new), ..node("a=x*") }])
     };
     let said = |text: &str| format!("changed d: a=x*: {text}");
-    let of_rule: [(fn(&mut DescriptorNode), &str); 9] = [
+    let of_rule: [Case<DescriptorNode>; 9] = [
         (|it| it.shadow_mode = true, "shadow_mode false -> true"),
         (|it| it.quota_mode = true, "quota_mode false -> true"),
         (|it| it.detailed_metric = true, "detailed_metric false -> true"),
@@ -200,7 +203,7 @@ fn every_key_of_a_rule_is_compared() {
     for (edit, expected) in of_rule {
         assert_eq!(edited(edit), said(expected));
     }
-    let of_limit: [(fn(&mut LimitNode), &str); 8] = [
+    let of_limit: [Case<LimitNode>; 8] = [
         (|it| it.requests_per_unit = Some(placed(20)), "requests_per_unit 10 -> 20"),
         (
             |it| it.unit = Some(placed("hour".to_owned())),
@@ -307,6 +310,11 @@ fn patterns_that_are_moved_are_told() {
     assert_eq!(
         told(patterns(&["a*", "b", "b*", "c*"]), patterns(&["a*", "c*", "b", "b*"])),
         "changed d: p.k: order of patterns b*, c* -> c*, b*"
+    );
+    // They decide alike, but one of them is shared or has another limit.
+    assert_eq!(
+        told(patterns(&["a*", "a**"]), patterns(&["a**", "a*"])),
+        "changed d: p.k: order of patterns a*, a** -> a**, a*"
     );
     // One that comes between others moves none of them.
     assert_eq!(

@@ -1,16 +1,11 @@
 //! The matcher against a reference that does the obvious, slowly.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on fails"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
 mod cases;
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -20,7 +15,7 @@ use sluicegate_core::{
     request::Entry,
     rules::{
         CompileError, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place,
-        Placed, RuleSet, compile,
+        Placed, RuleSet, compile, diff,
     },
 };
 
@@ -347,6 +342,52 @@ fn the_matcher_finds_what_the_reference_finds() {
     assert_eq!(met.len(), SITUATIONS, "{met:#?}");
     let rare: Vec<_> = met.iter().filter(|(_, times)| **times < OFTEN).collect();
     assert!(rare.is_empty(), "{rare:?} of {met:#?}");
+}
+
+/// Edits some level of the tree, or none.
+fn edit(level: &mut Vec<Branch>, how: u8, at: usize) {
+    if level.is_empty() {
+        return;
+    }
+    let at = at % level.len();
+    match how {
+        0 => {}
+        1 => level.reverse(),
+        2 => level.rotate_left(1),
+        3 => _ = level.remove(at),
+        4 => level[at].share = !level[at].share && has_star(&level[at]),
+        5 => level[at].requests = None,
+        _ => edit(&mut level[at].below, how - 6, at),
+    }
+}
+
+/// Where no change is told, every descriptor meets what it met before.
+#[test]
+fn an_edit_that_matters_is_told() {
+    let (told, silent, felt) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let count = |counter: &Cell<u32>| counter.set(counter.get() + 1);
+    let edited = (tree(), 0..12_u8, any::<usize>()).prop_flat_map(|(old, how, at)| {
+        let mut new = old.clone();
+        edit(&mut new, how, at);
+        (Just(old.clone()), Just(new), vec(entries(old), 8))
+    });
+    let property = |(old, new, requests): (Vec<Branch>, Vec<Branch>, Vec<Vec<_>>)| {
+        let (old, new) = (compiled(&old).unwrap(), compiled(&new).unwrap());
+        let changes = diff(&old, &new);
+        let is_felt = requests.iter().any(|entries| found(&old, entries) != found(&new, entries));
+        prop_assert!(!is_felt || !changes.is_empty());
+        prop_assert_eq!(diff(&old, &old), []);
+        prop_assert_eq!(changes.is_empty(), diff(&new, &old).is_empty());
+        count(if changes.is_empty() { &silent } else { &told });
+        if is_felt {
+            count(&felt);
+        }
+        Ok(())
+    };
+    let done = TestRunner::new(cases::at_least(3_000)).run(&edited, property);
+    done.unwrap_or_else(|error| panic!("{error}"));
+    let counts = [told.get(), silent.get(), felt.get()];
+    assert!(counts.iter().all(|it| *it > 300), "told, silent, felt: {counts:?}");
 }
 
 /// Every rule of a large level is found, and every mistake in it.

@@ -8,7 +8,10 @@ use sluicegate_core::rules::{Change, CompileError, CompileOptions, Counts, RuleS
 use super::Sources;
 use crate::telemetry::{RuleSetCounters, Telemetry};
 
-/// The most changes that are logged one by one at a reload.
+/// The most warnings that are logged at a load; `sluicegate validate` prints all.
+const WARNINGS_LOGGED: usize = 100;
+
+/// The most changes that are logged one by one at a reload; `sluicegate diff` prints all.
 const CHANGES_LOGGED: usize = 20;
 
 /// One set of limits and what is counted about it.
@@ -122,7 +125,10 @@ fn log_new_counters(changes: &[Change], counts: Counts) {
 }
 
 fn warn(rules: &RuleSet) {
-    for warning in rules.warnings() {
+    for warning in rules.warnings().iter().take(WARNINGS_LOGGED) {
         tracing::warn!("{warning}");
+    }
+    if let more @ 1.. = rules.warnings().len().saturating_sub(WARNINGS_LOGGED) {
+        tracing::warn!(more, "warnings that `sluicegate validate` prints");
     }
 }

@@ -36,7 +36,7 @@ impl Reader<'_> {
                             merged.push((at, value));
                             return None;
                         }
-                        Some(self.name(&at, key).zip(self.free(&self.below(spot, key), value)))
+                        Some(self.name(&at, key).zip(self.free(&below(spot, key), value)))
                     })
                     .collect();
                 let mut map: metadata::Map = all(entries.into_iter())?;
@@ -61,11 +61,6 @@ impl Reader<'_> {
                 }
             },
         }
-    }
-
-    fn below(&self, spot: &Spot, key: &MarkedYaml<'_>) -> Spot {
-        let name = scalar(key).map_or("", |(name, _)| name);
-        Spot::of(key, spot.below(name))
     }
 
     /// A key: JSON knows only texts.
@@ -104,6 +99,12 @@ impl Reader<'_> {
     }
 }
 
+/// Where the value of a key is noted.
+fn below(spot: &Spot, key: &MarkedYaml<'_>) -> Spot {
+    let name = scalar(key).map_or("", |(name, _)| name);
+    Spot::of(key, spot.below(name))
+}
+
 /// All values, if none is missing. Unlike `collect` it looks at those behind a missing one, too: every mistake is
 /// to be told.
 fn all<T, C: FromIterator<T>>(values: impl Iterator<Item = Option<T>>) -> Option<C> {
@@ -135,7 +136,7 @@ fn is_special(text: &str) -> bool {
     matches!(magnitude, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN")
 }
 
-/// A number: 12, -1.5, 1e3, 1_000, 0x1f, 0o17, 017, 0b11.
+/// A number: 12, -1.5, 1e3, `1_000`, 0x1f, 0o17, 017, 0b11.
 #[expect(clippy::cast_precision_loss, reason = "numbers of JSON are doubles")]
 fn number(text: &str) -> Option<f64> {
     let (sign, rest) = match text.strip_prefix('-') {

@@ -1,10 +1,7 @@
 //! Builds the nodes of a document, and notes on the way what cannot be seen in them: keys that stand twice. It
 //! stops before nesting would exhaust the stack of whoever walks the nodes, and aliases memory.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, hash_map::Entry},
-};
+use std::collections::{HashMap, hash_map::Entry};
 
 use saphyr::{MarkedYaml, Marker, ScanError, YamlLoader};
 use saphyr_parser::{Event, Parser, SpannedEventReceiver as _};
@@ -31,7 +28,7 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Mistakes), (Sp
     loader.allow_duplicate_keys(true);
     let mut walk = Walk::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(no_yaml)?;
+        let (event, span) = event.map_err(|error| no_yaml(&error))?;
         let problem = match &event {
             Event::SequenceStart(anchor, _) => walk.open(*anchor, Inside::List(0)),
             Event::MappingStart(anchor, _) => walk.open(*anchor, Inside::Map(HashMap::new(), None)),
@@ -54,12 +51,12 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Mistakes), (Sp
         }
     }
     if let Some(error) = loader.error() {
-        return Err(no_yaml(error.clone()));
+        return Err(no_yaml(error));
     }
     Ok((loader.into_documents().into_iter().next(), walk.mistakes))
 }
 
-fn no_yaml(error: ScanError) -> (Spot, Problem) {
+fn no_yaml(error: &ScanError) -> (Spot, Problem) {
     (Spot::at(*error.marker(), String::new()), Problem::Yaml(error.info().to_owned()))
 }
 
@@ -71,29 +68,29 @@ struct Extent {
 }
 
 /// A list or a map that has begun.
-struct Open<'t> {
+struct Open {
     anchor: usize,
     extent: Extent,
-    inside: Inside<'t>,
+    inside: Inside,
 }
 
-enum Inside<'t> {
+enum Inside {
     /// How many elements there were.
     List(usize),
     /// The keys there were with their lines, and the one whose value comes next.
-    Map(HashMap<Cow<'t, str>, usize>, Option<Cow<'t, str>>),
+    Map(HashMap<String, usize>, Option<String>),
 }
 
 #[derive(Default)]
-struct Walk<'t> {
-    open: Vec<Open<'t>>,
+struct Walk {
+    open: Vec<Open>,
     anchors: HashMap<usize, Extent>,
     aliased: usize,
     mistakes: Mistakes,
 }
 
-impl<'t> Walk<'t> {
-    fn open(&mut self, anchor: usize, inside: Inside<'t>) -> Result<(), Problem> {
+impl Walk {
+    fn open(&mut self, anchor: usize, inside: Inside) -> Result<(), Problem> {
         self.open.push(Open { anchor, extent: Extent::default(), inside });
         self.check_height(0)
     }
@@ -104,16 +101,16 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn scalar(&mut self, text: &Cow<'t, str>, anchor: usize, at: Marker) {
+    fn scalar(&mut self, text: &str, anchor: usize, at: Marker) {
         let mut first = None;
         if let Some(Open { inside: Inside::Map(keys, None), .. }) = self.open.last_mut() {
-            match keys.entry(text.clone()) {
+            match keys.entry(text.to_owned()) {
                 Entry::Occupied(entry) => first = Some(*entry.get()),
                 Entry::Vacant(entry) => _ = entry.insert(at.line()),
             }
         }
         if let Some(line) = first {
-            let problem = Problem::DuplicateKey { key: text.to_string(), line };
+            let problem = Problem::DuplicateKey { key: text.to_owned(), line };
             self.mistakes.push((Spot::at(at, self.path()), problem));
         }
         self.node(anchor, Extent::default(), Some(text));
@@ -140,7 +137,7 @@ impl<'t> Walk<'t> {
     }
 
     /// Counts a complete node in. `extent.nodes` does not have the node itself yet.
-    fn node(&mut self, anchor: usize, extent: Extent, text: Option<&Cow<'t, str>>) {
+    fn node(&mut self, anchor: usize, extent: Extent, text: Option<&str>) {
         let extent = Extent { nodes: extent.nodes + 1, ..extent };
         if anchor > 0 {
             self.anchors.insert(anchor, extent);
@@ -153,7 +150,7 @@ impl<'t> Walk<'t> {
             Inside::Map(_, key) => {
                 *key = match key.take() {
                     Some(_) => None,
-                    None => Some(text.cloned().unwrap_or_default()),
+                    None => Some(text.unwrap_or_default().to_owned()),
                 }
             }
         }

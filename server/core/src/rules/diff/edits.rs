@@ -179,8 +179,8 @@ fn window(shown: Shown) -> String {
 }
 
 fn map(map: &Map) -> String {
-    let entry = |(name, it): (&Box<str>, &Value)| format!("{name:?}: {}", value(it));
-    format!("{{{}}}", map.iter().map(entry).collect::<Vec<_>>().join(", "))
+    let entries: Vec<_> = map.iter().map(|(name, it)| format!("{name:?}: {}", value(it))).collect();
+    format!("{{{}}}", entries.join(", "))
 }
 
 fn value(it: &Value) -> String {

@@ -5,7 +5,10 @@
 
 mod edits;
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+};
 
 use super::{
     RuleSet,
@@ -280,10 +283,10 @@ fn counts(domain: Option<&Domain>, node: &Node) -> bool {
 
 /// Whether patterns that are in both stand in another order: the first that fits is taken.
 fn order(old: &Values, new: &Values) -> Option<Edit> {
-    let texts = |values: &Values| -> Vec<String> {
-        values.patterns.iter().map(|(pattern, _)| pattern.to_string()).collect()
-    };
-    let (mut from, mut to) = (texts(old), texts(new));
+    if old.patterns.is_empty() || new.patterns.is_empty() {
+        return None;
+    }
+    let (mut from, mut to) = (patterns(old), patterns(new));
     if from == to {
         return None;
     }
@@ -298,6 +301,14 @@ fn order(old: &Values, new: &Values) -> Option<Edit> {
     };
     let key = "order of patterns".to_owned();
     Some(Edit { key, from: shown(&from), to: shown(&to), anew: false })
+}
+
+/// The patterns of a key as they are written, in the order in which they are tried.
+fn patterns(values: &Values) -> Vec<String> {
+    let written: HashMap<usize, &[u8]> =
+        values.exact.iter().map(|(value, node)| (*node, &**value)).collect();
+    let text = |node| String::from_utf8_lossy(written.get(node).copied().unwrap_or_default());
+    values.patterns.iter().map(|(_, node)| text(node).into_owned()).collect()
 }
 
 /// What a node enforces.
