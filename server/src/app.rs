@@ -540,13 +540,15 @@ impl Watched {
                 let telemetry = Arc::clone(&of_limits);
                 // Off the threads that answer requests: large files take a while to compile.
                 let reloaded = tokio::task::spawn_blocking(move || {
-                    rules.reload(&telemetry);
-                    rules
+                    let changed = rules.reload(&telemetry);
+                    (rules, changed)
                 });
                 match reloaded.await {
-                    Ok(reloaded) => {
+                    Ok((reloaded, changed)) => {
                         rules = reloaded;
-                        store.limits_changed();
+                        if changed {
+                            store.limits_changed();
+                        }
                     }
                     Err(error) => {
                         tracing::error!(%error, "limits are no longer reloaded");

@@ -96,11 +96,10 @@ impl<'r> Plan<'r> {
     fn has_quota_left(&self, quota_mode: bool) -> bool {
         self.descriptors.iter().any(|planned| match planned {
             Planned::Unmatched => quota_mode,
-            Planned::Unlimited(_) => false,
             Planned::Limited { rule, veto: Veto::None, .. } => {
                 quota_mode || rule.is_some_and(|rule| rule.quota_mode)
             }
-            Planned::Limited { .. } => false,
+            Planned::Limited { .. } | Planned::Unlimited(_) => false,
         })
     }
 

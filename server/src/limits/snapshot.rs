@@ -63,18 +63,18 @@ impl Limits {
     }
 
     /// Reads the files anew and puts them in force if they have changed and have no mistake. Large files
-    /// take a while.
-    pub(crate) fn reload(&mut self, telemetry: &Telemetry) {
+    /// take a while. Returns whether other limits are in force now.
+    pub(crate) fn reload(&mut self, telemetry: &Telemetry) -> bool {
         let before = self.current.load_full();
         let sources = Sources::read(&self.paths);
         if sources == before.sources {
             if self.rejected.take().is_some() {
                 tracing::info!("limits files are as in force again");
             }
-            return;
+            return false;
         }
         if self.rejected.as_ref() == Some(&sources) {
-            return;
+            return false;
         }
         match sources.compile(&self.options) {
             Ok(rules) => {
@@ -94,6 +94,7 @@ impl Limits {
                 log_new_counters(&changes, counts);
                 self.rejected = None;
                 self.current.store(Arc::new(snapshot));
+                true
             }
             Err(mistakes) => {
                 telemetry.limits_loads.failure.add(1);
@@ -105,6 +106,7 @@ impl Limits {
                     tracing::error!("{mistake}");
                 }
                 self.rejected = Some(sources);
+                false
             }
         }
     }

@@ -12,7 +12,7 @@ pub struct MetricSettings {
     #[arg(long, env = "SLUICEGATE_NEAR_LIMIT_RATIO", value_name = "RATIO", default_value = "0.8")]
     pub near_limit_ratio: NearLimitRatio,
 
-    /// For how many different values rules with detailed_metric or value_to_metric are counted apart, all
+    /// For how many different values rules with `detailed_metric` or `value_to_metric` are counted apart, all
     /// together. Beyond, they are counted as (other).
     #[arg(
         long,

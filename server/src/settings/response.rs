@@ -44,7 +44,7 @@ pub enum ResponseHeaders {
     /// The limit closest to refusing: x-ratelimit-limit, -remaining and -reset; on a refusal also retry-after.
     #[value(name = "x-ratelimit-draft-03")]
     XRatelimitDraft03,
-    /// Every limit: RateLimit-Policy and RateLimit, as draft-ietf-httpapi-ratelimit-headers-11 has them; on a
+    /// Every limit: `RateLimit-Policy` and `RateLimit`, as draft-ietf-httpapi-ratelimit-headers-11 has them; on a
     /// refusal also retry-after.
     #[value(name = "ratelimit-draft-11")]
     RatelimitDraft11,

@@ -384,8 +384,11 @@ impl Telemetry {
     }
 }
 
+/// Where hits of one kind are counted.
+type CountOf = fn(&Hits) -> &Count;
+
 /// Every kind of hits, and where it is counted.
-pub(crate) const HITS: [(Metric, fn(&Hits) -> &Count); 7] = [
+pub(crate) const HITS: [(Metric, CountOf); 7] = [
     (catalogue::HITS, |hits| &hits.total),
     (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
     (catalogue::HITS_NEAR_LIMIT, |hits| &hits.near_limit),
@@ -415,7 +418,7 @@ pub(crate) fn visit_hits(snapshot: &Snapshot, mut visit: impl FnMut(HitsOf<'_>, 
     }
 }
 
-fn show_hits(snapshot: &Snapshot, count: fn(&Hits) -> &Count, show: &dyn Fn(u64, &[KeyValue])) {
+fn show_hits(snapshot: &Snapshot, count: CountOf, show: &dyn Fn(u64, &[KeyValue])) {
     visit_hits(snapshot, |of, hits| {
         let rule = of.rule.map_or(OVERRIDE, |rule| &rule.path);
         let mut labels = vec![

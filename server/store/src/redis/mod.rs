@@ -262,7 +262,7 @@ impl Redis {
             return all(StoreError::Unavailable);
         }
         let call =
-            Call::new(&self.prefix, groups.iter().copied(), self.clock.as_ref().map(|it| it.now()));
+            Call::new(&self.prefix, groups.iter().copied(), self.clock.as_ref().map(Clock::now));
         match self.follow(&call, slot, owner, deadline).await {
             Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {
                 tracing::error!(%error, "a reply cannot be read");
