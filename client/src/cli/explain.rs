@@ -25,7 +25,8 @@ pub struct ExplainSettings {
     #[command(flatten)]
     pub question: Question,
 
-    /// Whether how many hits would pass; 0 and negative numbers ask about one. None are taken.
+    /// How many hits to ask about: would they pass? 0 asks about one; a negative number asks as if hits were
+    /// given back. None are taken, and none given back.
     #[arg(long, value_name = "HITS", default_value = "1", allow_negative_numbers = true)]
     pub hits: i64,
 

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 use tonic::{Request, Status, service::Interceptor};
@@ -41,6 +41,8 @@ pub(crate) struct Token(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     value: ArcSwap<String>,
+    /// Why the file was rejected when it was last read, so that it is told once.
+    rejected: ArcSwapOption<String>,
 }
 
 impl Token {
@@ -50,7 +52,8 @@ impl Token {
     /// There is no token in it.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
         let value = ArcSwap::from_pointee(read(path)?);
-        Ok(Self(Arc::new(Shared { path: path.to_owned(), value })))
+        let rejected = ArcSwapOption::empty();
+        Ok(Self(Arc::new(Shared { path: path.to_owned(), value, rejected })))
     }
 
     /// Where it stands.
@@ -61,9 +64,17 @@ impl Token {
     /// Reads the file again, and puts its token in force. Returns whether it is another one.
     ///
     /// # Errors
-    /// There is no token in it. The one in force stays so.
+    /// There is no token in it. The one in force stays so, and the same trouble is not told twice.
     pub(crate) fn reload(&self) -> Result<bool, TokenError> {
-        let value = read(&self.0.path)?;
+        let value = match read(&self.0.path) {
+            Ok(value) => value,
+            Err(error) => {
+                let why = format!("{error:?}");
+                let before = self.0.rejected.swap(Some(Arc::new(why.clone())));
+                return if before.as_deref() == Some(&why) { Ok(false) } else { Err(error) };
+            }
+        };
+        self.0.rejected.store(None);
         if value == **self.0.value.load() {
             return Ok(false);
         }

@@ -134,7 +134,7 @@ async fn sluicectl_shows_the_token_of_a_file() {
 
 #[tokio::test]
 async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
-    let server = guarded("first", &["--poll-interval", "1h"]).await;
+    let server = guarded("first", &["--poll-interval", "200ms"]).await;
     shows(&server, "first").await.unwrap();
     put(server.folder(), "token", "second\n");
     until("the new token", || async { shows(&server, "second").await.ok() }).await;
@@ -150,6 +150,9 @@ async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
         (server.process.output().matches("admin token rejected").count() > 1).then_some(())
     })
     .await;
+    // Several polls later it has been told once.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(server.process.output().matches("admin token rejected").count(), 2);
     shows(&server, "second").await.unwrap();
     assert!(!server.process.output().contains("second"), "the token is not logged");
 }
