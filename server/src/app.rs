@@ -446,6 +446,7 @@ fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
     telemetry.show_gauge(catalogue::COUNTERS_MAX, move || counters_max);
     telemetry.show_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     telemetry.show_count(catalogue::UNANSWERED, count(Stack::unanswered));
+    telemetry.show_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
     let Some(redis) = store.in_redis() else { return };
     telemetry.show_gauge(catalogue::REFUSALS, read(Stack::refusals));
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);

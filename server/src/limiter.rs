@@ -41,6 +41,11 @@ impl Limiter {
         Self { snapshot, store, telemetry, decision_timeout }
     }
 
+    /// Whether every request may pass, whatever is decided.
+    pub(crate) fn shadow_mode(&self) -> bool {
+        self.snapshot.load().rules.modes.shadow_mode
+    }
+
     /// Decides one request, within the time that the caller gives, and hands the answer, which borrows from
     /// the rules, to `encode`.
     ///

@@ -7,7 +7,7 @@ use crate::{
     key::Identity,
     request::{Descriptor, Hits, LimitOverride},
     rule::{Limits, RuleLimit, Shown},
-    rules::{Defaults, Domain, Match, RuleSet},
+    rules::{Defaults, Domain, Match, Modes, RuleSet},
     store::{Group, Veto},
 };
 
@@ -20,6 +20,8 @@ pub struct Plan<'r> {
     pub descriptors: SmallVec<[Planned<'r>; 4]>,
     /// Whether the whole request only simulates: whatever refuses it, it may pass.
     pub shadow_mode: bool,
+    /// Whether a quota descriptor cannot be over, so that they cannot all be.
+    pub has_quota_left: bool,
     /// Overrides without a usable unit or multiplier, which were ignored.
     pub overrides_ignored: u32,
 }
@@ -48,6 +50,19 @@ pub enum Planned<'r> {
     },
 }
 
+impl Planned<'_> {
+    /// Whether it is a quota descriptor that cannot be over.
+    fn has_quota(&self, modes: Modes) -> bool {
+        match self {
+            Self::Unmatched => modes.quota_mode,
+            Self::Limited { rule, veto: Veto::None, overridden, .. } => {
+                modes.quota_mode || (!overridden && rule.is_some_and(|rule| rule.quota_mode))
+            }
+            Self::Limited { .. } | Self::Unlimited(_) => false,
+        }
+    }
+}
+
 impl<'r> Plan<'r> {
     /// Matches the request against the rules and plans one check for each limit that applies.
     #[must_use]
@@ -56,6 +71,7 @@ impl<'r> Plan<'r> {
             domain: None,
             descriptors: SmallVec::new(),
             shadow_mode: rules.modes.shadow_mode,
+            has_quota_left: false,
             overrides_ignored: 0,
         };
         let Some(domain) = rules.domain(request.domain) else {
@@ -83,36 +99,12 @@ impl<'r> Plan<'r> {
             };
             plan.descriptors.push(planned);
         }
-        if plan.has_quota_left(rules.modes.quota_mode) {
-            plan.spare(&mut checks);
-        }
-        if plan.shadow_mode {
-            checks.iter_mut().for_each(|check| check.veto = Veto::None);
+        plan.has_quota_left = plan.descriptors.iter().any(|it| it.has_quota(rules.modes));
+        let refuses = |veto| !plan.shadow_mode && !(plan.has_quota_left && veto == Veto::Quota);
+        for check in checks.iter_mut().filter(|check| !refuses(check.veto)) {
+            check.veto = Veto::None;
         }
         (plan, checks.into())
-    }
-
-    /// Whether there is a quota descriptor that cannot be over, so that they cannot all be.
-    fn has_quota_left(&self, quota_mode: bool) -> bool {
-        self.descriptors.iter().any(|planned| match planned {
-            Planned::Unmatched => quota_mode,
-            Planned::Limited { rule, veto: Veto::None, .. } => {
-                quota_mode || rule.is_some_and(|rule| rule.quota_mode)
-            }
-            Planned::Limited { .. } | Planned::Unlimited(_) => false,
-        })
-    }
-
-    /// Takes the veto from all quota descriptors.
-    fn spare(&mut self, checks: &mut [Check]) {
-        let of_checks = checks.iter_mut().map(|check| &mut check.veto);
-        let of_descriptors = self.descriptors.iter_mut().filter_map(|planned| match planned {
-            Planned::Limited { veto, .. } => Some(veto),
-            Planned::Unmatched | Planned::Unlimited(_) => None,
-        });
-        for veto in of_checks.chain(of_descriptors).filter(|veto| **veto == Veto::Quota) {
-            *veto = Veto::None;
-        }
     }
 
     /// The window and numbers of the descriptor's override, if it has one that names a window.

@@ -5,7 +5,11 @@ use std::{cmp::Reverse, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
-    Counting, Decision, Plan, Rule, plan::Planned, rule::Shown, settle::Tally, store::Source,
+    Counting, Decision, Plan, Rule,
+    plan::Planned,
+    rule::Shown,
+    settle::Tally,
+    store::{Source, Veto},
 };
 
 /// The whole request's result.
@@ -38,7 +42,7 @@ pub struct Status<'r> {
     /// Hits left.
     pub remaining: u32,
     /// Where refused: time until these hits would pass. Else: time until the counter is as if never
-    /// used. `None` where no limit applies, or no waiting helps.
+    /// used, or the fixed window ends. `None` where no limit applies, or no waiting helps.
     pub until_reset: Option<Duration>,
     /// The rule that matched.
     pub rule: Option<&'r Rule>,
@@ -80,6 +84,9 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
             }
         })
         .collect();
+    if plan.has_quota_left {
+        tally.add(Veto::Quota, false);
+    }
     let refused = tally.refused();
     let shadowed = refused && plan.shadow_mode;
     Verdict { code: Code::refused(refused && !shadowed), shadowed, statuses }

@@ -53,7 +53,11 @@ impl Rls {
         let request = decode::request(message).inspect_err(|_| self.telemetry.invalid.add(1))?;
         if shed {
             self.telemetry.shed.add(1);
-            return Ok(response::shed(message.descriptors.len()));
+            let shadow_mode = self.limiter.shadow_mode();
+            if shadow_mode {
+                self.telemetry.shadowed.add(1);
+            }
+            return Ok(response::shed(message.descriptors.len(), shadow_mode));
         }
         let respond = |answered: Answered<'_, '_>| self.responder.respond(message, &answered);
         Ok(self.limiter.decide(&request, within, respond).await?)

@@ -71,7 +71,8 @@ async fn json(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     };
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
-        Code::Ok | Code::Unknown => StatusCode::OK,
+        Code::Ok => StatusCode::OK,
+        Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
     match json::encode(&response) {
         Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),

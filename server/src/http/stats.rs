@@ -1,7 +1,9 @@
 //! What was counted under the names of envoyproxy/ratelimit, for scripts that read them: a line `name:
 //! value` each, in order.
 
-use sluicegate_core::rules::StatsKey;
+use std::collections::BTreeMap;
+
+use sluicegate_core::rules::{StatsKey, clean};
 use sluicegate_store::Stack;
 
 use crate::{
@@ -11,16 +13,16 @@ use crate::{
 
 /// The lines. Those of a rule appear with its first hit.
 pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
-    let mut lines = Lines(Vec::new());
+    let mut lines = Lines::default();
     visit_hits(snapshot, |of, hits| {
-        let key = key(&of);
+        let (key, domain) = (key(&of), clean(of.domain));
         for (metric, count) in HITS {
-            lines.add(metric, &[("KEY", &key), ("DOMAIN", of.domain)], count(hits).get());
+            lines.add(metric, &[("KEY", &key), ("DOMAIN", &domain)], count(hits).get());
         }
     });
     telemetry.unknown_domain.show(|domain, count| {
         if count.get() > 0 {
-            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", domain)], count.get());
+            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &clean(domain))], count.get());
         }
     });
     let loads = &telemetry.limits_loads;
@@ -29,13 +31,12 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
     }
     lines.add(catalogue::SHADOWED, &[], telemetry.shadowed.get());
     lines.add(catalogue::INVALID, &[], telemetry.invalid.get());
-    lines.add(catalogue::UNANSWERED, &[], store.unanswered());
+    lines.add(catalogue::REQUESTS_UNANSWERED, &[], store.requests_unanswered());
     if let Some(redis) = store.in_redis() {
         lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());
         lines.add(catalogue::REFUSALS, &[], u64::try_from(store.refusals()).unwrap_or(u64::MAX));
     }
-    lines.0.sort_unstable();
-    lines.0.concat()
+    lines.0.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
 }
 
 /// What upstream calls the rule.
@@ -49,7 +50,9 @@ fn key(of: &HitsOf<'_>) -> String {
     }
 }
 
-struct Lines(Vec<String>);
+/// By name. Rules that upstream calls the same are counted together, as it does.
+#[derive(Default)]
+struct Lines(BTreeMap<String, u64>);
 
 impl Lines {
     /// Adds what upstream has too, with the parts of its name that differ filled in, from the last.
@@ -57,6 +60,7 @@ impl Lines {
         let Some(name) = metric.upstream else { return };
         let name =
             parts.iter().fold(name.to_owned(), |name, (part, it)| name.replacen(part, it, 1));
-        self.0.push(format!("{name}: {value}\n"));
+        let sum = self.0.entry(name).or_default();
+        *sum = sum.saturating_add(value);
     }
 }

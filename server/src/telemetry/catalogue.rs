@@ -36,7 +36,7 @@ catalogue! {
     HITS = "sluicegate_hits" as "ratelimit.service.rate_limit.DOMAIN.KEY.total_hits":
         "Hits that were asked for, by domain and rule; key tells values of the request apart where the rule says so.";
     HITS_WITHIN_LIMIT = "sluicegate_hits_within_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.within_limit":
-        "Hits that the rule let pass.";
+        "Hits that the rule let pass; not known, and not counted, where the deny cache had refused the request before.";
     HITS_NEAR_LIMIT = "sluicegate_hits_near_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.near_limit":
         "Hits beyond --near-limit-ratio of the limit and not beyond the limit.";
     HITS_OVER_LIMIT = "sluicegate_hits_over_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit":
@@ -81,8 +81,10 @@ catalogue! {
         "Counters held in this process's memory.";
     COUNTERS_MAX = "sluicegate_memory_counters_max":
         "The most counters that this process's memory holds.";
-    UNANSWERED = "sluicegate_checks_unanswered"
+    REQUESTS_UNANSWERED = "sluicegate_requests_unanswered"
         as "ratelimit.service.call.should_rate_limit.redis_error":
+        "Requests of which the store did not answer every check.";
+    UNANSWERED = "sluicegate_checks_unanswered":
         "Checks that the store did not answer: it was away, too slow, or had no room for another counter.";
     GIVE_BACKS_FAILED = "sluicegate_give_backs_failed":
         "Takes of refused requests that could not be given back. Each stays charged until it expires.";

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use sluicegate_core::{Check, Decision, Status, Take, store::Source};
+use sluicegate_core::{Check, Decision, Status, Take, algorithm::HITS_MAX, store::Source};
 use thiserror::Error;
 
 use super::metrics::Count;
@@ -68,15 +68,16 @@ impl Hits {
     ) {
         let hits = match check.take {
             Take::Exactly(hits) | Take::UpTo(hits) | Take::Always { hits, .. } => hits,
-            Take::GiveBack { hits, .. } => return self.given_back.add(hits),
+            Take::GiveBack { hits, .. } => return self.given_back.add(hits.min(HITS_MAX)),
         };
+        let hits = hits.min(HITS_MAX);
         self.total.add(hits);
         if decision.source == Source::NotAsked {
             return;
         }
         let split = Split::new(near, check.limit.capacity(), hits, decision);
         if decision.allowed {
-            self.within_limit.add(hits);
+            self.within_limit.add(hits - split.over.min(hits));
         }
         self.near_limit.add(split.near);
         self.over_limit.add(split.over);
@@ -106,10 +107,13 @@ impl Split {
         let near = near.of(capacity);
         let after = limit.saturating_sub(decision.remaining) + decision.excess;
         let before = after.saturating_sub(decision.granted);
+        if decision.allowed && decision.granted == 0 {
+            return Self { near: if after > near { hits } else { 0 }, over: 0 };
+        }
         if decision.allowed {
-            let beyond = after.saturating_sub(near);
-            let near = if beyond > 0 && before >= near { hits } else { beyond };
-            return Self { near, over: 0 };
+            // A debit may pass the limit.
+            let near = after.min(limit).saturating_sub(near.max(before));
+            return Self { near, over: after.saturating_sub(limit) };
         }
         // Refused hits that are not charged, or that come on top, are beyond the limit as a whole.
         if decision.granted == 0 || before >= limit {
@@ -162,6 +166,13 @@ mod tests {
             let split = Split::new(near, limit, hits, &decision(u64::from(limit), used, hits));
             assert_eq!((split.near, split.over), expected, "{limit} {used} {hits}");
         }
+    }
+
+    #[test]
+    fn a_debit_beyond_the_limit_is_near_up_to_it_and_over_from_there() {
+        let near: NearLimitRatio = "0.8".parse().unwrap();
+        let debited = Decision { allowed: true, ..decision(10, 9, 100) };
+        assert_eq!(Split::new(near, 10, 100, &debited), Split { near: 1, over: 99 });
     }
 
     #[test]

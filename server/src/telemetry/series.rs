@@ -28,6 +28,10 @@ impl Budget {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
+    fn is_spent(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) >= self.max
+    }
+
     fn take(&self) -> bool {
         let more = |taken| (taken < self.max).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -68,7 +72,8 @@ impl<T: Default> Series<T> {
 
     /// What belongs to a new name; `None` if there are too many.
     fn add(&self, name: &str) -> Option<Arc<T>> {
-        if name.len() > NAME_MAX {
+        // Before the lock: when nothing is left, every new name comes here.
+        if name.len() > NAME_MAX || self.budget.is_spent() {
             return None;
         }
         let mut named = self.named.write();

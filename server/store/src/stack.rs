@@ -150,6 +150,14 @@ impl Stack {
         }
     }
 
+    /// Requests of which the store has not answered every check so far.
+    pub fn requests_unanswered(&self) -> u64 {
+        match self {
+            Self::Memory(policy) => policy.concerned(),
+            Self::Redis(policy) => policy.concerned(),
+        }
+    }
+
     /// Takes that could not be given back so far.
     pub fn give_backs_failed(&self) -> u64 {
         match self {

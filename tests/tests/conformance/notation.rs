@@ -177,8 +177,13 @@ pub(crate) fn at_repetition(expected: &str, at: u32, times: u32) -> String {
         assert_eq!(first.abs_diff(last), times - 1, "{expected:?} over {times} times");
         Some(if first > last { first - at } else { first + at }.to_string())
     };
-    let words = expected.split(' ');
-    words.map(|word| count(word).unwrap_or_else(|| word.to_owned())).collect::<Vec<_>>().join(" ")
+    let words = expected.split_inclusive([' ', '=']);
+    let at_word = |word: &str| {
+        let end = word.find([' ', '=']).unwrap_or(word.len());
+        let (number, separator) = word.split_at(end);
+        count(number).unwrap_or_else(|| number.to_owned()) + separator
+    };
+    words.map(at_word).collect()
 }
 
 /// Whether a text is as expected, where `…` stands for anything.

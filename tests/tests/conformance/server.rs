@@ -27,12 +27,13 @@ use crate::{case::Case, stores::Store};
 
 /// What a case gets unless it says otherwise: time for busy machines, and errors where a store does not answer, so
 /// that no failure policy makes up an answer.
-const USUAL: [(&str, &str); 6] = [
+const USUAL: [(&str, &str); 7] = [
     ("--decision-timeout", "20s"),
     ("--default-on-failure", "defer"),
     ("--deny-cache-entries", "0"),
     ("--grpc-listen", "127.0.0.1:0"),
     ("--http-listen", "127.0.0.1:0"),
+    ("--admin-listen", "off"),
     ("--drain-delay", "0s"),
 ];
 

@@ -93,7 +93,7 @@ impl OneOrMany {
     }
 }
 
-/// Brings a counter to so many hits; with `free`, no further than to its limit.
+/// Charges a counter with so many hits; with `free`, with no more than it has room for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Preset {

@@ -15,5 +15,5 @@ pub use file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place, Placed}
 pub use matcher::{Defaults, Domain, Match, Modes, RuleSet};
 pub use oddity::{CompileWarning, Oddity};
 pub use problem::{CompileError, Problem};
-pub use stats_key::{Part, StatsKey};
+pub use stats_key::{Part, StatsKey, clean};
 pub use walk::{CANDIDATES_MAX, Candidate, Fit, Looked, Walk, WalkEnd};

@@ -80,8 +80,10 @@ impl Part {
     }
 }
 
-/// Without what separates names elsewhere: `:` and `|`, and the dots of an IPv4 address, become `_`.
-fn clean(text: &str) -> String {
+/// Without what separates names elsewhere: `:` and `|`, control characters and the dots of an IPv4 address
+/// become `_`.
+#[must_use]
+pub fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
@@ -94,7 +96,8 @@ fn clean(text: &str) -> String {
         }
         let other = after.find(|it: char| it.is_ascii_digit() || it == '.').unwrap_or(after.len());
         let (other, after) = after.split_at(other);
-        cleaned.push_str(&other.replace([':', '|'], "_"));
+        cleaned
+            .push_str(&other.replace(|it: char| matches!(it, ':' | '|') || it.is_control(), "_"));
         rest = after;
     }
     cleaned
@@ -113,6 +116,7 @@ mod tests {
             ("from 10.1.2.3:80", "from 10_1_2_3_80"),
             ("v1.2.3", "v1.2.3"),
             ("api.example.com", "api.example.com"),
+            ("a\nb", "a_b"),
             ("", ""),
         ] {
             assert_eq!(clean(text), cleaned);

@@ -13,7 +13,8 @@ use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
     },
-    service::ratelimit::v3::{RateLimitRequest, rate_limit_response::rate_limit::Unit},
+    service::ratelimit::v3::RateLimitRequest,
+    r#type::v3::RateLimitUnit,
 };
 
 use crate::limiter::Answered;
@@ -110,14 +111,21 @@ fn of_rules(answered: &Answered<'_, '_>) -> metadata::Map {
     merged
 }
 
-/// An override as protobuf's text format has it.
+/// An override as protobuf's text format has it: without what is zero, and a number that is no unit as it is.
 fn describe_override(limit: &RateLimitOverride) -> String {
-    let unit = Unit::try_from(limit.unit).map_or("UNKNOWN", |unit| unit.as_str_name());
-    let mut text = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
-    if let Some(multiplier) = limit.unit_multiplier {
-        text.push_str(&format!(" unit_multiplier:{{value:{multiplier}}}"));
+    let mut fields = Vec::new();
+    if limit.requests_per_unit > 0 {
+        fields.push(format!("requests_per_unit:{}", limit.requests_per_unit));
     }
-    text
+    match RateLimitUnit::try_from(limit.unit) {
+        Ok(RateLimitUnit::Unknown) => {}
+        Ok(unit) => fields.push(format!("unit:{}", unit.as_str_name())),
+        Err(_) => fields.push(format!("unit:{}", limit.unit)),
+    }
+    if let Some(multiplier) = limit.unit_multiplier {
+        fields.push(format!("unit_multiplier:{{value:{multiplier}}}"));
+    }
+    fields.join(" ")
 }
 
 #[derive(Default)]

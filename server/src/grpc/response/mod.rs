@@ -46,12 +46,13 @@ impl Responder {
     }
 }
 
-/// The answer to a request that is refused without being looked at.
-pub(super) fn shed(descriptors: usize) -> RateLimitResponse {
-    let code = code(Code::OverLimit).into();
-    let status = DescriptorStatus { code, ..DescriptorStatus::default() };
+/// The answer to a request that is refused without being looked at; or would be, if not all of them might
+/// pass.
+pub(super) fn shed(descriptors: usize, shadow_mode: bool) -> RateLimitResponse {
+    let over = code(Code::OverLimit).into();
+    let status = DescriptorStatus { code: over, ..DescriptorStatus::default() };
     RateLimitResponse {
-        overall_code: code,
+        overall_code: if shadow_mode { code(Code::Ok).into() } else { over },
         statuses: vec![status; descriptors],
         ..RateLimitResponse::default()
     }

@@ -43,6 +43,7 @@ pub struct FailurePolicy<S> {
     inner: Arc<S>,
     local: Option<Local>,
     answered: AtomicU64,
+    concerned: AtomicU64,
     give_backs: Arc<GiveBacks>,
 }
 
@@ -69,6 +70,7 @@ impl<S: Store> FailurePolicy<S> {
             inner: Arc::new(inner),
             local,
             answered: AtomicU64::new(0),
+            concerned: AtomicU64::new(0),
             give_backs: Arc::new(GiveBacks { permits, failed: AtomicU64::new(0) }),
         }
     }
@@ -86,6 +88,11 @@ impl<S: Store> FailurePolicy<S> {
     /// Checks that the store inside has not answered so far.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Groups of which the store inside has not answered every check so far.
+    pub fn concerned(&self) -> u64 {
+        self.concerned.load(Ordering::Relaxed)
     }
 
     /// Takes that could not be given back so far. Each stays charged until it expires.
@@ -116,6 +123,7 @@ impl<S: Store> FailurePolicy<S> {
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
         let mut conclusion = Conclusion::new(&group, &answers, self.local.is_some());
         self.answered.fetch_add(conclusion.failed, Ordering::Relaxed);
+        self.concerned.fetch_add(u64::from(conclusion.failed > 0), Ordering::Relaxed);
         if !conclusion.local.is_empty() {
             self.ask_local(&group, &mut conclusion).await;
         }

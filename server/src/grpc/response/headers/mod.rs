@@ -122,30 +122,30 @@ fn descriptors<'a, 'r>(answered: &Answered<'a, 'r>) -> impl Iterator<Item = Desc
 }
 
 /// When a refused request would pass, if nobody else came: when all descriptors that refuse it alone have
-/// room, and one of its quota descriptors if it needs one.
+/// room, and one of its quota descriptors if it needs one. `None` if it never will.
 fn retry_after(answered: &Answered<'_, '_>) -> Option<Duration> {
     if answered.verdict.code == Code::Ok {
         return None;
     }
     let mut alone = Duration::ZERO;
-    let mut has_quota_left = false;
-    let mut quota: Option<Duration> = None;
-    let mut quotas = 0;
+    let mut quotas = Vec::new();
+    let mut needs_quota = !answered.plan.has_quota_left;
     for (planned, status) in answered.plan.descriptors.iter().zip(&answered.verdict.statuses) {
         let Planned::Limited { veto, .. } = planned else { continue };
-        let over = status.code == Code::OverLimit;
-        match veto {
-            Veto::Alone if over => alone = alone.max(status.until_reset?),
-            Veto::Quota => {
-                quotas += 1;
-                has_quota_left |= !over;
-                let waits = quota.into_iter().chain(status.until_reset);
-                quota = waits.min();
-            }
-            Veto::Alone | Veto::None => {}
+        let decision = status.check.and_then(|check| answered.decisions.get(check));
+        let wait = decision.and_then(|decision| decision.retry_after);
+        match (veto, status.code) {
+            (Veto::Alone, Code::OverLimit) => alone = alone.max(wait?),
+            (Veto::Quota, Code::OverLimit) => quotas.push(wait),
+            (Veto::Quota, Code::Ok) => needs_quota = false,
+            (Veto::Alone | Veto::None, _) => {}
         }
     }
-    if quotas == 0 || has_quota_left { Some(alone) } else { Some(alone.max(quota?)) }
+    if !needs_quota || quotas.is_empty() {
+        return Some(alone);
+    }
+    let first = quotas.into_iter().flatten().min()?;
+    Some(alone.max(first))
 }
 
 /// Name of a header, as it is given or else by default.

@@ -6,7 +6,7 @@
 //! RateLimit: "burst";r=19;t=10, "daily";r=9999;t=3600
 //! ```
 //!
-//! A limit is called by its name, else by its numbers. Rules in shadow mode are not told of: what only
+//! A limit is called by its name, else by its numbers. At most [`LIMITS_TOLD_MAX`] are told. Rules in shadow mode are not told of: what only
 //! simulates must not slow clients down.
 
 use std::fmt::Write as _;
@@ -17,6 +17,9 @@ use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 use super::{Descriptor, descriptors, header, seconds};
 use crate::limiter::Answered;
 
+/// The most limits that one answer tells of: clients and proxies bound their headers.
+const LIMITS_TOLD_MAX: usize = 32;
+
 /// The headers; none if no limit applies.
 pub(super) fn headers(answered: &Answered<'_, '_>) -> Vec<HeaderValue> {
     let (mut policies, mut limits) = (String::new(), String::new());
@@ -26,7 +29,7 @@ pub(super) fn headers(answered: &Answered<'_, '_>) -> Vec<HeaderValue> {
         if shadow || status.current_limit.is_none() {
             continue;
         }
-        for one in asked {
+        for one in asked.into_iter().take(LIMITS_TOLD_MAX - names.len()) {
             let name = unlike(&names, name(&one.limit, one.window));
             let separator = if names.is_empty() { "" } else { ", " };
             let requests = one.limit.shown.requests_per_unit;
