@@ -100,8 +100,8 @@ impl<'r> Plan<'r> {
             plan.descriptors.push(planned);
         }
         plan.has_quota_left = plan.descriptors.iter().any(|it| it.has_quota(rules.modes));
-        let refuses = |veto| !plan.shadow_mode && !(plan.has_quota_left && veto == Veto::Quota);
-        for check in checks.iter_mut().filter(|check| !refuses(check.veto)) {
+        let spares = |veto| plan.shadow_mode || (plan.has_quota_left && veto == Veto::Quota);
+        for check in checks.iter_mut().filter(|check| spares(check.veto)) {
             check.veto = Veto::None;
         }
         (plan, checks.into())
