@@ -44,6 +44,7 @@ fn node(name: &str) -> DescriptorNode {
 /// So many requests per minute.
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
+        broken: false,
         place: place(),
         requests_per_unit: Some(placed(requests)),
         unit: Some(placed("minute".to_owned())),

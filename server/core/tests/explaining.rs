@@ -45,6 +45,7 @@ fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> Descriptor
 fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
     let placed = |text: &str| Placed { value: text.to_owned(), place: place(line) };
     LimitNode {
+        broken: false,
         place: place(line),
         requests_per_unit: Some(Placed { value: 10, place: place(line) }),
         unit: Some(placed("minute")),

@@ -283,6 +283,7 @@ fn node(branch: &Branch) -> DescriptorNode {
 
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
+        broken: false,
         place: place(),
         requests_per_unit: Some(placed(requests)),
         unit: Some(placed("second".to_owned())),

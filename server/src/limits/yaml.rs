@@ -11,6 +11,7 @@ mod shape;
 use std::{mem, sync::Arc, time::Duration};
 
 use keys::{Kind, UPSTREAM, hint};
+use metadata::{is_no_text, whole};
 use saphyr::{MarkedYaml, Marker, ScalarStyle, YamlData};
 use scalar::{has_vague_unit, has_zero_in_front, is_float, is_null, scalar};
 use sluicegate_core::{
@@ -25,15 +26,15 @@ use sluicegate_core::{
 pub(super) fn read(name: &str, text: &str, errors: &mut Vec<CompileError>) -> Option<LimitsFile> {
     let mut reader = Reader { file: Arc::from(name), errors, warnings: Vec::new() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (root, mistakes) = match shape::load(text) {
+    let (root, oddities) = match shape::load(text) {
         Ok(loaded) => loaded,
         Err((at, problem)) => {
             reader.wrong(&at, problem);
             return None;
         }
     };
-    for (at, problem) in mistakes {
-        reader.wrong(&at, problem);
+    for (at, oddity) in oddities {
+        reader.odd(&at, oddity);
     }
     let Some(root) = root.filter(|root| !is_null(root)) else {
         reader.wrong(&Spot::start(), Problem::Missing("domain"));
@@ -157,7 +158,6 @@ impl Reader<'_> {
         if let Some((spot, _)) = of.get("limits") {
             if one.is_some() {
                 self.wrong(&spot, Problem::LimitsTwice);
-                return None;
             }
             let nodes = self.list(of, "limits");
             let asked = nodes.len();
@@ -165,37 +165,43 @@ impl Reader<'_> {
                 .into_iter()
                 .filter_map(|(spot, node)| self.limit(&spot, node, Kind::LimitOfList))
                 .collect();
-            // What is broken was noted; a list without it must not look like another mistake.
-            return (limits.len() == asked).then(|| LimitsNode::Several(self.place(&spot), limits));
+            // What is no limit at all was noted; a list without it must not look like another mistake.
+            let empty = limits.is_empty() && asked > 0;
+            return (!empty).then(|| LimitsNode::Several(self.place(&spot), limits));
         }
         let (spot, node) = one?;
         let limit = self.limit(&spot, node, Kind::Limit)?;
         Some(LimitsNode::One(Box::new(limit)))
     }
 
-    /// One limit; `None` if what is broken, and noted, would make the rest look wrong as well.
+    /// One limit; `None` if it is none at all.
     fn limit(&mut self, spot: &Spot, node: &MarkedYaml<'_>, kind: Kind) -> Option<LimitNode> {
+        let noted = self.errors.len();
         let fields = self.map(spot, node, kind)?;
         let requests_per_unit = self.number(&fields, "requests_per_unit");
         let unit_multiplier = self.number(&fields, "unit_multiplier");
         let burst = self.number(&fields, "burst");
         let unlimited = self.flag(&fields, "unlimited");
         let name = self.text(&fields, "name");
-        let replaces = self.replaces(&fields);
         let known = self.errors.len();
-        let limit = LimitNode {
+        let unit = self.text(&fields, "unit");
+        let unit = unit.filter(|_| self.errors.len() == known);
+        let window = self.duration(&fields, "window");
+        let algorithm = self.algorithm(&fields).map(|it| it.value);
+        let broken = self.errors.len() > noted;
+        Some(LimitNode {
             place: self.place(&fields.spot),
             requests_per_unit,
-            unit: self.text(&fields, "unit"),
+            unit,
             unit_multiplier,
-            window: self.duration(&fields, "window"),
-            algorithm: self.algorithm(&fields).map(|it| it.value),
+            window,
+            algorithm,
             burst,
             unlimited,
             name,
-            replaces,
-        };
-        (self.errors.len() == known && !fields.noted).then_some(limit)
+            replaces: self.replaces(&fields),
+            broken,
+        })
     }
 
     fn replaces(&mut self, of: &Fields<'_, '_>) -> Vec<Placed<String>> {
@@ -250,6 +256,8 @@ impl Reader<'_> {
                         let (key, instead) = (name.to_owned(), kind.hint(name));
                         self.odd(&at, Oddity::Misplaced { key, instead });
                         self.ignored(&Spot::of(value, at.below(name)), name, value);
+                    } else if is_no_text(key) {
+                        self.wrong_type(&at, key, "a text as the key");
                     } else {
                         let instead = kind.hint(name);
                         self.wrong(&at, Problem::UnknownKey { key: name.to_owned(), instead });
@@ -376,7 +384,7 @@ impl Reader<'_> {
         }
         let number = scalar(node)
             .filter(|(_, style)| *style == ScalarStyle::Plain)
-            .and_then(|(text, _)| Some((text, text.parse().ok()?)));
+            .and_then(|(text, _)| Some((text, whole(text)?)));
         let number = match number {
             // Go's reader takes 010 for an octal number.
             Some((text, _)) if has_zero_in_front(text) => {

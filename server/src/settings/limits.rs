@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::BoolishValueParser};
 
 use sluicegate_core::{
     Counting, OnFailure,
@@ -25,6 +25,22 @@ pub struct LimitsSettings {
     #[command(flatten)]
     pub compiling: CompileArguments,
 
+    /// What holds where rules do not say, and for all of them.
+    #[command(flatten)]
+    pub holding: HoldingArguments,
+}
+
+impl LimitsSettings {
+    /// What applies to all files.
+    #[must_use]
+    pub fn options(&self) -> CompileOptions {
+        self.holding.options(self.compiling)
+    }
+}
+
+/// What holds where rules do not say, and for all of them.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct HoldingArguments {
     /// What answers when the store cannot, where neither rule nor domain says: see `on_failure` in the limits
     /// files.
     #[arg(
@@ -42,7 +58,9 @@ pub struct LimitsSettings {
         value_name = "BOOL",
         default_value = "false",
         default_missing_value = "true",
-        num_args = 0..=1
+        num_args = 0..=1,
+        require_equals = true,
+        value_parser = BoolishValueParser::new()
     )]
     pub shadow_mode: bool,
 
@@ -54,20 +72,22 @@ pub struct LimitsSettings {
         value_name = "BOOL",
         default_value = "false",
         default_missing_value = "true",
-        num_args = 0..=1
+        num_args = 0..=1,
+        require_equals = true,
+        value_parser = BoolishValueParser::new()
     )]
     pub quota_mode: bool,
 }
 
-impl LimitsSettings {
+impl HoldingArguments {
     /// What applies to all files.
     #[must_use]
-    pub fn options(&self) -> CompileOptions {
-        let Self { shadow_mode, quota_mode, .. } = *self;
+    pub fn options(self, compiling: CompileArguments) -> CompileOptions {
+        let Self { default_on_failure, shadow_mode, quota_mode } = self;
         CompileOptions {
-            default_on_failure: self.default_on_failure.into(),
+            default_on_failure: default_on_failure.into(),
             modes: Modes { shadow_mode, quota_mode },
-            ..self.compiling.options()
+            ..compiling.options()
         }
     }
 }
@@ -91,7 +111,9 @@ pub struct CompileArguments {
         value_name = "BOOL",
         default_value = "false",
         default_missing_value = "true",
-        num_args = 0..=1
+        num_args = 0..=1,
+        require_equals = true,
+        value_parser = BoolishValueParser::new()
     )]
     pub merge_domains: bool,
 }
@@ -119,6 +141,10 @@ pub struct ValidateSettings {
     /// How the files are read.
     #[command(flatten)]
     pub compiling: CompileArguments,
+
+    /// What holds where rules do not say, and for all of them: told with --explain.
+    #[command(flatten)]
+    pub holding: HoldingArguments,
 
     /// A request to explain.
     #[command(flatten)]
@@ -207,7 +233,7 @@ mod tests {
         assert_eq!(default.modes, Modes::default());
         let flags = ["--default-counting", "debit", "--default-on-failure", "deny"];
         let flags =
-            [&flags[..], &["--merge-domains", "--shadow-mode", "--quota-mode", "true"]].concat();
+            [&flags[..], &["--merge-domains", "--shadow-mode", "--quota-mode=true"]].concat();
         let all = options(&flags);
         assert_eq!(
             (all.default_counting, all.default_on_failure),

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
@@ -22,8 +22,8 @@ pub use self::{
     admin::{AdminListen, AdminSettings},
     explain::ExplainArguments,
     limits::{
-        CompileArguments, CountingName, DiffSettings, LimitsSettings, OnFailureName,
-        ValidateSettings,
+        CompileArguments, CountingName, DiffSettings, HoldingArguments, LimitsSettings,
+        OnFailureName, ValidateSettings,
     },
     metrics::MetricSettings,
     response::{ResponseHeaders, ResponseSettings},
@@ -288,7 +288,9 @@ pub struct FailureSettings {
         value_name = "BOOL",
         default_value = "false",
         default_missing_value = "true",
-        num_args = 0..=1
+        num_args = 0..=1,
+        require_equals = true,
+        value_parser = BoolishValueParser::new()
     )]
     pub health_requires_store: bool,
 }

@@ -1,6 +1,6 @@
 //! What answers carry beside the decision.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use http::HeaderName;
 
 /// What answers carry beside the decision.
@@ -31,7 +31,9 @@ pub struct ResponseSettings {
         value_name = "BOOL",
         default_value = "false",
         default_missing_value = "true",
-        num_args = 0..=1
+        num_args = 0..=1,
+        require_equals = true,
+        value_parser = BoolishValueParser::new()
     )]
     pub dynamic_metadata: bool,
 }

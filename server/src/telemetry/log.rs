@@ -34,6 +34,7 @@ fn filter(given: &str) -> Result<EnvFilter, LogError> {
     for word in bare {
         word.trim().parse::<LevelFilter>().map_err(|_| no_level())?;
     }
-    // What the client library says of every connection, the store says once; who wants it names it.
-    EnvFilter::try_new(format!("fred=off,{given}")).map_err(|_| no_level())
+    // What the client library says of every connection, the store says once. What is said of every event of
+    // a file would be an event itself, if the log lies beside the limits. Who wants them names them.
+    EnvFilter::try_new(format!("fred=off,notify=info,mio=info,{given}")).map_err(|_| no_level())
 }

@@ -36,7 +36,7 @@ fn a_hundred_thousand_rules_load() {
       - key: user
         value: admin
         shadow_mode: true
-        rate_limit: {{unlimited: true, name: open}}"
+        rate_limit: {{unlimited: true, name: open_{tenant}}}"
         )
     });
     let folder = tempfile::tempdir().unwrap();

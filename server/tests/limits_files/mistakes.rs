@@ -149,6 +149,28 @@ fn l9_no_yaml_or_another_type() {
 }
 
 #[test]
+fn a_broken_limit_hides_none_of_its_other_mistakes() {
+    told(
+        "\
+domain: d
+descriptors:
+  - key: a
+    rate_limit: {unit: fortnight, requestsperunit: 5, name: n, replaces: [{name: n}, {name: \"\"}]}
+  - key: b
+    limits: [{unit: minute, requests_per_unit: x}, 3, {unit: foo, requests_per_unit: 1}]
+",
+        "\
+4: descriptors[0].rate_limit.unit: unit \"fortnight\" is not known; use second, minute, hour, day, week, month or year
+4: descriptors[0].rate_limit: key \"requestsperunit\" is not known here; did you mean requests_per_unit?
+4: descriptors[0].rate_limit.replaces[0].name: \"n\" replaces itself; remove it from replaces
+4: descriptors[0].rate_limit.replaces[1].name: name is missing or empty; give name a value
+6: descriptors[1].limits[0].requests_per_unit: \"x\" cannot stand here; write a whole number from 0 to 4294967295
+6: descriptors[1].limits[1]: \"3\" cannot stand here; write a map
+6: descriptors[1].limits[2].unit: unit \"foo\" is not known; use second, minute, hour, day, week, month or year",
+    );
+}
+
+#[test]
 fn l10_key_that_is_no_text() {
     told(
         "domain: d\n{a: b}: c\n? [x]\n: y\n",
@@ -156,10 +178,7 @@ fn l10_key_that_is_no_text() {
 2: a map cannot stand here; write a text as the key
 3: a list cannot stand here; write a text as the key",
     );
-    told(
-        "domain: d\n1: c\n",
-        "2: key \"1\" is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults",
-    );
+    told("domain: d\n1: c\n", "2: \"1\" cannot stand here; write a text as the key");
 }
 
 #[test]

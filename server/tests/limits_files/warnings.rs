@@ -99,7 +99,7 @@ descriptors:
 }
 
 #[test]
-fn names_that_replaces_does_not_find_or_finds_twice() {
+fn names_that_replaces_does_not_find_and_names_that_several_have() {
     told(
         &descriptors(
             "
@@ -112,9 +112,23 @@ fn names_that_replaces_does_not_find_or_finds_twice() {
             ",
         ),
         "\
+5: descriptors[2].rate_limit.name: 2 limits are named \"twice\", the first in line 3; callers and replaces cannot tell them apart, so give them different names
 5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct the name or remove it
+7: descriptors[4].rate_limit.name: 2 limits are named \"unused\", the first in line 6; callers and replaces cannot tell them apart, so give them different names
 8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if one is meant",
     );
+}
+
+#[test]
+fn a_key_twice_in_one_map_counts_as_it_stands_last() {
+    let text = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: 1}\n    key: b\n";
+    told(
+        text,
+        "5: descriptors[0]: key \"key\" stands twice in one map, first in line 3, and this one counts; remove the other",
+    );
+    let rules = rules("a.yaml", text);
+    let paths: Vec<_> = rules.rules().map(|(_, rule)| &*rule.path).collect();
+    assert_eq!(paths, ["b"]);
 }
 
 #[test]
@@ -229,7 +243,7 @@ fn quotes_in_names() {
 fn chains_without_a_tenant() {
     let advice = |key: &str| {
         format!(
-            "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set tenant: {key} at the top of the file to keep and decide them together"
+            "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which refuses that key, no longer reads it"
         )
     };
     let chain =

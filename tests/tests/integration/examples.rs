@@ -72,7 +72,7 @@ async fn the_public_api_decides_all_layers_together() {
         [&[("tenant", "globex")], &[("tenant", "globex"), ("user", "u")]],
     );
     let globex = globex.await;
-    assert_eq!(names(&globex), ["daily_plan", "per_user"]);
+    assert_eq!(names(&globex), ["globex_daily_plan", "per_user"]);
     assert_eq!(globex.statuses[0].limit.as_ref().unwrap().requests_per_unit, 5_000_000);
 }
 
@@ -110,7 +110,7 @@ async fn tokens_are_charged_after_the_response_even_past_the_limit() {
     assert!(ask(&client, "llm_gateway", [&requests]).await.statuses[0].is_unlimited());
     let unnamed = [("tier", "trial"), ("api_key", "k")];
     let verdict = ask(&client, "llm_gateway", [&unnamed]).await;
-    assert_eq!((names(&verdict), verdict.statuses[0].remaining), (vec!["requests"], 4));
+    assert_eq!((names(&verdict), verdict.statuses[0].remaining), (vec!["free_requests"], 4));
 }
 
 #[tokio::test]

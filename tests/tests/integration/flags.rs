@@ -132,6 +132,9 @@ fn rows() -> Vec<Row> {
         row("serve --log-format", "json", log_format),
         row("validate PATH", "{folder}/limits.yaml", validate_path).without_variable("positional"),
         row("validate --default-counting", "upstream", validate_default_counting),
+        row("validate --default-on-failure", "deny", validate_default_on_failure),
+        row("validate --shadow-mode", "true", validate_shadow_mode),
+        row("validate --quota-mode", "true", validate_quota_mode),
         row("validate --merge-domains", "true", validate_merge_domains),
         row("diff OLD", "{folder}/old.yaml", diff_old).without_variable("positional"),
         row("diff NEW", "{folder}/new.yaml", diff_new).without_variable("positional"),
@@ -214,7 +217,8 @@ async fn flags_do_what_they_say(command: &str) {
             let folder = Arc::new(tempfile::tempdir().unwrap());
             fs::write(folder.path().join("limits.yaml"), LIMITS).unwrap();
             let value = row.value.replace("{folder}", folder.path().to_str().unwrap());
-            let check = (row.check)(Given { name: row.name(), variable, value, folder });
+            let (name, joined) = (row.name(), format!("{}={value}", row.name()));
+            let check = (row.check)(Given { name, variable, value, joined, folder });
             let places = Arc::clone(&places);
             checks.spawn(async move {
                 let _place = places.acquire_owned().await.unwrap();
@@ -262,16 +266,29 @@ async fn flags_of_explain_do_what_they_say() {
 /// A flag with a value, to be passed one way or the other.
 #[derive(Clone)]
 struct Given {
+    /// As `--limits`.
     name: &'static str,
     variable: Option<String>,
     value: String,
+    /// `--name=value`.
+    joined: String,
     folder: Arc<TempDir>,
 }
+
+/// What is on without a value.
+const SWITCHES: [&str; 5] = [
+    "--shadow-mode",
+    "--quota-mode",
+    "--merge-domains",
+    "--dynamic-metadata",
+    "--health-requires-store",
+];
 
 impl Given {
     /// The same flag with another value.
     fn with(&self, value: &str) -> Self {
-        Self { value: value.to_owned(), ..self.clone() }
+        let joined = format!("{}={value}", self.name);
+        Self { value: value.to_owned(), joined, ..self.clone() }
     }
 
     /// Nothing that sluicectl would see of the flag.
@@ -290,6 +307,7 @@ impl Given {
     fn flags(&self) -> Vec<&str> {
         match self.variable {
             Some(_) => vec![],
+            None if SWITCHES.contains(&self.name) => vec![&self.joined],
             None if self.name.starts_with("--") => vec![self.name, &self.value],
             None => vec![&self.value],
         }
@@ -894,6 +912,31 @@ async fn validate_merge_domains(given: Given) {
     let answer = with_flag(&given.with("false"), &["validate", &one, &two]).await;
     assert_eq!(answer.code, 1);
     assert!(answer.stdout.contains("is also defined in"), "{answer:?}");
+}
+
+/// What `validate --explain` says of a hit, with the flag and without it.
+async fn explained_with(given: &Given, without: &str) -> [String; 2] {
+    let limits = given.path("limits.yaml");
+    let question = ["--explain", "--domain", "api", "--descriptor", "user=bob"];
+    let arguments = [&["validate", &limits][..], &question].concat();
+    let with = with_flag(given, &arguments).await.stdout;
+    [with, with_flag(&given.with(without), &arguments).await.stdout]
+}
+
+async fn validate_default_on_failure(given: Given) {
+    let [with, without] = explained_with(&given, "allow").await;
+    assert!(with.contains("on_failure deny"), "{with}");
+    assert!(without.contains("on_failure allow"), "{without}");
+}
+
+async fn validate_shadow_mode(given: Given) {
+    let [with, without] = explained_with(&given, "false").await;
+    assert!(with.contains("shadow_mode") && !without.contains("shadow_mode"), "{with}{without}");
+}
+
+async fn validate_quota_mode(given: Given) {
+    let [with, without] = explained_with(&given, "false").await;
+    assert!(with.contains("quota_mode") && !without.contains("quota_mode"), "{with}{without}");
 }
 
 // === diff ===

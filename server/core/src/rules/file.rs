@@ -140,4 +140,6 @@ pub struct LimitNode {
     pub name: Option<Placed<String>>,
     /// Names of limits that do not apply to a request that meets this one.
     pub replaces: Vec<Placed<String>>,
+    /// Whether something of it could not be read, which was told: what is missing may be that.
+    pub broken: bool,
 }

@@ -32,6 +32,16 @@ pub enum Oddity {
         /// Where it belongs.
         instead: String,
     },
+    /// A key of one map, of which the last counts.
+    #[error(
+        "key {key:?} stands twice in one map, first in line {line}, and this one counts; remove the other"
+    )]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Line of the first.
+        line: usize,
+    },
     /// Counts as zero.
     #[error(
         "requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant"
@@ -111,10 +121,24 @@ pub enum Oddity {
         /// Where another is.
         second: String,
     },
+    /// A name of several limits.
+    #[error(
+        "{count} limits are named {name:?}, the first in {first}; callers and replaces cannot tell them apart, so \
+         give them different names"
+    )]
+    SameName {
+        /// The name.
+        name: String,
+        /// How many have it.
+        count: usize,
+        /// Where the first is.
+        first: String,
+    },
     /// One request asks several slots that could be one.
     #[error(
         "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set \
-         tenant: {key} at the top of the file to keep and decide them together"
+         tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which \
+         refuses that key, no longer reads it"
     )]
     NoTenant {
         /// Key that the chains have in common.

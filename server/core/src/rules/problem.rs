@@ -58,14 +58,6 @@ pub enum Problem {
     /// A required key is missing or empty.
     #[error("{0} is missing or empty")]
     Missing(&'static str),
-    /// A key of one map.
-    #[error("key {key:?} stands twice in one map, first in line {line}")]
-    DuplicateKey {
-        /// The key.
-        key: String,
-        /// Line of the first.
-        line: usize,
-    },
     /// Lists and maps within each other, beyond any tree of rules.
     #[error("lists and maps are nested more than {max} deep")]
     TooNested {
@@ -157,7 +149,6 @@ impl Problem {
             Self::Yaml(_) => "correct the syntax".to_owned(),
             Self::UnknownKey { instead, .. } => instead.clone(),
             Self::WrongType { wanted, .. } => format!("write {wanted}"),
-            Self::DuplicateKey { .. } => "remove one of them".to_owned(),
             Self::TooNested { .. } => "nest less deeply".to_owned(),
             Self::TooManyAliases { .. } => "use fewer aliases".to_owned(),
             Self::Missing(key) => format!("give {key} a value"),

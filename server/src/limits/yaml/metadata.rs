@@ -66,9 +66,7 @@ impl Reader<'_> {
     /// A key: JSON knows only texts.
     fn name(&mut self, at: &Spot, key: &MarkedYaml<'_>) -> Option<Box<str>> {
         match scalar(key) {
-            Some((name, ScalarStyle::Plain))
-                if is_null(key) || !matches!(plain(name), Some(Value::Text(_))) =>
-            {
+            Some(_) if is_no_text(key) => {
                 self.wrong_type(at, key, "the key in quotes");
                 None
             }
@@ -97,6 +95,24 @@ impl Reader<'_> {
         }
         Some(())
     }
+}
+
+/// Whether a key without quotes stands for something else than a text.
+pub(super) fn is_no_text(key: &MarkedYaml<'_>) -> bool {
+    match scalar(key) {
+        Some((text, ScalarStyle::Plain)) => {
+            is_null(key) || !matches!(plain(text), Some(Value::Text(_)))
+        }
+        _ => false,
+    }
+}
+
+/// A whole number that fits, as Go's reader takes it: 12, `1_000`, 0x1f, 0b11.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+pub(super) fn whole(text: &str) -> Option<u32> {
+    let is_float = !text.starts_with(['0', '+']) && text.contains(['.', 'e', 'E']);
+    let number = number(text).filter(|it| !is_float && it.fract() == 0.0)?;
+    (0.0..=f64::from(u32::MAX)).contains(&number).then_some(number as u32)
 }
 
 /// Where the value of a key is noted.
@@ -131,7 +147,7 @@ fn plain(text: &str) -> Option<Value> {
 }
 
 /// Whether it is what YAML calls infinity, or no number at all.
-fn is_special(text: &str) -> bool {
+pub(super) fn is_special(text: &str) -> bool {
     let magnitude = text.strip_prefix(['+', '-']).unwrap_or(text);
     matches!(magnitude, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN")
 }

@@ -2,6 +2,8 @@
 
 use saphyr::{MarkedYaml, ScalarStyle, YamlData};
 
+use super::metadata::is_special;
+
 /// A scalar as it is written, and its style. What is tagged as a text is as good as in quotes.
 pub(super) fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
@@ -21,11 +23,15 @@ pub(super) fn is_null(node: &MarkedYaml<'_>) -> bool {
 
 pub(super) fn has_zero_in_front(number: &str) -> bool {
     let digits = number.strip_prefix('+').unwrap_or(number);
-    digits.len() > 1 && digits.starts_with('0')
+    let other = |it: &u8| matches!(it, b'x' | b'X' | b'b' | b'B');
+    digits.len() > 1 && digits.starts_with('0') && !digits.as_bytes().get(1).is_some_and(other)
 }
 
 /// Whether YAML would take the plain text for a number that is not whole.
 pub(super) fn is_float(text: &str) -> bool {
+    if is_special(text) {
+        return true;
+    }
     let digits = text.bytes().any(|byte| byte.is_ascii_digit());
     let part = text.contains(['.', 'e', 'E']);
     digits && part && text.parse::<f64>().is_ok()

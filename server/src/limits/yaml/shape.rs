@@ -5,7 +5,7 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use saphyr::{MarkedYaml, Marker, ScanError, YamlLoader};
 use saphyr_parser::{Event, Parser, SpannedEventReceiver as _};
-use sluicegate_core::rules::Problem;
+use sluicegate_core::rules::{Oddity, Problem};
 
 use super::Spot;
 
@@ -15,14 +15,14 @@ const ALIAS_NODES_MAX: usize = 100_000;
 /// The deepest nesting: every level of a tree takes a list and a map.
 const NESTING_MAX: usize = 160;
 
-/// Mistakes and their places.
-type Mistakes = Vec<(Spot, Problem)>;
+/// What is odd, and where.
+type Oddities = Vec<(Spot, Oddity)>;
 
 /// The first document, if there is any: its root, with places and scalars as they are written.
 ///
 /// # Errors
 /// The mistake for which the nodes cannot be built. Others are returned.
-pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Mistakes), (Spot, Problem)> {
+pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Oddities), (Spot, Problem)> {
     let mut loader = YamlLoader::default();
     loader.early_parse(false);
     loader.allow_duplicate_keys(true);
@@ -53,7 +53,7 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Mistakes), (Sp
     if let Some(error) = loader.error() {
         return Err(no_yaml(error));
     }
-    Ok((loader.into_documents().into_iter().next(), walk.mistakes))
+    Ok((loader.into_documents().into_iter().next(), walk.oddities))
 }
 
 fn no_yaml(error: &ScanError) -> (Spot, Problem) {
@@ -86,7 +86,7 @@ struct Walk {
     open: Vec<Open>,
     anchors: HashMap<usize, Extent>,
     aliased: usize,
-    mistakes: Mistakes,
+    oddities: Oddities,
 }
 
 impl Walk {
@@ -110,8 +110,8 @@ impl Walk {
             }
         }
         if let Some(line) = first {
-            let problem = Problem::DuplicateKey { key: text.to_owned(), line };
-            self.mistakes.push((Spot::at(at, self.path()), problem));
+            let oddity = Oddity::DuplicateKey { key: text.to_owned(), line };
+            self.oddities.push((Spot::at(at, self.path()), oddity));
         }
         self.node(anchor, Extent::default(), Some(text));
     }

@@ -86,6 +86,10 @@ impl<'f> Compiler<'f> {
     }
 
     fn limit(&mut self, node: &'f LimitNode, counting: Counting) -> Option<RuleLimit> {
+        if node.broken {
+            self.rest_of(node);
+            return None;
+        }
         let algorithm = node.algorithm.unwrap_or(self.defaults.algorithm);
         if algorithm == Algorithm::SlidingWindowLog && counting != Counting::Free {
             self.wrong(&node.place, Problem::LogNeedsFree);
@@ -107,6 +111,15 @@ impl<'f> Compiler<'f> {
                 self.wrong(number.map_or(&node.place, |number| &number.place), error);
                 None
             }
+        }
+    }
+
+    /// Looks for mistakes that do not depend on what is broken.
+    fn rest_of(&mut self, node: &'f LimitNode) {
+        self.name(node);
+        self.replaces(node);
+        if let Some(unit) = node.unit.as_ref().filter(|it| Unit::from_name(&it.value).is_none()) {
+            self.wrong(&unit.place, Problem::UnknownUnit(unit.value.clone()));
         }
     }
 

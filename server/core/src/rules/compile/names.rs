@@ -46,6 +46,12 @@ impl<'f> Names<'f> {
             };
             Some(CompileWarning { place: replaced.place.clone(), oddity })
         };
-        self.replaced.iter().filter_map(odd).collect()
+        let same = self.defined.iter().filter_map(|(name, places)| {
+            let [first, second, ..] = places.as_slice() else { return None };
+            let first = first.seen_from(&second.file);
+            let oddity = Oddity::SameName { name: (*name).to_owned(), count: places.len(), first };
+            Some(CompileWarning { place: (*second).clone(), oddity })
+        });
+        self.replaced.iter().filter_map(odd).chain(same).collect()
     }
 }
