@@ -1347,6 +1347,14 @@ async fn shadow_mode(given: Given) {
         let shadowed = server.metric("sluicegate_requests_shadowed_total").await;
         assert_eq!(shadowed, if overall == Code::Ok { 1.0 } else { 0.0 });
     }
+    // Nor is anybody refused for being one too many.
+    let server = given.serve(&[("--max-in-flight", "1")]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let held = caller.begin().await.unwrap();
+    until_in_flight(&server, 1.0).await;
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+    assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
+    held.ask(&hit("user", "bob")).await.unwrap();
 }
 
 async fn quota_mode(given: Given) {
