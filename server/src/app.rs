@@ -163,7 +163,7 @@ pub struct App {
 #[derive(Clone)]
 struct Serving {
     health: Health,
-    admin: Option<admin::Health>,
+    admin: Option<Health>,
     serving: Arc<AtomicBool>,
 }
 
@@ -211,7 +211,7 @@ impl Running {
 /// The admin listener, serving.
 struct AdminRunning {
     address: ListenAddress,
-    health: admin::Health,
+    health: Health,
     running: Running,
     tls: Option<Tls>,
     token: Option<admin::Token>,

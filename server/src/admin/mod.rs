@@ -6,6 +6,6 @@ mod service;
 mod token;
 
 pub(crate) use open::{AdminError, Open};
-pub(crate) use server::{Health, Services};
+pub(crate) use server::Services;
 pub(crate) use service::Admin;
 pub(crate) use token::Token;

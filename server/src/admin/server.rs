@@ -11,10 +11,9 @@ use tonic::{
     service::interceptor::InterceptedService,
     transport::{Server, server::Router},
 };
-use tonic_health::{ServingStatus, server::HealthReporter};
 
 use super::{Admin, Token, token::Gate};
-use crate::listen::Connection;
+use crate::{grpc::Health, listen::Connection};
 
 /// The most calls in progress on one connection.
 const CALLS_MAX: usize = 32;
@@ -23,28 +22,7 @@ const CALLS_MAX: usize = 32;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Names under which health can be asked: the whole server, the service.
-const HEALTH_NAMES: [&str; 2] = ["", SERVICE_NAME];
-
-/// What the admin listener's gRPC health says.
-#[derive(Clone)]
-pub(crate) struct Health(HealthReporter);
-
-impl Health {
-    /// Sets what is said under every name.
-    pub(crate) async fn set(&self, serving: bool) {
-        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in HEALTH_NAMES {
-            self.0.set_service_status(name, status).await;
-        }
-    }
-
-    /// Ends what watches health, which would else outlast every call.
-    pub(crate) async fn end(&mut self) {
-        for name in HEALTH_NAMES {
-            self.0.clear_service_status(name).await;
-        }
-    }
-}
+const HEALTH_NAMES: &[&str] = &["", SERVICE_NAME];
 
 /// The admin services, ready to serve connections.
 pub(crate) struct Services(Router);
@@ -67,7 +45,7 @@ impl Services {
             .add_service(health)
             .add_service(v1)
             .add_service(v1alpha);
-        Ok((Self(router), Health(reporter)))
+        Ok((Self(router), Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.

@@ -1,6 +1,7 @@
 //! Envoy's `RateLimitService`, with health and reflection beside it.
 
 mod decode;
+mod health;
 mod in_flight;
 mod response;
 mod rls;
@@ -9,9 +10,10 @@ mod status;
 mod timeout;
 
 pub(crate) use decode::request as decode;
+pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, Rls};
-pub(crate) use server::{Health, Services};
+pub(crate) use server::Services;
 pub(crate) use status::of as status;
 pub(crate) use timeout::of_caller as timeout;

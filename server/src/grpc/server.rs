@@ -10,35 +10,13 @@ use sluicegate_proto::{
     },
 };
 use tonic::transport::{Server, server::Router};
-use tonic_health::{ServingStatus, server::HealthReporter};
 use tower::layer::util::{Identity, Stack};
 
-use super::{InFlight, Rls};
+use super::{Health, InFlight, Rls};
 use crate::{listen::Connection, settings::GrpcSettings};
 
 /// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
-const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
-
-/// What gRPC health says.
-#[derive(Clone)]
-pub(crate) struct Health(HealthReporter);
-
-impl Health {
-    /// Sets what is said under every name.
-    pub(crate) async fn set(&self, serving: bool) {
-        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in HEALTH_NAMES {
-            self.0.set_service_status(name, status).await;
-        }
-    }
-
-    /// Ends what watches health, which would else outlast every call.
-    pub(crate) async fn end(&mut self) {
-        for name in HEALTH_NAMES {
-            self.0.clear_service_status(name).await;
-        }
-    }
-}
+const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
 
 /// The gRPC services, ready to serve connections.
 pub(crate) struct Services {
@@ -73,7 +51,7 @@ impl Services {
             .add_service(health)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
-        Ok((Self { router, lifetime }, Health(reporter)))
+        Ok((Self { router, lifetime }, Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.
