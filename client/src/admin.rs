@@ -112,7 +112,7 @@ impl AdminClient {
         // tonic's own timer starts only when there is a connection.
         match tokio::time::timeout(self.deadline, service.explain(request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline)),
+            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline, "the admin listener")),
             Err(_) => Err(CheckError::DeadlineExceeded { deadline: self.deadline }),
         }
     }

@@ -63,7 +63,7 @@ impl Client {
         // tonic's own timer starts only when there is a connection.
         match tokio::time::timeout(self.deadline, service.should_rate_limit(request)).await {
             Ok(Ok(response)) => Ok(response.into_inner().into()),
-            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline)),
+            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline, "the gRPC listener")),
             Err(_) => Err(CheckError::DeadlineExceeded { deadline: self.deadline }),
         }
     }

@@ -1,6 +1,6 @@
 //! Where the service is.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 use http::{Uri, uri::Scheme};
 use thiserror::Error;
@@ -10,6 +10,7 @@ use thiserror::Error;
 pub struct Endpoint {
     text: String,
     secure: bool,
+    local: bool,
 }
 
 /// Why a text is not an [`Endpoint`].
@@ -36,6 +37,12 @@ impl Endpoint {
         self.secure
     }
 
+    /// Whether nobody on the network can read what is sent: it is encrypted, or does not leave the machine.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn is_private(&self) -> bool {
+        self.secure || self.local
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
@@ -49,7 +56,7 @@ impl FromStr for Endpoint {
             if path.trim_start_matches('/').is_empty() {
                 return Err(InvalidEndpoint::NoSocket);
             }
-            return Ok(Self { text: text.to_owned(), secure: false });
+            return Ok(Self { text: text.to_owned(), secure: false, local: true });
         }
         if !text.contains("://") {
             // `localhost:8081` is a URL too, but one that cannot be called.
@@ -61,11 +68,19 @@ impl FromStr for Endpoint {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             _ => return Err(InvalidEndpoint::Scheme),
         };
+        let local = url.host().is_some_and(is_loopback);
         match url.path_and_query().map(http::uri::PathAndQuery::as_str) {
-            None | Some("" | "/") => Ok(Self { text: text.to_owned(), secure }),
+            None | Some("" | "/") => Ok(Self { text: text.to_owned(), secure, local }),
             Some(path) => Err(InvalidEndpoint::Path(path.to_owned())),
         }
     }
+}
+
+/// Whether a host of a URL is this machine, without looking its name up.
+fn is_loopback(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 impl fmt::Display for Endpoint {
@@ -94,6 +109,30 @@ mod tests {
         ] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!((endpoint.is_secure(), endpoint.to_string().as_str()), (secure, text));
+        }
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn only_what_is_encrypted_or_stays_on_the_machine_is_private() {
+        for (text, private) in [
+            ("http://127.0.0.1:8082", true),
+            ("http://127.8.9.1:8082", true),
+            ("http://[::1]:8082", true),
+            ("http://[::ffff:127.0.0.1]:8082", true),
+            ("http://localhost:8082", true),
+            ("http://LocalHost:8082", true),
+            ("unix:/run/sluicegate.sock", true),
+            ("https://limiter.example", true),
+            ("http://limiter.example:8082", false),
+            ("http://10.0.0.1:8082", false),
+            ("http://[::]:8082", false),
+            ("http://0.0.0.0:8082", false),
+            ("http://localhost.example:8082", false),
+            ("http://localhost@limiter.example:8082", false),
+            ("http://127.0.0.1.example:8082", false),
+        ] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().is_private(), private, "{text}");
         }
     }
 

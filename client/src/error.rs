@@ -74,11 +74,34 @@ pub enum CheckError {
     },
 }
 
+/// What is said of a connection that ends because only one side encrypts, or because the client shows no
+/// certificate. Which of them it is depends on who notices first.
+const CUT_OFF: [&str; 5] = [
+    "operation was canceled",
+    "connection closed",
+    "broken pipe",
+    "onnection reset by peer",
+    "frame with invalid size",
+];
+
+/// What may be done about a connection that was cut off.
+const CUT_OFF_HINT: &str = "does it ask for TLS, or for a client certificate?";
+
 impl CheckError {
-    pub(crate) fn new(status: &Status, deadline: Duration) -> Self {
+    /// `listener` is the one that should have been asked.
+    pub(crate) fn new(status: &Status, deadline: Duration, listener: &str) -> Self {
         // Only a status that was made on this side has a source.
         let local = status.source();
-        let reason = local.map_or_else(|| status.message().to_owned(), chain);
+        let mut reason = local.map_or_else(|| status.message().to_owned(), chain);
+        if local.is_some() && CUT_OFF.iter().any(|part| reason.contains(part)) {
+            reason = format!("{reason}; {CUT_OFF_HINT}");
+        }
+        if reason.is_empty() {
+            reason = match status.code() {
+                Code::Unimplemented => format!("no such service here; is this {listener}?"),
+                code => code.description().to_owned(),
+            };
+        }
         match status.code() {
             Code::InvalidArgument | Code::OutOfRange => Self::InvalidRequest { reason },
             Code::DeadlineExceeded => Self::DeadlineExceeded { deadline },
@@ -118,10 +141,11 @@ mod tests {
     use super::*;
 
     const DEADLINE: Duration = Duration::from_millis(7);
+    const LISTENER: &str = "the listener";
 
     #[test]
     fn codes_become_what_a_caller_can_act_on() {
-        let error = |status: Status| CheckError::new(&status, DEADLINE);
+        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER);
         let reason = || "why".to_owned();
 
         assert_eq!(
@@ -145,7 +169,40 @@ mod tests {
     #[test]
     fn a_broken_connection_is_unavailable_whatever_its_code() {
         let broken = io::Error::new(io::ErrorKind::ConnectionReset, "reset");
-        let error = CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE);
+        let error = CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER);
         assert_eq!(error, CheckError::Unavailable { reason: "reset".to_owned() });
+    }
+
+    #[test]
+    fn a_wrong_listener_is_asked_about() {
+        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER).to_string();
+        assert_eq!(
+            error(Status::unimplemented("")),
+            "Unimplemented: no such service here; is this the listener?"
+        );
+        assert_eq!(error(Status::unimplemented("why")), "Unimplemented: why");
+        assert_eq!(error(Status::internal("")), "Internal: Internal error");
+    }
+
+    #[test]
+    fn a_connection_that_is_cut_off_is_asked_about() {
+        let error = |text: &str| {
+            let broken = io::Error::other(text.to_owned());
+            CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER).to_string()
+        };
+        for text in [
+            "operation was canceled: connection closed",
+            "stream closed because of a broken pipe",
+            "connection error detected: frame with invalid size",
+            "Connection reset by peer (os error 104)",
+        ] {
+            let asked = "does it ask for TLS, or for a client certificate?";
+            assert_eq!(error(text), format!("unavailable: {text}; {asked}"));
+        }
+        assert_eq!(error("Connection refused"), "unavailable: Connection refused");
+        // What the service says is its own affair.
+        let said = Status::unavailable("connection closed");
+        let error = CheckError::new(&said, DEADLINE, LISTENER);
+        assert_eq!(error.to_string(), "unavailable: connection closed");
     }
 }

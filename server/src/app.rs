@@ -106,15 +106,20 @@ pub fn serve(settings: &ServeSettings) -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn run(settings: &ServeSettings) -> Result<(), StartError> {
-    telemetry::start_log(&settings.log)?;
-    // Before anything is announced: whoever reads of the start may send the signal.
-    let stop = stop_signal()?;
-    let app = App::start(settings, Clocks::system()).await?;
-    stop.await;
-    app.stop().await;
-    Ok(())
+fn run(settings: &ServeSettings) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ran = runtime.block_on(async {
+        telemetry::start_log(&settings.log)?;
+        // Before anything is announced: whoever reads of the start may send the signal.
+        let stop = stop_signal()?;
+        let app = App::start(settings, Clocks::system()).await?;
+        stop.await;
+        app.stop().await;
+        Ok(())
+    });
+    // What still runs on threads of its own, such as an explanation that was cut off, is not waited for.
+    runtime.shutdown_background();
+    ran
 }
 
 /// Resolves when the process is told to stop: SIGTERM, or SIGINT from a keyboard.

@@ -22,16 +22,34 @@ pub(crate) fn explain(
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
 ) -> Result<(wire::ExplainResponse, Question), AnswerError> {
-    let request = grpc::decode(message)?;
-    let explanation = Explanation::new(rules, &request);
-    let question = Question::new(&explanation);
+    let explanation = Explanation::new(rules, &grpc::decode(message)?);
+    Ok(respond(&explanation, message, prefix))
+}
+
+/// The same, while somebody waits for it. `None` once nobody does.
+pub(crate) fn explain_while_wanted(
+    rules: &RuleSet,
+    message: &RateLimitRequest,
+    prefix: &KeyPrefix,
+    wanted: impl Fn() -> bool,
+) -> Result<Option<(wire::ExplainResponse, Question)>, AnswerError> {
+    let explanation = Explanation::while_wanted(rules, &grpc::decode(message)?, wanted);
+    Ok(explanation.map(|explanation| respond(&explanation, message, prefix)))
+}
+
+fn respond(
+    explanation: &Explanation<'_>,
+    message: &RateLimitRequest,
+    prefix: &KeyPrefix,
+) -> (wire::ExplainResponse, Question) {
+    let question = Question::new(explanation);
     let mut descriptors: Vec<_> =
         explanation.descriptors.iter().map(|explained| descriptor(explained, prefix)).collect();
     for (explained, asked) in descriptors.iter_mut().zip(&message.descriptors) {
         explained.entries.clone_from(&asked.entries);
     }
     let would_pass = question.would_pass(&Answers::new());
-    Ok((wire::ExplainResponse { would_pass, descriptors }, question))
+    (wire::ExplainResponse { would_pass, descriptors }, question)
 }
 
 /// Adds what the store says.

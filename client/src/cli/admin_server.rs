@@ -20,7 +20,8 @@ pub struct AdminServerSettings {
     )]
     pub admin_server: Endpoint,
 
-    /// File whose first line is the token that the listener asks for.
+    /// File whose first line is the token that the listener asks for. It is not sent unencrypted to another machine:
+    /// that takes https://.
     #[arg(long, env = "SLUICEGATE_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -32,6 +33,9 @@ pub struct AdminServerSettings {
 impl AdminServerSettings {
     /// A client of that listener. It connects when it is first used, so that one deadline covers all.
     pub(super) fn client(&self) -> Result<AdminClient, Failure> {
+        if self.token_file.is_some() && !self.admin_server.is_private() {
+            return Err(Failure::TokenExposed(self.admin_server.clone()));
+        }
         let client = self.connection.builder(&self.admin_server).connect_admin_lazy()?;
         Ok(match &self.token_file {
             Some(file) => client.with_token_file(file)?,

@@ -70,13 +70,17 @@ enum Failure {
     Ask { endpoint: Endpoint, source: CheckError },
     #[error(transparent)]
     Token(#[from] InvalidToken),
+    #[error(
+        "--token-file: the token would cross the network unencrypted to {0}; use https://, unix: or a loopback address"
+    )]
+    TokenExposed(Endpoint),
 }
 
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             // The command connects when it asks, so this is about settings.
-            Self::Connect(_) | Self::Token(_) => ExitCode::from(2),
+            Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
             Self::Start(_) | Self::Ask { .. } => ExitCode::from(3),
         }
     }

@@ -3,15 +3,18 @@
 use std::sync::{Arc, Mutex};
 
 use sluicegate_client::{AdminClient, CheckError, InvalidToken};
-use sluicegate_proto::sluicegate::admin::v1::{
-    DescriptorExplanation, ExplainRequest, ExplainResponse, Outcome,
-    admin_service_server::{AdminService, AdminServiceServer},
+use sluicegate_proto::{
+    envoy::service::ratelimit::v3::rate_limit_response::Code,
+    sluicegate::admin::v1::{
+        DescriptorExplanation, ExplainRequest, ExplainResponse, Outcome,
+        admin_service_server::{AdminService, AdminServiceServer},
+    },
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::Server};
 
-use crate::service::question;
+use crate::service::{Service, limited, patient, question};
 
 /// What it was asked: the metadata and the message.
 type Asked = Arc<Mutex<Vec<(MetadataMap, ExplainRequest)>>>;
@@ -93,6 +96,17 @@ async fn errors_are_told_apart() {
     assert_eq!(error, CheckError::InvalidRequest { reason: "no domain".to_owned() });
 }
 
+#[tokio::test]
+async fn the_listener_that_envoy_asks_is_not_the_admin_listener() {
+    let envoy = Service::new(limited(Code::Ok, 9)).start().await;
+    let error = client(&envoy.to_string()).explain(question()).await.unwrap_err().to_string();
+    assert_eq!(error, "Unimplemented: no such service here; is this the admin listener?");
+
+    let (admin, _) = start(Ok(unmatched(None))).await;
+    let error = patient(admin.parse().unwrap()).check(question()).await.unwrap_err().to_string();
+    assert_eq!(error, "Unimplemented: no such service here; is this the gRPC listener?");
+}
+
 #[cfg(feature = "cli")]
 mod command {
     use std::process::Command;
@@ -133,6 +147,10 @@ mod command {
             (&["--token-file", "/nowhere/token"][..], "cannot read /nowhere/token"),
             (&["--tls-server-name", "x"], "need an https:// endpoint"),
             (&["--admin-server", "localhost:8082"], "must start with http://"),
+            (
+                &["--admin-server", "http://limiter.example:8082", "--token-file", "token"],
+                "the token would cross the network unencrypted to http://limiter.example:8082",
+            ),
         ] {
             let (code, out, err) = explain("http://127.0.0.1:1", arguments).await;
             assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}");

@@ -1,5 +1,7 @@
 //! An explanation as lines for people.
 
+use std::time::Duration;
+
 use super::{
     descriptor::{render, shown},
     from_wire, span,
@@ -49,17 +51,36 @@ fn answer(explained: &ExplainResponse) -> String {
     }
 }
 
-/// How long to wait until every limit that refuses would let the hits pass. `None` if one never will.
-fn retry_after(explained: &ExplainResponse) -> Option<std::time::Duration> {
-    let limits = explained.descriptors.iter().flat_map(|it| &it.limits);
-    let enforced = limits.filter(|limit| !limit.shadow_mode);
-    let refusing = enforced.filter_map(|limit| match &limit.state {
+/// How long to wait until a request that is refused would pass: until all descriptors that refuse it alone have
+/// room, and one of its quota descriptors if none has. `None` if it never will.
+fn retry_after(explained: &ExplainResponse) -> Option<Duration> {
+    let (mut waits, mut quotas) = (Vec::new(), Vec::new());
+    let mut needs_quota = true;
+    for descriptor in &explained.descriptors {
+        let is_quota = descriptor.limits.iter().any(|limit| limit.quota_mode);
+        match (is_quota, wait(descriptor)) {
+            (true, Some(wait)) => quotas.push(wait),
+            (true, None) => needs_quota = false,
+            (false, Some(wait)) => waits.push(wait),
+            (false, None) => {}
+        }
+    }
+    if needs_quota && !quotas.is_empty() {
+        waits.push(quotas.into_iter().flatten().min());
+    }
+    waits.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// How long until every limit of a descriptor has room: `None` if no limit refuses, `Some(None)` if one always
+/// will.
+fn wait(descriptor: &DescriptorExplanation) -> Option<Option<Duration>> {
+    let refusing = descriptor.limits.iter().filter(|limit| !limit.shadow_mode);
+    let refusing = refusing.filter_map(|limit| match &limit.state {
         Some(State::Counter(counter)) if !counter.would_pass => Some(counter),
         _ => None,
     });
-    let waits: Option<Vec<_>> =
-        refusing.map(|counter| counter.retry_after.map(from_wire)).collect();
-    waits?.into_iter().max()
+    let waits: Vec<_> = refusing.map(|counter| counter.retry_after.map(from_wire)).collect();
+    (!waits.is_empty()).then(|| waits.into_iter().try_fold(Duration::ZERO, |a, b| Some(a.max(b?))))
 }
 
 fn name(descriptor: &DescriptorExplanation) -> String {
@@ -353,6 +374,43 @@ would be refused, retry in 59s
       slot     7
       state    10 of 10 used, 0 left, resets in 1m 1s; refuses, passes in 59s"
         );
+    }
+
+    #[test]
+    fn quota_limits_are_waited_for_only_where_none_has_room() {
+        let over = |quota_mode, shadow_mode, wait: Option<i64>| {
+            let mut one = limited(Some(counter(10, wait)));
+            for limit in &mut one.limits {
+                (limit.quota_mode, limit.shadow_mode) = (quota_mode, shadow_mode);
+            }
+            one
+        };
+        let first = |descriptors: &[DescriptorExplanation]| {
+            let explained =
+                ExplainResponse { would_pass: Some(false), descriptors: descriptors.to_vec() };
+            text(&explained).lines().next().unwrap().to_owned()
+        };
+        let (alone, quota) =
+            (|wait| over(false, false, Some(wait)), |wait| over(true, false, Some(wait)));
+        let room = limited(Some(counter(1, None)));
+        let wait_5 = "would be refused, retry in 5s";
+        assert_eq!(first(&[alone(5), alone(3)]), wait_5);
+        assert_eq!(first(&[alone(5), over(false, true, Some(50))]), wait_5);
+        // Another quota has room, be it because that one only simulates.
+        assert_eq!(first(&[alone(5), quota(50), room.clone()]), wait_5);
+        assert_eq!(first(&[alone(5), quota(50), over(true, true, Some(60))]), wait_5);
+        assert_eq!(first(&[alone(5), over(true, false, None), room]), wait_5);
+        // None has: the first to have room is enough.
+        assert_eq!(first(&[quota(50), quota(5), over(true, false, None)]), wait_5);
+        assert_eq!(first(&[alone(2), quota(50), quota(5)]), wait_5);
+        assert_eq!(first(&[alone(5), quota(3), quota(50)]), wait_5);
+        // A quota of several limits has room when all of them have.
+        let mut several = quota(5);
+        several.limits.extend(quota(2).limits);
+        assert_eq!(first(&[several, quota(50)]), wait_5);
+        for never in [[over(false, false, None), quota(5)], [alone(5), over(true, false, None)]] {
+            assert_eq!(first(&never), "would be refused");
+        }
     }
 
     #[test]

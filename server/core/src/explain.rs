@@ -2,8 +2,10 @@
 //!
 //! What applies is taken from the [`Plan`] that decides such a request; only the reasons are found out here.
 
+use std::collections::HashMap;
+
 use crate::{
-    Answers, Check, Counting, Plan, Request, Rule, Take,
+    Answers, Check, CounterKey, Counting, Plan, Request, Rule, Take,
     plan::Planned,
     request::Descriptor,
     rule::{Limits, Shown},
@@ -94,11 +96,32 @@ impl<'r> Explanation<'r> {
     #[must_use]
     pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> Self {
         let (plan, group) = Plan::new(rules, request);
-        let walks: Vec<Option<Walk<'r>>> = request
-            .descriptors
-            .iter()
-            .map(|descriptor| plan.domain.map(|domain| domain.walk(&descriptor.entries)))
-            .collect();
+        let walks = request.descriptors.iter().map(|descriptor| walk(&plan, descriptor)).collect();
+        Self::of(rules, request, &plan, &group, walks)
+    }
+
+    /// Explains a request while somebody waits for it, which is asked before each descriptor. `None` once nobody
+    /// does.
+    #[must_use]
+    pub fn while_wanted(
+        rules: &'r RuleSet,
+        request: &Request<'_>,
+        wanted: impl Fn() -> bool,
+    ) -> Option<Self> {
+        let (plan, group) = Plan::new(rules, request);
+        let descriptors = request.descriptors.iter();
+        let walks = descriptors.map(|descriptor| wanted().then(|| walk(&plan, descriptor)));
+        let walks = walks.collect::<Option<Vec<_>>>()?;
+        Some(Self::of(rules, request, &plan, &group, walks))
+    }
+
+    fn of(
+        rules: &RuleSet,
+        request: &Request<'_>,
+        plan: &Plan<'r>,
+        group: &Group,
+        walks: Vec<Option<Walk<'r>>>,
+    ) -> Self {
         let replacers = replacers(&request.descriptors, &walks);
         let mut checks = group.iter();
         let modes = rules.modes;
@@ -160,8 +183,16 @@ impl Question {
     #[must_use]
     pub fn new(explanation: &Explanation<'_>) -> Self {
         let takes = explanation.limits().map(|limit| limit.check.take);
+        // What checks before have taken from the same counter is gone when the next one is decided.
+        let mut taken: HashMap<&CounterKey, u64> = HashMap::new();
+        let peeks = explanation.limits().map(|limit| {
+            let before = taken.entry(&limit.check.key).or_default();
+            let peek = peek(&limit.check, *before);
+            *before = before.saturating_add(charged(limit.check.take));
+            peek
+        });
         Self {
-            peeks: explanation.limits().map(|limit| peek(&limit.check)).collect(),
+            peeks: peeks.collect(),
             gives_back: takes.map(|take| matches!(take, Take::GiveBack { .. })).collect(),
             shadow_mode: explanation.shadow_mode,
         }
@@ -205,15 +236,29 @@ impl Question {
     }
 }
 
-/// The same question, as one that charges nothing: would these hits pass?
-fn peek(check: &Check) -> Check {
+/// The way of a descriptor, in a domain that has rules to go through.
+fn walk<'r>(plan: &Plan<'r>, descriptor: &Descriptor<'_>) -> Option<Walk<'r>> {
+    plan.domain.map(|domain| domain.walk(&descriptor.entries))
+}
+
+/// What a take leaves charged if it is allowed. What gives hits back frees no more than was used, which is not
+/// known here, so it counts as nothing.
+const fn charged(take: Take) -> u64 {
+    match take {
+        Take::Exactly(hits) | Take::UpTo(hits) | Take::Always { hits, .. } => hits,
+        Take::GiveBack { .. } => 0,
+    }
+}
+
+/// The same question, as one that charges nothing: would these hits pass after those that were taken before?
+fn peek(check: &Check, before: u64) -> Check {
     let needs = match check.take {
         Take::Exactly(hits) => hits,
         Take::Always { needs, .. } => needs,
         Take::UpTo(_) | Take::GiveBack { .. } => 1,
     };
-    let take = match needs {
-        0 | 1 => Take::Exactly(0),
+    let take = match needs.max(1).saturating_add(before) {
+        1 => Take::Exactly(0),
         needs => Take::Always { hits: 0, needs },
     };
     Check { take, ..check.clone() }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use sluicegate_core::{
     Answers, Counting, Decision, Request, StoreError, Take,
@@ -246,6 +246,27 @@ fn of_many_candidates_the_nearest_are_told() {
     assert_eq!(seen[0], ("k7".to_owned(), 2007, Fit::OtherKey));
 }
 
+#[test]
+fn nothing_more_is_explained_once_nobody_waits() {
+    let rules = one_level();
+    let parts = [entries(&[("path", "/a")]), entries(&[("path", "/b")]), entries(&[("x", "y")])];
+    let asked = Cell::new(0);
+    let until = |last: usize| {
+        asked.set(0);
+        let wanted = || {
+            asked.set(asked.get() + 1);
+            asked.get() < last
+        };
+        Explanation::while_wanted(&rules, &request("api", &parts), wanted)
+    };
+    assert!(until(2).is_none());
+    assert_eq!(asked.get(), 2);
+    let waited_for = until(9).unwrap();
+    assert_eq!(asked.get(), parts.len());
+    let whole = Explanation::new(&rules, &request("api", &parts));
+    assert_eq!(format!("{waited_for:?}"), format!("{whole:?}"));
+}
+
 // === Where the way ends ===
 
 #[test]
@@ -373,6 +394,34 @@ fn no_peek_charges_and_each_asks_for_the_hits_of_the_request() {
         assert_eq!(peeks.iter().map(|check| check.take).collect::<Vec<_>>(), [wanted]);
         assert!(!peeks[0].take.charges());
     }
+}
+
+#[test]
+fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
+    let needs = |counting, parts: &[(&'static str, Hits)]| {
+        let counting = Some(Placed { value: counting, place: place(2) });
+        let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
+        let parts: Vec<_> =
+            parts.iter().map(|&(user, hits)| Part { hits, ..entries(&[("user", user)]) }).collect();
+        let peeks = question(&rules, &parts).peeks();
+        let needs = peeks.iter().map(|check| match check.take {
+            Take::Exactly(0) => 1,
+            Take::Always { hits: 0, needs } => needs,
+            other => panic!("{other:?}"),
+        });
+        needs.collect::<Vec<_>>()
+    };
+    let add = Hits::Add;
+    let three = [("bob", add(3)), ("eve", add(2)), ("bob", add(3)), ("bob", add(0))];
+    assert_eq!(needs(Counting::Free, &three), [3, 2, 6, 7]);
+    assert_eq!(needs(Counting::Upstream, &three), [3, 2, 6, 7]);
+    // A debit needs one hit, and takes all.
+    assert_eq!(needs(Counting::Debit, &three), [1, 1, 4, 7]);
+    // Nothing is known to be freed by what gives hits back.
+    let back = [("bob", Hits::GiveBack(9)), ("bob", add(3))];
+    assert_eq!(needs(Counting::Free, &back), [1, 3]);
+    let most = [("bob", add(u64::MAX)), ("bob", add(3))];
+    assert_eq!(needs(Counting::Free, &most), [u64::MAX, u64::MAX]);
 }
 
 fn answer(allowed: bool) -> Result<Decision, StoreError> {

@@ -12,7 +12,8 @@ use sluicegate_proto::{
     sluicegate::admin::v1::{ExplainRequest, ExplainResponse, admin_service_server::AdminService},
 };
 use sluicegate_store::{Stack, redis::KeyPrefix};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -32,7 +33,7 @@ pub(crate) struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
     prefix: KeyPrefix,
-    explaining: Semaphore,
+    explaining: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -41,21 +42,32 @@ impl Admin {
         store: Arc<Stack>,
         prefix: KeyPrefix,
     ) -> Self {
-        Self { snapshot, store, prefix, explaining: Semaphore::new(EXPLAINING_MAX) }
+        Self { snapshot, store, prefix, explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)) }
     }
 
-    /// What the rules in force say about a request.
+    /// What the rules in force say about a request, and the permit, which is free when the work has ended and
+    /// not when its caller gives up. The work ends soon after that too.
     async fn by_rules(
         &self,
         message: RateLimitRequest,
-    ) -> Result<(ExplainResponse, Question), Status> {
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<(ExplainResponse, Question, Option<OwnedSemaphorePermit>), Status> {
         let (snapshot, prefix) = (self.snapshot.load_full(), self.prefix.clone());
+        let gone = CancellationToken::new();
+        let _cancel_when_dropped = gone.clone().drop_guard();
         // Off the threads that decide: every rule of a level is looked at.
-        let explained = tokio::task::spawn_blocking(move || {
-            explain::explain(&snapshot.rules, &message, &prefix)
+        let explaining = tokio::task::spawn_blocking(move || {
+            let wanted = || !gone.is_cancelled();
+            let explained =
+                explain::explain_while_wanted(&snapshot.rules, &message, &prefix, wanted);
+            (explained, permit)
         });
-        let explained = explained.await.map_err(|error| Status::internal(error.to_string()))?;
-        explained.map_err(|error: AnswerError| grpc::status(error))
+        let (explained, permit) =
+            explaining.await.map_err(|error| Status::internal(error.to_string()))?;
+        let explained = explained.map_err(|error: AnswerError| grpc::status(error))?;
+        let (explained, question) =
+            explained.ok_or_else(|| Status::cancelled("nobody waits for the explanation"))?;
+        Ok((explained, question, permit))
     }
 }
 
@@ -70,8 +82,8 @@ impl AdminService for Admin {
         let ExplainRequest { domain, descriptors, hits_addend } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend };
         // Never closed, so there is always a permit to come.
-        let _permit = self.explaining.acquire().await.ok();
-        let (mut explained, question) = self.by_rules(message).await?;
+        let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
+        let (mut explained, question, _permit) = self.by_rules(message, permit).await?;
         let peeks = question.peeks();
         if !peeks.is_empty() {
             let answers = self.store.peek(peeks, Some(deadline)).await;

@@ -1,13 +1,18 @@
 //! The admin listener: who may come, and who may not.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use prost::Message as _;
 use prost_types::FileDescriptorProto;
 use sluicegate_client::{AdminClient, Check, CheckError, GrpcCode};
-use sluicegate_proto::sluicegate::admin::v1::{
-    ExplainRequest, admin_service_client::AdminServiceClient,
+use sluicegate_proto::{
+    envoy::service::ratelimit::v3::RateLimitRequest,
+    sluicegate::admin::v1::{ExplainRequest, admin_service_client::AdminServiceClient},
 };
 use sluicegate_tests::{Authority, Caller, Finished, Sluicegate, binary, finish, hit, until};
 use tempfile::TempDir;
@@ -53,7 +58,7 @@ async fn guarded(token: &str, flags: &[&str]) -> Sluicegate {
 
 fn client(server: &Sluicegate) -> AdminClient {
     let endpoint = format!("http://{}", server.admin).parse().unwrap();
-    let builder = AdminClient::builder(endpoint).deadline(std::time::Duration::from_secs(30));
+    let builder = AdminClient::builder(endpoint).deadline(Duration::from_secs(30));
     builder.connect_admin_lazy().unwrap()
 }
 
@@ -151,7 +156,7 @@ async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
     })
     .await;
     // Several polls later it has been told once.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.process.output().matches("admin token rejected").count(), 2);
     shows(&server, "second").await.unwrap();
     assert!(!server.process.output().contains("second"), "the token is not logged");
@@ -216,6 +221,53 @@ async fn health_is_for_everybody_and_reflection_for_those_with_the_token() {
     let mut client = AdminServiceClient::new(endpoint);
     let error = client.explain(ExplainRequest::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
+}
+
+// === Callers that give up ===
+
+/// How many threads a server has.
+fn threads(server: &Sluicegate) -> usize {
+    let folder = server.folder().to_str().unwrap().as_bytes();
+    let serves = |process: &Path| {
+        let command = fs::read(process.join("cmdline")).unwrap_or_default();
+        command.windows(folder.len()).any(|part| part == folder)
+    };
+    let mut processes = fs::read_dir("/proc").unwrap().map(|process| process.unwrap().path());
+    let process = processes.find(|process| serves(process)).unwrap();
+    fs::read_dir(process.join("task")).unwrap().count()
+}
+
+#[tokio::test]
+async fn explanations_that_nobody_waits_for_are_given_up() {
+    let rules = (0..20_000).map(|rule| {
+        format!("  - {{key: k{rule}, rate_limit: {{unit: day, requests_per_unit: 10}}}}\n")
+    });
+    let limits = format!("domain: api\ndescriptors:\n{}", rules.collect::<String>());
+    let mut server = Sluicegate::start(&limits, &[]).await;
+    let before = threads(&server);
+    let descriptors: [&[(&str, &str)]; 250] = [&[("user", "bob")]; 250];
+    let RateLimitRequest { domain, descriptors, .. } = sluicegate_tests::request(&descriptors);
+    let request = ExplainRequest { domain, descriptors, hits_addend: 1 };
+    let client = AdminServiceClient::new(channel(&server).await);
+    for _ in 0..24 {
+        let (mut client, request) = (client.clone(), request.clone());
+        let impatient = Duration::from_millis(100);
+        let answer = tokio::time::timeout(impatient, client.explain(request)).await;
+        assert!(answer.is_err(), "not enough to do: {answer:?}");
+    }
+    // As many as are made at once, and two for what else there is to do.
+    let most = before + 4 + 2;
+    assert!(threads(&server) <= most, "{} of {most}", threads(&server));
+    // Those who wait have their turn.
+    self::client(&server).explain(question()).await.unwrap();
+
+    let started = Instant::now();
+    let hanging = tokio::spawn(async move { client.clone().explain(request).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.process.signal(Signal::SIGTERM);
+    assert_eq!(server.process.ended().await.code(), Some(0));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    let _cut_off = hanging.await.unwrap();
 }
 
 // === TLS ===

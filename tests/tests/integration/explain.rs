@@ -131,6 +131,32 @@ async fn people_read_the_way_the_limit_and_the_counter() {
     );
 }
 
+#[tokio::test]
+async fn a_counter_that_is_asked_twice_needs_room_for_both() {
+    away_from_midnight().await;
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let twice = async |command: &str, url: &str, hits: &str| {
+        let mut asked = Command::new(binary("sluicectl"));
+        asked.args([command, "--domain", "api", "--timeout", "30s", "--hits", hits]);
+        asked.args(["--descriptor", "user=bob", "--descriptor", "user=bob"]);
+        asked.arg(url).arg(format!(
+            "http://{}",
+            if command == "check" { &server.grpc } else { &server.admin }
+        ));
+        finish(asked).await
+    };
+    for (hits, code) in [("3", 1), ("2", 0)] {
+        let explained = twice("explain", "--admin-server", hits).await;
+        assert_eq!(explained.code, code, "{explained:?}");
+        let states: Vec<_> =
+            explained.stdout.lines().filter(|line| line.contains("0 of 5 used, 5 left")).collect();
+        assert_eq!(states.len(), 2, "{explained:?}");
+        assert!(states[0].ends_with("; passes"), "{explained:?}");
+        let checked = twice("check", "--server", hits).await;
+        assert_eq!(checked.code, code, "{checked:?}");
+    }
+}
+
 /// What is printed about `tenant=acme, path=/v1/orders`.
 fn is_printed(printed: &str, folder: &Path, first: &str, state: &str) {
     let wanted = format!(

@@ -110,9 +110,10 @@ impl Domain {
 }
 
 impl Level {
-    /// All nodes as the entry sees them, of which the matcher took one, or none.
+    /// All nodes as the entry sees them, of which the matcher took one, or none. Keeps no more of them than it
+    /// tells about, however many there are.
     fn look<'r>(&'r self, entry: &Entry<'_>, taken: Option<&Node>) -> Looked<'r> {
-        let mut all: Vec<Candidate<'r>> = Vec::new();
+        let mut nearest = Nearest::default();
         for (key, values) in &self.keys {
             let of_key = **key == *entry.key;
             for (node, value, pattern) in values.all() {
@@ -124,25 +125,53 @@ impl Level {
                     _ if values.exact.contains_key(entry.value) => Fit::ExactFirst,
                     _ => Fit::PatternFirst,
                 };
-                all.push(Candidate { key, value, place: &node.place, fit });
+                let near = match fit {
+                    Fit::OtherKey => nearness(key, entry.key),
+                    Fit::OtherValue => nearness(value.unwrap_or_default(), entry.value),
+                    _ => Reverse((false, 0)),
+                };
+                nearest.add(near, Candidate { key, value, place: &node.place, fit });
             }
         }
-        let near = |candidate: &Candidate<'r>| match candidate.fit {
-            Fit::OtherKey => nearness(candidate.key, entry.key),
-            Fit::OtherValue => nearness(candidate.value.unwrap_or_default(), entry.value),
-            _ => Reverse((false, 0)),
-        };
-        all.sort_by_cached_key(|it| {
-            (it.fit, near(it), (&it.place.file, it.place.line, it.place.column))
-        });
-        let left_out = all.len().saturating_sub(CANDIDATES_MAX);
-        all.truncate(CANDIDATES_MAX);
-        Looked { candidates: all, left_out }
+        nearest.looked()
     }
 }
 
+/// What candidates are ordered by: fit, nearness, place in the files.
+type Order<'r> = (Fit, Nearness, (&'r str, usize, usize));
+
+/// The nearest of all candidates that were added.
+#[derive(Default)]
+struct Nearest<'r> {
+    /// At most [`CANDIDATES_MAX`], in order.
+    kept: Vec<(Order<'r>, Candidate<'r>)>,
+    added: usize,
+}
+
+impl<'r> Nearest<'r> {
+    fn add(&mut self, near: Nearness, candidate: Candidate<'r>) {
+        self.added += 1;
+        let Place { file, line, column, .. } = candidate.place;
+        let order = (candidate.fit, near, (&**file, *line, *column));
+        let position = self.kept.partition_point(|(kept, _)| *kept <= order);
+        if position < CANDIDATES_MAX {
+            self.kept.truncate(CANDIDATES_MAX - 1);
+            self.kept.insert(position, (order, candidate));
+        }
+    }
+
+    fn looked(self) -> Looked<'r> {
+        let left_out = self.added.saturating_sub(self.kept.len());
+        let candidates = self.kept.into_iter().map(|(_, candidate)| candidate).collect();
+        Looked { candidates, left_out }
+    }
+}
+
+/// Whether two texts differ but for case, and how much they begin alike. More alike comes first.
+type Nearness = Reverse<(bool, usize)>;
+
 /// How alike two texts are: but for case, else by how much they begin alike. More alike comes first.
-fn nearness(one: &[u8], other: &[u8]) -> Reverse<(bool, usize)> {
+fn nearness(one: &[u8], other: &[u8]) -> Nearness {
     let alike = one.iter().zip(other).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
     Reverse((one.eq_ignore_ascii_case(other), alike))
 }
