@@ -65,7 +65,7 @@ impl AdminClient {
         Self { service, endpoint: Arc::new(endpoint), deadline, authorization: None }
     }
 
-    /// Shows this token with each call.
+    /// Shows this token with each call, unencrypted where the endpoint is plain HTTP.
     ///
     /// # Errors
     /// It is empty, or holds something else than visible ASCII.

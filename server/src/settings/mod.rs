@@ -145,7 +145,7 @@ pub struct StoreSettings {
     /// Where counters are kept: memory, for a single replica, or Redis, for any number:
     /// redis://HOST:PORT/DATABASE, redis-cluster://HOST:PORT,HOST:PORT,
     /// redis-sentinel://HOST:PORT,HOST:PORT/NAME; with TLS rediss://, rediss-cluster://, rediss-sentinel://.
-    /// USER:PASSWORD@ may stand before the first host.
+    /// USER:PASSWORD@ may stand before the first host; other users of the machine can see a command line.
     #[arg(long, env = "SLUICEGATE_STORE", value_name = "STORE", default_value = "memory")]
     #[arg(hide_env_values = true)]
     pub store: StoreChoice,
