@@ -368,16 +368,13 @@ fn load_limits(settings: &LimitsSettings, telemetry: &Telemetry) -> Result<Limit
 }
 
 fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
-    let (Some(certificate), Some(key)) = (&settings.grpc_tls_cert, &settings.grpc_tls_key) else {
-        return Ok(None);
-    };
-    let tls = TlsSettings {
-        certificate: certificate.clone(),
-        key: key.clone(),
-        client_ca: settings.grpc_tls_client_ca.clone(),
-        client_names: settings.grpc_tls_client_names.clone(),
-    };
-    Ok(Some(Tls::load(tls)?))
+    let tls = TlsSettings::given(
+        settings.grpc_tls_cert.clone(),
+        settings.grpc_tls_key.clone(),
+        settings.grpc_tls_client_ca.clone(),
+        settings.grpc_tls_client_names.clone(),
+    );
+    Ok(tls.map(Tls::load).transpose()?)
 }
 
 fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartError> {

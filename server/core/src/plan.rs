@@ -50,7 +50,16 @@ pub enum Planned<'r> {
     },
 }
 
-impl Planned<'_> {
+impl<'r> Planned<'r> {
+    /// What is enforced, in the order of the checks.
+    #[must_use]
+    pub fn limits(&self) -> &[CurrentLimit<'r>] {
+        match self {
+            Self::Limited { limits, .. } => limits,
+            Self::Unmatched | Self::Unlimited(_) => &[],
+        }
+    }
+
     /// Whether it is a quota descriptor that cannot be over.
     fn has_quota(&self, modes: Modes) -> bool {
         match self {

@@ -75,16 +75,13 @@ impl Open {
 }
 
 fn load_tls(settings: &AdminSettings) -> Result<Option<Tls>, TlsError> {
-    let (Some(certificate), Some(key)) = (&settings.admin_tls_cert, &settings.admin_tls_key) else {
-        return Ok(None);
-    };
-    let tls = TlsSettings {
-        certificate: certificate.clone(),
-        key: key.clone(),
-        client_ca: settings.admin_tls_client_ca.clone(),
-        client_names: settings.admin_tls_client_names.clone(),
-    };
-    Tls::load(tls).map(Some)
+    let tls = TlsSettings::given(
+        settings.admin_tls_cert.clone(),
+        settings.admin_tls_key.clone(),
+        settings.admin_tls_client_ca.clone(),
+        settings.admin_tls_client_names.clone(),
+    );
+    tls.map(Tls::load).transpose()
 }
 
 /// Whether others than this machine can connect to a bound address.

@@ -42,6 +42,18 @@ pub(crate) struct TlsSettings {
     pub(crate) client_names: Vec<String>,
 }
 
+impl TlsSettings {
+    /// The settings of a listener that may go without TLS: `None` unless it is given certificate and key.
+    pub(crate) fn given(
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+        client_names: Vec<String>,
+    ) -> Option<Self> {
+        Some(Self { certificate: certificate?, key: key?, client_ca, client_names })
+    }
+}
+
 /// Why TLS files cannot be used. The text is whole: there is no source to be shown after it.
 #[derive(Debug, Error)]
 pub enum TlsError {

@@ -26,11 +26,7 @@ pub(super) fn of(message: &RateLimitRequest, answered: &Answered<'_, '_>) -> Str
     let descriptors = message.descriptors.iter().zip(answers).map(|(asked, (planned, status))| {
         let mut fields = Fields::default();
         describe_question(&mut fields, asked);
-        let limits = match planned {
-            Planned::Limited { limits, .. } => limits.as_slice(),
-            Planned::Unmatched | Planned::Unlimited(_) => &[],
-        };
-        let decided: Vec<_> = limits.iter().zip(decisions.by_ref()).collect();
+        let decided: Vec<_> = planned.limits().iter().zip(decisions.by_ref()).collect();
         describe_answer(&mut fields, status, &decided);
         fields.into_value()
     });

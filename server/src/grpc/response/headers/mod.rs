@@ -108,15 +108,12 @@ fn descriptors<'a, 'r>(answered: &Answered<'a, 'r>) -> impl Iterator<Item = Desc
     let mut checks = answered.group.iter().zip(answered.decisions);
     let descriptors = answered.plan.descriptors.iter().zip(&answered.verdict.statuses);
     descriptors.map(move |(planned, status)| {
-        let limits = match planned {
-            Planned::Limited { limits, .. } => limits.as_slice(),
-            Planned::Unmatched | Planned::Unlimited(_) => &[],
-        };
-        let asked = limits.iter().zip(checks.by_ref()).map(|(limit, (check, decision))| Asked {
-            limit: *limit,
-            window: check.limit.window().seconds(),
-            decision,
-        });
+        let asked =
+            planned.limits().iter().zip(checks.by_ref()).map(|(limit, (check, decision))| Asked {
+                limit: *limit,
+                window: check.limit.window().seconds(),
+                decision,
+            });
         Descriptor { planned, status, asked: asked.collect() }
     })
 }
