@@ -18,8 +18,13 @@
 //! slots. Bytes that would be ambiguous are written as `%` and two hex digits; a tag or a rest that
 //! would be too long is replaced by `%#` and a BLAKE3 digest.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash, Hasher},
+    sync::LazyLock,
+};
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use crate::{Limit, request::Entry};
@@ -33,21 +38,50 @@ pub const KEY_MAX: usize = 2 * PART_MAX + 32;
 /// Bytes of a digest; twice as many hex digits.
 const DIGEST: usize = 16;
 
-/// Name of a counter.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct CounterKey(SmallVec<[u8; 88]>);
+/// Seeded by chance, so that nobody can choose values whose hashes meet.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
+/// Name of a counter. It is hashed once, when it is made.
+#[derive(Clone, Eq)]
+pub struct CounterKey {
+    text: SmallVec<[u8; 88]>,
+    hash: u64,
+}
 
 impl CounterKey {
+    fn new(text: SmallVec<[u8; 88]>) -> Self {
+        let hash = HASHER.hash_one(text.as_slice());
+        Self { text, hash }
+    }
+
     /// The key as text: printable ASCII.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
+    }
+
+    /// A hash of the text, the same as long as this process lives. All of its bits are of use.
+    #[must_use]
+    pub const fn hash64(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for CounterKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Hash for CounterKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
 }
 
 impl fmt::Debug for CounterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        f.write_str(&String::from_utf8_lossy(&self.text))
     }
 }
 
@@ -109,7 +143,7 @@ impl Identity {
         push_decimal(&mut key, limit.window().seconds());
         key.push(b':');
         key.extend_from_slice(&self.0);
-        CounterKey(key)
+        CounterKey::new(key)
     }
 }
 

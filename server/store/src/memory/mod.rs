@@ -6,9 +6,6 @@
 
 mod shard;
 
-use std::hash::BuildHasher;
-
-use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use sluicegate_core::{Answers, Batch, Check, Store, StoreError, Time, algorithm::State, settle};
 use smallvec::SmallVec;
@@ -40,7 +37,6 @@ pub struct MemorySettings {
 #[derive(Debug)]
 pub struct Memory<C = SystemClock> {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
     clock: C,
 }
 
@@ -51,7 +47,6 @@ impl<C: Clock> Memory<C> {
         let share = |shard| (settings.counters_max + shard) / shards;
         Self {
             shards: (0..shards).map(|shard| Mutex::new(Shard::new(share(shard)))).collect(),
-            hasher: RandomState::default(),
             clock,
         }
     }
@@ -97,7 +92,7 @@ impl<C: Clock> Memory<C> {
     /// The shard of a check's counter. From the high half of the hash: the low bits place the counter
     /// inside its shard.
     fn place(&self, check: &Check) -> usize {
-        let hash = self.hasher.hash_one(check.key.as_bytes()) >> 32;
+        let hash = check.key.hash64() >> 32;
         usize::try_from(hash).unwrap_or_default() % self.shards.len()
     }
 }
