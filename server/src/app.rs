@@ -454,6 +454,8 @@ fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
     telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
     telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
+    telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
+    telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     let show = |metric, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(redis.stats());
         telemetry.show_count(metric, move || read(&stats).get());
@@ -461,7 +463,6 @@ fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
     show(catalogue::REDIS_CALLS, |it| &it.calls);
     show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
     show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
-    show(catalogue::TAKES_UNKNOWN, |it| &it.unknown_takes);
 }
 
 async fn start_grpc(

@@ -48,7 +48,7 @@ impl Batch {
 pub type Group = Arc<[Check]>;
 
 /// One question: may these hits pass this counter?
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// Which counter.
     pub key: CounterKey,

@@ -241,7 +241,8 @@ pub struct RedisArguments {
     #[arg(requires = "redis_tls_cert")]
     pub redis_tls_key: Option<PathBuf>,
 
-    /// Connections to each server.
+    /// Connections to each server. As many calls may be on their way to it at once; what arrives meanwhile
+    /// goes out together as the next.
     #[arg(
         long,
         env = "SLUICEGATE_REDIS_CONNECTIONS",

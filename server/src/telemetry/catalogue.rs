@@ -96,6 +96,8 @@ catalogue! {
         "Processes that share the counters, as far as this one knows.";
     REDIS_CALLS = "sluicegate_redis_calls":
         "Scripts sent to Redis.";
+    REDIS_WAITING = "sluicegate_redis_requests_waiting":
+        "Requests, or parts of them, that wait to be sent to Redis with the next call.";
     REDIS_CONNECTIONS = "sluicegate_redis_connections" as "ratelimit.redis_pool.cx_total":
         "Connections made to Redis servers.";
     REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads":

@@ -12,6 +12,7 @@ mod stack;
 
 pub use clock::{Clock, Clocks, ManualClock, SystemClock};
 pub use layer::{
+    coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
     deny_cache::DenyCache,
     failure_policy::{Decisions, Deferred, FailurePolicy, Local},
 };

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Instant};
 use sluicegate_core::{Answers, Batch, Store as _, store::Group};
 
 use crate::{
-    Clock, Clocks, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory,
-    MemorySettings, Redis,
+    Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local,
+    Memory, MemorySettings, Redis,
     redis::{FileError, RedisSettings},
 };
 
@@ -16,16 +16,16 @@ type AnyClock = Arc<dyn Clock>;
 /// Which store there is, and what lies around it.
 ///
 /// ```text
-/// FailurePolicy → Memory          FailurePolicy → DenyCache → Redis
+/// FailurePolicy → Memory          FailurePolicy → DenyCache → Coalesce → Redis
 /// ```
 ///
-/// Leases will stand between the deny cache and what merges calls, and that before Redis.
+/// Leases will stand between the deny cache and what merges calls.
 #[derive(Debug)]
 pub enum Stack {
     /// Counters in this process.
     Memory(FailurePolicy<Memory<AnyClock>>),
     /// Counters in Redis.
-    Redis(Box<FailurePolicy<DenyCache<Redis>>>),
+    Redis(Box<FailurePolicy<DenyCache<Coalesce<Redis>>>>),
 }
 
 /// What a stack with Redis needs beside it.
@@ -55,7 +55,9 @@ impl Stack {
         let RedisStackSettings { redis, deny_cache_entries, local, replicas } = settings;
         let known = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
         let heard = replicas.is_none().then(|| known.clone());
-        let store = DenyCache::new(Redis::start(redis, heard, clocks.redis)?, deny_cache_entries);
+        let connections = redis.connections;
+        let store = Coalesce::new(Redis::start(redis, heard, clocks.redis)?, connections);
+        let store = DenyCache::new(store, deny_cache_entries);
         let local = Local { store: Memory::new(local, clocks.memory), replicas: known };
         Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
     }
@@ -81,7 +83,7 @@ impl Stack {
         let batch = Batch::of(group, deadline);
         match self {
             Self::Memory(policy) => policy.inner().decide(batch).await,
-            Self::Redis(policy) => policy.inner().inner().decide(batch).await,
+            Self::Redis(policy) => policy.inner().inner().inner().decide(batch).await,
         }
     }
 
@@ -114,6 +116,20 @@ impl Stack {
 
     /// Redis, if counters are kept there.
     pub fn in_redis(&self) -> Option<&Redis> {
+        self.coalesced().map(Coalesce::inner)
+    }
+
+    /// Groups that wait for a call to Redis.
+    pub fn waiting(&self) -> usize {
+        self.coalesced().map_or(0, Coalesce::waiting)
+    }
+
+    /// Takes of which Redis has not told whether they were charged.
+    pub fn unknown_takes(&self) -> u64 {
+        self.coalesced().map_or(0, Coalesce::unknown_takes)
+    }
+
+    fn coalesced(&self) -> Option<&Coalesce<Redis>> {
         match self {
             Self::Memory(_) => None,
             Self::Redis(policy) => Some(policy.inner().inner()),

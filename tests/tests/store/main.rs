@@ -6,6 +6,8 @@
 #[path = "../../../server/core/tests/cases/mod.rs"]
 mod cases;
 #[cfg(test)]
+mod coalesce;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod equivalence;

@@ -19,7 +19,7 @@ use sluicegate_tests::{self as harness, until};
 use crate::conformance::{self, ask, check, per_day};
 
 /// A store with keys of its own, once it is connected.
-async fn store(url: &str) -> Redis {
+pub(crate) async fn store(url: &str) -> Redis {
     static STORES: AtomicUsize = AtomicUsize::new(0);
     let prefix = format!("test{}:", STORES.fetch_add(1, Ordering::Relaxed));
     let url: RedisUrl = url.parse().unwrap();

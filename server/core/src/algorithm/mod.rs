@@ -36,6 +36,22 @@ pub struct Receipt {
     pub used: u64,
 }
 
+impl Receipt {
+    /// The receipt that the first part of a take would have left, had the other `hits` of it been taken
+    /// right after, by somebody else.
+    #[must_use]
+    pub fn before(self, limit: &Limit, hits: u64) -> Self {
+        let after = hits.saturating_mul(limit.cost());
+        match limit.algorithm() {
+            Algorithm::TokenBucket => Self { used: self.used.saturating_sub(after), ..self },
+            Algorithm::Gcra => Self { at: self.at.saturating_sub(after), ..self },
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindowLog
+            | Algorithm::SlidingWindowCounter => self,
+        }
+    }
+}
+
 /// The numbers a state consists of, each below 2^53.
 pub type Numbers = SmallVec<[u64; 4]>;
 

@@ -19,7 +19,9 @@ mod topology;
 mod url;
 
 use std::{
+    borrow::Cow,
     num::NonZeroUsize,
+    slice,
     str::FromStr,
     sync::{
         Arc,
@@ -36,7 +38,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, LiveReplicas};
+use crate::{Clock, Lanes, LiveReplicas, Place};
 use heartbeat::Heartbeat;
 use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
@@ -125,8 +127,6 @@ impl std::fmt::Debug for Redis {
 pub struct Stats {
     /// Calls sent.
     pub calls: Count,
-    /// Takes of which nobody knows whether they were charged. Each may stay charged until it expires.
-    pub unknown_takes: Count,
     /// Connections made.
     pub connections: Count,
     /// Times that scripts were loaded because a server had lost them.
@@ -243,73 +243,86 @@ impl Redis {
         !map.is_whole() || !map.nodes().iter().all(|node| node.is_up())
     }
 
-    /// Settles groups whose counters lie on one slot.
-    async fn settle(
+    /// Asks one server about parts, each of which it settles for itself.
+    async fn ask(
         &self,
         map: &Map,
-        slot: u16,
-        groups: &[&[Check]],
+        parts: &[&[Piece<'_>]],
         deadline: Option<Instant>,
-    ) -> Answers {
-        let checks = || groups.iter().flat_map(|group| group.iter());
-        let all = |error| checks().map(|_| Err(error)).collect();
-        let Some(owner) = map.owner(slot) else {
+    ) -> Vec<Answers> {
+        let all = |part: &[Piece<'_>], error| {
+            part.iter().flat_map(|piece| piece.checks.iter()).map(|_| Err(error)).collect()
+        };
+        let none = || parts.iter().map(|part| all(part, StoreError::Unavailable)).collect();
+        let slot_of = |part: &[Piece<'_>]| part.first().map_or(0, |piece| piece.slot);
+        let Some(owner) = parts.first().and_then(|part| map.owner(slot_of(part))) else {
             self.topology.trouble();
-            return all(StoreError::Unavailable);
+            return none();
         };
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             // What would not be waited for is not charged either.
-            return all(StoreError::Unavailable);
+            return none();
         }
-        let call =
-            Call::new(&self.prefix, groups.iter().copied(), self.clock.as_ref().map(Clock::now));
-        match self.follow(&call, slot, owner, deadline).await {
-            Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {
-                tracing::error!(%error, "a reply cannot be read");
-                all(StoreError::Unknown)
-            }),
-            Err(StoreError::Unknown) => {
-                let takes = checks().filter(|check| check.take.charges()).count();
-                self.stats.unknown_takes.add(u64::try_from(takes).unwrap_or(0));
-                all(StoreError::Unknown)
+        let now = self.clock.as_ref().map(Clock::now);
+        let call = |part: &&[Piece<'_>]| {
+            Call::new(&self.prefix, part.iter().map(|piece| piece.checks.iter()), now)
+        };
+        let calls: SmallVec<[Call; 1]> = parts.iter().map(call).collect();
+        let topology = Arc::downgrade(&self.topology);
+        let replies = owner.call(&calls, false, deadline, &topology).await;
+        let asked = parts.iter().zip(&calls).zip(replies);
+        let answers = asked.map(|((part, call), reply)| async move {
+            let reply = match reply {
+                Err(failure) => self.follow(failure, call, slot_of(part), deadline).await,
+                Ok(reply) => Ok(reply),
+            };
+            match reply {
+                Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {
+                    tracing::error!(%error, "a reply cannot be read");
+                    all(part, StoreError::Unknown)
+                }),
+                Err(error) => all(part, error),
             }
-            Err(error) => all(error),
-        }
+        });
+        join_all(answers).await
     }
 
-    /// Calls whoever has the slot. What redirects has run nothing, so it is followed as long as there is time.
+    /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
+    /// is time.
     async fn follow(
         &self,
+        mut failure: Failure,
         call: &Call,
         slot: u16,
-        owner: &Arc<Node>,
         deadline: Option<Instant>,
     ) -> Result<fred::types::Value, StoreError> {
-        let (mut node, mut asking) = (Arc::clone(owner), false);
         let topology = Arc::downgrade(&self.topology);
         for _ in 0..REDIRECTIONS_MAX {
-            match node.call(call, asking, deadline, &topology).await {
-                Ok(reply) => return Ok(reply),
-                Err(Failure::Moved(address)) => {
-                    (node, asking) = (self.topology.named(&address), false);
-                }
-                Err(Failure::Ask(address)) => {
-                    (node, asking) = (self.topology.named(&address), true);
-                }
-                Err(Failure::TryAgain) => {
+            let (node, asking) = match failure {
+                Failure::Moved(address) => (self.topology.named(&address), false),
+                Failure::Ask(address) => (self.topology.named(&address), true),
+                Failure::TryAgain => {
                     topology.trouble();
                     if within(deadline, tokio::time::sleep(MOVING)).await.is_none() {
                         break;
                     }
                     // From the start: by now the keys may be at either server.
-                    let map = self.topology.map();
-                    (node, asking) = (Arc::clone(map.owner(slot).unwrap_or(owner)), false);
+                    let Some(owner) = self.topology.map().owner(slot).map(Arc::clone) else {
+                        break;
+                    };
+                    (owner, false)
                 }
-                Err(Failure::NotRun) => return Err(StoreError::Unavailable),
-                Err(Failure::Unknown) => return Err(StoreError::Unknown),
-            }
+                Failure::NotRun => return Err(StoreError::Unavailable),
+                Failure::Unknown => return Err(StoreError::Unknown),
+            };
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break;
+            }
+            let mut replies = node.call(slice::from_ref(call), asking, deadline, &topology).await;
+            match replies.pop() {
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(next)) => failure = next,
+                None => return Err(StoreError::Unknown),
             }
         }
         Err(StoreError::Unavailable)
@@ -318,81 +331,78 @@ impl Redis {
 
 impl Store for Redis {
     async fn decide(&self, batch: Batch) -> Answers {
+        let Batch { groups, deadline } = batch;
         let map = self.topology.map();
-        let groups: SmallVec<[&[Check]; 4]> = batch.groups.iter().map(|it| &**it).collect();
-        if map.is_single() {
-            return self.settle(&map, 0, &groups, batch.deadline).await;
-        }
-        let slots: SmallVec<[u16; 8]> = groups
-            .iter()
-            .flat_map(|group| group.iter())
-            .map(|check| hash_slot(&check.key))
-            .collect();
-        match slots.split_first() {
-            None => Answers::new(),
-            Some((&slot, others)) if others.iter().all(|other| *other == slot) => {
-                self.settle(&map, slot, &groups, batch.deadline).await
-            }
-            Some(_) => self.settle_parts(&map, &Part::split(&groups, &slots), batch.deadline).await,
-        }
-    }
-}
-
-impl Redis {
-    /// Settles parts of groups, all at the same time.
-    async fn settle_parts(&self, map: &Map, parts: &[Part], deadline: Option<Instant>) -> Answers {
-        let settled = join_all(parts.iter().map(|part| async {
-            let groups: Vec<&[Check]> = part.groups.iter().map(Vec::as_slice).collect();
-            self.settle(map, part.slot, &groups, deadline).await
-        }));
-        let settled = settled.await;
-        let mut answers: Vec<_> = parts
-            .iter()
-            .zip(settled)
-            .flat_map(|(part, answers)| part.positions.iter().copied().zip(answers))
-            .collect();
-        answers.sort_unstable_by_key(|(position, _)| *position);
-        answers.into_iter().map(|(_, answer)| answer).collect()
-    }
-}
-
-/// What of a batch lies on one slot.
-struct Part {
-    slot: u16,
-    /// The checks of each group that has any here.
-    groups: Vec<Vec<Check>>,
-    /// Where each of these checks stands in the batch.
-    positions: Vec<usize>,
-}
-
-impl Part {
-    fn split(groups: &[&[Check]], slots: &[u16]) -> Vec<Self> {
-        let mut parts: Vec<Self> = Vec::new();
+        let mut pieces = Vec::with_capacity(groups.len());
         let mut first = 0;
-        for group in groups {
-            let of_group = slots.get(first..first + group.len()).unwrap_or_default();
-            let is_split = of_group.iter().any(|slot| Some(slot) != of_group.first());
-            let mut begun: SmallVec<[u16; 8]> = SmallVec::new();
-            for (offset, (check, &slot)) in group.iter().zip(of_group).enumerate() {
-                let at = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
-                    parts.push(Self { slot, groups: Vec::new(), positions: Vec::new() });
-                    parts.len() - 1
-                });
-                let Some(part) = parts.get_mut(at) else { continue };
-                if !begun.contains(&slot) {
-                    begun.push(slot);
-                    part.groups.push(Vec::new());
-                }
-                let mut check = check.clone();
-                if is_split && check.veto == Veto::Quota {
-                    // Whether all quota rules are over shows only when every slot has answered.
-                    check.veto = Veto::None;
-                }
-                part.positions.push(first + offset);
-                part.groups.last_mut().into_iter().for_each(|checks| checks.push(check.clone()));
-            }
+        for group in &groups {
+            Piece::cut(&map, group, first, &mut pieces);
             first += group.len();
         }
-        parts
+        // Groups of one slot stay in order.
+        pieces.sort_by_key(|piece| (piece.owner, piece.slot));
+        let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(|a, b| a.slot == b.slot).collect();
+        let same_owner = |a: &&[Piece<'_>], b: &&[Piece<'_>]| {
+            a.first().map(|piece| piece.owner) == b.first().map(|piece| piece.owner)
+        };
+        let of_owners = parts.chunk_by(same_owner);
+        let answers = join_all(of_owners.map(|parts| self.ask(&map, parts, deadline))).await;
+        let positions = pieces.iter().flat_map(|piece| piece.positions.iter().copied());
+        let mut ordered: Answers = (0..first).map(|_| Err(StoreError::Unknown)).collect();
+        for (position, answer) in positions.zip(answers.into_iter().flatten().flatten()) {
+            ordered.get_mut(position).into_iter().for_each(|it| *it = answer);
+        }
+        ordered
+    }
+}
+
+impl Lanes for Redis {
+    fn place(&self, key: &CounterKey) -> Place {
+        let map = self.topology.map();
+        let slot = map.slot(key);
+        Place { lane: usize::from(map.position(slot)), slot }
+    }
+}
+
+/// What a group has on one slot.
+struct Piece<'a> {
+    owner: u16,
+    slot: u16,
+    checks: Cow<'a, [Check]>,
+    /// Where each of these checks stands in the batch.
+    positions: SmallVec<[usize; 4]>,
+}
+
+impl<'a> Piece<'a> {
+    /// Adds the pieces of a group whose first check stands at `first`.
+    fn cut(map: &Map, group: &'a [Check], first: usize, pieces: &mut Vec<Self>) {
+        let slots: SmallVec<[u16; 8]> = group.iter().map(|check| map.slot(&check.key)).collect();
+        let piece =
+            |slot, checks, positions| Self { owner: map.position(slot), slot, checks, positions };
+        let Some((&slot, others)) = slots.split_first() else { return };
+        if others.iter().all(|other| *other == slot) {
+            let positions = (first..first + group.len()).collect();
+            pieces.push(piece(slot, Cow::Borrowed(group), positions));
+            return;
+        }
+        let begun = pieces.len();
+        for (offset, (check, &slot)) in group.iter().zip(&slots).enumerate() {
+            let mut check = check.clone();
+            if check.veto == Veto::Quota {
+                // Whether all quota rules are over shows only when every slot has answered.
+                check.veto = Veto::None;
+            }
+            let known = pieces.iter_mut().skip(begun).find(|piece| piece.slot == slot);
+            match known {
+                Some(known) => {
+                    known.checks.to_mut().push(check);
+                    known.positions.push(first + offset);
+                }
+                None => {
+                    let positions = SmallVec::from_iter([first + offset]);
+                    pieces.push(piece(slot, Cow::Owned(vec![check]), positions));
+                }
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! so that nobody rushes at a server that comes back.
 
 use std::{
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -23,6 +24,7 @@ use fred::{
     types::Value,
 };
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +53,9 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// A connection that stood as long was a good one: the next wait is short again.
 const STEADY: Duration = Duration::from_secs(10);
+
+/// A reply to each call.
+pub(super) type Replies = SmallVec<[Result<Value, Failure>; 1]>;
 
 /// Why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,24 +214,41 @@ impl Node {
         self.complaint.lock().clone()
     }
 
-    /// Runs a script. `asking` tells the server that it was named by another one.
+    /// Runs scripts, sent together, and answers each. `asking` tells the server that it was named by another
+    /// one; then there is one call.
     pub(super) async fn call<F: Fitness>(
         &self,
-        call: &Call,
+        calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
         fitness: &F,
-    ) -> Result<Value, Failure> {
-        let Some(line) = self.line() else { return Err(Failure::NotRun) };
-        let loads = self.loads.load(Ordering::Acquire);
-        let sent = self.send(&line, call, asking, deadline).await;
-        let sent = match sent {
-            Err(Refused::NoScript) => {
-                self.load(&line.client, call.script, loads, deadline).await?;
-                self.send(&line, call, asking, deadline).await
-            }
-            sent => sent,
+    ) -> Replies {
+        let Some(line) = self.line() else {
+            return calls.iter().map(|_| Err(Failure::NotRun)).collect();
         };
+        let loads = self.loads.load(Ordering::Acquire);
+        let mut sent = self.send(&line, calls, asking, deadline).await;
+        for (call, reply) in calls.iter().zip(&mut sent) {
+            if !matches!(reply, Err(Refused::NoScript)) {
+                continue;
+            }
+            *reply = match self.load(&line.client, call.script, loads, deadline).await {
+                Err(failure) => Err(Refused::Failure(failure)),
+                Ok(()) => {
+                    let again = self.send(&line, slice::from_ref(call), asking, deadline).await;
+                    again.into_iter().next().unwrap_or(Err(Refused::Failure(Failure::Unknown)))
+                }
+            };
+        }
+        sent.into_iter().map(|sent| self.conclude(sent, fitness)).collect()
+    }
+
+    /// Takes note of what a reply says about the server.
+    fn conclude<F: Fitness>(
+        &self,
+        sent: Result<Value, Refused>,
+        fitness: &F,
+    ) -> Result<Value, Failure> {
         match sent {
             Ok(value) => {
                 // A server that refuses writes still answers those who write nothing.
@@ -271,32 +293,20 @@ impl Node {
     async fn send(
         &self,
         line: &Line,
-        call: &Call,
+        calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-    ) -> Result<Value, Refused> {
-        self.stats.calls.add(1);
-        let (client, args) = (&line.client, arguments(call));
-        let reply = async {
-            if !asking {
-                return client.custom(plain("EVALSHA"), args).await;
-            }
-            let pipeline = client.pipeline();
-            let _queued: () = pipeline.custom(plain("ASKING"), Vec::<Value>::new()).await?;
-            let _queued: () = pipeline.custom(plain("EVALSHA"), args).await?;
-            pipeline.last().await
+    ) -> SmallVec<[Result<Value, Refused>; 1]> {
+        self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
+        let Some(replies) = within(deadline, exchange(&line.client, calls, asking)).await else {
+            line.not_answered();
+            return calls.iter().map(|_| Err(Refused::Failure(Failure::Unknown))).collect();
         };
-        match within(deadline, reply).await {
-            Some(Ok(value)) => {
-                line.answered();
-                Ok(value)
-            }
-            Some(Err(error)) => Err(self.refused(&error)),
-            None => {
-                line.not_answered();
-                Err(Refused::Failure(Failure::Unknown))
-            }
+        if replies.iter().any(Result::is_ok) {
+            line.answered();
         }
+        let reply = |reply: Result<Value, FredError>| reply.map_err(|error| self.refused(&error));
+        replies.into_iter().map(reply).collect()
     }
 
     /// Loads every script, `first` of all the one that is missed, unless somebody else has since `loads` was
@@ -431,6 +441,36 @@ pub(super) async fn within<T>(
         None => Some(future.await),
     }
 }
+
+/// Sends scripts to run, and waits for the reply to each.
+async fn exchange(client: &Client, calls: &[Call], asking: bool) -> Exchanged {
+    if let ([call], false) = (calls, asking) {
+        return SmallVec::from_iter([client.custom(plain("EVALSHA"), arguments(call)).await]);
+    }
+    let queued = async {
+        let pipeline = client.pipeline();
+        if asking {
+            let _queued: () = pipeline.custom(plain("ASKING"), Vec::<Value>::new()).await?;
+        }
+        for call in calls {
+            let _queued: () = pipeline.custom(plain("EVALSHA"), arguments(call)).await?;
+        }
+        Ok(pipeline)
+    };
+    let replies = match queued.await {
+        Ok(pipeline) => pipeline.try_all().await,
+        Err(error) => vec![Err(error)],
+    };
+    let skipped = usize::from(asking);
+    if let ([Err(error)], 2..) = (replies.as_slice(), skipped + calls.len()) {
+        // One error for all of them.
+        return calls.iter().map(|_| Err(error.clone())).collect();
+    }
+    replies.into_iter().skip(skipped).collect()
+}
+
+/// A reply to each call, or why there is none.
+type Exchanged = SmallVec<[Result<Value, FredError>; 1]>;
 
 /// What stands behind `EVALSHA`.
 fn arguments(call: &Call) -> Vec<Value> {

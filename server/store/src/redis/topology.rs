@@ -15,11 +15,12 @@ use std::{
 use arc_swap::ArcSwap;
 use fred::{error::ErrorKind, types::Value};
 use parking_lot::Mutex;
+use sluicegate_core::CounterKey;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Address, Deployment, Stats,
+    Address, Deployment, Stats, hash_slot,
     link::{Link, LinkError, LinkSettings, Password},
     node::{Fitness, Node},
     slots::{self, Primary, SLOTS},
@@ -53,13 +54,22 @@ impl Map {
         matches!(self.owners, Owners::One { .. })
     }
 
+    /// The slot of a counter; all are on one where one server has everything.
+    pub(super) fn slot(&self, key: &CounterKey) -> u16 {
+        if self.is_single() { 0 } else { hash_slot(key) }
+    }
+
     /// Who is to be asked about a slot.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        let position = match &self.owners {
+        self.nodes.get(usize::from(self.position(slot)))
+    }
+
+    /// Position of a slot's owner among the servers. Of slots without one it is no server's.
+    pub(super) fn position(&self, slot: u16) -> u16 {
+        match &self.owners {
             Owners::One { .. } => 0,
-            Owners::Slots(owners) => usize::from(owners.get(usize::from(slot))?.0),
-        };
-        self.nodes.get(position)
+            Owners::Slots(owners) => owners.get(usize::from(slot)).map_or(NOBODY, |owner| owner.0),
+        }
     }
 
     /// Whether every counter has a server to be asked.

@@ -1,0 +1,509 @@
+//! Natural batching: while a call is on its way, what arrives waits, and goes out together as the next call.
+//!
+//! Nothing waits while no call is on its way, and no timer decides how long: the slower the store answers, the
+//! more goes out at once. Checks that lie at different servers wait in different lanes, so that a slow
+//! server delays nobody else.
+//!
+//! Groups of a batch that are equal, all checks of which ask for their hits or nothing, are asked as one group that
+//! asks for all of their hits. If those fit, each has its share, as if they had been asked one after the
+//! other. If not, nothing was charged, and the answer tells how many of them fit: those are asked again,
+//! and of the others one, whose refusal is the answer to all of them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use sluicegate_core::{
+    Answers, Batch, Check, CounterKey, Decision, Store, StoreError, Take,
+    store::{Group, Veto},
+};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+/// The most checks that one call asks; a single group may have more. About half a millisecond of a Redis
+/// server, which answers nobody else meanwhile.
+pub const BATCH_MAX: usize = 512;
+
+/// The most groups that wait in one lane. Far more than a server answers before their callers give up.
+pub const WAITING_MAX: usize = 8192;
+
+/// Lanes; servers beyond that many share them.
+const LANES: usize = 64;
+
+/// The longest group that is looked at for equal ones.
+const MERGED_MAX: usize = 8;
+
+/// A store that tells which checks it can be asked at once.
+pub trait Lanes: Store {
+    /// Where a counter lies at present.
+    fn place(&self, key: &CounterKey) -> Place;
+}
+
+/// Where a counter lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whom to ask: what lies in one lane is asked in one call.
+    pub lane: usize,
+    /// What a group has on one slot is settled all or nothing.
+    pub slot: u16,
+}
+
+/// Merges what many callers ask at once into few calls.
+#[derive(Debug)]
+pub struct Coalesce<S> {
+    shared: Arc<Shared<S>>,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    inner: S,
+    lanes: Box<[Mutex<Lane>]>,
+    /// The most calls of one lane that are on their way at once.
+    calls_max: usize,
+    unknown_takes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// By number, ascending.
+    waiting: VecDeque<Waiting>,
+    /// Number of the next one that comes.
+    next: u64,
+    /// Tasks that make calls.
+    callers: usize,
+}
+
+/// A group that waits for a call.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    group: Group,
+    deadline: Option<Instant>,
+    answer: oneshot::Sender<Answers>,
+}
+
+/// What its caller holds meanwhile.
+struct Ticket {
+    lane: usize,
+    number: u64,
+    checks: usize,
+    answer: oneshot::Receiver<Answers>,
+}
+
+impl<S: Lanes> Coalesce<S> {
+    /// Asks `inner`, with at most `calls_max` calls of each lane on their way at once.
+    pub fn new(inner: S, calls_max: NonZeroUsize) -> Self {
+        let shared = Shared {
+            inner,
+            lanes: (0..LANES).map(|_| Mutex::default()).collect(),
+            calls_max: calls_max.get(),
+            unknown_takes: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The store inside.
+    pub fn inner(&self) -> &S {
+        &self.shared.inner
+    }
+
+    /// Groups that wait for a call.
+    pub fn waiting(&self) -> usize {
+        self.shared.lanes.iter().map(|lane| lane.lock().waiting.len()).sum()
+    }
+
+    /// Takes of which nobody knows whether they were charged. Each may stay charged until it expires.
+    pub fn unknown_takes(&self) -> u64 {
+        self.shared.unknown_takes.load(Ordering::Relaxed)
+    }
+
+    /// Asks about one group and waits for the answers until the deadline.
+    async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let Some(lane) = self.shared.lane_of(&group) else {
+            return self.ask_parts(&group, deadline).await;
+        };
+        match self.enqueue(lane, Arc::clone(&group), deadline) {
+            Some(ticket) => self.answer(ticket, &group, deadline).await,
+            None => all(&group, StoreError::Unavailable),
+        }
+    }
+
+    /// Asks about a group on several slots, each part for itself.
+    async fn ask_parts(&self, group: &Group, deadline: Option<Instant>) -> Answers {
+        let parts = self.shared.parts(group);
+        let asked: Vec<_> = parts
+            .into_iter()
+            .map(|part| {
+                let ticket = self.enqueue(part.place.lane, Arc::clone(&part.group), deadline);
+                (part, ticket)
+            })
+            .collect();
+        let mut answers: Answers = all(group, StoreError::Unavailable);
+        for (part, ticket) in asked {
+            let Some(ticket) = ticket else { continue };
+            let of_part = self.answer(ticket, &part.group, deadline).await;
+            for (position, answer) in part.positions.into_iter().zip(of_part) {
+                answers.get_mut(position).into_iter().for_each(|it| *it = answer);
+            }
+        }
+        answers
+    }
+
+    /// Puts a group into a lane; `None` if it is full.
+    fn enqueue(&self, lane: usize, group: Group, deadline: Option<Instant>) -> Option<Ticket> {
+        let lane = lane % LANES;
+        let checks = group.len();
+        let (sender, answer) = oneshot::channel();
+        let (number, call) = {
+            let mut queue = self.shared.lanes.get(lane)?.lock();
+            if queue.waiting.len() >= WAITING_MAX {
+                return None;
+            }
+            let number = queue.next;
+            queue.next += 1;
+            queue.waiting.push_back(Waiting { number, group, deadline, answer: sender });
+            let call = queue.callers < self.shared.calls_max;
+            queue.callers += usize::from(call);
+            (number, call)
+        };
+        if call {
+            // A task of its own: what has been sent must be heard of, whoever stops waiting.
+            tokio::spawn(Caller::new(Arc::clone(&self.shared), lane).run());
+        }
+        Some(Ticket { lane, number, checks, answer })
+    }
+
+    async fn answer(&self, ticket: Ticket, group: &[Check], deadline: Option<Instant>) -> Answers {
+        let Ticket { lane, number, checks, answer } = ticket;
+        let answered = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), answer).await.ok(),
+            None => Some(answer.await),
+        };
+        let answers = match answered {
+            Some(Ok(answers)) if answers.len() == checks => answers,
+            None if self.shared.leave(lane, number) => all(group, StoreError::Unavailable),
+            Some(_) | None => all(group, StoreError::Unknown),
+        };
+        self.shared.note_unknown(group, &answers);
+        answers
+    }
+}
+
+impl<S: Lanes> Store for Coalesce<S> {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let Batch { mut groups, deadline } = batch;
+        if groups.len() == 1
+            && let Some(group) = groups.pop()
+        {
+            return self.ask(group, deadline).await;
+        }
+        let asked = groups.into_iter().map(|group| self.ask(group, deadline));
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+}
+
+/// What of a group lies on one slot.
+struct Part {
+    place: Place,
+    group: Group,
+    /// Where each of these checks stands in the whole group.
+    positions: Vec<usize>,
+}
+
+impl<S: Lanes> Shared<S> {
+    /// The lane of a group that lies on one slot; `None` if it does not.
+    fn lane_of(&self, group: &[Check]) -> Option<usize> {
+        let (first, others) = group.split_first()?;
+        let place = self.inner.place(&first.key);
+        others.iter().all(|check| self.inner.place(&check.key) == place).then_some(place.lane)
+    }
+
+    fn parts(&self, group: &[Check]) -> Vec<Part> {
+        let mut places: Vec<(Place, Vec<usize>)> = Vec::new();
+        for (position, check) in group.iter().enumerate() {
+            let place = self.inner.place(&check.key);
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, positions)) => positions.push(position),
+                None => places.push((place, vec![position])),
+            }
+        }
+        let part = |(place, positions): (Place, Vec<usize>)| {
+            let checks = positions.iter().filter_map(|&at| group.get(at)).cloned();
+            let checks = checks.map(|check| Check { veto: alone(check.veto), ..check });
+            Part { place, group: checks.collect(), positions }
+        };
+        places.into_iter().map(part).collect()
+    }
+
+    /// Takes back a group that still waits; false if it was sent.
+    fn leave(&self, lane: usize, number: u64) -> bool {
+        let Some(lane) = self.lanes.get(lane) else { return false };
+        let mut lane = lane.lock();
+        let found = lane.waiting.binary_search_by_key(&number, |waiting| waiting.number);
+        found.is_ok_and(|at| lane.waiting.remove(at).is_some())
+    }
+}
+
+impl<S> Shared<S> {
+    fn note_unknown(&self, group: &[Check], answers: &Answers) {
+        let is_unknown = |(check, answer): &(&Check, &Result<_, StoreError>)| {
+            check.take.charges() && **answer == Err(StoreError::Unknown)
+        };
+        let takes = group.iter().zip(answers).filter(is_unknown).count();
+        if takes > 0 {
+            self.unknown_takes.fetch_add(u64::try_from(takes).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether all quota rules are over shows only when every slot has answered, so none refuses by itself.
+const fn alone(veto: Veto) -> Veto {
+    match veto {
+        Veto::Alone => Veto::Alone,
+        Veto::Quota | Veto::None => Veto::None,
+    }
+}
+
+fn all(group: &[Check], error: StoreError) -> Answers {
+    group.iter().map(|_| Err(error)).collect()
+}
+
+/// Makes the calls of a lane, one after the other, as long as somebody waits.
+struct Caller<S: Lanes> {
+    shared: Arc<Shared<S>>,
+    lane: usize,
+    /// What the next call asks, in order.
+    classes: Vec<Class>,
+    /// Where in `classes` groups of a hash stand that more may join.
+    open: HashMap<u64, usize, RandomState>,
+}
+
+impl<S: Lanes> Caller<S> {
+    fn new(shared: Arc<Shared<S>>, lane: usize) -> Self {
+        Self { shared, lane, classes: Vec::new(), open: HashMap::default() }
+    }
+
+    async fn run(mut self) {
+        while self.fill() {
+            self.call().await;
+        }
+    }
+
+    /// Takes what waits, up to what one call may ask. False, and this caller is done, if there is nothing.
+    fn fill(&mut self) -> bool {
+        let mut checks: usize = self.classes.iter().map(|class| class.group.len()).sum();
+        let taken: Vec<Waiting> = {
+            let Some(lane) = self.shared.lanes.get(self.lane) else { return false };
+            let mut lane = lane.lock();
+            let fits = |waiting: &&Waiting| {
+                let is_first = checks == 0;
+                checks += waiting.group.len();
+                is_first || checks <= BATCH_MAX
+            };
+            let count = lane.waiting.iter().take_while(fits).count();
+            if count == 0 && self.classes.is_empty() {
+                lane.callers -= 1;
+                return false;
+            }
+            lane.waiting.drain(..count).collect()
+        };
+        self.open.clear();
+        // Who has left is not charged.
+        for waiting in taken.into_iter().filter(|waiting| !waiting.answer.is_closed()) {
+            self.join(waiting);
+        }
+        true
+    }
+
+    fn join(&mut self, waiting: Waiting) {
+        let known = self.open.entry(hash(&waiting.group)).or_insert(self.classes.len());
+        if let Some(class) = self.classes.get_mut(*known)
+            && class.takes_in(&waiting.group)
+        {
+            class.members.push(waiting);
+        } else {
+            *known = self.classes.len();
+            self.classes.push(Class::of(waiting));
+        }
+    }
+
+    /// Asks once, and hands out the answers.
+    async fn call(&mut self) {
+        if self.classes.is_empty() {
+            return;
+        }
+        let mut classes = std::mem::take(&mut self.classes);
+        let groups = classes.iter().map(Class::asked).collect();
+        let deadlines = classes.iter().flat_map(|class| &class.members).map(|it| it.deadline);
+        // Each waits for itself no longer than it wants.
+        let deadline = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
+        let mut answers = self.shared.inner.decide(Batch { groups, deadline }).await.into_iter();
+        for class in classes.drain(..) {
+            let of_class: Answers = answers.by_ref().take(class.group.len()).collect();
+            self.classes.extend(class.answer(&of_class));
+        }
+        self.classes.retain_mut(Class::is_wanted);
+    }
+}
+
+/// A call that panics takes nobody else with it.
+impl<S: Lanes> Drop for Caller<S> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(lane) = self.shared.lanes.get(self.lane)
+        {
+            lane.lock().callers -= 1;
+        }
+    }
+}
+
+/// Equal groups, which are asked as one.
+struct Class {
+    group: Group,
+    members: SmallVec<[Waiting; 1]>,
+    asks: Asks,
+    /// How many equal groups can pass at most, if they may be asked as one; looked up when a second one comes.
+    room: Option<Option<usize>>,
+}
+
+/// What a class asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    /// The hits of all, or of as many as can ever pass.
+    All,
+    /// Those of the first, whose refusal is the answer to all.
+    First,
+}
+
+impl Class {
+    fn of(waiting: Waiting) -> Self {
+        let group = Arc::clone(&waiting.group);
+        Self { group, members: SmallVec::from_iter([waiting]), asks: Asks::All, room: None }
+    }
+
+    /// Whether a group may join: if it is equal, and the sum of both says what becomes of each.
+    fn takes_in(&mut self, group: &[Check]) -> bool {
+        *self.group == *group && self.room.get_or_insert_with(|| room(group)).is_some()
+    }
+
+    /// How many members it asks for.
+    fn count(&self) -> usize {
+        match self.asks {
+            Asks::All => self.room.flatten().unwrap_or(1).clamp(1, self.members.len().max(1)),
+            Asks::First => 1,
+        }
+    }
+
+    /// The group that is asked.
+    fn asked(&self) -> Group {
+        let count = self.count();
+        if count == 1 {
+            return Arc::clone(&self.group);
+        }
+        let times = u64::try_from(count).unwrap_or(u64::MAX);
+        let asked = |check: &Check| {
+            let take = Take::Exactly(hits(check).saturating_mul(times));
+            Check { take, ..check.clone() }
+        };
+        self.group.iter().map(asked).collect()
+    }
+
+    /// Answers whom it can. What is left is to be asked again.
+    fn answer(mut self, answers: &Answers) -> SmallVec<[Self; 2]> {
+        let count = self.count();
+        let decided: Option<SmallVec<[Decision; 4]>> =
+            answers.iter().map(|answer| answer.ok()).collect();
+        let decided = match decided {
+            Some(decided) if self.members.len() > 1 => decided,
+            _ => return self.finish(answers),
+        };
+        let passed = decided.iter().all(|decision| decision.allowed);
+        let (answered, next) = match (passed, count) {
+            // Neither do the others fit.
+            (false, 1) => return self.finish(answers),
+            (false, _) => (0, fitting(&self.group, &decided).min(count - 1)),
+            // Whoever comes after those that took all there is will hardly pass.
+            (true, count) => (count, 0),
+        };
+        let others = self.members.drain(answered..).collect();
+        share(&self.group, &decided, std::mem::take(&mut self.members));
+        let mut first = Self { members: others, asks: Asks::All, ..self };
+        let members = first.members.drain(next..).collect();
+        let rest =
+            Self { group: Arc::clone(&first.group), members, asks: Asks::First, room: first.room };
+        [first, rest].into_iter().filter(|class| !class.members.is_empty()).collect()
+    }
+
+    /// Gives the same answers to all.
+    fn finish(self, answers: &Answers) -> SmallVec<[Self; 2]> {
+        for member in self.members {
+            // Who has left is told nothing.
+            let _left = member.answer.send(answers.clone());
+        }
+        SmallVec::new()
+    }
+
+    /// Whether somebody still waits. Who has left is asked for no more.
+    fn is_wanted(&mut self) -> bool {
+        self.members.retain(|member| !member.answer.is_closed());
+        !self.members.is_empty()
+    }
+}
+
+/// Gives each what it would have heard, had they been asked one after the other.
+fn share(group: &[Check], decided: &[Decision], members: SmallVec<[Waiting; 1]>) {
+    let count = members.len();
+    for (position, member) in members.into_iter().enumerate() {
+        let after = u64::try_from(count - 1 - position).unwrap_or(0);
+        let shares = group.iter().zip(decided).map(|(check, decision)| {
+            let hits_after = hits(check).saturating_mul(after);
+            Ok(Decision {
+                granted: hits(check),
+                remaining: decision.remaining.saturating_add(hits_after),
+                receipt: decision.receipt.map(|it| it.before(&check.limit, hits_after)),
+                ..*decision
+            })
+        });
+        let _left = member.answer.send(shares.collect());
+    }
+}
+
+/// How many groups fit of those that together did not.
+fn fitting(group: &[Check], decided: &[Decision]) -> usize {
+    let each =
+        group.iter().zip(decided).map(|(check, decision)| decision.remaining / hits(check).max(1));
+    usize::try_from(each.min().unwrap_or(0)).unwrap_or(usize::MAX)
+}
+
+/// How many groups equal to this one can pass at most; `None` if their sum does not say what becomes of each.
+fn room(group: &[Check]) -> Option<usize> {
+    let adds = |check: &Check| hits(check) > 0 && check.veto == Veto::Alone;
+    let once = |at: usize, check: &Check| group.iter().skip(at + 1).all(|it| it.key != check.key);
+    let each = group.iter().enumerate().all(|(at, check)| adds(check) && once(at, check));
+    if group.len() > MERGED_MAX || !each {
+        return None;
+    }
+    let room = group.iter().map(|check| u64::from(check.limit.capacity()) / hits(check).max(1));
+    room.min().map(|room| usize::try_from(room).unwrap_or(usize::MAX))
+}
+
+/// The hits of a check that asks for all of them or nothing; zero for others.
+const fn hits(check: &Check) -> u64 {
+    match check.take {
+        Take::Exactly(hits) => hits,
+        Take::UpTo(_) | Take::Always { .. } | Take::GiveBack { .. } => 0,
+    }
+}
+
+/// The same for equal groups.
+fn hash(group: &[Check]) -> u64 {
+    group.iter().fold(0, |hash, check| hash.rotate_left(7) ^ check.key.hash64())
+}

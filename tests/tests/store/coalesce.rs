@@ -1,0 +1,393 @@
+//! The layer that merges what many callers ask at once.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use sluicegate_core::{
+    Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take, Time,
+    store::{Group, Veto},
+};
+use sluicegate_store::{
+    BATCH_MAX, Coalesce, Lanes, ManualClock, Memory, MemorySettings, Place, WAITING_MAX,
+};
+use sluicegate_tests as harness;
+use tokio::sync::Semaphore;
+
+use crate::{
+    conformance::{self, ask, check, per_day},
+    redis::store,
+};
+
+/// Memory that counts what it is asked, and answers only when it may.
+struct Gate {
+    inner: Memory<Arc<ManualClock>>,
+    clock: Arc<ManualClock>,
+    /// Answers that may be given.
+    open: Semaphore,
+    /// Checks of each call.
+    calls: Mutex<Vec<usize>>,
+    lanes: fn(&CounterKey) -> Place,
+}
+
+const fn one_place(_: &CounterKey) -> Place {
+    Place { lane: 0, slot: 0 }
+}
+
+impl Gate {
+    fn new(open: usize, lanes: fn(&CounterKey) -> Place) -> Self {
+        let clock = Arc::new(ManualClock::at(Time::from_micros(1_800_000_000_000_000)));
+        let inner = Memory::new(MemorySettings { counters_max: 100_000 }, Arc::clone(&clock));
+        Self { inner, clock, open: Semaphore::new(open), calls: Mutex::default(), lanes }
+    }
+}
+
+impl Store for Gate {
+    async fn decide(&self, batch: Batch) -> Answers {
+        self.calls.lock().unwrap().push(batch.groups.iter().map(|group| group.len()).sum());
+        let _closed = self.open.acquire().await.map(tokio::sync::SemaphorePermit::forget);
+        self.inner.decide(batch).await
+    }
+}
+
+impl Lanes for Gate {
+    fn place(&self, key: &CounterKey) -> Place {
+        (self.lanes)(key)
+    }
+}
+
+const ONE: NonZeroUsize = NonZeroUsize::MIN;
+
+/// A layer whose store answers `open` calls.
+fn gated(open: usize) -> Arc<Coalesce<Gate>> {
+    Arc::new(Coalesce::new(Gate::new(open, one_place), ONE))
+}
+
+/// Asks from a task of its own.
+fn asking(
+    layer: &Arc<Coalesce<Gate>>,
+    group: Vec<Check>,
+    deadline: Option<Instant>,
+) -> tokio::task::JoinHandle<Answers> {
+    let layer = Arc::clone(layer);
+    tokio::spawn(async move { layer.decide(Batch::of(group.into(), deadline)).await })
+}
+
+/// Waits until so many groups wait.
+async fn until_waiting(layer: &Coalesce<Gate>, count: usize) {
+    harness::until("groups to wait", || async { (layer.waiting() == count).then_some(()) }).await;
+}
+
+/// Sends something that keeps the lane busy.
+async fn busy(layer: &Arc<Coalesce<Gate>>) -> tokio::task::JoinHandle<Answers> {
+    let before = layer.inner().calls.lock().unwrap().len();
+    let first = asking(layer, vec![one("first", 1_000_000)], None);
+    harness::until("the first call", || async {
+        (layer.inner().calls.lock().unwrap().len() > before).then_some(())
+    })
+    .await;
+    first
+}
+
+fn one(name: &str, requests: u32) -> Check {
+    check(name, per_day(Algorithm::FixedWindow, requests), 0, Take::Exactly(1))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_layer_conforms_over_memory() {
+    let open = Semaphore::MAX_PERMITS;
+    for calls_max in [1, 3] {
+        let calls_max = NonZeroUsize::new(calls_max).unwrap();
+        conformance::suite(async || Coalesce::new(Gate::new(open, one_place), calls_max)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_layer_conforms_over_one_server() {
+    let redis = harness::Redis::start().await;
+    conformance::suite(async || Coalesce::new(store(&redis.url()).await, ONE)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_layer_conforms_over_a_cluster() {
+    let cluster = harness::Cluster::start().await;
+    let calls_max = NonZeroUsize::new(2).unwrap();
+    conformance::suite(async || Coalesce::new(store(&cluster.url()).await, calls_max)).await;
+}
+
+#[tokio::test]
+async fn what_arrives_during_a_call_goes_out_as_the_next() {
+    let layer = gated(0);
+    let first = busy(&layer).await;
+    let others: Vec<_> = (0..20)
+        .map(|n| asking(&layer, vec![one(&n.to_string(), 1), one("common", 100)], None))
+        .collect();
+    until_waiting(&layer, 20).await;
+    layer.inner().open.add_permits(2);
+    for answers in join_all(others).await {
+        assert!(answers.unwrap().iter().all(|answer| answer.unwrap().allowed));
+    }
+    first.await.unwrap();
+    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, 40]);
+}
+
+#[tokio::test]
+async fn a_call_asks_no_more_than_its_bound() {
+    let layer = gated(0);
+    let first = busy(&layer).await;
+    let others: Vec<_> =
+        (0..=BATCH_MAX).map(|n| asking(&layer, vec![one(&n.to_string(), 1)], None)).collect();
+    until_waiting(&layer, BATCH_MAX + 1).await;
+    layer.inner().open.add_permits(3);
+    join_all(others).await;
+    first.await.unwrap();
+    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, BATCH_MAX, 1]);
+}
+
+#[tokio::test]
+async fn a_group_longer_than_the_bound_goes_alone() {
+    let layer = gated(2);
+    let long = (0..=BATCH_MAX).map(|n| one(&n.to_string(), 1)).collect();
+    let answers = asking(&layer, long, None).await.unwrap();
+    assert!(answers.iter().all(|answer| answer.unwrap().allowed));
+}
+
+#[tokio::test]
+async fn beyond_the_bound_nobody_waits() {
+    let layer = gated(0);
+    let _first = busy(&layer).await;
+    let waiting: Vec<_> =
+        (0..WAITING_MAX).map(|_| asking(&layer, vec![one("a", 1)], None)).collect();
+    until_waiting(&layer, WAITING_MAX).await;
+    let beyond = asking(&layer, vec![one("a", 1)], None).await.unwrap();
+    assert_eq!(beyond.as_slice(), [Err(StoreError::Unavailable)]);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A chain of two limits, the inner one of `requests`.
+fn chain(algorithm: Algorithm, requests: u32, hits: u64) -> Vec<Check> {
+    let (outer, inner) = (per_day(algorithm, 1_000), per_day(algorithm, requests));
+    let take = Take::Exactly(hits);
+    vec![check("outer", outer, 0, take), check("inner", inner, 1, take)]
+}
+
+/// What equal groups hear that wait together, and how many calls that took.
+async fn together(
+    layer: &Arc<Coalesce<Gate>>,
+    groups: usize,
+    group: impl Fn() -> Vec<Check>,
+) -> (Vec<Vec<Decision>>, usize) {
+    layer.inner().open.forget_permits(Semaphore::MAX_PERMITS);
+    let first = busy(layer).await;
+    let before = layer.inner().calls.lock().unwrap().len();
+    let asked: Vec<_> = (0..groups).map(|_| asking(layer, group(), None)).collect();
+    until_waiting(layer, groups).await;
+    layer.inner().open.add_permits(1_000);
+    let mut decided = Vec::new();
+    for answers in join_all(asked).await {
+        decided.push(answers.unwrap().into_iter().map(Result::unwrap).collect());
+    }
+    first.await.unwrap();
+    let calls = layer.inner().calls.lock().unwrap().len() - before;
+    (decided, calls)
+}
+
+#[tokio::test]
+async fn equal_groups_are_asked_as_one_and_hear_what_each_would() {
+    for algorithm in Algorithm::ALL {
+        let layer = gated(0);
+        let (decided, calls) = together(&layer, 10, || chain(algorithm, 100, 3)).await;
+        assert_eq!(calls, 1, "{algorithm:?}");
+        assert_eq!(layer.inner().calls.lock().unwrap().last(), Some(&2));
+        let alone = Gate::new(100, one_place);
+        for (position, heard) in decided.iter().enumerate() {
+            let asked = ask(&alone, chain(algorithm, 100, 3)).await;
+            for (heard, asked) in heard.iter().zip(&asked) {
+                // When everything will be as if never used is known of all of them only.
+                let asked = Decision { reset_after: heard.reset_after, ..*asked };
+                assert_eq!(*heard, asked, "{algorithm:?} {position}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn as_many_pass_as_fit() {
+    for algorithm in Algorithm::ALL {
+        for (limit, hits) in [(7, 1), (10, 3), (2, 3), (100, 1), (1, 1)] {
+            let layer = gated(0);
+            // One more is taken before, so that fewer fit than could.
+            let taken = async |hits| {
+                layer
+                    .inner()
+                    .inner
+                    .decide(Batch::of(chain(algorithm, limit, hits).into(), None))
+                    .await
+            };
+            taken(1).await;
+            let (decided, calls) = together(&layer, 50, || chain(algorithm, limit, hits)).await;
+            let passed = decided.iter().filter(|it| it.iter().all(|it| it.allowed)).count();
+            let fit = ((u64::from(limit) - 1) / hits).min(50);
+            assert_eq!(u64::try_from(passed).unwrap(), fit, "{algorithm:?} {limit} {hits}");
+            assert!(calls <= 3, "{algorithm:?} {limit} {hits}: {calls} calls");
+            let alone = ask(layer.inner(), chain(algorithm, limit, hits)).await;
+            for refused in decided.iter().filter(|it| !it[1].allowed) {
+                assert_eq!(*refused, alone, "{algorithm:?} {limit} {hits}");
+            }
+            assert_eq!(alone[0].remaining + alone[0].granted, 1_000 - 1 - fit * hits);
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_share_can_be_given_back() {
+    for algorithm in Algorithm::ALL {
+        let layer = gated(0);
+        let (decided, _) = together(&layer, 10, || chain(algorithm, 100, 2)).await;
+        // The first five give back at once, the others later, when some of it has expired.
+        for (position, decisions) in decided.iter().enumerate() {
+            if position == 5 {
+                layer.inner().clock.advance(Duration::from_secs(600));
+            }
+            let back = chain(algorithm, 100, 2).into_iter().zip(decisions).map(|(check, it)| {
+                Check { take: Take::GiveBack { hits: it.granted, receipt: it.receipt }, ..check }
+            });
+            ask(layer.as_ref(), back.collect()).await;
+        }
+        let left = ask(layer.as_ref(), chain(algorithm, 100, 0)).await;
+        assert_eq!((left[0].remaining, left[1].remaining), (1_000, 100), "{algorithm:?}");
+    }
+}
+
+/// Groups that may not be asked as one, because their sum does not say what becomes of each.
+#[tokio::test]
+async fn what_cannot_be_summed_is_asked_each_for_itself() {
+    let day = |requests| per_day(Algorithm::FixedWindow, requests);
+    let simulated = Check { veto: Veto::None, ..one("s", 5) };
+    let quota = Check { veto: Veto::Quota, ..one("q", 5) };
+    let debit = check("d", day(5), 0, Take::Always { hits: 1, needs: 1 });
+    let peek = check("p", day(5), 0, Take::Exactly(0));
+    let twice = vec![one("t", 5), Check { descriptor: 1, ..one("t", 5) }];
+    for group in [vec![simulated], vec![quota], vec![debit], vec![peek], twice] {
+        let layer = gated(0);
+        let (decided, calls) = together(&layer, 8, || group.clone()).await;
+        assert_eq!(calls, 1, "{group:?}");
+        assert_eq!(
+            layer.inner().calls.lock().unwrap().last(),
+            Some(&(8 * group.len())),
+            "{group:?}"
+        );
+        let alone = Gate::new(100, one_place);
+        for heard in decided {
+            assert_eq!(heard, ask(&alone, group.clone()).await, "{group:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_leaves_before_the_call_is_not_charged() {
+    let layer = gated(0);
+    let first = busy(&layer).await;
+    let soon = Some(Instant::now() + Duration::from_millis(20));
+    let late = asking(&layer, vec![one("late", 10)], soon);
+    let gone = asking(&layer, vec![one("gone", 10)], None);
+    let stays = asking(&layer, vec![one("late", 10)], None);
+    until_waiting(&layer, 3).await;
+    gone.abort();
+    assert_eq!(late.await.unwrap().as_slice(), [Err(StoreError::Unavailable)]);
+    assert_eq!(layer.unknown_takes(), 0);
+    layer.inner().open.add_permits(100);
+    assert_eq!(stays.await.unwrap()[0].unwrap().remaining, 9);
+    first.await.unwrap();
+    assert_eq!(ask(layer.as_ref(), vec![one("gone", 10)]).await[0].remaining, 9);
+}
+
+#[tokio::test]
+async fn who_leaves_during_the_call_may_have_been_charged() {
+    let layer = gated(0);
+    let soon = Some(Instant::now() + Duration::from_millis(20));
+    let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Take::Exactly(0))];
+    let late = asking(&layer, group, soon).await.unwrap();
+    assert_eq!(late.as_slice(), [Err(StoreError::Unknown); 2]);
+    assert_eq!(layer.unknown_takes(), 1, "a peek charges nothing");
+    layer.inner().open.add_permits(100);
+    harness::until("the call to end", || async {
+        (ask(layer.as_ref(), vec![one("a", 10)]).await[0].remaining == 8).then_some(())
+    })
+    .await;
+}
+
+/// The lane of a name's first byte.
+fn by_first_byte(key: &CounterKey) -> Place {
+    let name = key.as_bytes().rsplit(|&byte| byte == b'=').next().unwrap();
+    Place { lane: usize::from(name[0]), slot: u16::from(name[0]) }
+}
+
+/// Fails one lane.
+struct HalfDead(Gate, AtomicU64);
+
+impl Store for HalfDead {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let dead = |group: &Group| by_first_byte(&group[0].key).lane == usize::from(b'd');
+        if batch.groups.iter().any(dead) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            return std::future::pending().await;
+        }
+        self.0.decide(batch).await
+    }
+}
+
+impl Lanes for HalfDead {
+    fn place(&self, key: &CounterKey) -> Place {
+        by_first_byte(key)
+    }
+}
+
+#[tokio::test]
+async fn a_lane_that_hangs_delays_no_other() {
+    let store = HalfDead(Gate::new(1_000, by_first_byte), AtomicU64::new(0));
+    let layer = Coalesce::new(store, ONE);
+    let soon = || Some(Instant::now() + Duration::from_millis(20));
+    let limit: Limit = per_day(Algorithm::FixedWindow, 10);
+    let group = |names: [&str; 2]| {
+        let checks = names.iter().enumerate();
+        checks.map(|(at, name)| check(name, limit, at, Take::Exactly(1))).collect::<Group>()
+    };
+    let answers = layer.decide(Batch::of(group(["dead", "live"]), soon())).await;
+    assert_eq!(answers[0], Err(StoreError::Unknown));
+    assert!(answers[1].unwrap().allowed);
+    let answers = layer.decide(Batch::of(group(["dead", "live"]), soon())).await;
+    assert_eq!(answers[0], Err(StoreError::Unavailable), "not sent while another hangs");
+    assert_eq!(answers[1].unwrap().remaining, 8);
+    assert_eq!(layer.inner().1.load(Ordering::Relaxed), 1);
+}
+
+/// Panics at the first call.
+struct Clumsy(Gate, AtomicU64);
+
+impl Store for Clumsy {
+    async fn decide(&self, batch: Batch) -> Answers {
+        assert!(self.1.fetch_add(1, Ordering::Relaxed) > 0, "the first call panics");
+        self.0.decide(batch).await
+    }
+}
+
+impl Lanes for Clumsy {
+    fn place(&self, _: &CounterKey) -> Place {
+        one_place(&one("", 1).key)
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_panics_takes_no_other_with_it() {
+    let layer = Coalesce::new(Clumsy(Gate::new(10, one_place), AtomicU64::new(0)), ONE);
+    let asked = async || layer.decide(Batch::of(vec![one("a", 10)].into(), None)).await;
+    assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);
+    assert!(asked().await[0].unwrap().allowed);
+}
