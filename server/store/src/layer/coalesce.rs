@@ -128,7 +128,8 @@ impl<S: Lanes> Coalesce<S> {
     /// Asks about one group and waits for the answers until the deadline.
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
         let Some(lane) = self.shared.lane_of(&group) else {
-            return self.ask_parts(&group, deadline).await;
+            // Rare, so that what it keeps is not part of every request's future.
+            return Box::pin(self.ask_parts(&group, deadline)).await;
         };
         match self.enqueue(lane, Arc::clone(&group), deadline) {
             Some(ticket) => self.answer(ticket, &group, deadline).await,

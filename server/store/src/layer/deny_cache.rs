@@ -5,6 +5,7 @@
 //! other processes are not heard of here.
 
 use std::{
+    cmp::Ordering,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +19,6 @@ use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take,
     store::{Group, Source, Veto},
 };
-use smallvec::SmallVec;
 
 /// How long a refusal is believed.
 const LIFE_MAX: Duration = Duration::from_secs(1);
@@ -77,12 +77,13 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// The answer to a check that is known to be refused.
-    fn refused(&self, check: &Check, now: Instant) -> Option<Decision> {
+    fn refused(&self, check: &Check) -> Option<Decision> {
         let Take::Exactly(hits) = check.take else { return None };
         if check.veto != Veto::Alone {
             return None;
         }
         let refusal = self.refusals.get(&check.key)?;
+        let now = Instant::now();
         if refusal.until <= now || refusal.limit != check.limit || hits.max(1) < refusal.hits {
             return None;
         }
@@ -132,14 +133,19 @@ impl<S: Store> DenyCache<S> {
         }
     }
 
-    /// The answers to a group of which one check is known to be refused: nothing is asked but what is
+    /// The answers to a group of which a first check is known to be refused: nothing is asked but what is
     /// charged whatever the others say.
     async fn refuse(
         &self,
         group: &[Check],
-        refused: &[Option<Decision>],
+        (first, decision): (usize, Decision),
         deadline: Option<Instant>,
     ) -> Answers {
+        let refused = |at: usize, check: &Check| match at.cmp(&first) {
+            Ordering::Less => None,
+            Ordering::Equal => Some(decision),
+            Ordering::Greater => self.refused(check),
+        };
         let unconditional = |check: &&Check| !check.take.conditional();
         let asked: Group = group.iter().filter(unconditional).cloned().collect();
         let answers =
@@ -147,14 +153,23 @@ impl<S: Store> DenyCache<S> {
         let mut answers = answers.into_iter();
         group
             .iter()
-            .zip(refused)
-            .map(|(check, refused)| {
+            .enumerate()
+            .map(|(at, check)| {
                 if !check.take.conditional() {
                     return answers.next().unwrap_or(Err(StoreError::Unknown));
                 }
-                Ok(refused.unwrap_or_else(|| not_asked(check)))
+                Ok(refused(at, check).unwrap_or_else(|| not_asked(check)))
             })
             .collect()
+    }
+
+    async fn decide_one(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let first = |(at, check)| self.refused(check).map(|decision| (at, decision));
+        if let Some(first) = group.iter().enumerate().find_map(first) {
+            // What this keeps is not to be part of every request's future.
+            return Box::pin(self.refuse(&group, first, deadline)).await;
+        }
+        self.ask(group, deadline).await
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
@@ -169,16 +184,15 @@ impl<S: Store> Store for DenyCache<S> {
         if self.refusals.capacity() == 0 {
             return self.inner.decide(batch).await;
         }
+        let Batch { mut groups, deadline } = batch;
+        if groups.len() == 1
+            && let Some(group) = groups.pop()
+        {
+            return self.decide_one(group, deadline).await;
+        }
         let mut answers = Answers::new();
-        for group in batch.groups {
-            let now = Instant::now();
-            let refused: SmallVec<[Option<Decision>; 4]> =
-                group.iter().map(|check| self.refused(check, now)).collect();
-            if refused.iter().any(Option::is_some) {
-                answers.extend(self.refuse(&group, &refused, batch.deadline).await);
-            } else {
-                answers.extend(self.ask(group, batch.deadline).await);
-            }
+        for group in groups {
+            answers.extend(self.decide_one(group, deadline).await);
         }
         answers
     }

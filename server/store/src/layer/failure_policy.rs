@@ -121,15 +121,24 @@ impl<S: Store> FailurePolicy<S> {
             return Ok(Decisions::new());
         }
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
-        let mut conclusion = Conclusion::new(&group, &answers, self.local.is_some());
+        if let Some(decisions) = allowed_by_all(&group, &answers) {
+            return Ok(decisions);
+        }
+        // Rare, so that what it keeps is not part of every request's future.
+        Box::pin(self.conclude(&group, &answers)).await
+    }
+
+    /// Answers for the store inside where it did not, and gives back what is charged in vain.
+    async fn conclude(&self, group: &Group, answers: &Answers) -> Result<Decisions, Deferred> {
+        let mut conclusion = Conclusion::new(group, answers, self.local.is_some());
         self.answered.fetch_add(conclusion.failed, Ordering::Relaxed);
         self.concerned.fetch_add(u64::from(conclusion.failed > 0), Ordering::Relaxed);
         if !conclusion.local.is_empty() {
-            self.ask_local(&group, &mut conclusion).await;
+            self.ask_local(group, &mut conclusion).await;
         }
-        let refused = refuses(&group, &conclusion.decisions);
+        let refused = refuses(group, &conclusion.decisions);
         let deferred = conclusion.deferred && !refused;
-        let leftovers = leftovers(&group, &mut conclusion.decisions, refused || deferred);
+        let leftovers = leftovers(group, &mut conclusion.decisions, refused || deferred);
         if !leftovers.is_empty() {
             self.give_back(leftovers).await;
         }
@@ -199,6 +208,14 @@ impl<S: Store> FailurePolicy<S> {
             drop(permit);
         });
     }
+}
+
+/// The decisions, if there is one about every check and all say yes: then nothing is left to do.
+fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decisions> {
+    if answers.len() != group.len() {
+        return None;
+    }
+    answers.iter().map(|answer| answer.ok().filter(|decision| decision.allowed)).collect()
 }
 
 /// What is known about a group once the store inside has spoken.
