@@ -50,8 +50,14 @@ pub struct CounterKey {
 
 impl CounterKey {
     fn new(text: SmallVec<[u8; 88]>) -> Self {
-        let hash = HASHER.hash_one(text.as_slice());
+        let hash = Self::hash64_of(&text);
         Self { text, hash }
+    }
+
+    /// What [`hash64`](Self::hash64) says of the key with this text.
+    #[must_use]
+    pub fn hash64_of(text: &[u8]) -> u64 {
+        HASHER.hash_one(text)
     }
 
     /// The key as text: printable ASCII.

@@ -29,6 +29,6 @@ pub use plan::Plan;
 pub use request::{InvalidRequest, Request};
 pub use respond::{Code, CurrentLimit, Status, Verdict, respond};
 pub use rule::{Counting, OnFailure, Rule};
-pub use settle::{Tally, settle};
+pub use settle::{Counters, Tally, settle, settle_with};
 pub use store::{Answers, Batch, Check, Decision, Store, StoreError, Take};
 pub use time::Time;

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::RwLock;
 use sluicegate_core::Time;
 
 /// Tells the time of a store.
@@ -40,33 +39,42 @@ impl Clocks {
     }
 }
 
-/// How far the wall clock may drift from the monotonic one before it is read anew.
-const DRIFT_MAX: Duration = Duration::from_secs(1);
+/// How far the wall clock may drift from the monotonic one before it is believed, in microseconds.
+const DRIFT_MAX: u64 = 1_000_000;
+
+/// Microseconds from one look at the wall clock to the next.
+const LOOK_INTERVAL: u64 = 100_000;
 
 /// The wall clock at start plus monotonic time, so that small steps of the wall clock are not felt. Where
-/// the two differ by more than a second, the wall clock is believed.
+/// the two differ by more than a second, the wall clock is believed; it is looked at ten times a second.
 #[derive(Debug)]
 pub struct SystemClock {
-    anchor: RwLock<Anchor>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Anchor {
-    wall: Duration,
-    monotonic: Instant,
-}
-
-impl Anchor {
-    fn set() -> Self {
-        Self { wall: wall(), monotonic: Instant::now() }
-    }
+    start: Instant,
+    /// The wall clock at `start`, in microseconds since the Unix epoch: as it was, or as it follows from what is
+    /// believed now.
+    wall_at_start: AtomicU64,
+    /// When the wall clock is looked at, in microseconds after `start`.
+    look_at: AtomicU64,
 }
 
 impl SystemClock {
     /// A clock that starts at the wall clock's time.
     #[must_use]
     pub fn new() -> Self {
-        Self { anchor: RwLock::new(Anchor::set()) }
+        Self {
+            start: Instant::now(),
+            wall_at_start: AtomicU64::new(wall()),
+            look_at: AtomicU64::new(LOOK_INTERVAL),
+        }
+    }
+
+    #[cold]
+    fn look(&self, passed: u64) {
+        self.look_at.store(passed + LOOK_INTERVAL, Ordering::Relaxed);
+        let wall_at_start = wall().saturating_sub(passed);
+        if wall_at_start.abs_diff(self.wall_at_start.load(Ordering::Relaxed)) > DRIFT_MAX {
+            self.wall_at_start.store(wall_at_start, Ordering::Relaxed);
+        }
     }
 }
 
@@ -78,23 +86,22 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Time {
-        let anchor = *self.anchor.read();
-        let steady = anchor.wall + anchor.monotonic.elapsed();
-        let wall = wall();
-        if steady.abs_diff(wall) <= DRIFT_MAX {
-            return time(steady);
+        let passed = micros(self.start.elapsed());
+        if passed >= self.look_at.load(Ordering::Relaxed) {
+            self.look(passed);
         }
-        *self.anchor.write() = Anchor::set();
-        time(wall)
+        Time::from_micros(self.wall_at_start.load(Ordering::Relaxed) + passed)
     }
 }
 
-fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+/// The wall clock, in microseconds since the Unix epoch.
+fn wall() -> u64 {
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-fn time(since_epoch: Duration) -> Time {
-    Time::from_micros(0).after(since_epoch)
+/// Whole microseconds of a span that this process lives to see.
+const fn micros(span: Duration) -> u64 {
+    span.as_secs().saturating_mul(1_000_000) + span.subsec_micros() as u64
 }
 
 /// A clock that stands still until it is moved, for tests.

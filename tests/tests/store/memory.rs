@@ -2,10 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_core::{Algorithm, Batch, Store, StoreError, Take, Time};
-use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
+use futures::FutureExt;
+use proptest::{collection::vec, prelude::*, sample::select};
+use sluicegate_core::{
+    Algorithm, Batch, Check, Limit, Store, StoreError, Take, Time, Window, limit::Unit, store::Veto,
+};
+use sluicegate_store::{
+    Clock as _, FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock,
+};
 
-use crate::conformance::{self, ask, check, per_day};
+use crate::{
+    cases,
+    conformance::{self, ask, check, per_day},
+    model::Model,
+};
 
 const START: Time = Time::from_micros(1_800_000_000_000_000);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -91,6 +101,31 @@ async fn traffic_and_idling_both_sweep_what_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn counters_are_found_again_when_the_store_has_grown_and_shrunk() {
+    // One shard.
+    let (store, clock) = memory(2_040);
+    let limit = per_day(Algorithm::Gcra, 86_400);
+    let take = async |name: usize, hits| {
+        let check = check(&name.to_string(), limit, 0, Take::Exactly(hits));
+        ask(&store, vec![check]).await[0].remaining
+    };
+    // Most of them come back within a few seconds.
+    let hits = |name: usize| if name.is_multiple_of(100) { 10 } else { 1 };
+    for name in 0..2_000 {
+        take(name, hits(name)).await;
+    }
+    for name in 0..2_000 {
+        assert_eq!(take(name, 0).await, 86_400 - hits(name));
+    }
+    clock.advance(Duration::from_secs(3));
+    store.sweep(usize::MAX);
+    assert_eq!(store.len(), 20);
+    for name in (0..2_000).step_by(100) {
+        assert_eq!(take(name, 0).await, 86_400 - 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_steps_back_admits_no_more() {
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
@@ -100,5 +135,46 @@ async fn a_clock_that_steps_back_admits_no_more() {
         assert!(one().await && one().await && !one().await);
         clock.set(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
         assert!(!one().await, "{algorithm:?}");
+    }
+}
+
+/// Some time, and then a group of checks on a few counters, so that most groups ask one of them twice.
+fn steps() -> impl Strategy<Value = (u64, Vec<Check>)> {
+    let hits = || prop_oneof![6 => 0..=3_u64, 1 => Just(u64::MAX)];
+    let take = prop_oneof![
+        6 => hits().prop_map(Take::Exactly),
+        2 => hits().prop_map(Take::UpTo),
+        2 => (hits(), hits()).prop_map(|(hits, needs)| Take::Always { hits, needs }),
+        1 => hits().prop_map(|hits| Take::GiveBack { hits, receipt: None }),
+    ];
+    let veto = select(vec![Veto::Alone, Veto::Alone, Veto::None, Veto::Quota]);
+    let counter = select(vec![("a", 0_u32), ("b", 2), ("c", 3), ("d", 7)]);
+    let checks = vec((counter, select(Algorithm::ALL.to_vec()), take, veto, 0..=1_usize), 1..6);
+    let pass = prop_oneof![4 => Just(0), 4 => 0..=400_000_u64, 2 => 0..=5_000_000_u64];
+    (pass, checks).prop_map(|(pass, asked)| {
+        let mut descriptor = 0;
+        let checks = asked.into_iter().map(|((name, requests), algorithm, take, veto, next)| {
+            descriptor += next;
+            let second = Window::from_unit(Unit::Second, 1).unwrap();
+            let limit = Limit::new(algorithm, requests, second, None).unwrap();
+            Check { veto, ..check(name, limit, descriptor, take) }
+        });
+        (pass, checks.collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(cases::at_least(300))]
+
+    #[test]
+    fn decides_as_core_does(steps in vec(steps(), 1..60)) {
+        let (store, clock) = memory(100_000);
+        let mut model = Model::default();
+        for (pass, group) in steps {
+            clock.advance(Duration::from_micros(pass));
+            let told = model.settle(std::slice::from_ref(&group), clock.now());
+            let answers = store.decide(Batch::of(group.into(), None)).now_or_never().unwrap();
+            prop_assert_eq!(answers, told);
+        }
     }
 }

@@ -19,11 +19,13 @@ pub struct FixedWindow {
 impl Counter for FixedWindow {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         let length = limit.window().micros();
-        let window = now.as_micros() / length;
-        if window > self.window {
-            *self = Self { window, used: 0 };
+        let start = self.window.saturating_mul(length);
+        // Most often this is the window of the last time: without a division.
+        if now.as_micros() < start.saturating_add(length) {
+            return now.max(Time::from_micros(start));
         }
-        now.max(Time::from_micros(self.window.saturating_mul(length)))
+        *self = Self { window: now.as_micros() / length, used: 0 };
+        now
     }
 
     fn available(&self, limit: &Limit, _now: Time) -> i64 {

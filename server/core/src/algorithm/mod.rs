@@ -58,7 +58,7 @@ pub type Numbers = SmallVec<[u64; 4]>;
 /// What every algorithm can do with its state.
 ///
 /// `now` in all but `advance` is what `advance` returned.
-trait Counter: Sized {
+pub(crate) trait Counter: Sized {
     /// Drops what has expired. Returns the time that counts for this state: `now`, but never before
     /// the last time the state has seen.
     fn advance(&mut self, limit: &Limit, now: Time) -> Time;

@@ -1,92 +1,110 @@
 //! One shard: counters by key, and the hand that sweeps the expired ones.
 
-use std::mem;
+use hashbrown::HashTable;
+use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
 
-use foldhash::fast::RandomState;
-use indexmap::IndexMap;
-use sluicegate_core::{Algorithm, Time, algorithm::State};
+use super::record::Record;
+
+/// Places that a new counter has looked at, to find expired ones. So many that sweeping outruns filling,
+/// though some places are empty.
+const SWEEP_STEPS: usize = 4;
+
+/// Places looked at where a shard is full.
+const SWEEP_STEPS_FULL: usize = 64;
+
+/// Below this a shard keeps its memory.
+const SHRINK_MIN: usize = 1024;
 
 /// Counters behind one lock.
 #[derive(Debug)]
 pub(super) struct Shard {
-    counters: IndexMap<Box<[u8]>, Counter, RandomState>,
+    counters: HashTable<Record>,
     counters_max: usize,
-    /// Room promised to counters that are being settled.
-    reserved: usize,
     /// Where sweeping goes on.
     hand: usize,
 }
 
-#[derive(Debug)]
-struct Counter {
-    state: State,
-    /// From then on the state is as if never used.
-    expires: Time,
-}
-
 impl Shard {
     pub(super) fn new(counters_max: usize) -> Self {
-        Self { counters: IndexMap::default(), counters_max, reserved: 0, hand: 0 }
+        Self { counters: HashTable::new(), counters_max, hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.counters.len()
     }
 
-    pub(super) fn has_room(&self, counters: usize) -> bool {
-        self.counters.len() + self.reserved + counters <= self.counters_max
+    pub(super) fn is_full(&self) -> bool {
+        self.counters.len() >= self.counters_max
     }
 
-    /// Looks at the next `steps` counters and drops those that have expired.
+    /// Looks at the next `steps` places and drops the counters there that have expired.
     pub(super) fn sweep(&mut self, now: Time, steps: usize) {
-        for _ in 0..steps.min(self.counters.len()) {
-            if self.hand >= self.counters.len() {
+        let places = self.counters.num_buckets();
+        for _ in 0..steps.min(places) {
+            if self.hand >= places {
                 self.hand = 0;
             }
-            let expired = |(_, counter): (_, &Counter)| counter.expires <= now;
-            if self.counters.get_index(self.hand).is_some_and(expired) {
-                // The last counter moves here, so the hand stays.
-                self.counters.swap_remove_index(self.hand);
-            } else {
-                self.hand += 1;
+            if let Ok(counter) = self.counters.get_bucket_entry(self.hand)
+                && counter.get().expires() <= now
+            {
+                counter.remove();
+            }
+            self.hand += 1;
+        }
+        let (len, capacity) = (self.counters.len(), self.counters.capacity());
+        if len * 4 < capacity && capacity > SHRINK_MIN {
+            self.counters.shrink_to(len * 2, hash);
+        }
+    }
+
+    /// Lets `look` see and change the state of a check's counter. A counter that is as if never used is not kept.
+    ///
+    /// # Errors
+    /// The counter is to be charged, is new, and finds no room.
+    pub(super) fn with(
+        &mut self,
+        check: &Check,
+        now: Time,
+        look: impl FnOnce(&mut State) -> Time,
+    ) -> Result<(), StoreError> {
+        let same = |counter: &Record| counter.key() == check.key.as_bytes();
+        let Ok(mut counter) = self.counters.find_entry(check.key.hash64(), same) else {
+            return self.with_new(check, now, look);
+        };
+        if counter.get_mut().with(&check.limit, look) <= now {
+            counter.remove();
+        }
+        Ok(())
+    }
+
+    fn with_new(
+        &mut self,
+        check: &Check,
+        now: Time,
+        look: impl FnOnce(&mut State) -> Time,
+    ) -> Result<(), StoreError> {
+        if check.take.charges() && self.is_full() {
+            self.sweep(now, SWEEP_STEPS_FULL);
+            if self.is_full() {
+                return Err(StoreError::Full);
             }
         }
-        if self.counters.len() * 4 < self.counters.capacity()
-            && self.counters.capacity() > SHRINK_MIN
-        {
-            self.counters.shrink_to(self.counters.len() * 2);
+        let mut state = State::new(check.limit.algorithm());
+        // It may be a counter that was there a moment ago, and was looked at then.
+        state.advance(&check.limit, now);
+        let time = look(&mut state);
+        let expires = time.after_micros(state.reset_after(&check.limit, time));
+        if expires > now {
+            self.sweep(now, SWEEP_STEPS);
+            let counter = Record::new(check.key.as_bytes(), state, expires);
+            self.counters.insert_unique(check.key.hash64(), counter, hash);
         }
-    }
-
-    /// Takes a counter's state out, to be put back.
-    pub(super) fn take(&mut self, key: &[u8]) -> Option<(usize, State)> {
-        let (at, _, counter) = self.counters.get_full_mut(key)?;
-        let hole = State::new(Algorithm::FixedWindow);
-        Some((at, mem::replace(&mut counter.state, hole)))
-    }
-
-    /// Puts a state back where it was taken.
-    pub(super) fn put_back(&mut self, at: usize, state: State, expires: Time) {
-        if let Some((_, counter)) = self.counters.get_index_mut(at) {
-            *counter = Counter { state, expires };
-        }
-    }
-
-    /// Promises room for a new counter; false if there is none.
-    pub(super) fn reserve(&mut self) -> bool {
-        let has_room = self.has_room(1);
-        self.reserved += usize::from(has_room);
-        has_room
-    }
-
-    /// Uses the promised room, or gives it up.
-    pub(super) fn release(&mut self, key: &[u8], counter: Option<(State, Time)>) {
-        self.reserved -= 1;
-        if let Some((state, expires)) = counter {
-            self.counters.insert(key.into(), Counter { state, expires });
-        }
+        Ok(())
     }
 }
 
-/// Below this a shard keeps its memory.
-const SHRINK_MIN: usize = 1024;
+/// Where a counter belongs, worked out again where the table changes its size: a hash kept beside the counter
+/// would cost as much as its state.
+fn hash(counter: &Record) -> u64 {
+    CounterKey::hash64_of(counter.key())
+}

@@ -1,0 +1,57 @@
+//! The locked shards of one group.
+
+use parking_lot::{Mutex, MutexGuard};
+use sluicegate_core::{Check, Counters, StoreError, Time, algorithm::State};
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+
+/// The most shards of a store: more than cores, so that threads seldom meet.
+pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
+
+/// Locked shards, in ascending order.
+pub(super) struct Locked<'s> {
+    shards: SmallVec<[(u64, MutexGuard<'s, Shard>); 4]>,
+    /// Shards of the store.
+    of: u64,
+    /// The present.
+    pub(super) now: Time,
+}
+
+impl<'s> Locked<'s> {
+    /// Locks the shards of a group's counters, out of at most [`SHARDS_MAX`].
+    pub(super) fn new(shards: &'s [Mutex<Shard>], group: &[Check], now: impl Fn() -> Time) -> Self {
+        let of = shards.len() as u64;
+        // A bit for each: they come out in order, and each once.
+        let mut which = group.iter().fold(0_u64, |which, check| which | 1 << number(check, of));
+        let mut locked = SmallVec::new();
+        while let Some(shard) = shards.get(which.trailing_zeros() as usize) {
+            locked.push((u64::from(which.trailing_zeros()), shard.lock()));
+            which &= which - 1;
+        }
+        // Read under the locks: a thread that waited for them must not come with the past.
+        Self { shards: locked, of, now: now() }
+    }
+}
+
+impl Counters for Locked<'_> {
+    fn with(
+        &mut self,
+        _position: usize,
+        check: &Check,
+        look: impl FnOnce(&mut State) -> Time,
+    ) -> Result<(), StoreError> {
+        let number = number(check, self.of);
+        let shard = self.shards.iter_mut().find(|(of, _)| *of == number);
+        // All shards of the group are locked.
+        let (_, shard) = shard.ok_or(StoreError::Unavailable)?;
+        shard.with(check, self.now, look)
+    }
+}
+
+/// The shard, out of so many, of a check's counter. From bits of the hash that do not place the counter inside
+/// its shard: those are the lowest and the highest seven.
+fn number(check: &Check, shards: u64) -> u64 {
+    let part = check.key.hash64() >> 25 & u64::from(u32::MAX);
+    (part * shards) >> 32
+}

@@ -1,0 +1,134 @@
+//! A counter as it lies in a shard: when it expires, the numbers of its state, its key.
+//!
+//! All in one allocation, because there may be millions:
+//!
+//! ```text
+//! 18 │ 00 …  7 bytes │ 8 bytes each                  │ the rest
+//! │    └ expires     │ the numbers of the state      │ the key
+//! └ where the key begins
+//! ```
+
+use sluicegate_core::{Limit, Time, algorithm::State};
+
+/// One counter.
+#[derive(Debug)]
+pub(super) enum Record {
+    /// Packed as above.
+    Packed(Box<[u8]>),
+    /// A log is of many numbers, and is kept as it is.
+    Log(Box<Log>),
+}
+
+/// Two words, so that the table of a shard is small.
+const _: () = assert!(size_of::<Record>() == 16);
+
+/// A counter whose state is a log.
+#[derive(Debug)]
+pub(super) struct Log {
+    key: Box<[u8]>,
+    expires: Time,
+    state: State,
+}
+
+/// Bytes of a number.
+const WORD: usize = size_of::<u64>();
+
+impl Record {
+    pub(super) fn new(key: &[u8], state: State, expires: Time) -> Self {
+        if matches!(state, State::SlidingWindowLog(_)) {
+            return Self::Log(Box::new(Log { key: key.into(), expires, state }));
+        }
+        let numbers = state.numbers();
+        let key_at = WORD + numbers.len() * WORD;
+        let mut bytes = Vec::with_capacity(key_at + key.len());
+        bytes.extend_from_slice(&head(key_at, expires));
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend_from_slice(key);
+        Self::Packed(bytes.into_boxed_slice())
+    }
+
+    /// The name of the counter.
+    pub(super) fn key(&self) -> &[u8] {
+        match self {
+            Self::Packed(bytes) => bytes.get(key_at(bytes)..).unwrap_or_default(),
+            Self::Log(log) => &log.key,
+        }
+    }
+
+    /// From then on the state is as if never used.
+    pub(super) fn expires(&self) -> Time {
+        match self {
+            Self::Packed(bytes) => {
+                let head = bytes.first_chunk().copied().unwrap_or_default();
+                Time::from_micros(0).after_micros(u64::from_le_bytes(head) >> 8)
+            }
+            Self::Log(log) => log.expires,
+        }
+    }
+
+    /// Lets `look` see and change the state, and returns when the counter expires then.
+    pub(super) fn with(&mut self, limit: &Limit, look: impl FnOnce(&mut State) -> Time) -> Time {
+        match self {
+            Self::Packed(bytes) => {
+                let mut state = unpacked(bytes, limit);
+                let time = look(&mut state);
+                let expires = time.after_micros(state.reset_after(limit, time));
+                pack(bytes, &state, expires);
+                expires
+            }
+            Self::Log(log) => {
+                let time = look(&mut log.state);
+                log.expires = time.after_micros(log.state.reset_after(limit, time));
+                log.expires
+            }
+        }
+    }
+}
+
+/// The state of a packed counter.
+fn unpacked(bytes: &[u8], limit: &Limit) -> State {
+    let algorithm = limit.algorithm();
+    let (words, _) = bytes.as_chunks();
+    let number = |at: usize| words.get(at).map_or(0, |&word| u64::from_le_bytes(word));
+    let state = match key_at(bytes) / WORD {
+        2 => State::from_numbers(algorithm, &[number(1)]),
+        3 => State::from_numbers(algorithm, &[number(1), number(2)]),
+        _ => State::from_numbers(algorithm, &[number(1), number(2), number(3)]),
+    };
+    state.unwrap_or_else(|| State::new(algorithm))
+}
+
+/// Writes the state of a packed counter over the one it had, which was of as many numbers.
+fn pack(bytes: &mut [u8], state: &State, expires: Time) {
+    let head = head(key_at(bytes), expires);
+    let (words, _) = bytes.as_chunks_mut();
+    let mut put = |at: usize, word| {
+        if let Some(place) = words.get_mut(at) {
+            *place = word;
+        }
+    };
+    put(0, head);
+    // One by one: the loop over so few costs more than they do.
+    match *state.numbers() {
+        [one] => put(1, one.to_le_bytes()),
+        [one, two] => {
+            put(1, one.to_le_bytes());
+            put(2, two.to_le_bytes());
+        }
+        ref numbers => {
+            for (at, number) in (1..).zip(numbers) {
+                put(at, number.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The first word.
+fn head(key_at: usize, expires: Time) -> [u8; WORD] {
+    (expires.as_micros() << 8 | key_at as u64).to_le_bytes()
+}
+
+/// Where the key of a packed counter begins.
+fn key_at(bytes: &[u8]) -> usize {
+    bytes.first().map_or(0, |&at| usize::from(at))
+}
