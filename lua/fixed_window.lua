@@ -55,16 +55,21 @@ fixed_window = {
         local number = tonumber(value or 0)
         if number then
             local used = number % limit.window
-            return { window = (number - used) / limit.window, used = used }
+            return { window = (number - used) / limit.window, used = used, before = value and number }
         end
         local window, used = string.match(value, '^(%d+):(%d+)$')
-        return { window = tonumber(window), used = tonumber(used) }
+        return { window = tonumber(window), used = tonumber(used), before = false }
     end,
 
+    -- What to store or, if that only changes the hits in the window that is stored as a number, by how much.
     write = function(state, limit)
-        if state.used < limit.window then
-            return state.window * limit.window + state.used
+        if state.used >= limit.window then
+            return string.format('%.0f:%.0f', state.window, state.used)
         end
-        return string.format('%.0f:%.0f', state.window, state.used)
+        local start, before = state.window * limit.window, state.before
+        if before and before > start then
+            return nil, start + state.used - before
+        end
+        return string.format('%.0f', start + state.used)
     end,
 }

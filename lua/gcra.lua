@@ -46,6 +46,6 @@ gcra = {
     end,
 
     write = function(state)
-        return state.tat
+        return string.format('%.0f', state.tat)
     end,
 }

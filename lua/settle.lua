@@ -10,23 +10,35 @@
 --            window                     1 to 3: microseconds
 --            cost, gain, tick           4
 --            cost                       5
+--          and behind the limits it names, each chain, of:
+--            length × 8 + 6
+--            limit × 2^33 + hits        one for each of its checks
 -- then     the checks, in order, each of:
 --            word                       ((limit × 2^16 + key) × 4 + ends) × 32 + veto × 8 + take, where
 --                                       limit is the limit's position in ARGV and key that in KEYS;
 --                                       ends: 0 its descriptor goes on, 1 its group goes on, 2 last of
 --                                       the group; veto, of the descriptor: 0 none, 1 alone, 2 quota;
---                                       take: 0 exactly, 1 up to, 2 always, 3 give back, 4 give back
---                                       with a receipt
---            hits
---            needs                      take 2
---            at, used                   take 4: the receipt
--- Replies with six integers per check: granted × 2 + (1 if allowed), remaining (below zero: by how much usage
--- has passed the limit), microseconds until the reset, microseconds until a retry can pass (-1 for never), and at and used of the receipt.
+--                                       take: 0 exactly one, 1 exactly, 2 up to, 3 always, 4 give back,
+--                                       5 give back with a receipt
+--            hits                       all takes but 0
+--            needs                      take 3
+--            at, used                   take 5: the receipt
+-- or       ((chain × 2^16 + key) × 2^16 + groups) × 8 + 7: as many groups, each with the checks of the chain,
+--          on that key and those behind it, of which the call asks nothing else; or, with 0, one group on
+--          that key and the others that follow. Every check takes exactly its hits from a fixed window and
+--          can refuse alone, and those of a group have different counters. The hits are at least one and
+--          at most the capacity, which is below the window's microseconds.
+-- Replies with the time, and for each check either
+--            used × 4 + (2 if charged) + (1 if allowed), of a fixed window in the present, or
+--            -1 - (granted × 2 + (1 if allowed)), remaining (below zero: by how much usage has passed the
+--            limit), microseconds until the reset, microseconds until a retry can pass (-1 for never),
+--            and at and used of the receipt.
 --
--- Every key is read once at most, and written at the end if a check charged it or gave back something.
--- So a refusal, a peek and a refund of nothing write nothing.
+-- Every key is read once at most. It is written if a check charged it or gave back something, so a refusal,
+-- a peek and a refund of nothing write nothing.
 
-local call = redis.call
+local call, format = redis.call, string.format
+local KEYS, ARGV = KEYS, ARGV
 local algorithms = {
     fixed_window, sliding_window_log, sliding_window_counter, token_bucket, gcra,
 }
@@ -37,7 +49,17 @@ local TIME_MAX = 2 ^ 52 - 1
 -- The longest life of a key, in microseconds.
 local EXPIRY_MAX = 2 ^ 53 - 1
 
-local UP_TO, ALWAYS, GIVE_BACK = 1, 2, 3
+-- The most hits of a fixed window that are told in short.
+local SHORT_MAX = 2 ^ 50
+
+-- Digits of a point in time of our age.
+local DIGITS = 16
+
+-- The most keys read at once: what unpack can lay on Lua's stack is bounded.
+local READ_MAX = 4000
+
+local EXACTLY_ONE, EXACTLY, UP_TO, ALWAYS, GIVE_BACK = 0, 1, 2, 3, 4
+local CHAIN, GROUPS = 6, 7
 
 -- The queue behind a log: a list of the sum before the first entry, and of the time and the sum of each.
 local open_queue
@@ -126,120 +148,171 @@ if now > TIME_MAX then
     now = TIME_MAX
 end
 
+-- A number as text. Redis would write a number with more care, which takes it longer.
+local function text(number)
+    return format('%.0f', number)
+end
+
+-- Milliseconds that a key lives, as text.
+local function expiry(micros)
+    return text(math.ceil(math.min(micros, EXPIRY_MAX) / 1000))
+end
+
+-- Adds to the number under a key. Returns the sum.
+local function grow(key, by)
+    if by == 1 then
+        return call('INCR', key)
+    end
+    return call('INCRBY', key, text(by))
+end
+
 local limits = {}
-local position, checks = 3, ARGV[2] + 0
-while position < checks do
+local position, first_check = 3, ARGV[2] + 0
+
+-- A chain: of each check the limit, the hits, the start of the window, and the most that can be stored for
+-- the hits to fit, as text.
+local function chain_at(at, length)
+    local chain = { limits = {}, hits = {}, starts = {}, most = {}, fits = true }
+    for place = 1, length do
+        local number = ARGV[at + place] + 0
+        local hits = number % 2 ^ 33
+        local limit = limits[(number - hits) / 2 ^ 33]
+        local start = now - now % limit.window
+        chain.limits[place] = limit
+        chain.hits[place] = hits
+        chain.starts[place] = start
+        chain.most[place] = text(start + limit.capacity - hits)
+        chain.fits = chain.fits and #chain.most[place] == DIGITS
+    end
+    return chain
+end
+
+while position < first_check do
     local number = ARGV[position] + 0
     local code = number % 8
-    local limit = { algorithm = algorithms[code], capacity = (number - code) / 8 }
-    limits[position] = limit
-    if code <= 3 then
-        limit.window = ARGV[position + 1] + 0
-        position = position + 2
+    local rest = (number - code) / 8
+    if code == CHAIN then
+        limits[position] = chain_at(position, rest)
+        position = position + 1 + rest
+    elseif code == 4 then
+        limits[position] = {
+            algorithm = algorithms[code],
+            capacity = rest,
+            cost = ARGV[position + 1] + 0,
+            gain = ARGV[position + 2] + 0,
+            tick = ARGV[position + 3] + 0,
+        }
+        position = position + 4
     else
-        limit.cost = ARGV[position + 1] + 0
+        -- GCRA's is its cost.
+        local span = ARGV[position + 1] + 0
+        limits[position] =
+            { algorithm = algorithms[code], capacity = rest, window = span, cost = span }
         position = position + 2
-        if code == 4 then
-            limit.gain = ARGV[position] + 0
-            limit.tick = ARGV[position + 1] + 0
-            position = position + 2
+    end
+end
+
+-- What is stored under each key that is no log.
+local values
+local function read()
+    values = call('MGET', unpack(KEYS, 1, math.min(#KEYS, READ_MAX)))
+    for first = READ_MAX + 1, #KEYS, READ_MAX do
+        local more = call('MGET', unpack(KEYS, first, math.min(#KEYS, first + READ_MAX - 1)))
+        for place, value in ipairs(more) do
+            values[first + place - 1] = value
         end
     end
 end
 
-local values
-local counters = {}
+-- By key: the state, whether it is stored, how many charges and refunds of this call stand, and the limit of the
+-- last check.
+local states, exists, changes, last_limits = {}, {}, {}, {}
+
+-- By key: the hits used of a counter that chains ask several times, once they have charged it. It is stored so.
+local used_of = {}
 
 local function open(key, limit)
-    local stored
+    local found
     if limit.algorithm == sliding_window_log then
-        stored = open_queue(KEYS[key])
+        found = open_queue(KEYS[key])
     else
-        values = values or call('MGET', unpack(KEYS))
-        stored = values[key]
+        if not values then
+            read()
+        end
+        found = values[key]
+        local used = used_of[key]
+        if used then
+            found = text(now - now % limit.window + used)
+            used_of[key] = nil
+        end
     end
-    local counter = { state = limit.algorithm.read(stored, limit), changes = 0 }
-    counter.exists = stored and stored.count ~= 0
-    counters[key] = counter
-    return counter
+    local state = limit.algorithm.read(found, limit)
+    states[key] = state
+    exists[key] = found and found.count ~= 0
+    changes[key] = 0
+    return state
 end
 
-local answers = {}
-local asked = {}
+local answers, last_answer = { now }, 1
 
--- Fills in what the counter of an answer has left.
-local function describe(answer, limit, state, time)
-    answers[answer + 2] = limit.algorithm.available(state, limit, time)
-    local until_reset = limit.algorithm.until_reset or limit.algorithm.reset_after
-    answers[answer + 3] = until_reset(state, limit, time)
+-- The checks of the group so far, of each: key, limit, time, take; and six numbers, as they are told at length
+-- but for the first, which is granted × 2 + (1 if allowed).
+local asked = 0
+local keys_of, limits_of, times_of, takes_of, told = {}, {}, {}, {}, {}
+local of_descriptor, over = 1, false
+local alone_over, quota, quota_over = false, 0, 0
+
+-- Fills in what the counter of a check has left.
+local function describe(check, limit, state, time)
+    local algorithm = limit.algorithm
+    told[6 * check - 4] = algorithm.available(state, limit, time)
+    told[6 * check - 3] = (algorithm.until_reset or algorithm.reset_after)(state, limit, time)
 end
 
 -- Gives back, newest first, what the checks from one on took on condition, and says what is left.
-local function undo(first, last)
-    for check = last, first, -1 do
-        local it = asked[check]
-        local answer = 6 * check - 6
-        local verdict = answers[answer + 1]
-        if it and verdict > 1 then
+local function undo(first)
+    for check = asked, first, -1 do
+        local verdict = told[6 * check - 5]
+        if takes_of[check] <= UP_TO and verdict > 1 then
+            local key, limit = keys_of[check], limits_of[check]
             local allowed = verdict % 2
             local granted = (verdict - allowed) / 2
-            local at, used = answers[answer + 5], answers[answer + 6]
-            it.limit.algorithm.give_back(it.counter.state, it.limit, it.time, granted, at, used)
-            it.counter.changes = it.counter.changes - 1
-            answers[answer + 1] = allowed
+            local at, used = told[6 * check - 1], told[6 * check]
+            limit.algorithm.give_back(states[key], limit, times_of[check], granted, at, used)
+            changes[key] = changes[key] - 1
+            told[6 * check - 5] = allowed
         end
     end
-    for check = first, last do
-        local it = asked[check]
-        if it then
-            describe(6 * check - 6, it.limit, it.counter.state, it.time)
+    for check = first, asked do
+        if takes_of[check] <= UP_TO then
+            describe(check, limits_of[check], states[keys_of[check]], times_of[check])
         end
     end
 end
 
-local check = 0
-local of_group, of_descriptor = 1, 1
-local over, alone_over, quota, quota_over = false, false, 0, 0
-while position <= #ARGV do
-    local word = ARGV[position] + 0
-    local hits = ARGV[position + 1] + 0
-    position = position + 2
-    local take = word % 8
-    word = (word - take) / 8
-    local veto = word % 4
-    word = (word - veto) / 4
-    local ends = word % 4
-    word = (word - ends) / 4
-    local key = word % 65536
-    local limit = limits[(word - key) / 65536]
+-- Asks one counter and charges it where the check says so.
+local function ask(key, limit, take, hits, needs, at, used)
     local algorithm = limit.algorithm
-    local counter = counters[key] or open(key, limit)
-    local state = counter.state
+    local state = states[key] or open(key, limit)
     local time = algorithm.advance(state, limit, now)
-    local available = algorithm.available(state, limit, time)
-    local allowed, granted, needs
+    local allowed, granted = true, 0
     if take >= GIVE_BACK then
-        local at, used
-        if take > GIVE_BACK then
-            at, used = ARGV[position] + 0, ARGV[position + 1] + 0
-            position = position + 2
-        end
         if algorithm.give_back(state, limit, time, hits, at, used) then
-            counter.changes = counter.changes + 1
+            changes[key] = changes[key] + 1
         end
-        allowed, granted = true, 0
-    elseif take == ALWAYS then
-        needs = ARGV[position] + 0
-        position = position + 1
-        allowed, granted = needs <= available, hits
-    elseif take == UP_TO then
-        needs = 1
-        granted = available > 0 and math.min(hits, available) or 0
-        allowed = granted > 0 or hits == 0
     else
-        needs = hits > 0 and hits or 1
-        allowed = needs <= available
-        granted = allowed and hits or 0
+        local available = algorithm.available(state, limit, time)
+        if take == ALWAYS then
+            allowed, granted = needs <= available, hits
+        elseif take == UP_TO then
+            needs = 1
+            granted = available > 0 and math.min(hits, available) or 0
+            allowed = granted > 0 or hits == 0
+        else
+            needs = hits > 0 and hits or 1
+            allowed = needs <= available
+            granted = allowed and hits or 0
+        end
     end
 
     -- What would let a refused check pass is asked before the charge: the wait is for these hits, once.
@@ -249,59 +322,216 @@ while position <= #ARGV do
         needs = needs > 0 and needs or 1
         retry_after = needs > limit.capacity and -1 or algorithm.retry_after(state, limit, time, needs)
     end
-    local at, used = 0, 0
+    at, used = 0, 0
     if granted > 0 then
         at, used = algorithm.take(state, limit, time, granted)
-        counter.changes = counter.changes + 1
+        changes[key] = changes[key] + 1
     end
-    counter.limit = limit
-    local answer = 6 * check
-    check = check + 1
-    asked[check] = take <= UP_TO and { counter = counter, limit = limit, time = time }
-    answers[answer + 1] = granted * 2 + (allowed and 1 or 0)
-    describe(answer, limit, state, time)
-    answers[answer + 4] = retry_after
-    answers[answer + 5] = at
-    answers[answer + 6] = used
+    last_limits[key] = limit
+    asked = asked + 1
+    keys_of[asked], limits_of[asked], times_of[asked], takes_of[asked] = key, limit, time, take
+    told[6 * asked - 5] = granted * 2 + (allowed and 1 or 0)
+    describe(asked, limit, state, time)
+    told[6 * asked - 2] = retry_after
+    told[6 * asked - 1] = at
+    told[6 * asked] = used
+end
 
-    if ends > 0 then
-        if over then
-            undo(of_descriptor, check)
+-- Answers a check of the group.
+local function answer(check)
+    local limit, verdict, available = limits_of[check], told[6 * check - 5], told[6 * check - 4]
+    if limit.algorithm == fixed_window and times_of[check] == now and takes_of[check] ~= UP_TO then
+        local used = limit.capacity - available
+        if used < SHORT_MAX then
+            last_answer = last_answer + 1
+            answers[last_answer] = used * 4 + verdict % 2 + (verdict > 1 and 2 or 0)
+            return
         end
-        if veto == 1 then
-            alone_over = alone_over or over
-        elseif veto == 2 then
-            quota = quota + 1
-            quota_over = quota_over + (over and 1 or 0)
-        end
-        of_descriptor = check + 1
-        over = false
     end
-    if ends == 2 then
+    answers[last_answer + 1] = -1 - verdict
+    for place = 2, 6 do
+        answers[last_answer + place] = told[6 * check - 6 + place]
+    end
+    last_answer = last_answer + 6
+end
+
+-- Ends a descriptor, and the group if it is the last.
+local function close(veto, last)
+    if over then
+        undo(of_descriptor)
+    end
+    if veto == 1 then
+        alone_over = alone_over or over
+    elseif veto == 2 then
+        quota = quota + 1
+        quota_over = quota_over + (over and 1 or 0)
+    end
+    of_descriptor, over = asked + 1, false
+    if last then
         if alone_over or quota > 0 and quota_over == quota then
-            undo(of_group, check)
+            undo(1)
         end
-        of_group = check + 1
+        for check = 1, asked do
+            answer(check)
+        end
+        asked, of_descriptor = 0, 1
         alone_over, quota, quota_over = false, 0, 0
     end
 end
 
-for key, counter in pairs(counters) do
-    if counter.changes > 0 then
-        local state, limit = counter.state, counter.limit
+-- Refuses a group of a chain on these keys if one of its counters has no room. Returns false, and has done
+-- nothing, if that takes a closer look: not all of them are stored as numbers, one is ahead of the present, or
+-- has a state by now.
+local function refuse(chain, keys)
+    local refused = false
+    for place, start in ipairs(chain.starts) do
+        local key, limit = keys[place], chain.limits[place]
+        local used = used_of[key]
+        if not used then
+            local value = values[key]
+            used = value and tonumber(value) or start
+            used = used > start and used - start or 0
+            if states[key] or value and #value ~= DIGITS or used >= limit.window then
+                return false
+            end
+        end
+        local fits = used + chain.hits[place] <= limit.capacity
+        refused = refused or not fits
+        answers[last_answer + place] = used * 4 + (fits and 1 or 0)
+    end
+    last_answer = last_answer + (refused and #keys or 0)
+    return refused
+end
+
+-- Settles groups of a chain: one on these keys, or several, the first on the keys behind one. Stored numbers
+-- are compared as texts, because to read them takes longer than all the rest.
+local function settle(chain, keys, before, groups)
+    local hits, starts, most, length = chain.hits, chain.starts, chain.most, #chain.most
+    local call, values, names, answers = call, values, KEYS, answers
+    for _ = 1, groups do
+        local fits = chain.fits
+        for place = 1, length do
+            local value
+            if keys then
+                local key = keys[place]
+                local used = used_of[key]
+                if states[key] or used and used + hits[place] > chain.limits[place].capacity then
+                    fits = false
+                end
+                value = not used and values[key]
+            else
+                value = values[before + place]
+            end
+            if value and (value > most[place] or #value ~= DIGITS) then
+                fits = false
+            end
+        end
+        if fits then
+            local at = last_answer
+            for place = 1, length do
+                local key = keys and keys[place] or before + place
+                local name, wanted, used = names[key], hits[place], 0
+                if values[key] then
+                    used = (wanted == 1 and call('INCR', name) or grow(name, wanted)) - starts[place]
+                end
+                if used < wanted then
+                    -- There was none, or it was of an earlier window.
+                    used = wanted
+                    local lives = starts[place] + chain.limits[place].window - now
+                    call('SET', name, text(starts[place] + used), 'PX', expiry(lives))
+                    values[key] = ''
+                end
+                if keys then
+                    used_of[key] = used
+                end
+                answers[at + place] = used * 4 + 3
+            end
+            last_answer = at + length
+        else
+            local keys = keys or {}
+            for place = 1, length do
+                keys[place] = keys[place] or before + place
+            end
+            if not refuse(chain, keys) then
+                for place, key in ipairs(keys) do
+                    ask(key, chain.limits[place], EXACTLY, hits[place])
+                    close(1, place == length)
+                end
+            end
+        end
+        before = before + length
+    end
+end
+
+local last = #ARGV
+while position <= last do
+    local word = ARGV[position] + 0
+    position = position + 1
+    local take = word % 8
+    word = (word - take) / 8
+    if take == GROUPS then
+        if not values then
+            read()
+        end
+        local groups = word % 65536
+        word = (word - groups) / 65536
+        local key = word % 65536
+        local chain = limits[(word - key) / 65536]
+        if groups > 0 then
+            settle(chain, nil, key - 1, groups)
+        else
+            local keys = { key }
+            for place = 2, #chain.most do
+                keys[place] = ARGV[position] + 0
+                position = position + 1
+            end
+            settle(chain, keys, 0, 1)
+        end
+    else
+        local veto = word % 4
+        word = (word - veto) / 4
+        local ends = word % 4
+        word = (word - ends) / 4
+        local key = word % 65536
+        local hits, needs, at, used = 1, nil, nil, nil
+        if take > EXACTLY_ONE then
+            hits = ARGV[position] + 0
+            position = position + 1
+        end
+        if take == ALWAYS then
+            needs = ARGV[position] + 0
+            position = position + 1
+        elseif take > GIVE_BACK then
+            at, used = ARGV[position] + 0, ARGV[position + 1] + 0
+            position = position + 2
+        end
+        ask(key, limits[(word - key) / 65536], take, hits, needs, at, used)
+        if ends > 0 then
+            close(veto, ends == 2)
+        end
+    end
+end
+
+for key, state in pairs(states) do
+    if changes[key] > 0 then
+        local limit = last_limits[key]
         local algorithm = limit.algorithm
         local time = algorithm.advance(state, limit, now)
         local reset_after = algorithm.reset_after(state, limit, time)
-        local expiry = math.ceil(math.min(time - now + reset_after, EXPIRY_MAX) / 1000)
         if reset_after == 0 then
-            if counter.exists then
+            if exists[key] then
                 call('DEL', KEYS[key])
             end
         elseif algorithm == sliding_window_log then
             algorithm.write(state)
-            call('PEXPIRE', KEYS[key], expiry)
+            call('PEXPIRE', KEYS[key], expiry(time - now + reset_after))
         else
-            call('SET', KEYS[key], algorithm.write(state, limit), 'PX', expiry)
+            local value, growth = algorithm.write(state, limit)
+            if growth then
+                grow(KEYS[key], growth)
+            else
+                call('SET', KEYS[key], value, 'PX', expiry(time - now + reset_after))
+            end
         end
     end
 end

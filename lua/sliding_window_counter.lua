@@ -103,7 +103,7 @@ sliding_window_counter = {
     write = function(state, limit)
         local base = base_of(limit)
         if state.previous < base and state.current < base then
-            return (state.window * base + state.previous) * base + state.current
+            return string.format('%.0f', (state.window * base + state.previous) * base + state.current)
         end
         return string.format('%.0f:%.0f:%.0f', state.window, state.previous, state.current)
     end,

@@ -1,6 +1,6 @@
 //! Rust, Lua and Redis decide alike and keep the same states.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::HashMap};
 
 use fred::types::Value;
 use proptest::prelude::*;
@@ -165,8 +165,7 @@ trait Runs {
     /// Whether counters go when they have had their time.
     const EXPIRES: bool;
 
-    /// Runs a call. Returns the reply and, for each key, the milliseconds it was given to live, if it was
-    /// written.
+    /// Runs a call. Returns the reply and, for each key, the milliseconds it was given to live, if any.
     fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>);
 
     /// What is stored under the name of a check's counter.
@@ -179,7 +178,7 @@ impl Runs for Fake {
     fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>) {
         let reply = self.eval(call, now).unwrap();
         let data = self.data.borrow();
-        (reply, call.keys.iter().map(|key| data.given(&bytes(key))).collect())
+        (reply, call.keys().iter().map(|key| data.given(&bytes(key))).collect())
     }
 
     fn stored(&self, check: &Check) -> Value {
@@ -192,12 +191,12 @@ impl Runs for Redis {
     const EXPIRES: bool = false;
 
     fn run(&mut self, call: &Call, _now: Time) -> (Value, Vec<Option<u64>>) {
-        let each = |command| call.keys.iter().map(move |key| (command, vec![key.clone()]));
+        let each = |command| call.keys().iter().map(move |key| (command, vec![key.clone()]));
         let commands =
             [("EVAL", script(call))].into_iter().chain(each("PTTL")).chain(each("PERSIST"));
         let replies = self.transaction(commands.collect());
         let lived = |reply: &Value| u64::try_from(reply.as_i64().unwrap()).ok();
-        let given = replies[1..=call.keys.len()].iter().map(lived).collect();
+        let given = replies[1..=call.keys().len()].iter().map(lived).collect();
         (replies[0].clone(), given)
     }
 
@@ -320,6 +319,7 @@ impl Run<'_> {
 /// Goes through a case and compares, after each call, the decisions and what is stored.
 fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
     let mut run = Run { case, model: Model::default(), micros: case.start, taken: Vec::new() };
+    let mut last_given = HashMap::<Vec<u8>, u64>::new();
     for step in case.steps.iter().flat_map(|step| std::iter::repeat_n(step, step.times.into())) {
         run.pass(step);
         let now = Time::from_micros(run.micros);
@@ -337,15 +337,23 @@ fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
             let stored = state_of(&check.limit, &subject.stored(check));
             prop_assert_eq!(stored, Some(run.model.state(check)), "{}", asked());
         }
-        for (key, given) in call.keys.iter().zip(given) {
+        for (key, given) in call.keys().iter().zip(given) {
+            let millis = now.as_micros() / 1_000;
             let expected = run.model.given.get(&bytes(key)[PREFIX.len()..]).copied();
             // A server's clock goes on until it is asked.
             let slack = if S::EXPIRES { 0 } else { 5_000 };
             let fits = match (given, expected) {
                 (Some(given), Some(expected)) => (given..=given + slack).contains(&expected),
-                (given, expected) => given == expected,
+                // A counter that only grows is not given what it has.
+                (None, Some(expected)) => last_given
+                    .get(&bytes(key))
+                    .is_some_and(|&last| (last..=last + slack).contains(&(millis + expected))),
+                (given, None) => given.is_none(),
             };
             prop_assert!(fits, "{given:?} ms, not {expected:?}, to live: {}", asked());
+            if let Some(given) = given {
+                last_given.insert(bytes(key), millis + given);
+            }
         }
         run.remember(&groups, &expected);
     }

@@ -69,13 +69,13 @@ impl Fake {
 
     /// Runs a call at a time.
     pub(crate) fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
-        let declared: Vec<_> = call.keys.iter().map(bytes).collect();
+        let declared: Vec<_> = call.keys().iter().map(bytes).collect();
         let strings = |values: &mut dyn Iterator<Item = Vec<u8>>| {
             let strings = values.map(|value| self.lua.create_string(value));
             self.lua.create_sequence_from(strings.collect::<Result<Vec<_>>>()?)
         };
         self.lua.globals().raw_set("KEYS", strings(&mut declared.iter().cloned())?)?;
-        self.lua.globals().raw_set("ARGV", strings(&mut call.args.iter().map(bytes))?)?;
+        self.lua.globals().raw_set("ARGV", strings(&mut call.args().iter().map(bytes))?)?;
         {
             let mut data = self.data.borrow_mut();
             data.micros = now.as_micros();
@@ -170,12 +170,17 @@ impl Data {
                 let values = values.collect::<Result<Vec<_>>>()?;
                 lua.create_sequence_from(values).map(Value::Table)
             }
+            ("INCR", 2) => self.grow(&key, 1),
+            ("INCRBY", 3) => self.grow(&key, number(2)?),
             ("SET", 5) if text(3) == b"PX" => {
                 let expires = Some(self.give(&key, number(4)?)?);
                 self.keys.insert(key, Key { content: Content::Text(text(2)), expires });
                 Ok(Value::Boolean(true))
             }
-            ("DEL", 2) => Ok(Value::Integer(i64::from(self.keys.remove(&key).is_some()))),
+            ("DEL", 2) => {
+                self.given.remove(&key);
+                Ok(Value::Integer(i64::from(self.keys.remove(&key).is_some())))
+            }
             ("PEXPIRE", 3) => {
                 let expires = Some(self.give(&key, number(2)?)?);
                 match self.keys.get_mut(&key) {
@@ -211,6 +216,16 @@ impl Data {
             }
             _ => refuse(&format!("what is {name} with {} arguments?", args.len() - 1)),
         }
+    }
+
+    fn grow(&mut self, key: &[u8], by: i64) -> Result<Value> {
+        let Some(Key { content: Content::Text(text), .. }) = self.keys.get_mut(key) else {
+            return refuse("it would never expire");
+        };
+        let before = String::from_utf8_lossy(text).parse::<i64>();
+        let Ok(before) = before else { return refuse("not an integer") };
+        *text = (before + by).to_string().into_bytes();
+        Ok(Value::Integer(before + by))
     }
 
     fn list(&self, key: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -50,6 +50,30 @@ fn what_is_refused_or_peeked_at_writes_nothing() {
 }
 
 #[test]
+fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
+    let fake = Fake::new();
+    let counts = |names: &[&str], micros: u64| {
+        let checks: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let (minute, hits) = (limit(Algorithm::FixedWindow, 10), Take::Exactly(1));
+                [check(name, minute, hits, 0, Veto::Alone)]
+            })
+            .collect();
+        let now = Time::from_micros(micros);
+        fake.eval(&Call::new(b"", &checks, Some(now)), now).unwrap();
+        fake.data.borrow().commands.clone()
+    };
+    assert_eq!(counts(&["a", "b"], START), ["MGET", "SET", "SET"]);
+    assert_eq!(counts(&["a", "b", "c"], START + SECOND), ["MGET", "INCR", "INCR", "SET"]);
+    // One that is asked again is counted at once, too.
+    assert_eq!(counts(&["a", "a", "b"], START + SECOND), ["MGET", "INCR", "INCR", "INCR"]);
+    // In the last millisecond of its life it is of an earlier window.
+    assert_eq!(counts(&["a"], START + 60 * SECOND), ["MGET", "INCR", "SET"]);
+    assert_eq!(counts(&["a"], START + 61 * SECOND), ["MGET", "INCR"]);
+}
+
+#[test]
 fn a_log_asks_as_much_whatever_it_holds() {
     let asked = |held: u32| {
         let fake = Fake::new();

@@ -60,9 +60,9 @@ impl Redis {
 
 /// The arguments of EVAL for a call.
 pub(crate) fn script(call: &Call) -> Vec<Value> {
-    let keys = i64::try_from(call.keys.len()).unwrap();
-    let head = [Value::from(call.script.text.as_str()), keys.into()];
-    head.into_iter().chain(call.keys.iter().cloned()).chain(call.args.iter().cloned()).collect()
+    let mut arguments = call.arguments();
+    arguments[0] = call.script.text.as_str().into();
+    arguments
 }
 
 fn command(name: &'static str) -> CustomCommand {

@@ -445,7 +445,7 @@ pub(super) async fn within<T>(
 /// Sends scripts to run, and waits for the reply to each.
 async fn exchange(client: &Client, calls: &[Call], asking: bool) -> Exchanged {
     if let ([call], false) = (calls, asking) {
-        return SmallVec::from_iter([client.custom(plain("EVALSHA"), arguments(call)).await]);
+        return SmallVec::from_iter([client.custom(plain("EVALSHA"), call.arguments()).await]);
     }
     let queued = async {
         let pipeline = client.pipeline();
@@ -453,7 +453,7 @@ async fn exchange(client: &Client, calls: &[Call], asking: bool) -> Exchanged {
             let _queued: () = pipeline.custom(plain("ASKING"), Vec::<Value>::new()).await?;
         }
         for call in calls {
-            let _queued: () = pipeline.custom(plain("EVALSHA"), arguments(call)).await?;
+            let _queued: () = pipeline.custom(plain("EVALSHA"), call.arguments()).await?;
         }
         Ok(pipeline)
     };
@@ -472,16 +472,6 @@ async fn exchange(client: &Client, calls: &[Call], asking: bool) -> Exchanged {
 /// A reply to each call, or why there is none.
 type Exchanged = SmallVec<[Result<Value, FredError>; 1]>;
 
-/// What stands behind `EVALSHA`.
-fn arguments(call: &Call) -> Vec<Value> {
-    let keys = i64::try_from(call.keys.len()).unwrap_or(i64::MAX);
-    let mut arguments = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-    arguments.extend([Value::from_static_str(&call.script.sha1), Value::Integer(keys)]);
-    arguments.extend_from_slice(&call.keys);
-    arguments.extend_from_slice(&call.args);
-    arguments
-}
-
 fn waits() -> impl Iterator<Item = Duration> {
     let builder = ExponentialBuilder::default().with_jitter();
     builder.with_min_delay(RETRY_MIN).with_max_delay(RETRY_MAX).without_max_times().build()
@@ -497,7 +487,7 @@ enum Refused {
 }
 
 /// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
-const NOT_RUN: [&str; 12] = [
+const NOT_RUN: [&str; 11] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -509,7 +499,6 @@ const NOT_RUN: [&str; 12] = [
     "NOPERM",
     "WRONGPASS",
     "CROSSSLOT",
-    "WRONGTYPE",
 ];
 
 impl Node {

@@ -1,0 +1,218 @@
+//! The checks of a call and their limits, as the script is asked.
+
+use fred::types::Value;
+use sluicegate_core::{
+    Algorithm, Check, Limit, Take, Time,
+    algorithm::{HITS_MAX, Receipt},
+    store::Veto,
+};
+use smallvec::SmallVec;
+
+use super::Keys;
+
+/// The most groups that one word can ask.
+const GROUPS_MAX: u64 = (1 << 16) - 1;
+
+/// Checks and limits, as they are sent.
+#[derive(Default)]
+pub(super) struct Questions<'a> {
+    limits: Vec<(&'a Limit, u64)>,
+    chains: Vec<(Chain<'a>, u64)>,
+    /// The limits and chains.
+    stated: Vec<Value>,
+    /// The checks.
+    asked: Vec<Value>,
+    /// Groups of one chain that are not among the checks yet.
+    alike: Option<Alike>,
+}
+
+/// Limits and hits of the checks of a plain group.
+type Chain<'a> = SmallVec<[(&'a Limit, u64); 4]>;
+
+/// Plain groups of the same chain, one behind the other.
+struct Alike {
+    chain: u64,
+    /// Position of the first key.
+    key: usize,
+    groups: u64,
+}
+
+impl<'a> Questions<'a> {
+    /// Asks a group of checks, each with the position of its key.
+    pub(super) fn ask(&mut self, group: &[(&'a Check, usize)], keys: &Keys<'_>) {
+        if let Some((&(_, first), others)) = group.split_first()
+            && group.iter().all(|&(check, _)| is_plain(check))
+        {
+            if group.iter().all(|&(_, key)| keys.is_alone(key)) {
+                let chain = self.chain(group);
+                return self.ask_alike(chain, first);
+            }
+            if are_different(group) {
+                self.flush();
+                let chain = self.chain(group);
+                self.asked.push(chain_word(chain, first, 0));
+                self.asked.extend(others.iter().map(|&(_, key)| number(key as u64 + 1)));
+                return;
+            }
+        }
+        self.flush();
+        let mut veto = None;
+        let mut group = group.iter().peekable();
+        while let Some(&(check, key)) = group.next() {
+            let ends = match group.peek() {
+                Some((next, _)) if next.descriptor == check.descriptor => 0,
+                Some(_) => 1,
+                None => 2,
+            };
+            // That of a descriptor is its first check's.
+            let of_descriptor = *veto.get_or_insert(check.veto);
+            if ends > 0 {
+                veto = None;
+            }
+            let limit = self.limit(&check.limit);
+            let place = (limit << 16 | (key as u64 + 1)) << 2 | ends;
+            self.ask_check(place << 2 | veto_code(of_descriptor), check.take);
+        }
+    }
+
+    /// How many values there are.
+    pub(super) fn len(&self) -> usize {
+        3 + self.stated.len() + self.asked.len()
+    }
+
+    /// Appends all of it. Redis tells the time where `now` is `None`.
+    pub(super) fn write(mut self, now: Option<Time>, to: &mut Vec<Value>) {
+        self.flush();
+        to.push(number(now.map_or(0, Time::as_micros)));
+        to.push(number(self.next()));
+        to.append(&mut self.stated);
+        to.append(&mut self.asked);
+    }
+
+    /// Position of a limit among the arguments, from 1.
+    fn limit(&mut self, limit: &'a Limit) -> u64 {
+        if let Some(&(_, position)) = self.limits.iter().find(|(known, _)| *known == limit) {
+            return position;
+        }
+        let position = self.next();
+        self.limits.push((limit, position));
+        let window = limit.window().micros();
+        let (code, numbers): (u64, &[u64]) = match limit.algorithm() {
+            Algorithm::FixedWindow => (1, &[window]),
+            Algorithm::SlidingWindowLog => (2, &[window]),
+            Algorithm::SlidingWindowCounter => (3, &[window]),
+            Algorithm::TokenBucket => (4, &[limit.cost(), limit.gain(), limit.tick()]),
+            Algorithm::Gcra => (5, &[limit.cost()]),
+        };
+        self.stated.push(number(u64::from(limit.capacity()) << 3 | code));
+        self.stated.extend(numbers.iter().map(|&it| number(it)));
+        position
+    }
+
+    /// Position of the chain of a plain group among the arguments, from 1.
+    fn chain(&mut self, group: &[(&'a Check, usize)]) -> u64 {
+        let links = || group.iter().map(|&(check, _)| (&check.limit, hits(check.take)));
+        let mut known = self.chains.iter().rev();
+        if let Some(&(_, position)) = known.find(|(chain, _)| links().eq(chain.iter().copied())) {
+            return position;
+        }
+        let chain: Chain<'a> = links().collect();
+        let links: SmallVec<[_; 4]> =
+            chain.iter().map(|&(limit, hits)| number(self.limit(limit) << 33 | hits)).collect();
+        let position = self.next();
+        self.chains.push((chain, position));
+        self.stated.push(number((links.len() as u64) << 3 | 6));
+        self.stated.extend(links);
+        position
+    }
+
+    /// Position of what comes after the limits and chains.
+    fn next(&self) -> u64 {
+        self.stated.len() as u64 + 3
+    }
+
+    fn ask_alike(&mut self, chain: u64, key: usize) {
+        match &mut self.alike {
+            Some(alike) if alike.chain == chain && alike.groups < GROUPS_MAX => alike.groups += 1,
+            _ => {
+                self.flush();
+                self.alike = Some(Alike { chain, key, groups: 1 });
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(Alike { chain, key, groups }) = self.alike.take() {
+            self.asked.push(chain_word(chain, key, groups));
+        }
+    }
+
+    /// Appends one check.
+    fn ask_check(&mut self, word: u64, take: Take) {
+        let mut send = |code: u64, numbers: &[u64]| {
+            self.asked.push(number(word << 3 | code));
+            self.asked.extend(numbers.iter().map(|&it| number(it)));
+        };
+        // More hits than a take records are as good as that many: above any limit.
+        let most = |hits: u64| hits.min(HITS_MAX);
+        match take {
+            Take::Exactly(1) => send(0, &[]),
+            Take::Exactly(hits) => send(1, &[most(hits)]),
+            Take::UpTo(hits) => send(2, &[most(hits)]),
+            Take::Always { hits, needs } => send(3, &[most(hits), most(needs)]),
+            Take::GiveBack { hits, receipt: None } => send(4, &[most(hits)]),
+            Take::GiveBack { hits, receipt: Some(Receipt { at, used }) } => {
+                send(5, &[most(hits), at, used]);
+            }
+        }
+    }
+}
+
+/// Whether a check is one of those that chains are made of.
+fn is_plain(check: &Check) -> bool {
+    let Check { limit, take, veto, .. } = check;
+    let capacity = u64::from(limit.capacity());
+    limit.algorithm() == Algorithm::FixedWindow
+        && *veto == Veto::Alone
+        && matches!(*take, Take::Exactly(hits) if (1..=capacity).contains(&hits))
+        && capacity < limit.window().micros()
+}
+
+/// Whether no two checks of a group have one counter.
+fn are_different(group: &[(&Check, usize)]) -> bool {
+    let mut rest = group;
+    while let Some((&(_, key), others)) = rest.split_first() {
+        if others.iter().any(|&(_, other)| other == key) {
+            return false;
+        }
+        rest = others;
+    }
+    true
+}
+
+fn chain_word(chain: u64, key: usize, groups: u64) -> Value {
+    number(((chain << 16 | (key as u64 + 1)) << 16 | groups) << 3 | 7)
+}
+
+const fn hits(take: Take) -> u64 {
+    match take {
+        Take::Exactly(hits)
+        | Take::UpTo(hits)
+        | Take::Always { hits, .. }
+        | Take::GiveBack { hits, .. } => hits,
+    }
+}
+
+const fn veto_code(veto: Veto) -> u64 {
+    match veto {
+        Veto::None => 0,
+        Veto::Alone => 1,
+        Veto::Quota => 2,
+    }
+}
+
+/// An integer of the script's: one that a double holds exactly.
+fn number(it: u64) -> Value {
+    const MAX: i64 = (1 << 53) - 1;
+    Value::Integer(i64::try_from(it).map_or(MAX, |it| it.min(MAX)))
+}

@@ -1,0 +1,120 @@
+//! What the script's answers mean.
+
+use std::time::Duration;
+
+use fred::types::Value;
+use sluicegate_core::{
+    Answers, Check, Decision, Take,
+    algorithm::{HITS_MAX, Receipt},
+    store::Source,
+};
+use thiserror::Error;
+
+/// The reply to a call is not what its script would answer.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("Redis answered something else than {checks} decisions")]
+pub struct UnexpectedReply {
+    checks: usize,
+}
+
+/// What must be known of a check to understand its answer where that is short.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Length of the window in microseconds.
+    window: u64,
+    capacity: u64,
+    /// What is charged, if anything.
+    hits: u64,
+    /// What must be available.
+    needs: u64,
+}
+
+impl Asked {
+    pub(super) fn of(check: &Check) -> Self {
+        let (hits, needs) = match check.take {
+            Take::Exactly(hits) => (hits, hits),
+            Take::UpTo(hits) => (hits, 1),
+            Take::Always { hits, needs } => (hits.min(HITS_MAX), needs),
+            Take::GiveBack { .. } => (0, 0),
+        };
+        let limit = &check.limit;
+        Self {
+            window: limit.window().micros(),
+            capacity: limit.capacity().into(),
+            hits,
+            needs: needs.max(1),
+        }
+    }
+
+    /// The answer of a fixed window in the present.
+    fn short(&self, answer: u64, now: u64) -> Decision {
+        let (used, charged, allowed) = (answer >> 2, answer & 2 != 0, answer & 1 != 0);
+        let window = now / self.window;
+        let until_reset = Duration::from_micros(self.window - now % self.window);
+        Decision {
+            allowed,
+            granted: if charged { self.hits } else { 0 },
+            remaining: self.capacity.saturating_sub(used),
+            excess: used.saturating_sub(self.capacity),
+            reset_after: until_reset,
+            retry_after: match allowed {
+                true => Some(Duration::ZERO),
+                false => (self.needs <= self.capacity).then_some(until_reset),
+            },
+            receipt: charged.then_some(Receipt { at: window, used: 0 }),
+            source: Source::Store,
+        }
+    }
+}
+
+/// The answers to these checks.
+pub(super) fn decode(asked: &[Asked], reply: &Value) -> Result<Answers, UnexpectedReply> {
+    let read = || {
+        let Value::Array(reply) = reply else { return None };
+        let mut numbers = reply.iter();
+        let now = count(&mut numbers)?;
+        let mut answers = Answers::with_capacity(asked.len());
+        for asked in asked {
+            let first = integer(&mut numbers)?;
+            answers.push(Ok(match u64::try_from(first) {
+                Ok(short) => asked.short(short, now),
+                Err(_) => long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
+            }));
+        }
+        numbers.next().is_none().then_some(answers)
+    };
+    read().ok_or(UnexpectedReply { checks: asked.len() })
+}
+
+/// An answer that says all.
+fn long<'a>(verdict: u64, rest: &mut impl Iterator<Item = &'a Value>) -> Option<Decision> {
+    let granted = verdict >> 1;
+    let remaining = integer(rest)?;
+    let reset_after = Duration::from_micros(count(rest)?);
+    let retry_after = integer(rest)?;
+    let receipt = Receipt { at: count(rest)?, used: count(rest)? };
+    Some(Decision {
+        allowed: verdict & 1 == 1,
+        granted,
+        remaining: u64::try_from(remaining).unwrap_or(0),
+        excess: u64::try_from(remaining.saturating_neg()).unwrap_or(0),
+        reset_after,
+        retry_after: match retry_after {
+            -1 => None,
+            micros => Some(Duration::from_micros(u64::try_from(micros).ok()?)),
+        },
+        receipt: (granted > 0).then_some(receipt),
+        source: Source::Store,
+    })
+}
+
+fn integer<'a>(numbers: &mut impl Iterator<Item = &'a Value>) -> Option<i64> {
+    match numbers.next() {
+        Some(&Value::Integer(number)) => Some(number),
+        _ => None,
+    }
+}
+
+fn count<'a>(numbers: &mut impl Iterator<Item = &'a Value>) -> Option<u64> {
+    u64::try_from(integer(numbers)?).ok()
+}
