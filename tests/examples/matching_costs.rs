@@ -16,17 +16,12 @@
 )]
 
 use std::{
-    fmt::Write,
     fs,
-    hint::black_box,
-    slice,
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{
-    Plan, Request,
-    request::{Descriptor, Entry},
-    rules::RuleSet,
+use sluicegate_tests::matching_costs::{
+    LIMIT, Variant, chain, chains, exact, file, keys, load, measure, one, variant,
 };
 
 /// Rules of a small and of a large file.
@@ -35,56 +30,35 @@ const SIZES: [usize; 2] = [10, 100_000];
 /// Patterns of one key.
 const PATTERNS: [usize; 3] = [10, 100, 1_000];
 
-/// Requests of a variant, asked in turn: few, so that what they meet stays in the caches.
-const REQUESTS: usize = 8;
-
-/// Times that the requests of a variant are asked in a round.
-const REPEATS: usize = 50;
-
-/// Odd, so that there is a median.
-const ROUNDS: usize = 101;
-
 /// Times that a file is loaded.
 const LOADS: usize = 5;
-
-/// The entries of one descriptor.
-type Entries = Vec<(String, String)>;
-
-/// A limits file and what is asked of it.
-struct Variant {
-    name: String,
-    rules: RuleSet,
-    requests: Vec<Entries>,
-    /// Whether each request meets a rule.
-    hit: bool,
-}
 
 fn main() {
     let mut variants = Vec::new();
     for rules in SIZES {
         let text = exact(rules);
-        variants.push(variant("exact value", rules, &text, true, |at| {
+        variants.push(variant(&sized("exact value", rules), rules, &text, true, |at| {
             one("user", format!("user-{at}"))
         }));
-        variants.push(variant("unknown value", rules, &text, false, |at| {
+        variants.push(variant(&sized("unknown value", rules), rules, &text, false, |at| {
             one("user", format!("nobody-{at}"))
         }));
-        variants.push(variant("unknown key", rules, &text, false, |at| {
+        variants.push(variant(&sized("unknown key", rules), rules, &text, false, |at| {
             one(&format!("none-{at}"), "x".into())
         }));
-        variants.push(variant("key only", rules, &keys(rules), true, |at| {
+        variants.push(variant(&sized("key only", rules), rules, &keys(rules), true, |at| {
             one(&format!("key-{at}"), "any".into())
         }));
-        variants.push(variant("chain of 3", rules, &chains(rules), true, chain));
+        variants.push(variant(&sized("chain of 3", rules), rules, &chains(rules), true, chain));
     }
     for patterns in PATTERNS {
         for (kind, (pattern, value)) in KINDS {
             let text = wild(patterns, pattern);
-            let name = format!("{kind}, the last fits");
+            let name = sized(&format!("{kind}, the last fits"), patterns);
             variants.push(variant(&name, patterns, &text, true, |at| {
                 one("path", value(patterns - 1, at))
             }));
-            let name = format!("{kind}, none fits");
+            let name = sized(&format!("{kind}, none fits"), patterns);
             variants.push(variant(&name, patterns, &text, false, |at| {
                 one("path", value(patterns, at))
             }));
@@ -93,6 +67,11 @@ fn main() {
     let times = measure(&variants);
     print_times(&variants, &times);
     print_loads();
+}
+
+/// What a variant is called in the tables.
+fn sized(kind: &str, rules: usize) -> String {
+    format!("{kind} | {rules}")
 }
 
 /// How a pattern is written, and a value with a number that fits that pattern only.
@@ -107,125 +86,8 @@ const KINDS: [(&str, Kind); 3] = [
     ),
 ];
 
-const LIMIT: &str = "rate_limit: {unit: minute, requests_per_unit: 10}";
-
-fn file(rules: impl Iterator<Item = String>) -> String {
-    let mut text = "domain: api\ndescriptors:\n".to_owned();
-    for rule in rules {
-        writeln!(text, "{rule}").unwrap();
-    }
-    text
-}
-
-fn exact(rules: usize) -> String {
-    file((0..rules).map(|it| format!("  - {{key: user, value: user-{it}, {LIMIT}}}")))
-}
-
-fn keys(rules: usize) -> String {
-    file((0..rules).map(|it| format!("  - {{key: key-{it}, {LIMIT}}}")))
-}
-
-/// Ten rules a tenant, on the third level.
-fn chains(rules: usize) -> String {
-    let routes: Vec<_> =
-        (0..10).map(|it| format!("{{key: route, value: route-{it}, {LIMIT}}}")).collect();
-    let below = routes.join(", ");
-    file((0..rules / 10).map(|it| {
-        format!(
-            "  - {{key: tenant, value: tenant-{it}, descriptors: [{{key: user, descriptors: [{below}]}}]}}"
-        )
-    }))
-}
-
 fn wild(patterns: usize, pattern: fn(usize) -> String) -> String {
     file((0..patterns).map(|it| format!("  - {{key: path, value: \"{}\", {LIMIT}}}", pattern(it))))
-}
-
-fn one(key: &str, value: String) -> Entries {
-    vec![(key.to_owned(), value)]
-}
-
-fn chain(at: usize) -> Entries {
-    let entries = [
-        ("tenant", format!("tenant-{}", at / 10)),
-        ("user", "ann".into()),
-        ("route", format!("route-{}", at % 10)),
-    ];
-    entries.map(|(key, value)| (key.to_owned(), value)).into()
-}
-
-fn load(text: &str) -> RuleSet {
-    sluicegate::limits::parse("limits.yaml", text).unwrap()
-}
-
-/// Requests are spread over the rules: `asked` gets the number of one.
-fn variant(
-    kind: &str,
-    rules: usize,
-    text: &str,
-    hit: bool,
-    asked: impl Fn(usize) -> Entries,
-) -> Variant {
-    let requests = (0..REQUESTS).map(|it| asked(it * rules / REQUESTS)).collect();
-    Variant { name: format!("{kind} | {rules}"), rules: load(text), requests, hit }
-}
-
-/// Medians of the time of one request: matching alone, and matching with planning.
-fn measure(variants: &[Variant]) -> Vec<[Duration; 2]> {
-    let mut times = vec![[const { Vec::new() }; 2]; variants.len()];
-    for round in 0..ROUNDS {
-        for step in 0..variants.len() {
-            let at = (round + step) % variants.len();
-            let timed = time(&variants[at]);
-            for (times, time) in times[at].iter_mut().zip(timed) {
-                times.push(time);
-            }
-        }
-    }
-    let median = |mut times: Vec<Duration>| {
-        times.sort_unstable();
-        times[ROUNDS / 2]
-    };
-    times.into_iter().map(|times| times.map(median)).collect()
-}
-
-fn time(variant: &Variant) -> [Duration; 2] {
-    let entries: Vec<Vec<Entry<'_>>> = variant.requests.iter().map(borrowed).collect();
-    let requests: Vec<Request<'_>> = entries.iter().map(request).collect();
-    let domain = variant.rules.domain("api").unwrap();
-    // Into the caches, and a check that this is what the variant says.
-    for (entries, request) in entries.iter().zip(&requests) {
-        assert_eq!(domain.find(entries).rule.is_some(), variant.hit, "{}", variant.name);
-        assert_eq!(Plan::new(&variant.rules, request).1.is_empty(), !variant.hit);
-    }
-    let timed = |ask: &dyn Fn(usize)| {
-        let started = Instant::now();
-        for _ in 0..REPEATS {
-            (0..REQUESTS).for_each(ask);
-        }
-        started.elapsed() / u32::try_from(REPEATS * REQUESTS).unwrap()
-    };
-    [
-        timed(&|at| {
-            black_box(domain.find(black_box(&entries[at])));
-        }),
-        timed(&|at| {
-            black_box(Plan::new(&variant.rules, black_box(&requests[at])));
-        }),
-    ]
-}
-
-fn borrowed(entries: &Entries) -> Vec<Entry<'_>> {
-    let entries = entries.iter();
-    entries.map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect()
-}
-
-fn request<'a>(entries: &'a Vec<Entry<'a>>) -> Request<'a> {
-    let describe = |entries: &'a Vec<Entry<'a>>| Descriptor {
-        entries: entries.iter().copied().collect(),
-        ..Descriptor::default()
-    };
-    Request::new("api", slice::from_ref(entries), Vec::len, describe).unwrap()
 }
 
 fn print_times(variants: &[Variant], times: &[[Duration; 2]]) {

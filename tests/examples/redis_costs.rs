@@ -11,11 +11,7 @@
     reason = "a program for people"
 )]
 
-use std::{
-    num::NonZeroUsize,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fred::{
     clients::Client,
@@ -25,24 +21,15 @@ use fred::{
         config::{Config, Server, ServerConfig},
     },
 };
-use sluicegate_core::{
-    Algorithm, Batch, Check, CounterKey, Limit, OnFailure, Store, Take, Window,
-    key::Identity,
-    limit::SLIDING_LOG_MAX,
-    request::Entry,
-    store::{Group, Veto},
+use sluicegate_core::{Algorithm, Batch, Store, limit::SLIDING_LOG_MAX};
+use sluicegate_store::Redis;
+use sluicegate_tests::{
+    self as harness,
+    counter_costs::{Growth, check, connect, limit, text},
 };
-use sluicegate_store::{
-    Redis,
-    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
-};
-use sluicegate_tests::{self as harness, until};
 
 /// Counters of each algorithm.
 const COUNTERS: usize = 200_000;
-
-/// Requests in one batch.
-const BATCH: usize = 500;
 
 /// Hits that a log holds while it is asked.
 const HELD: [u32; 3] = [10, 1_000, 9_900];
@@ -73,7 +60,8 @@ async fn main() {
     println!("| algorithm | growth of used_memory per counter | MEMORY USAGE | value |");
     println!("|---|---|---|---|");
     for algorithm in Algorithm::ALL {
-        memory(algorithm).await;
+        let Growth { used_memory, usage, value } = Growth::of(algorithm, COUNTERS).await;
+        println!("| {} | {used_memory} | {usage} | {value} |", algorithm.name());
     }
     println!("\nCPU of Redis per decision on a log, µs, and bytes of the log (MEMORY USAGE)\n");
     let forms = ["list", "sorted set"].map(|it| format!("{it}: admitted | refused | bytes"));
@@ -82,69 +70,6 @@ async fn main() {
     for held in HELD {
         log(held).await;
     }
-}
-
-fn entries(number: usize) -> [String; 3] {
-    [format!("tenant-{:06}", number / 10), format!("u-{number:08}"), "/api/v1/items".to_owned()]
-}
-
-fn check(number: usize, limit: Limit) -> Check {
-    let values = entries(number);
-    let keys: [&[u8]; 3] = [b"tenant", b"user", b"route"];
-    let entries = keys.iter().zip(&values);
-    let entries: Vec<_> =
-        entries.map(|(key, value)| Entry { key, value: value.as_bytes() }).collect();
-    let key = Identity::new("public_api", Some(b"tenant"), &entries, &[]).counter(&limit);
-    let take = Take::Exactly(1);
-    let on_failure = OnFailure::default();
-    Check { key, limit, take, descriptor: 0, veto: Veto::Alone, on_failure }
-}
-
-fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Limit {
-    Limit::new(algorithm, requests, Window::from_seconds(seconds).unwrap(), None).unwrap()
-}
-
-async fn connect(redis: &harness::Redis) -> Redis {
-    let url: RedisUrl = redis.url().parse().unwrap();
-    let link = LinkSettings {
-        username: None,
-        password: Password::None,
-        tls: None,
-        database: 0,
-        connect_timeout: Duration::from_secs(10),
-    };
-    let connections = NonZeroUsize::MIN;
-    let key_prefix = KeyPrefix::default();
-    let settings = RedisSettings { deployment: url.deployment, link, connections, key_prefix };
-    let store = Redis::start(settings, None, None).unwrap();
-    until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
-    store
-}
-
-async fn number(redis: &harness::Redis, section: &str, field: &str) -> u64 {
-    redis.info(section, field).await.unwrap().unwrap().parse().unwrap()
-}
-
-async fn memory(algorithm: Algorithm) {
-    let redis = harness::Redis::start().await;
-    let store = connect(&redis).await;
-    let limit = limit(algorithm, 100, 3_600);
-    let before = number(&redis, "memory", "used_memory").await;
-    let numbers: Vec<usize> = (0..COUNTERS).collect();
-    for batch in numbers.chunks(BATCH) {
-        let groups = batch.iter().map(|&number| Group::from([check(number, limit)])).collect();
-        let answers = store.decide(Batch { groups, deadline: None }).await;
-        assert!(answers.iter().all(|answer| answer.is_ok_and(|it| it.allowed)));
-    }
-    let growth = number(&redis, "memory", "used_memory").await - before;
-    let key = text(&check(0, limit).key);
-    let usage = redis.query(&["MEMORY", "USAGE", &key]).await;
-    let value = match redis.query(&["TYPE", &key]).await.as_str() {
-        "list" => redis.query(&["LRANGE", &key, "0", "-1"]).await.replace('\n', " "),
-        _ => redis.query(&["GET", &key]).await,
-    };
-    let counters = u64::try_from(COUNTERS).unwrap();
-    println!("| {} | {} | {usage} | {value} |", algorithm.name(), growth / counters);
 }
 
 /// How a log is asked about one of its keys.
@@ -241,8 +166,4 @@ async fn timed<A: Ask>(redis: &harness::Redis, held: u32, log: &A) -> [String; 3
     // As many as each log holds by then.
     let full = held + u32::try_from(ROUNDS).unwrap();
     [time(SLIDING_LOG_MAX, LOGS).await, time(full, 0).await, bytes]
-}
-
-fn text(key: &CounterKey) -> String {
-    String::from_utf8(key.as_bytes().to_vec()).unwrap()
 }

@@ -11,10 +11,12 @@
 
 mod ask;
 mod certificates;
+pub mod counter_costs;
 mod envoy;
 mod fleet;
 mod http2;
 mod load;
+pub mod matching_costs;
 mod midnight;
 mod process;
 mod proxy;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{sys::signal::Signal, unistd::Pid};
+use nix::{sys::signal::Signal, time::ClockId, unistd::Pid};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
@@ -113,13 +113,31 @@ impl Process {
         assert!(ended.is_none(), "ended: {ended:?}\n{}", self.output());
     }
 
+    /// What the system calls it.
+    ///
+    /// # Panics
+    /// It has ended.
+    #[must_use]
+    pub fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id().expect("the process has ended").cast_signed())
+    }
+
+    /// CPU time that it has used so far, in all its threads, those that have ended included.
+    ///
+    /// # Panics
+    /// The process has ended.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        let clock = ClockId::pid_cpu_clock_id(self.id()).unwrap();
+        Duration::from(clock.now().unwrap())
+    }
+
     /// Sends a signal.
     ///
     /// # Panics
     /// The process has ended.
     pub fn signal(&self, signal: Signal) {
-        let pid = self.child.id().expect("the process has ended");
-        nix::sys::signal::kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
+        nix::sys::signal::kill(self.id(), signal).unwrap();
     }
 
     /// Waits for the end.

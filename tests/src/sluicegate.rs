@@ -17,16 +17,19 @@ use tonic::{Status, transport::Channel};
 
 use crate::Process;
 
-/// Path of a binary of this workspace, from the same build as the running test.
+/// Path of a binary of this workspace, from the same build as the running test or binary.
 ///
 /// # Panics
 /// It was not built.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
-    let test = env::current_exe().unwrap();
-    let built = test.parent().and_then(Path::parent).unwrap().join(name);
-    assert!(built.exists(), "{} is missing: run cargo build --workspace", built.display());
-    built
+    let running = env::current_exe().unwrap();
+    // Tests and examples lie in a folder beside the binaries.
+    let built = running.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let found = built.clone().find(|binary| binary.is_file());
+    found.unwrap_or_else(|| {
+        panic!("run cargo build --workspace: none of {:?}", Vec::from_iter(built))
+    })
 }
 
 /// A port that nobody listens on. Somebody else may take it first: prefer port 0.
@@ -70,7 +73,13 @@ impl Sluicegate {
     /// variables say otherwise.
     #[must_use]
     pub fn command(flags: &[&str], environment: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(binary("sluicegate"));
+        Self::command_of(&binary("sluicegate"), flags, environment)
+    }
+
+    /// The same command of another binary.
+    #[must_use]
+    pub fn command_of(binary: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(binary);
         command.arg("serve");
         for (flag, variable, value) in [
             ("--grpc-listen", "SLUICEGATE_GRPC_LISTEN", "127.0.0.1:0"),

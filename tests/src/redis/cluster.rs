@@ -7,7 +7,10 @@ use futures::future::join_all;
 use super::{Redis, Setup};
 use crate::{finish, until};
 
-/// Three primaries with a replica each, which take over after about two seconds.
+/// How many primaries there are.
+const PRIMARIES: usize = 3;
+
+/// Three primaries, with a replica each that takes over after about two seconds, or without.
 #[derive(Debug)]
 pub struct Cluster {
     /// All of them; the first three began as primaries.
@@ -34,18 +37,29 @@ impl Cluster {
     /// Starts one of such nodes and waits until each sees it whole and each replica is in step: before,
     /// nobody could take over.
     pub async fn of(setup: Setup) -> Self {
+        Self::with_replicas(setup, 1).await
+    }
+
+    /// Starts primaries that nobody follows, so that nothing but calls costs them anything.
+    pub async fn of_primaries() -> Self {
+        Self::with_replicas(Setup::new(), 0).await
+    }
+
+    /// So many replicas for each primary.
+    async fn with_replicas(setup: Setup, replicas: usize) -> Self {
         let setup = setup.config("cluster-enabled yes\ncluster-node-timeout 1000");
-        let cluster = Self { nodes: join_all((0..6).map(|_| setup.clone().start())).await };
+        let nodes = (0..PRIMARIES * (1 + replicas)).map(|_| setup.clone().start());
+        let cluster = Self { nodes: join_all(nodes).await };
         let mut create = cluster.nodes[0].client();
         create.args(["--cluster", "create"]).args(cluster.nodes.iter().map(Redis::address));
-        create.args(["--cluster-replicas", "1", "--cluster-yes"]);
+        create.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
         let created = finish(create).await;
         assert_eq!(created.code, 0, "{created:?}");
-        let replicas = || async {
+        let following = || async {
             let roles = join_all(cluster.nodes.iter().map(Redis::is_replica)).await;
-            (roles.iter().filter(|it| **it).count() == 3).then_some(())
+            (roles.iter().filter(|it| **it).count() == PRIMARIES * replicas).then_some(())
         };
-        until("the replicas to know their part", replicas).await;
+        until("the replicas to know their part", following).await;
         cluster.until_whole().await;
         cluster
     }
@@ -53,9 +67,9 @@ impl Cluster {
     /// What `--store` calls it, by three of the nodes.
     #[must_use]
     pub fn url(&self) -> String {
-        let urls: Vec<_> = self.nodes.iter().take(3).map(Redis::url).collect();
+        let urls: Vec<_> = self.nodes.iter().take(PRIMARIES).map(Redis::url).collect();
         let (scheme, _) = urls[0].split_once(':').unwrap();
-        let addresses: Vec<_> = self.nodes.iter().take(3).map(Redis::address).collect();
+        let addresses: Vec<_> = self.nodes.iter().take(PRIMARIES).map(Redis::address).collect();
         format!("{scheme}-cluster://{}", addresses.join(","))
     }
 

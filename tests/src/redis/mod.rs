@@ -78,6 +78,12 @@ impl Redis {
         Err(format!("{}{}", answer.stdout, answer.stderr))
     }
 
+    /// CPU time that the server has used so far.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        self.process.cpu()
+    }
+
     /// redis-cli with the flags that reach this server.
     fn client(&self) -> Command {
         self.setup.client(self.folder.path(), self.port)

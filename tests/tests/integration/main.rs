@@ -8,6 +8,8 @@ mod answers;
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod buf;
 #[cfg(test)]
 mod commands;

@@ -1,0 +1,37 @@
+//! What a server has counted, from its page for Prometheus.
+
+use std::collections::BTreeMap;
+
+/// The values of all series.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Reads the page.
+    pub(crate) fn new(page: &str) -> Self {
+        let series = page.lines().filter(|line| !line.starts_with('#'));
+        let series = series.filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            Some((series.to_owned(), value.parse().ok()?))
+        });
+        Self(series.collect())
+    }
+
+    /// By how much a metric has grown since, in all series that have these labels.
+    pub(crate) fn since(&self, before: &Self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let difference = self.sum(name, labels) - before.sum(name, labels);
+        // Counts of requests: whole, and far below where doubles end.
+        format!("{difference:.0}").parse().unwrap()
+    }
+
+    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let labels: Vec<_> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        let series = self.0.iter().filter(|(series, _)| {
+            let rest = series.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+                && labels.iter().all(|label| series.contains(label))
+        });
+        series.map(|(_, value)| value).sum()
+    }
+}

@@ -1,0 +1,198 @@
+//! The servers that are measured, all running at once and loaded one at a time.
+
+use std::{env, fmt, fs, path::PathBuf, time::Duration};
+
+use sluicegate_tests::{Cluster, Process, Redis, Sluicegate, binary, until};
+use tokio::{io::AsyncReadExt, net::TcpStream, process::Command};
+
+use crate::{load, metrics::Metrics};
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Decodes the request and answers a constant.
+    Empty,
+    /// Sluicegate with counters in memory.
+    Memory,
+    /// Sluicegate with counters in one Redis.
+    Redis,
+    /// Sluicegate with counters in a cluster of three primaries.
+    Cluster,
+}
+
+impl Variant {
+    /// The one that the others are held against comes first.
+    pub(crate) const ALL: [Self; 4] = [Self::Empty, Self::Memory, Self::Redis, Self::Cluster];
+
+    /// Whether there is a Redis behind it.
+    pub(crate) const fn has_redis(self) -> bool {
+        matches!(self, Self::Redis | Self::Cluster)
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Empty => "empty",
+            Self::Memory => "memory",
+            Self::Redis => "one Redis",
+            Self::Cluster => "cluster",
+        })
+    }
+}
+
+/// Where the servers keep their counters.
+pub(crate) struct Stores {
+    /// One server.
+    pub(crate) redis: Redis,
+    cluster: Cluster,
+}
+
+impl Stores {
+    /// Starts them.
+    pub(crate) async fn start() -> Self {
+        let (redis, cluster) = tokio::join!(Redis::start(), Cluster::of_primaries());
+        Self { redis, cluster }
+    }
+
+    /// CPU that the variant's Redis has used so far; none where it has none.
+    pub(crate) fn cpu(&self, variant: Variant) -> Duration {
+        match variant {
+            Variant::Empty | Variant::Memory => Duration::ZERO,
+            Variant::Redis => self.redis.cpu(),
+            Variant::Cluster => self.cluster.nodes.iter().map(Redis::cpu).sum(),
+        }
+    }
+}
+
+/// What runs as a server.
+#[derive(Clone, Debug)]
+pub(crate) enum Program {
+    /// The binary as it is served, and the empty server of this one.
+    Plain(PathBuf),
+    /// Both with an allocator that counts.
+    Counted,
+}
+
+/// A running server.
+pub(crate) struct Server {
+    /// Which.
+    pub(crate) variant: Variant,
+    running: Running,
+    /// Where it tells how often it has asked for memory.
+    counting: Option<String>,
+}
+
+enum Running {
+    Empty { process: Process, address: String },
+    Sluicegate(Sluicegate),
+}
+
+impl Server {
+    /// Starts it and waits until it can decide.
+    pub(crate) async fn start(variant: Variant, program: &Program, stores: &Stores) -> Self {
+        let mut running = match variant {
+            Variant::Empty => Running::empty(program).await,
+            Variant::Memory => Running::sluicegate("memory", program).await,
+            Variant::Redis => Running::sluicegate(&stores.redis.url(), program).await,
+            Variant::Cluster => Running::sluicegate(&stores.cluster.url(), program).await,
+        };
+        let counting = match program {
+            Program::Plain(_) => None,
+            Program::Counted => {
+                let address = |line: &str| Some(line.strip_prefix("counting at ")?.to_owned());
+                Some(running.process_mut().line("the counts", address).await)
+            }
+        };
+        Self { variant, running, counting }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        match &self.running {
+            Running::Empty { address, .. } => address,
+            Running::Sluicegate(sluicegate) => &sluicegate.grpc,
+        }
+    }
+
+    /// CPU that it has used so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        match &self.running {
+            Running::Empty { process, .. } => process.cpu(),
+            Running::Sluicegate(sluicegate) => sluicegate.process.cpu(),
+        }
+    }
+
+    /// What it has counted so far; the empty server counts nothing.
+    pub(crate) async fn metrics(&self) -> Option<Metrics> {
+        match &self.running {
+            Running::Empty { .. } => None,
+            Running::Sluicegate(sluicegate) => {
+                Some(Metrics::new(&sluicegate.get("/metrics").await.1))
+            }
+        }
+    }
+
+    /// How often it has asked for memory so far.
+    ///
+    /// # Panics
+    /// It is none that counts.
+    pub(crate) async fn allocations(&self) -> u64 {
+        let address = self.counting.as_deref().unwrap();
+        let mut told = String::new();
+        let mut counts = TcpStream::connect(address).await.unwrap();
+        counts.read_to_string(&mut told).await.unwrap();
+        told.trim().parse().unwrap()
+    }
+}
+
+impl Running {
+    async fn empty(program: &Program) -> Self {
+        let mut command = Command::new(match program {
+            Program::Plain(_) => env::current_exe().unwrap(),
+            Program::Counted => counted(),
+        });
+        command.arg("empty-server");
+        let mut process = Process::start(command);
+        let address = |line: &str| Some(line.strip_prefix("serving at ")?.to_owned());
+        let address = process.line("the empty server to serve", address).await;
+        Self::Empty { process, address }
+    }
+
+    async fn sluicegate(store: &str, program: &Program) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (domain, limits) in load::limits() {
+            fs::write(folder.path().join(format!("{domain}.yaml")), limits).unwrap();
+        }
+        let limits = folder.path().to_str().unwrap().to_owned();
+        // What waits behind 199 others must not be decided by a failure policy: cost is measured, not patience.
+        let mut flags = vec!["--limits", &limits, "--store", store, "--decision-timeout", "10s"];
+        let binary = match program {
+            Program::Plain(binary) => binary.clone(),
+            Program::Counted => {
+                // Both share a Redis, but no counter.
+                flags.extend(["--key-prefix", "counted:"]);
+                counted()
+            }
+        };
+        let command = Sluicegate::command_of(&binary, &flags, &[]);
+        let sluicegate = Sluicegate::started(folder, command).await;
+        until("the store to be well", || async {
+            (sluicegate.metric("sluicegate_store_degraded").await == 0.0).then_some(())
+        })
+        .await;
+        Self::Sluicegate(sluicegate)
+    }
+
+    const fn process_mut(&mut self) -> &mut Process {
+        match self {
+            Self::Empty { process, .. } => process,
+            Self::Sluicegate(sluicegate) => &mut sluicegate.process,
+        }
+    }
+}
+
+/// The servers with an allocator that counts.
+pub(crate) fn counted() -> PathBuf {
+    binary("sluicegate-bench-counted")
+}

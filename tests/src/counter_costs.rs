@@ -1,0 +1,113 @@
+//! What counters cost in memory.
+
+use std::{num::NonZeroUsize, ops::Range, time::Duration};
+
+use sluicegate_core::{
+    Algorithm, Batch, Check, CounterKey, Limit, OnFailure, Store, Take, Window,
+    key::Identity,
+    request::Entry,
+    store::{Group, Veto},
+};
+use sluicegate_store::{
+    self as store,
+    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
+};
+
+use crate::{Redis, until};
+
+/// Requests in one batch.
+const BATCH: usize = 500;
+
+/// A hit on the counter of that number: of a descriptor of three entries, whose keys and values have 48 bytes.
+#[must_use]
+pub fn check(number: usize, limit: Limit) -> Check {
+    let values =
+        [format!("tenant-{:06}", number / 10), format!("u-{number:08}"), "/api/items".to_owned()];
+    let keys: [&[u8]; 3] = [b"tenant", b"user", b"route"];
+    let entries = keys.iter().zip(&values);
+    let entries: Vec<_> =
+        entries.map(|(key, value)| Entry { key, value: value.as_bytes() }).collect();
+    let key = Identity::new("public_api", Some(b"tenant"), &entries, &[]).counter(&limit);
+    let take = Take::Exactly(1);
+    let on_failure = OnFailure::default();
+    Check { key, limit, take, descriptor: 0, veto: Veto::Alone, on_failure }
+}
+
+/// So many requests in so many seconds.
+#[must_use]
+pub fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Limit {
+    Limit::new(algorithm, requests, Window::from_seconds(seconds).unwrap(), None).unwrap()
+}
+
+/// A counter's key, as Redis has it.
+#[must_use]
+pub fn text(key: &CounterKey) -> String {
+    String::from_utf8(key.as_bytes().to_vec()).unwrap()
+}
+
+/// Charges each of these counters of one algorithm with a hit.
+///
+/// # Panics
+/// A hit does not pass.
+pub async fn charge(store: &impl Store, algorithm: Algorithm, counters: Range<usize>) {
+    let limit = limit(algorithm, 100, 3_600);
+    let numbers: Vec<usize> = counters.collect();
+    for batch in numbers.chunks(BATCH) {
+        let groups = batch.iter().map(|&number| Group::from([check(number, limit)])).collect();
+        let answers = store.decide(Batch { groups, deadline: None }).await;
+        assert!(answers.iter().all(|answer| answer.is_ok_and(|it| it.allowed)));
+    }
+}
+
+/// What so many counters of one algorithm are to a Redis of their own.
+#[derive(Clone, Debug)]
+pub struct Growth {
+    /// By how many bytes `used_memory` has grown, per counter.
+    pub used_memory: u64,
+    /// What `MEMORY USAGE` says of one.
+    pub usage: String,
+    /// What is stored for it.
+    pub value: String,
+}
+
+impl Growth {
+    /// Measures it.
+    pub async fn of(algorithm: Algorithm, counters: usize) -> Self {
+        let redis = Redis::start().await;
+        let store = connect(&redis).await;
+        // The script and buffers are there then.
+        charge(&store, algorithm, 0..BATCH).await;
+        let before = used_memory(&redis).await;
+        charge(&store, algorithm, BATCH..BATCH + counters).await;
+        let growth = used_memory(&redis).await - before;
+        let key = text(&check(0, limit(algorithm, 100, 3_600)).key);
+        let usage = redis.query(&["MEMORY", "USAGE", &key]).await;
+        let value = match redis.query(&["TYPE", &key]).await.as_str() {
+            "list" => redis.query(&["LRANGE", &key, "0", "-1"]).await.replace('\n', " "),
+            _ => redis.query(&["GET", &key]).await,
+        };
+        Self { used_memory: growth / u64::try_from(counters).unwrap(), usage, value }
+    }
+}
+
+async fn used_memory(redis: &Redis) -> u64 {
+    redis.info("memory", "used_memory").await.unwrap().unwrap().parse().unwrap()
+}
+
+/// The store that keeps its counters there, once it is connected.
+pub async fn connect(redis: &Redis) -> store::Redis {
+    let url: RedisUrl = redis.url().parse().unwrap();
+    let link = LinkSettings {
+        username: None,
+        password: Password::None,
+        tls: None,
+        database: 0,
+        connect_timeout: Duration::from_secs(10),
+    };
+    let connections = NonZeroUsize::MIN;
+    let key_prefix = KeyPrefix::default();
+    let settings = RedisSettings { deployment: url.deployment, link, connections, key_prefix };
+    let store = store::Redis::start(settings, None, None).unwrap();
+    until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
+    store
+}
