@@ -52,7 +52,7 @@ fn key(input: &Input<'_>, parts: &[Part<'_>]) -> Vec<u8> {
     let entries: Vec<_> =
         parts.iter().map(|part| Entry { key: part.key, value: part.value }).collect();
     let shared: Vec<_> = parts.iter().map(|part| part.is_shared().then_some(part.value)).collect();
-    let identity = Identity::new(input.domain, input.tenant, &entries, &shared);
+    let mut identity = Identity::new(input.domain, input.tenant, &entries, &shared);
     let window = Window::from_seconds(60).expect("a minute is a window");
     let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).expect("one a minute is a limit");
     identity.counter(&limit).as_bytes().to_vec()

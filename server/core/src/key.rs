@@ -35,6 +35,18 @@ pub const PART_MAX: usize = 256;
 /// The longest counter key, in bytes.
 pub const KEY_MAX: usize = 2 * PART_MAX + 32;
 
+/// Room for what stands before the tag: format version, algorithm and window.
+const HEAD_MAX: usize = 24;
+
+/// Room for the longest identity, and for a block of bytes behind it.
+const TEXT_MAX: usize = HEAD_MAX + 2 * PART_MAX + 2 * BLOCK;
+
+/// Bytes looked at together.
+const BLOCK: usize = 16;
+
+/// The most bytes that are escaped in one step.
+const PIECE: usize = 64;
+
 /// Bytes of a digest; twice as many hex digits.
 const DIGEST: usize = 16;
 
@@ -49,15 +61,16 @@ pub struct CounterKey {
 }
 
 impl CounterKey {
-    fn new(text: SmallVec<[u8; 88]>) -> Self {
-        let hash = Self::hash64_of(&text);
-        Self { text, hash }
+    fn new(text: &[u8]) -> Self {
+        Self { text: SmallVec::from_slice(text), hash: Self::hash64_of(text) }
     }
 
     /// What [`hash64`](Self::hash64) says of the key with this text.
     #[must_use]
     pub fn hash64_of(text: &[u8]) -> u64 {
-        HASHER.hash_one(text)
+        let mut hasher = HASHER.build_hasher();
+        hasher.write(text);
+        hasher.finish()
     }
 
     /// The key as text: printable ASCII.
@@ -93,7 +106,7 @@ impl fmt::Debug for CounterKey {
 
 /// The part of a counter's name that the limits of one descriptor have in common.
 #[derive(Debug)]
-pub struct Identity(SmallVec<[u8; 88]>);
+pub struct Identity(Text);
 
 impl Identity {
     /// The identity of what a descriptor counts.
@@ -107,49 +120,39 @@ impl Identity {
         entries: &[Entry<'_>],
         shared: &[Option<&[u8]>],
     ) -> Self {
+        let mut identity = Self::empty();
+        identity.set(domain, tenant, entries, shared);
+        identity
+    }
+
+    /// One that is still to be [`set`](Self::set).
+    pub(crate) const fn empty() -> Self {
+        Self(Text::new())
+    }
+
+    /// Makes it the identity of something else, with the arguments of [`new`](Self::new).
+    pub(crate) fn set(
+        &mut self,
+        domain: &str,
+        tenant: Option<&[u8]>,
+        entries: &[Entry<'_>],
+        shared: &[Option<&[u8]>],
+    ) {
         let tagged = tenant.and_then(|tenant| tenant_entry(tenant, entries, shared));
-        let mut rest = SmallVec::<[u8; 88]>::new();
-        escape(&mut rest, domain.as_bytes());
-        for (position, entry) in entries.iter().enumerate() {
-            rest.push(b':');
-            escape(&mut rest, entry.key);
-            if tagged.is_some_and(|(tenant, _)| tenant == position) {
-                continue;
-            }
-            rest.push(b'=');
-            match shared.get(position).copied().flatten() {
-                Some(pattern) => escape_pattern(&mut rest, pattern),
-                None => escape(&mut rest, entry.value),
-            }
+        let parts = Parts { domain, entries, shared, tagged };
+        // Escaping is seldom needed, and found out at once for all that was written.
+        self.0.clear(Escaping::None);
+        parts.write(&mut self.0);
+        if !self.0.is_right() {
+            self.0.clear(Escaping::Done);
+            parts.write(&mut self.0);
         }
-        shorten(&mut rest);
-        let mut text = SmallVec::with_capacity(rest.len() + 2);
-        text.push(b'{');
-        if let Some((_, value)) = tagged {
-            let mut tag = SmallVec::<[u8; 88]>::new();
-            escape(&mut tag, value);
-            shorten(&mut tag);
-            text.extend_from_slice(&tag);
-            text.extend_from_slice(b"}:");
-            text.extend_from_slice(&rest);
-        } else {
-            text.extend_from_slice(&rest);
-            text.push(b'}');
-        }
-        Self(text)
     }
 
     /// The name of the counter that a limit keeps for this descriptor.
     #[must_use]
-    pub fn counter(&self, limit: &Limit) -> CounterKey {
-        let mut key = SmallVec::with_capacity(self.0.len() + 24);
-        key.extend_from_slice(b"s1:");
-        key.extend_from_slice(limit.algorithm().code().as_bytes());
-        key.push(b':');
-        push_decimal(&mut key, limit.window().seconds());
-        key.push(b':');
-        key.extend_from_slice(&self.0);
-        CounterKey::new(key)
+    pub fn counter(&mut self, limit: &Limit) -> CounterKey {
+        CounterKey::new(self.0.headed(limit.algorithm().code(), limit.window().seconds()))
     }
 }
 
@@ -165,60 +168,281 @@ fn tenant_entry<'a>(
     (!value.is_empty() && !is_shared).then_some((position, value))
 }
 
-/// Appends the bytes so that none of them can be taken for syntax.
-fn escape(text: &mut SmallVec<[u8; 88]>, bytes: &[u8]) {
-    append(text, bytes, |byte| byte != b'*' && is_plain(byte));
+/// What an identity is made of.
+struct Parts<'a> {
+    domain: &'a str,
+    entries: &'a [Entry<'a>],
+    shared: &'a [Option<&'a [u8]>],
+    /// The entry whose value is the tag: position and value.
+    tagged: Option<(usize, &'a [u8])>,
 }
 
-/// Appends a pattern: as other bytes, but `*` stays, which no value's text has.
-fn escape_pattern(text: &mut SmallVec<[u8; 88]>, pattern: &[u8]) {
-    append(text, pattern, is_plain);
-}
-
-const fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}' | b':' | b'=' | b'%')
-}
-
-fn append(text: &mut SmallVec<[u8; 88]>, bytes: &[u8], plain: impl Fn(u8) -> bool) {
-    if bytes.iter().all(|&byte| plain(byte)) {
-        text.extend_from_slice(bytes);
-        return;
-    }
-    for &byte in bytes {
-        if plain(byte) {
-            text.push(byte);
+impl Parts<'_> {
+    fn write(&self, text: &mut Text) {
+        text.syntax(b'{');
+        if let Some((_, value)) = self.tagged {
+            text.part(&Tag(value));
+            text.syntax(b'}');
+            text.syntax(b':');
+            text.part(self);
         } else {
-            text.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte & 15)]);
+            text.part(self);
+            text.syntax(b'}');
         }
     }
 }
 
-/// Puts a digest in the place of a text that is too long.
-fn shorten(text: &mut SmallVec<[u8; 88]>) {
-    if text.len() <= PART_MAX {
-        return;
-    }
-    let digest = blake3::hash(text);
-    text.clear();
-    text.extend_from_slice(b"%#");
-    text.extend(
-        digest.as_bytes().iter().take(DIGEST).flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]),
-    );
+/// What is replaced by a digest if it is too long.
+trait Part {
+    fn write(&self, sink: &mut impl Sink);
 }
+
+/// The value of a tenant.
+struct Tag<'a>(&'a [u8]);
+
+impl Part for Tag<'_> {
+    fn write(&self, sink: &mut impl Sink) {
+        sink.value(self.0);
+    }
+}
+
+/// The rest: the domain and all entries.
+impl Part for Parts<'_> {
+    fn write(&self, sink: &mut impl Sink) {
+        let tagged = self.tagged.map(|(position, _)| position);
+        sink.value(self.domain.as_bytes());
+        for (position, entry) in self.entries.iter().enumerate() {
+            sink.syntax(b':');
+            sink.value(entry.key);
+            if tagged == Some(position) {
+                continue;
+            }
+            sink.syntax(b'=');
+            match self.shared.get(position).copied().flatten() {
+                Some(pattern) => write_pattern(sink, pattern),
+                None => sink.value(entry.value),
+            }
+        }
+    }
+}
+
+/// Appends a pattern, whose `*` no value's text has.
+fn write_pattern(sink: &mut impl Sink, pattern: &[u8]) {
+    for (position, between) in pattern.split(|&byte| byte == b'*').enumerate() {
+        if position > 0 {
+            sink.syntax(b'*');
+        }
+        sink.value(between);
+    }
+}
+
+/// Where a part is written to.
+trait Sink {
+    /// Appends what has a meaning.
+    fn syntax(&mut self, byte: u8);
+
+    /// Appends what must not be taken for syntax.
+    fn value(&mut self, bytes: &[u8]);
+}
+
+impl Sink for blake3::Hasher {
+    fn syntax(&mut self, byte: u8) {
+        self.update(&[byte]);
+    }
+
+    fn value(&mut self, bytes: &[u8]) {
+        escape(bytes, |text| _ = self.update(text));
+    }
+}
+
+/// What a text does about bytes that could be taken for syntax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escaping {
+    /// It takes them as they are, and can tell afterwards.
+    None,
+    /// It escapes them.
+    Done,
+}
+
+/// An identity, with room for a head before it.
+struct Text {
+    bytes: [u8; TEXT_MAX],
+    end: usize,
+    escaping: Escaping,
+    /// Bytes of syntax in it.
+    syntax: usize,
+    is_too_long: bool,
+}
+
+impl Sink for Text {
+    fn syntax(&mut self, byte: u8) {
+        self.syntax += 1;
+        self.put(&[byte]);
+    }
+
+    fn value(&mut self, bytes: &[u8]) {
+        match self.escaping {
+            Escaping::None => self.put(bytes),
+            // Too long, however much of it is escaped.
+            Escaping::Done if bytes.len() > PART_MAX => self.end = TEXT_MAX,
+            Escaping::Done => escape(bytes, |text| self.put(text)),
+        }
+    }
+}
+
+impl Text {
+    const fn new() -> Self {
+        let (bytes, escaping) = ([0; TEXT_MAX], Escaping::None);
+        Self { bytes, end: HEAD_MAX, escaping, syntax: 0, is_too_long: false }
+    }
+
+    fn clear(&mut self, escaping: Escaping) {
+        self.end = HEAD_MAX;
+        self.escaping = escaping;
+        self.syntax = 0;
+        self.is_too_long = false;
+    }
+
+    /// Appends as it is; if there is no room, the whole room counts as taken.
+    fn put(&mut self, text: &[u8]) {
+        let end = self.end + text.len();
+        match self.bytes.get_mut(self.end..end) {
+            Some(room) => {
+                room.copy_from_slice(text);
+                self.end = end;
+            }
+            None => self.end = TEXT_MAX,
+        }
+    }
+
+    /// Appends a part, or its digest if it is too long.
+    fn part(&mut self, part: &impl Part) {
+        let start = self.end;
+        part.write(self);
+        if self.end - start > PART_MAX {
+            self.is_too_long = true;
+            self.end = start;
+            if self.escaping == Escaping::Done {
+                self.digest(part);
+            }
+        }
+    }
+
+    #[cold]
+    fn digest(&mut self, part: &impl Part) {
+        let mut hasher = blake3::Hasher::new();
+        part.write(&mut hasher);
+        self.put(b"%#");
+        for byte in hasher.finalize().as_bytes().iter().take(DIGEST) {
+            self.put(&[hex(byte >> 4), hex(byte & 15)]);
+        }
+    }
+
+    /// Whether it is as it must be without escaping: short, and nothing but syntax looks like syntax.
+    fn is_right(&mut self) -> bool {
+        if self.is_too_long {
+            return false;
+        }
+        // The last block may reach behind the end.
+        if let Some(behind) = self.bytes.get_mut(self.end..self.end + BLOCK) {
+            behind.fill(b'0');
+        }
+        let text = self.bytes.get(HEAD_MAX..).unwrap_or_default();
+        let (blocks, _) = text.as_chunks::<BLOCK>();
+        let mut counts = [0_u8; BLOCK];
+        // Without a branch for each byte, so that the compiler compares the bytes of a block at once.
+        for block in blocks.iter().take((self.end - HEAD_MAX).div_ceil(BLOCK)) {
+            counts
+                .iter_mut()
+                .zip(block)
+                .for_each(|(count, &byte)| *count += u8::from(!is_plain(byte)));
+        }
+        usize::from(counts.into_iter().map(u16::from).sum::<u16>()) == self.syntax
+    }
+
+    /// The whole name, with a head of this algorithm and window.
+    fn headed(&mut self, algorithm: &str, window: u32) -> &[u8] {
+        let mut start = HEAD_MAX;
+        let mut put = |byte| {
+            start -= 1;
+            if let Some(place) = self.bytes.get_mut(start) {
+                *place = byte;
+            }
+        };
+        put(b':');
+        let mut rest = window;
+        loop {
+            put(b'0' + (rest % 10) as u8);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        put(b':');
+        for before in [algorithm, "s1:"] {
+            let end = start;
+            start -= before.len();
+            if let Some(room) = self.bytes.get_mut(start..end) {
+                room.copy_from_slice(before.as_bytes());
+            }
+        }
+        self.bytes.get(start..self.end).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.bytes.get(HEAD_MAX..self.end).unwrap_or_default();
+        f.write_str(&String::from_utf8_lossy(text))
+    }
+}
+
+/// Hands the bytes on so that none of them can be taken for syntax: in pieces, because a digest of single
+/// bytes is dear.
+#[cold]
+fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
+    let plain = |byte: &u8| PLAIN.get(usize::from(*byte)) == Some(&true);
+    for piece in bytes.chunks(PIECE) {
+        if piece.iter().all(plain) {
+            put(piece);
+            continue;
+        }
+        let mut text = SmallVec::<[u8; 3 * PIECE]>::new();
+        for &byte in piece {
+            if plain(&byte) {
+                text.push(byte);
+            } else {
+                text.extend([b'%', hex(byte >> 4), hex(byte & 15)]);
+            }
+        }
+        put(&text);
+    }
+}
+
+/// Whether a byte stands for itself.
+const fn is_plain(byte: u8) -> bool {
+    // `&` and `|` rather than `&&` and `||`, so that nothing branches.
+    let is_syntax = (byte == b'{')
+        | (byte == b'}')
+        | (byte == b':')
+        | (byte == b'=')
+        | (byte == b'%')
+        | (byte == b'*');
+    (byte > b' ') & (byte <= b'~') & !is_syntax
+}
+
+/// [`is_plain`] of every byte: for one alone, looking it up is quicker than working it out.
+#[expect(clippy::indexing_slicing, reason = "worked out by the compiler, and a byte is below 256")]
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = u8::MAX;
+    while byte > 0 {
+        plain[byte as usize] = is_plain(byte);
+        byte -= 1;
+    }
+    plain
+};
 
 const fn hex(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
-}
-
-fn push_decimal(text: &mut SmallVec<[u8; 88]>, number: u32) {
-    let mut digits = SmallVec::<[u8; 10]>::new();
-    let mut rest = number;
-    loop {
-        digits.push(b'0' + (rest % 10) as u8);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    text.extend(digits.into_iter().rev());
 }

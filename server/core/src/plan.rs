@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Algorithm, Check, Counting, CurrentLimit, Limit, OnFailure, Request, Rule, Take, Window,
+    Algorithm, Check, Counting, CurrentLimit, Limit, OnFailure, Request, Rule, Take,
     key::Identity,
     request::{Descriptor, Hits, LimitOverride},
-    rule::{Limits, RuleLimit, Shown},
+    rule::{Limits, Shown},
     rules::{Defaults, Domain, Match, Modes, RuleSet},
     store::{Group, Veto},
 };
@@ -76,86 +76,128 @@ impl<'r> Plan<'r> {
     /// Matches the request against the rules and plans one check for each limit that applies.
     #[must_use]
     pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> (Self, Group) {
-        let mut plan = Self {
-            domain: None,
+        let plan = Self {
+            domain: rules.domain(request.domain),
             descriptors: SmallVec::new(),
             shadow_mode: rules.modes.shadow_mode,
             has_quota_left: false,
             overrides_ignored: 0,
         };
-        let Some(domain) = rules.domain(request.domain) else {
+        // Both are made where they are returned: a plan is large.
+        let mut made = (plan, Group::default());
+        let (plan, group) = &mut made;
+        let Some(domain) = plan.domain else {
             plan.descriptors.extend(request.descriptors.iter().map(|_| Planned::Unmatched));
-            return (plan, Group::default());
+            return made;
         };
-        plan.domain = Some(domain);
-        let matches: SmallVec<[Match<'r>; 4]> =
-            request.descriptors.iter().map(|descriptor| domain.find(&descriptor.entries)).collect();
-        let mut checks = Vec::new();
-        let overrides: SmallVec<[_; 4]> =
-            request.descriptors.iter().map(|descriptor| plan.usable(descriptor)).collect();
-        let replaced = Replaced::collect(&matches, &overrides);
-        for (position, descriptor) in request.descriptors.iter().enumerate() {
-            let (Some(found), Some(limit_override)) =
-                (matches.get(position), overrides.get(position))
-            else {
-                continue;
-            };
-            let quota_mode = rules.modes.quota_mode;
-            let planner = Planner { domain, descriptor, position, found, quota_mode };
-            let planned = match *limit_override {
-                Some(numbers) => planner.overridden(numbers, &mut checks),
-                None => planner.configured(&replaced, &mut checks),
-            };
-            plan.descriptors.push(planned);
+        let mut met = SmallVec::<[Met<'_, '_, 'r>; 4]>::new();
+        for descriptor in &request.descriptors {
+            met.push(plan.meet(domain, descriptor));
+        }
+        let replaced = if domain.replaces { Replaced::collect(&met) } else { Replaced::default() };
+        let mut asked = SmallVec::<[Asked<'_, '_, '_>; 4]>::new();
+        for (position, met) in met.iter().enumerate() {
+            let planner = Planner { position, met, quota_mode: rules.modes.quota_mode };
+            plan.descriptors.push(planner.planned(&replaced, &mut asked));
         }
         plan.has_quota_left = plan.descriptors.iter().any(|it| it.has_quota(rules.modes));
         let spares = |veto| plan.shadow_mode || (plan.has_quota_left && veto == Veto::Quota);
-        for check in checks.iter_mut().filter(|check| spares(check.veto)) {
-            check.veto = Veto::None;
+        for asked in asked.iter_mut().filter(|asked| spares(asked.veto)) {
+            asked.veto = Veto::None;
         }
-        (plan, checks.into())
+        let mut identity = Identity::empty();
+        let mut identified = None;
+        let check = |asked: &Asked<'_, '_, '_>| {
+            if identified.replace(asked.position) != Some(asked.position) {
+                let tenant = domain.tenant.as_deref();
+                let Met { descriptor, shared, .. } = asked.met;
+                identity.set(&domain.name, tenant, &descriptor.entries, shared);
+            }
+            asked.check(&mut identity)
+        };
+        if !asked.is_empty() {
+            // From a mapped slice the group is allocated once, and each check made in its place.
+            *group = asked.iter().map(check).collect();
+        }
+        made
     }
 
-    /// The window and numbers of the descriptor's override, if it has one that names a window.
-    fn usable(&mut self, descriptor: &Descriptor<'_>) -> Option<Override> {
-        let asked = descriptor.limit_override?;
-        let usable = Override::new(asked);
-        self.overrides_ignored += u32::from(usable.is_none());
-        usable
+    /// What a descriptor meets. Notes an override that names no window.
+    fn meet<'p, 'q>(
+        &mut self,
+        domain: &'r Domain,
+        descriptor: &'p Descriptor<'q>,
+    ) -> Met<'p, 'q, 'r> {
+        let Match { rule, shared } = domain.find(&descriptor.entries);
+        let overridden = descriptor.limit_override.and_then(|asked| {
+            let usable = Override::new(asked, inherited(domain, rule));
+            self.overrides_ignored += u32::from(usable.is_none());
+            usable
+        });
+        let Defaults { counting, on_failure, .. } = domain.defaults;
+        let manner = rule.map_or(Manner { counting, on_failure }, |rule| Manner {
+            counting: rule.counting,
+            on_failure: rule.on_failure,
+        });
+        Met { descriptor, rule, shared, manner, overridden }
     }
 }
 
+/// The algorithm of an override: that of the limit whose place it takes.
+fn inherited(domain: &Domain, rule: Option<&Rule>) -> Algorithm {
+    let first = rule.and_then(|rule| match &rule.limits {
+        Limits::Each(limits) => limits.first(),
+        Limits::Unlimited { .. } => None,
+    });
+    first.map_or(domain.defaults.algorithm, |first| first.limit.algorithm())
+}
+
 /// A limit from the wire whose window makes sense.
-#[derive(Clone, Copy)]
 struct Override {
-    requests: u32,
-    window: Window,
+    limit: Limit,
     shown: Shown,
 }
 
 impl Override {
-    fn new(asked: LimitOverride) -> Option<Self> {
+    fn new(asked: LimitOverride, algorithm: Algorithm) -> Option<Self> {
         let unit = asked.unit?;
         let unit_multiplier = asked.unit_multiplier.unwrap_or(1);
-        let window = asked.window()?;
         let requests = asked.requests_per_unit;
         Some(Self {
-            requests,
-            window,
+            limit: Limit::overridden(algorithm, requests, asked.window()?),
             shown: Shown { requests_per_unit: requests, unit, unit_multiplier },
         })
     }
 }
 
+/// How a rule counts, and what happens where it cannot.
+#[derive(Clone, Copy)]
+struct Manner {
+    counting: Counting,
+    on_failure: OnFailure,
+}
+
+/// What one descriptor goes by.
+struct Met<'p, 'q, 'r> {
+    descriptor: &'p Descriptor<'q>,
+    rule: Option<&'r Rule>,
+    /// The patterns that its counter is named by, as in [`Match`].
+    shared: Vec<Option<&'r [u8]>>,
+    manner: Manner,
+    /// The limit that the descriptor brings along, which takes the place of all of the rule's.
+    overridden: Option<Override>,
+}
+
 /// Names of limits that do not apply to this request, because a rule it meets replaces them.
+#[derive(Default)]
 struct Replaced<'r>(SmallVec<[&'r str; 4]>);
 
 impl<'r> Replaced<'r> {
     /// An overridden descriptor takes its rule's place, so that rule replaces nothing.
-    fn collect(matches: &[Match<'r>], overrides: &[Option<Override>]) -> Self {
+    fn collect(met: &[Met<'_, '_, 'r>]) -> Self {
         let mut names = SmallVec::new();
-        let met = matches.iter().zip(overrides).filter(|(_, overridden)| overridden.is_none());
-        for rule in met.filter_map(|(found, _)| found.rule) {
+        let configured = met.iter().filter(|met| met.overridden.is_none());
+        for rule in configured.filter_map(|met| met.rule) {
             match &rule.limits {
                 Limits::Unlimited { replaces, .. } => {
                     names.extend(replaces.iter().map(AsRef::as_ref));
@@ -174,121 +216,92 @@ impl<'r> Replaced<'r> {
     }
 }
 
-/// How a rule counts, and what happens where it cannot.
-#[derive(Clone, Copy)]
-struct Manner {
-    counting: Counting,
-    on_failure: OnFailure,
+/// A check whose counter has no name yet.
+struct Asked<'p, 'q, 'r> {
+    limit: &'p Limit,
+    met: &'p Met<'p, 'q, 'r>,
+    /// Of the descriptor.
+    position: usize,
+    veto: Veto,
+}
+
+impl Asked<'_, '_, '_> {
+    fn check(&self, identity: &mut Identity) -> Check {
+        let Manner { counting, on_failure } = self.met.manner;
+        let take = match (self.met.descriptor.hits, counting) {
+            (Hits::Add(hits), Counting::Free) => Take::Exactly(hits),
+            (Hits::Add(hits), Counting::Debit) => Take::Always { hits, needs: 1 },
+            (Hits::Add(hits), Counting::Upstream) => Take::Always { hits, needs: hits },
+            (Hits::GiveBack(hits), _) => Take::GiveBack { hits, receipt: None },
+        };
+        Check {
+            key: identity.counter(self.limit),
+            limit: *self.limit,
+            take,
+            descriptor: self.position,
+            veto: self.veto,
+            on_failure,
+        }
+    }
 }
 
 /// Plans one descriptor.
 struct Planner<'p, 'q, 'r> {
-    domain: &'r Domain,
-    descriptor: &'p Descriptor<'q>,
     position: usize,
-    found: &'p Match<'r>,
+    met: &'p Met<'p, 'q, 'r>,
     /// Whether every rule is a quota rule.
     quota_mode: bool,
 }
 
-impl<'r> Planner<'_, '_, 'r> {
-    fn configured(&self, replaced: &Replaced<'_>, checks: &mut Vec<Check>) -> Planned<'r> {
-        let Some(rule) = self.found.rule else { return Planned::Unmatched };
-        let limits = match &rule.limits {
+impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
+    /// What the descriptor met. Adds a check for each limit.
+    fn planned(
+        &self,
+        replaced: &Replaced<'_>,
+        asked: &mut SmallVec<[Asked<'p, 'q, 'r>; 4]>,
+    ) -> Planned<'r> {
+        let &Met { rule, manner: Manner { counting, .. }, .. } = self.met;
+        let veto = self.veto();
+        let mut limits = SmallVec::new();
+        let mut ask = |limit, current| {
+            asked.push(Asked { limit, met: self.met, position: self.position, veto });
+            limits.push(current);
+        };
+        // An override takes the place of all limits of the rule that matched, and keeps its algorithm
+        // and manner.
+        if let Some(Override { limit, shown }) = &self.met.overridden {
+            ask(limit, CurrentLimit { shown: *shown, name: None });
+            let (shadow_mode, overridden) = (false, true);
+            return Planned::Limited { rule, limits, veto, counting, shadow_mode, overridden };
+        }
+        let Some(rule) = rule else { return Planned::Unmatched };
+        let each = match &rule.limits {
             Limits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
                 return Planned::Unmatched;
             }
             Limits::Unlimited { .. } => return Planned::Unlimited(rule),
-            Limits::Each(limits) => limits,
+            Limits::Each(each) => each,
         };
-        let applied = limits.iter().filter(|limit| !replaced.contains(limit.name.as_deref()));
-        let applied: SmallVec<[&'r RuleLimit; 2]> = applied.collect();
-        if applied.is_empty() {
+        for limit in each.iter().filter(|limit| !replaced.contains(limit.name.as_deref())) {
+            let name = limit.name.as_deref();
+            ask(&limit.limit, CurrentLimit { shown: limit.shown, name });
+        }
+        if limits.is_empty() {
             return Planned::Unmatched;
         }
-        let veto = match rule {
-            Rule { shadow_mode: true, .. } => Veto::None,
-            Rule { quota_mode: true, .. } => Veto::Quota,
-            _ => self.veto(),
-        };
-        let manner = Manner { counting: rule.counting, on_failure: rule.on_failure };
-        let veto = self.check(checks, applied.iter().map(|limit| limit.limit), manner, veto);
-        let current = |limit: &&'r RuleLimit| CurrentLimit {
-            shown: limit.shown,
-            name: limit.name.as_deref(),
-        };
-        Planned::Limited {
-            rule: Some(rule),
-            limits: applied.iter().map(current).collect(),
-            veto,
-            counting: rule.counting,
-            shadow_mode: rule.shadow_mode,
-            overridden: false,
+        let (rule, shadow_mode, overridden) = (Some(rule), rule.shadow_mode, false);
+        Planned::Limited { rule, limits, veto, counting, shadow_mode, overridden }
+    }
+
+    /// What a refusal does to the request. An override is under none of the modes of the rule whose place it
+    /// takes.
+    fn veto(&self) -> Veto {
+        let rule = self.met.rule.filter(|_| self.met.overridden.is_none());
+        match (self.met.descriptor.hits, rule) {
+            (Hits::GiveBack(_), _) | (_, Some(Rule { shadow_mode: true, .. })) => Veto::None,
+            (_, Some(Rule { quota_mode: true, .. })) => Veto::Quota,
+            _ if self.quota_mode => Veto::Quota,
+            _ => Veto::Alone,
         }
-    }
-
-    /// An override takes the place of all limits of the rule that matched, and keeps its algorithm and
-    /// manner.
-    fn overridden(&self, numbers: Override, checks: &mut Vec<Check>) -> Planned<'r> {
-        let (algorithm, manner) = self.inherited();
-        let limit = Limit::overridden(algorithm, numbers.requests, numbers.window);
-        let veto = self.check(checks, [limit].into_iter(), manner, self.veto());
-        Planned::Limited {
-            rule: self.found.rule,
-            limits: SmallVec::from_iter([CurrentLimit { shown: numbers.shown, name: None }]),
-            veto,
-            counting: manner.counting,
-            shadow_mode: false,
-            overridden: true,
-        }
-    }
-
-    /// What a refusal does where no rule says.
-    const fn veto(&self) -> Veto {
-        if self.quota_mode { Veto::Quota } else { Veto::Alone }
-    }
-
-    fn inherited(&self) -> (Algorithm, Manner) {
-        let Defaults { algorithm, counting, on_failure } = self.domain.defaults;
-        let Some(rule) = self.found.rule else {
-            return (algorithm, Manner { counting, on_failure });
-        };
-        let first = match &rule.limits {
-            Limits::Each(limits) => limits.first().map(|limit| limit.limit.algorithm()),
-            Limits::Unlimited { .. } => None,
-        };
-        let manner = Manner { counting: rule.counting, on_failure: rule.on_failure };
-        (first.unwrap_or(algorithm), manner)
-    }
-
-    /// Adds a check for each limit. Returns what a refusal does to the request.
-    fn check(
-        &self,
-        checks: &mut Vec<Check>,
-        limits: impl Iterator<Item = Limit>,
-        manner: Manner,
-        veto: Veto,
-    ) -> Veto {
-        let identity = Identity::new(
-            &self.domain.name,
-            self.domain.tenant.as_deref(),
-            &self.descriptor.entries,
-            &self.found.shared,
-        );
-        let (take, veto) = match (self.descriptor.hits, manner.counting) {
-            (Hits::Add(hits), Counting::Free) => (Take::Exactly(hits), veto),
-            (Hits::Add(hits), Counting::Debit) => (Take::Always { hits, needs: 1 }, veto),
-            (Hits::Add(hits), Counting::Upstream) => (Take::Always { hits, needs: hits }, veto),
-            (Hits::GiveBack(hits), _) => (Take::GiveBack { hits, receipt: None }, Veto::None),
-        };
-        checks.extend(limits.map(|limit| Check {
-            key: identity.counter(&limit),
-            limit,
-            take,
-            descriptor: self.position,
-            veto,
-            on_failure: manner.on_failure,
-        }));
-        veto
     }
 }

@@ -70,10 +70,10 @@ pub struct CurrentLimit<'r> {
 pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
     let mut decisions = decisions.iter().enumerate();
     let mut tally = Tally::default();
-    let statuses = plan
-        .descriptors
-        .iter()
-        .map(|planned| match planned {
+    // Filled where it is returned: it is large.
+    let mut verdict = Verdict { code: Code::Ok, shadowed: false, statuses: SmallVec::new() };
+    for planned in &plan.descriptors {
+        verdict.statuses.push(match planned {
             Planned::Unmatched => Status::passing(None, 0),
             Planned::Unlimited(rule) => Status::passing(Some(*rule), u32::MAX),
             Planned::Limited { rule, limits, veto, counting, shadow_mode, .. } => {
@@ -82,14 +82,15 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
                 tally.add(*veto, status.code == Code::OverLimit);
                 status
             }
-        })
-        .collect();
+        });
+    }
     if plan.has_quota_left {
         tally.add(Veto::Quota, false);
     }
     let refused = tally.refused();
-    let shadowed = refused && plan.shadow_mode;
-    Verdict { code: Code::refused(refused && !shadowed), shadowed, statuses }
+    verdict.shadowed = refused && plan.shadow_mode;
+    verdict.code = Code::refused(refused && !verdict.shadowed);
+    verdict
 }
 
 impl Code {

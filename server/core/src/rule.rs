@@ -110,6 +110,16 @@ pub enum Limits {
     Each(Box<[RuleLimit]>),
 }
 
+impl Limits {
+    /// Whether others do not apply to a request that meets these.
+    pub(crate) fn replace(&self) -> bool {
+        match self {
+            Self::Unlimited { replaces, .. } => !replaces.is_empty(),
+            Self::Each(limits) => limits.iter().any(|limit| !limit.replaces.is_empty()),
+        }
+    }
+}
+
 /// One of a rule's limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleLimit {

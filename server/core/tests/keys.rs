@@ -45,7 +45,7 @@ fn named(what: &What) -> Vec<u8> {
         what.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
     let shared: Vec<_> =
         what.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
-    let identity = Identity::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
+    let mut identity = Identity::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
     let window = Window::from_seconds(what.seconds).unwrap();
     let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).unwrap();
     identity.counter(&limit).as_bytes().to_vec()

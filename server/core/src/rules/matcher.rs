@@ -10,7 +10,7 @@
 use std::{collections::HashMap, fmt};
 
 use foldhash::fast::RandomState;
-use smallvec::SmallVec;
+use indexmap::IndexMap;
 
 use super::Place;
 use crate::{Algorithm, Counting, OnFailure, Rule, request::Entry};
@@ -21,7 +21,7 @@ type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 #[derive(Debug, Default)]
 pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
-    pub(super) by_name: HashMap<Box<str>, usize, RandomState>,
+    pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Vec<super::CompileWarning>,
     /// What holds for all rules.
     pub modes: Modes,
@@ -80,6 +80,8 @@ pub struct Domain {
     pub tenant: Option<Box<[u8]>>,
     /// What applies where a rule does not say.
     pub defaults: Defaults,
+    /// Whether any limit replaces others.
+    pub(crate) replaces: bool,
     pub(super) rules: Vec<Rule>,
     pub(super) root: Level,
 }
@@ -91,7 +93,15 @@ pub struct Match<'r> {
     pub rule: Option<&'r Rule>,
     /// By position, the pattern that stands in for the entry's value in the counter's key. Shorter than
     /// the entries where nothing more is shared.
-    pub shared: SmallVec<[Option<&'r [u8]>; 4]>,
+    pub shared: Vec<Option<&'r [u8]>>,
+}
+
+impl<'r> Match<'r> {
+    #[cold]
+    fn share(&mut self, position: usize, pattern: &'r [u8]) {
+        self.shared.resize(position, None);
+        self.shared.push(Some(pattern));
+    }
 }
 
 impl Domain {
@@ -104,14 +114,13 @@ impl Domain {
     /// The rule that a descriptor of these entries meets.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
-        let mut found = Match { rule: None, shared: SmallVec::new() };
+        let mut found = Match { rule: None, shared: Vec::new() };
         let mut level = &self.root;
         let mut rule = None;
         for (position, entry) in entries.iter().enumerate() {
             let Some(node) = level.find(entry) else { return found };
             if let Some(pattern) = node.shared.as_deref() {
-                found.shared.resize(position, None);
-                found.shared.push(Some(pattern));
+                found.share(position, pattern);
             }
             rule = node.rule;
             level = &node.below;
@@ -124,7 +133,8 @@ impl Domain {
 /// The nodes below one node, by key.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    pub(super) keys: Map<Values>,
+    /// With a single key, as most levels have, nothing is hashed.
+    pub(super) keys: IndexMap<Box<[u8]>, Values, RandomState>,
 }
 
 /// The nodes of one key.

@@ -163,6 +163,7 @@ impl<'f> Compiler<'f> {
             name: name.into(),
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
             defaults: self.defaults,
+            replaces: self.rules.iter().any(|rule| rule.limits.replace()),
             rules: self.rules,
             root,
         };

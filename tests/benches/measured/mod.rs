@@ -1,0 +1,215 @@
+//! What is measured: the steps of one request with a chain of three limits (tenant; tenant and user; tenant, user
+//! and route), asked in turn by many tenants.
+
+use std::{hint::black_box, iter, sync::Arc};
+
+use fred::types::Value;
+use futures::FutureExt;
+use sluicegate_core::{
+    Algorithm, Answers, Batch, Decision, Plan, Request, Store, StoreError, Time,
+    algorithm::State,
+    key::Identity,
+    request::{Descriptor, Entry},
+    respond,
+    rules::{Domain, RuleSet},
+    settle,
+    store::Group,
+};
+use sluicegate_store::{ManualClock, Memory, MemorySettings, redis};
+
+/// Tenants that ask.
+pub(crate) const TENANTS: usize = 10_000;
+
+/// Requests in one call to Redis.
+const CALLED: usize = 32;
+
+/// Something that is measured.
+pub(crate) struct Measured {
+    /// What it is called in reports.
+    pub(crate) name: &'static str,
+    /// Makes all that it needs. What comes back is one operation, on behalf of the tenant of that number.
+    pub(crate) prepare: fn() -> Operation,
+}
+
+/// One operation, on behalf of a tenant.
+pub(crate) type Operation = Box<dyn FnMut(usize)>;
+
+/// Everything that is measured.
+pub(crate) const ALL: [Measured; 8] = [
+    // The rules of the three descriptors.
+    Measured { name: "match", prepare: find },
+    // The name of one counter, of a descriptor of three entries.
+    Measured { name: "key", prepare: key },
+    // The checks of the request, names of their counters included.
+    Measured { name: "plan", prepare: plan },
+    // The three checks on their states.
+    Measured { name: "settle", prepare: settled },
+    // The request in the memory store, all counters there.
+    Measured { name: "memory_decide", prepare: memory_decide },
+    // The verdict of three decisions.
+    Measured { name: "respond", prepare: responded },
+    // The arguments of a call to Redis for several requests.
+    Measured { name: "redis_call", prepare: redis_call },
+    // The answers in its reply.
+    Measured { name: "redis_reply", prepare: redis_reply },
+];
+
+/// Limits so high that all may pass.
+const LIMITS: &str = "
+domain: public_api
+tenant: tenant
+descriptors:
+  - key: tenant
+    rate_limit: {unit: hour, requests_per_unit: 4000000000}
+    descriptors:
+      - key: user
+        rate_limit: {unit: hour, requests_per_unit: 4000000000}
+        descriptors:
+          - key: route
+            rate_limit: {unit: hour, requests_per_unit: 4000000000}
+";
+
+/// What all tenants ask, and the rules they meet. It lives as long as the process.
+struct Asked {
+    rules: &'static RuleSet,
+    requests: Vec<Request<'static>>,
+}
+
+impl Asked {
+    fn new() -> Self {
+        let rules = Box::leak(Box::new(sluicegate::limits::parse("limits.yaml", LIMITS).unwrap()));
+        Self { rules, requests: (0..TENANTS).map(request).collect() }
+    }
+
+    fn domain(&self) -> &'static Domain {
+        self.rules.domain("public_api").unwrap()
+    }
+
+    fn plans(&self) -> impl Iterator<Item = (Plan<'static>, Group)> {
+        self.requests.iter().map(|request| Plan::new(self.rules, request))
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        self.plans().map(|(_, group)| group).collect()
+    }
+}
+
+/// The hit of a tenant on its chain.
+fn request(tenant: usize) -> Request<'static> {
+    let entries = [
+        ("tenant", format!("tenant-{tenant:06}")),
+        ("user", format!("u-{:08}", 7 * tenant)),
+        ("route", "/api/v1/items".to_owned()),
+    ];
+    let entries: &'static [_] = Box::leak(Box::new(entries));
+    let chain: Vec<_> = (1..=entries.len()).map(|length| &entries[..length]).collect();
+    let entry = |(key, value): &'static (&str, String)| Entry {
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+    };
+    let describe = |entries: &&'static [_]| Descriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..Descriptor::default()
+    };
+    Request::new("public_api", chain.leak(), |entries| entries.len(), describe).unwrap()
+}
+
+fn now() -> Time {
+    Time::from_micros(1_800_000_000_000_000)
+}
+
+fn find() -> Operation {
+    let asked = Asked::new();
+    let domain = asked.domain();
+    Box::new(move |tenant| {
+        for descriptor in asked.requests[tenant].descriptors() {
+            black_box(domain.find(black_box(&descriptor.entries)));
+        }
+    })
+}
+
+fn key() -> Operation {
+    let asked = Asked::new();
+    let (domain, (_, group)) = (asked.domain(), asked.plans().next().unwrap());
+    let limit = group[2].limit;
+    Box::new(move |tenant| {
+        let entries = &asked.requests[tenant].descriptors()[2].entries;
+        let mut identity =
+            Identity::new(&domain.name, domain.tenant.as_deref(), black_box(entries), &[]);
+        black_box(identity.counter(&limit));
+    })
+}
+
+fn plan() -> Operation {
+    let asked = Asked::new();
+    Box::new(move |tenant| {
+        black_box(Plan::new(asked.rules, black_box(&asked.requests[tenant])));
+    })
+}
+
+fn settled() -> Operation {
+    let groups = Asked::new().groups();
+    let mut states = [0; 3].map(|_| State::new(Algorithm::FixedWindow));
+    let slots = [Some(0), Some(1), Some(2)];
+    Box::new(move |tenant| {
+        black_box(settle(&groups[tenant], &slots, &mut states, now(), StoreError::Full));
+    })
+}
+
+/// The groups of all tenants, and a store that has their counters.
+fn remembered() -> (Vec<Group>, Memory<ManualClock>) {
+    let settings = MemorySettings { counters_max: 1_000_000 };
+    let memory = Memory::new(settings, ManualClock::at(now()));
+    let groups = Asked::new().groups();
+    for group in &groups {
+        decide(&memory, group);
+    }
+    (groups, memory)
+}
+
+fn decide(memory: &Memory<ManualClock>, group: &Group) -> Answers {
+    memory.decide(Batch::of(Arc::clone(group), None)).now_or_never().unwrap()
+}
+
+fn memory_decide() -> Operation {
+    let (groups, memory) = remembered();
+    Box::new(move |tenant| {
+        black_box(decide(&memory, &groups[tenant]));
+    })
+}
+
+fn responded() -> Operation {
+    let (groups, memory) = remembered();
+    let decisions: Vec<Vec<Decision>> = groups
+        .iter()
+        .map(|group| decide(&memory, group).into_iter().map(Result::unwrap).collect())
+        .collect();
+    let plans: Vec<_> = Asked::new().plans().map(|(plan, _)| plan).collect();
+    Box::new(move |tenant| {
+        black_box(respond(&plans[tenant], black_box(&decisions[tenant])));
+    })
+}
+
+/// The call for a tenant and those after it.
+fn call(groups: &[Group], tenant: usize) -> redis::Call {
+    let called = groups[tenant..].iter().chain(groups).take(CALLED);
+    redis::Call::new(b"", called.map(|group| group.iter()), None)
+}
+
+fn redis_call() -> Operation {
+    let groups = Asked::new().groups();
+    Box::new(move |tenant| {
+        black_box(call(&groups, tenant));
+    })
+}
+
+fn redis_reply() -> Operation {
+    let call = call(&Asked::new().groups(), 0);
+    // The time, and one hit used, charged and allowed for each check: see lua/settle.lua.
+    let (time, answer) = (1_800_000_000_000_000, 1 << 2 | 2 | 1);
+    let answers = iter::repeat_n(answer, 3 * CALLED);
+    let reply = Value::Array(iter::once(time).chain(answers).map(Value::Integer).collect());
+    Box::new(move |_| {
+        black_box(call.decode(black_box(&reply)).unwrap());
+    })
+}

@@ -1,0 +1,151 @@
+//! Instructions of what must not become dearer, held against committed figures.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+/// How many percent more than committed are too many.
+const WORSE_MAX: u64 = 10;
+
+/// Instructions by operation, and who has made and counted them.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Instructions {
+    /// The compiler's version and what it builds for.
+    pub compiler: String,
+    /// The version of valgrind.
+    pub valgrind: String,
+    /// Instructions of one operation, by its name.
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl Instructions {
+    /// Holds what was measured against these figures, which are the committed ones.
+    #[must_use]
+    pub fn compare<'i>(&'i self, measured: &'i Self) -> Comparison<'i> {
+        Comparison { committed: self, measured }
+    }
+}
+
+/// Committed and measured figures, side by side.
+#[derive(Debug)]
+pub struct Comparison<'i> {
+    committed: &'i Instructions,
+    measured: &'i Instructions,
+}
+
+impl Comparison<'_> {
+    /// Whether both are of one compiler and one valgrind; else their difference says nothing.
+    fn is_fair(&self) -> bool {
+        let Self { committed, measured } = self;
+        committed.compiler == measured.compiler && committed.valgrind == measured.valgrind
+    }
+
+    /// Whether an operation has become too dear, or has no committed figure, or is not measured any more.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.is_fair() && self.rows().any(|(_, committed, measured)| is_wrong(committed, measured))
+    }
+
+    /// Every operation with its committed and its measured figure.
+    fn rows(&self) -> impl Iterator<Item = (&str, Option<u64>, Option<u64>)> {
+        let (committed, measured) = (&self.committed.counts, &self.measured.counts);
+        let new = measured.keys().filter(|&name| !committed.contains_key(name));
+        let row = |name| (name, committed.get(name).copied(), measured.get(name).copied());
+        committed.keys().chain(new).map(String::as_str).map(row)
+    }
+}
+
+fn is_wrong(committed: Option<u64>, measured: Option<u64>) -> bool {
+    match (committed, measured) {
+        (Some(committed), Some(measured)) => has_worsened(committed, measured),
+        _ => true,
+    }
+}
+
+const fn has_worsened(before: u64, after: u64) -> bool {
+    after * 100 > before * (100 + WORSE_MAX)
+}
+
+impl fmt::Display for Comparison<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { committed, measured } = self;
+        let figure =
+            |it: Option<u64>| it.map_or_else(|| "none".to_owned(), |count| count.to_string());
+        writeln!(f, "| instructions | committed | measured | |\n|---|---|---|---|")?;
+        for (name, committed, measured) in self.rows() {
+            let remark = match (committed, measured) {
+                _ if !self.is_fair() => "",
+                _ if is_wrong(committed, measured) => "wrong",
+                (Some(committed), Some(measured)) if has_worsened(measured, committed) => "better",
+                _ => "",
+            };
+            let (committed, measured) = (figure(committed), figure(measured));
+            writeln!(f, "| {name} | {committed} | {measured} | {remark} |")?;
+        }
+        if !self.is_fair() {
+            let Instructions { compiler, valgrind, .. } = committed;
+            writeln!(f, "the committed figures are of {compiler}, {valgrind}: not compared")?;
+            let Instructions { compiler, valgrind, .. } = measured;
+            writeln!(f, "with the measured ones, of {compiler}, {valgrind}")?;
+        } else if self.has_failed() {
+            writeln!(
+                f,
+                "more than {WORSE_MAX} % dearer than committed, or not known: find out why, or say that it must be so \
+                 with tests/bench/instructions --update"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Instructions;
+
+    fn counted<const N: usize>(compiler: &str, counts: [(&str, u64); N]) -> Instructions {
+        Instructions {
+            compiler: compiler.to_owned(),
+            valgrind: "valgrind-3".to_owned(),
+            counts: counts.map(|(name, count)| (name.to_owned(), count)).into(),
+        }
+    }
+
+    fn fails(committed: &Instructions, measured: &Instructions) -> bool {
+        committed.compare(measured).has_failed()
+    }
+
+    #[test]
+    fn more_than_a_tenth_is_too_much() {
+        let committed = counted("rustc 1", [("key", 1000), ("plan", 50)]);
+        assert!(!fails(&committed, &committed));
+        let better = counted("rustc 1", [("key", 1100), ("plan", 40)]);
+        assert!(!fails(&committed, &better));
+        let shown = committed.compare(&better).to_string();
+        assert!(shown.contains("| plan | 50 | 40 | better |"), "{shown}");
+        let worse = counted("rustc 1", [("key", 1101), ("plan", 50)]);
+        assert!(fails(&committed, &worse));
+        let shown = committed.compare(&worse).to_string();
+        assert!(shown.contains("| key | 1000 | 1101 | wrong |"), "{shown}");
+        assert!(shown.contains("| plan | 50 | 50 |  |"), "{shown}");
+    }
+
+    #[test]
+    fn what_only_one_side_knows_is_not_passed_over() {
+        let (one, both) =
+            (counted("rustc 1", [("key", 9)]), counted("rustc 1", [("key", 9), ("plan", 9)]));
+        assert!(fails(&one, &both));
+        assert!(fails(&both, &one));
+    }
+
+    #[test]
+    fn figures_of_other_tools_are_shown_and_not_held_against_these() {
+        let committed = counted("rustc 1", [("key", 1000)]);
+        let measured = counted("rustc 2", [("key", 5000)]);
+        assert!(!fails(&committed, &measured));
+        let shown = committed.compare(&measured).to_string();
+        assert!(shown.contains("| key | 1000 | 5000 |  |"), "{shown}");
+        assert!(shown.contains("not compared"), "{shown}");
+        let measured = Instructions { valgrind: "valgrind-4".to_owned(), ..committed.clone() };
+        assert!(!committed.compare(&measured).is_fair());
+    }
+}
