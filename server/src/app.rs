@@ -477,9 +477,7 @@ async fn start_grpc(
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {
-        if let Err(error) = services.serve(listener.incoming(tls), stopped).await {
-            tracing::error!(%error, "gRPC listener failed");
-        }
+        services.serve(listener.incoming(tls), stopped).await;
     });
     Ok((address, Running { stop, task }))
 }

@@ -6,10 +6,15 @@ use std::{
 };
 
 use clap::{Parser, error::ErrorKind};
+use mimalloc::MiMalloc;
 use sluicegate::{
     app, commands,
     settings::{Cli, Command},
 };
+
+/// A request allocates some dozens of times, often on one thread and freed on another.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// What a shell expects of a command that was called wrongly.
 const USAGE: u8 = 2;

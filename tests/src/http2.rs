@@ -39,10 +39,21 @@ impl Caller {
     /// # Errors
     /// The server takes no more calls on this connection.
     pub async fn begin(&self) -> Result<Call, h2::Error> {
+        self.begin_with(&[]).await
+    }
+
+    /// Begins a call with these headers beside the usual ones.
+    ///
+    /// # Errors
+    /// The server takes no more calls on this connection.
+    pub async fn begin_with(&self, headers: &[(&str, &str)]) -> Result<Call, h2::Error> {
         let mut requests = self.requests.clone().ready().await?;
-        let request = Request::post(format!("http://{}{PATH}", self.authority))
+        let mut request = Request::post(format!("http://{}{PATH}", self.authority))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         let (response, body) = requests.send_request(request.body(()).unwrap(), false)?;
         Ok(Call { response, body })
     }
@@ -78,18 +89,35 @@ impl Call {
     ///
     /// # Panics
     /// The answer is an error of gRPC.
-    pub async fn ask(mut self, request: &RateLimitRequest) -> Result<RateLimitResponse, h2::Error> {
-        let message = request.encode_to_vec();
-        let mut frame = BytesMut::new();
-        frame.put_u8(0);
-        frame.put_u32(message.len().try_into().unwrap());
-        frame.put_slice(&message);
-        self.body.send_data(frame.freeze(), true)?;
+    pub async fn ask(self, request: &RateLimitRequest) -> Result<RateLimitResponse, h2::Error> {
+        let (status, body) = self.send([framed(request)], true).await?;
+        assert_eq!(status, "0");
+        Ok(RateLimitResponse::decode(&body[5..]).unwrap())
+    }
+
+    /// Sends a body in pieces, and waits for the status and the body of the answer. Without an `end` the server
+    /// does not know that there is no more.
+    ///
+    /// # Errors
+    /// The connection breaks.
+    ///
+    /// # Panics
+    /// The answer has no status.
+    pub async fn send(
+        mut self,
+        pieces: impl IntoIterator<Item = Bytes>,
+        end: bool,
+    ) -> Result<(String, Vec<u8>), h2::Error> {
+        for piece in pieces {
+            self.body.send_data(piece, false)?;
+        }
+        if end {
+            self.body.send_data(Bytes::new(), true)?;
+        }
         within(async {
             let (head, body, trailers) = whole(self.response.await?).await?;
             let status = trailers.get("grpc-status").or_else(|| head.get("grpc-status"));
-            assert_eq!(status.map(http::HeaderValue::as_bytes), Some(&b"0"[..]), "{trailers:?}");
-            Ok(RateLimitResponse::decode(&body[5..]).unwrap())
+            Ok((status.unwrap().to_str().unwrap().to_owned(), body))
         })
         .await
     }
@@ -104,6 +132,15 @@ impl Call {
         drop(self.body);
         assert!(cut.is_err(), "answered: {cut:?}");
     }
+}
+
+/// A message as gRPC frames it.
+pub fn framed(message: &impl Message) -> Bytes {
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(message.encoded_len().try_into().unwrap());
+    message.encode(&mut frame).unwrap();
+    frame.freeze()
 }
 
 async fn whole(

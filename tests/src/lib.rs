@@ -29,7 +29,7 @@ pub use ask::{chain, hit, hits, request};
 pub use certificates::{Authority, Issued};
 pub use envoy::{Answer, Envoy, Listener, bootstrap};
 pub use fleet::Fleet;
-pub use http2::{Call, Caller, Frame, RawConnection};
+pub use http2::{Call, Caller, Frame, RawConnection, framed};
 pub use instructions::{Comparison, Instructions};
 pub use load::{Asked, Load};
 pub use midnight::{away_from_midnight, until_midnight};

@@ -77,7 +77,7 @@ impl AdminService for Admin {
         &self,
         request: Request<ExplainRequest>,
     ) -> Result<Response<ExplainResponse>, Status> {
-        let within = grpc::timeout(request.metadata());
+        let within = grpc::timeout(request.metadata().as_ref());
         let deadline = Instant::now() + within.map_or(PEEK_TIMEOUT, |it| it.min(PEEK_TIMEOUT));
         let ExplainRequest { domain, descriptors, hits_addend } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend };

@@ -4,16 +4,10 @@
 //! OVER_LIMIT without being matched: an error would let it through, and make a flood a way around
 //! every limit.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
-
-use futures::future::BoxFuture;
-use tower::{Layer, Service};
 
 /// Requests in progress, and the most there may be. Clones count together.
 #[derive(Clone, Debug)]
@@ -52,46 +46,5 @@ impl InFlight {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.current.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl<S> Layer<S> for InFlight {
-    type Service = Counted<S>;
-
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted { inner, in_flight: self.clone() }
-    }
-}
-
-/// A service whose requests are counted.
-#[derive(Clone, Debug)]
-pub(crate) struct Counted<S> {
-    inner: S,
-    in_flight: InFlight,
-}
-
-impl<S, B> Service<http::Request<B>> for Counted<S>
-where
-    S: Service<http::Request<B>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
-        let entered = self.in_flight.enter();
-        if entered.shed {
-            request.extensions_mut().insert(Shed);
-        }
-        let response = self.inner.call(request);
-        Box::pin(async move {
-            let _entered = entered;
-            response.await
-        })
     }
 }

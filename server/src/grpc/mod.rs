@@ -1,5 +1,8 @@
 //! Envoy's `RateLimitService`, with health and reflection beside it.
 
+mod body;
+mod calls;
+mod connection;
 mod decode;
 mod health;
 mod in_flight;
@@ -7,6 +10,7 @@ mod response;
 mod rls;
 mod server;
 mod status;
+mod tasks;
 mod timeout;
 
 pub(crate) use decode::request as decode;
@@ -16,4 +20,4 @@ pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, Rls};
 pub(crate) use server::Services;
 pub(crate) use status::of as status;
-pub(crate) use timeout::of_caller as timeout;
+pub(crate) use timeout::left as timeout;

@@ -71,7 +71,7 @@ impl RateLimitService for Rls {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let shed = request.extensions().get::<Shed>().is_some();
-        let within = timeout::of_caller(request.metadata());
+        let within = timeout::left(request.metadata().as_ref());
         let answer = self.answer(request.get_ref(), shed, within).await;
         answer.map(Response::new).map_err(status::of)
     }

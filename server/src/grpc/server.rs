@@ -1,18 +1,22 @@
-//! The gRPC listener's services and what bounds its connections.
+//! The gRPC listener's services.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc};
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt as _};
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
     envoy::service::ratelimit::v3::rate_limit_service_server::{
         RateLimitServiceServer, SERVICE_NAME,
     },
 };
-use tonic::transport::{Server, server::Router};
-use tower::layer::util::{Identity, Stack};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::service::Routes;
 
-use super::{Health, InFlight, Rls};
+use super::{
+    Health, InFlight, Rls,
+    calls::Calls,
+    connection::{self, Bounds},
+};
 use crate::{listen::Connection, settings::GrpcSettings};
 
 /// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
@@ -20,9 +24,8 @@ const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
 
 /// The gRPC services, ready to serve connections.
 pub(crate) struct Services {
-    router: Router<Stack<InFlight, Identity>>,
-    /// After which a connection is cut.
-    lifetime: Option<Duration>,
+    calls: Arc<Calls>,
+    bounds: Bounds,
 }
 
 impl Services {
@@ -33,25 +36,16 @@ impl Services {
         in_flight: InFlight,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
-        let rls = RateLimitServiceServer::from_arc(rls)
-            .max_decoding_message_size(settings.grpc_max_message_bytes.get());
-        let router = Server::builder()
-            .http2_keepalive_interval(unless_zero(settings.grpc_keepalive_interval))
-            .http2_keepalive_timeout(Some(settings.grpc_keepalive_timeout));
-        // tonic's own grace skips the GOAWAY and cuts the connection: it is set on the connection instead.
-        let age = unless_zero(settings.grpc_max_connection_age);
-        let router = match age {
-            Some(age) => router.max_connection_age(age),
-            None => router,
-        };
-        let lifetime = age.map(|age| age.saturating_add(settings.grpc_max_connection_age_grace));
-        let router = router
-            .layer(in_flight)
-            .add_service(rls)
+        let message_max = settings.grpc_max_message_bytes.get();
+        let service = RateLimitServiceServer::from_arc(Arc::clone(&rls));
+        let routes = Routes::new(service.max_decoding_message_size(message_max))
             .add_service(health)
             .add_service(reflection().build_v1()?)
-            .add_service(reflection().build_v1alpha()?);
-        Ok((Self { router, lifetime }, Health::new(reporter, HEALTH_NAMES)))
+            .add_service(reflection().build_v1alpha()?)
+            .prepare();
+        let calls = Arc::new(Calls::new(rls, in_flight, routes, message_max));
+        let bounds = Bounds::new(settings);
+        Ok((Self { calls, bounds }, Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.
@@ -59,13 +53,21 @@ impl Services {
         self,
         connections: impl Stream<Item = io::Result<Connection>>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<(), tonic::transport::Error> {
-        let Self { router, lifetime } = self;
-        let limited = connections.map_ok(move |connection| match lifetime {
-            Some(lifetime) => connection.ending_after(lifetime),
-            None => connection,
-        });
-        router.serve_with_incoming_shutdown(limited, shutdown).await
+    ) {
+        let (served, stop) = (TaskTracker::new(), CancellationToken::new());
+        {
+            // Dropped before the drain, so that nobody connects who will not be served.
+            let mut connections = pin!(connections.take_until(shutdown));
+            while let Some(connection) = connections.next().await {
+                if let Ok(connection) = connection {
+                    let calls = Arc::clone(&self.calls);
+                    served.spawn(connection::serve(connection, self.bounds, calls, stop.clone()));
+                }
+            }
+        }
+        stop.cancel();
+        served.close();
+        served.wait().await;
     }
 }
 
@@ -78,8 +80,4 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(TEXT_FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-}
-
-fn unless_zero(span: Duration) -> Option<Duration> {
-    (!span.is_zero()).then_some(span)
 }

@@ -4,13 +4,11 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
-    time::{Sleep, sleep},
 };
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
@@ -24,24 +22,17 @@ pub(super) type Socket = Either<TcpStream, UnixStream>;
 pub(crate) struct Connection {
     stream: Either<Socket, Box<TlsStream<Socket>>>,
     info: TcpConnectInfo,
-    /// When it fails, whatever is going on.
-    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl Connection {
     pub(super) fn plain(socket: Socket) -> Self {
         let info = connect_info(&socket);
-        Self { stream: Either::Left(socket), info, end: None }
+        Self { stream: Either::Left(socket), info }
     }
 
     pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
         let info = connect_info(stream.get_ref().0);
-        Self { stream: Either::Right(Box::new(stream)), info, end: None }
-    }
-
-    /// The same connection, which fails after `lifetime`.
-    pub(crate) fn ending_after(self, lifetime: Duration) -> Self {
-        Self { end: Some(Box::pin(sleep(lifetime))), ..self }
+        Self { stream: Either::Right(Box::new(stream)), info }
     }
 }
 
@@ -67,10 +58,6 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // HTTP/2 always waits to read, so this is where the end is noticed.
-        if self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }

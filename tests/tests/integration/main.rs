@@ -26,6 +26,8 @@ mod faults;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]
+mod framing;
+#[cfg(test)]
 mod guarded;
 #[cfg(test)]
 mod harness;

@@ -1,0 +1,106 @@
+//! Bodies of answers, and bodies of requests that were read and are read again.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use prost::{EncodeError, Message};
+use tonic::Status;
+
+/// Flag and length before each message of gRPC.
+pub(super) const PREFIX: usize = 5;
+
+/// What most answers fit in.
+const ANSWER_CAPACITY: usize = 256;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// One message, then the status OK.
+    Message(Option<Bytes>),
+    /// Nothing more.
+    Ended,
+    /// Whatever tonic says.
+    Tonic(tonic::body::Body),
+}
+
+impl Answer {
+    /// One message and the status OK.
+    pub(super) fn message(message: &impl Message) -> Result<Self, EncodeError> {
+        let mut frame = BytesMut::with_capacity(ANSWER_CAPACITY);
+        frame.put_bytes(0, PREFIX);
+        message.encode(&mut frame)?;
+        let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
+        if let Some(place) = frame.get_mut(1..PREFIX) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        Ok(Self::Message(Some(frame.freeze())))
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match &mut *self {
+            Self::Message(message) => {
+                if let Some(message) = message.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(message))));
+                }
+                *self = Self::Ended;
+                Poll::Ready(Some(Ok(Frame::trailers(ok()))))
+            }
+            Self::Ended => Poll::Ready(None),
+            Self::Tonic(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Message(_) => false,
+            Self::Ended => true,
+            Self::Tonic(body) => body.is_end_stream(),
+        }
+    }
+}
+
+fn ok() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}
+
+/// The body of a request: what was read of it, and the rest.
+#[derive(Debug)]
+pub(super) struct Reread {
+    pub(super) read: Option<Bytes>,
+    pub(super) rest: Incoming,
+}
+
+impl Body for Reread {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.read.take() {
+            Some(read) => Poll::Ready(Some(Ok(Frame::data(read)))),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_none() && self.rest.is_end_stream()
+    }
+}
