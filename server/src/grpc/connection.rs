@@ -1,6 +1,12 @@
 //! Serving one HTTP/2 connection.
 
-use std::{future, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use hyper::{server::conn::http2, service::service_fn};
@@ -10,8 +16,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::Calls,
     tasks::{Arrived, Tasks},
+    woken::Woken,
 };
 use crate::{listen::Connection, settings::GrpcSettings};
+
+/// Turns in one poll of a connection. Then others are to have theirs: the runtime makes whoever takes too much ask
+/// again, for ever in the same poll.
+const TURNS_MAX: usize = 16;
 
 /// What bounds a connection.
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +69,19 @@ pub(super) async fn serve(
     let (age, end) = bounds.lifetime.unzip();
     let mut ending = pin!(stop.run_until_cancelled(elapsed(age)).fuse());
     let mut end = pin!(elapsed(end));
+    let woken = Arc::new(Woken::default());
+    let waker = woken.waker();
     future::poll_fn(|context| {
+        let task = context.waker();
+        woken.begin(task);
+        let context = &mut Context::from_waker(&waker);
         if ending.as_mut().poll(context).is_ready() {
             connection.as_mut().graceful_shutdown();
         }
         if end.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        loop {
+        for _ in 0..TURNS_MAX {
             tasks.advance(context);
             // Takes in what has come, and sends what is ready.
             if let Poll::Ready(ended) = connection.as_mut().poll(context) {
@@ -74,10 +90,12 @@ pub(super) async fn serve(
                 }
                 return Poll::Ready(());
             }
-            if !tasks.start() {
+            if !tasks.start() && woken.may_wait() {
                 return Poll::Pending;
             }
         }
+        task.wake_by_ref();
+        Poll::Pending
     })
     .await;
 }

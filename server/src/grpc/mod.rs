@@ -12,6 +12,7 @@ mod server;
 mod status;
 mod tasks;
 mod timeout;
+mod woken;
 
 pub(crate) use decode::request as decode;
 pub(crate) use health::Health;

@@ -269,33 +269,39 @@ impl Redis {
         };
         let calls: SmallVec<[Call; 1]> = parts.iter().map(call).collect();
         let topology = Arc::downgrade(&self.topology);
-        let replies = owner.call(&calls, false, deadline, &topology).await;
-        let asked = parts.iter().zip(&calls).zip(replies);
-        let answers = asked.map(|((part, call), reply)| async move {
-            let reply = match reply {
-                Err(failure) => self.follow(failure, call, slot_of(part), deadline).await,
-                Ok(reply) => Ok(reply),
-            };
-            match reply {
-                Ok(reply) => call.decode(&reply).unwrap_or_else(|error| {
-                    tracing::error!(%error, "a reply cannot be read");
-                    all(part, StoreError::Unknown)
-                }),
-                Err(error) => all(part, error),
+        let mut replies = owner.call(&calls, false, deadline, &topology).await;
+        let mut followed = Vec::new();
+        for ((part, call), reply) in parts.iter().zip(&calls).zip(&mut replies) {
+            if let Err(failure) = reply {
+                let failure = failure.clone();
+                // Rare and large.
+                followed.push(Box::pin(async move {
+                    *reply = self.follow(failure, call, slot_of(part), deadline).await;
+                }));
             }
+        }
+        join_all(followed).await;
+        let answered = parts.iter().zip(&calls).zip(&replies);
+        let answers = answered.map(|((part, call), reply)| match reply {
+            Ok(reply) => call.decode(reply).unwrap_or_else(|error| {
+                tracing::error!(%error, "a reply cannot be read");
+                all(part, StoreError::Unknown)
+            }),
+            Err(Failure::Unknown) => all(part, StoreError::Unknown),
+            Err(_) => all(part, StoreError::Unavailable),
         });
-        join_all(answers).await
+        answers.collect()
     }
 
     /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
-    /// is time.
+    /// is time. What it ends with is `NotRun` or `Unknown`, if it is no reply.
     async fn follow(
         &self,
         mut failure: Failure,
         call: &Call,
         slot: u16,
         deadline: Option<Instant>,
-    ) -> Result<fred::types::Value, StoreError> {
+    ) -> Result<fred::types::Value, Failure> {
         let topology = Arc::downgrade(&self.topology);
         for _ in 0..REDIRECTIONS_MAX {
             let (node, asking) = match failure {
@@ -312,8 +318,7 @@ impl Redis {
                     };
                     (owner, false)
                 }
-                Failure::NotRun => return Err(StoreError::Unavailable),
-                Failure::Unknown => return Err(StoreError::Unknown),
+                Failure::NotRun | Failure::Unknown => return Err(failure),
             };
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break;
@@ -322,10 +327,10 @@ impl Redis {
             match replies.pop() {
                 Some(Ok(reply)) => return Ok(reply),
                 Some(Err(next)) => failure = next,
-                None => return Err(StoreError::Unknown),
+                None => return Err(Failure::Unknown),
             }
         }
-        Err(StoreError::Unavailable)
+        Err(Failure::NotRun)
     }
 }
 
