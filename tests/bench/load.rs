@@ -16,7 +16,7 @@ const SEED: u64 = 20_261_121;
 const REFUSED_OF_TEN: usize = 9;
 
 /// A limit that nobody reaches.
-const MANY: u32 = 4_000_000_000;
+pub(crate) const MANY: u32 = 4_000_000_000;
 
 /// The domain whose limits nobody reaches.
 pub(crate) const ALLOWED: &str = "allowed";

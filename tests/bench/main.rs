@@ -23,12 +23,12 @@ mod table;
 mod targets;
 mod variant;
 
-use std::{env, path::PathBuf, sync::Arc};
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use sluicegate_core::Algorithm;
 use sluicegate_tests::{
-    away_from_midnight,
+    away_from_midnight_for,
     counter_costs::Growth,
     finish,
     matching_costs::{self, exact, keys, one, variant},
@@ -65,6 +65,10 @@ struct Arguments {
     binary: Option<PathBuf>,
 }
 
+/// Longer than the runs take, with every load and without.
+const FULL: Duration = Duration::from_secs(40 * 60);
+const QUICK: Duration = Duration::from_secs(15 * 60);
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Loads {
     /// Those of the targets.
@@ -87,7 +91,7 @@ async fn run(arguments: &Arguments) {
     let rounds = arguments.rounds.unwrap_or(scale.rounds);
     let all = arguments.loads == Loads::All && !arguments.quick;
     // Counters live for a day of the calendar.
-    away_from_midnight().await;
+    away_from_midnight_for(if all { FULL } else { QUICK }).await;
     println!("## Measured\n\n{}", machine::described().await);
     let bench = Bench::start(arguments.binary.as_ref(), scale).await;
     if all {
@@ -199,7 +203,8 @@ impl Bench {
         let depth = whole(number(loads.many.chain.try_into().unwrap()) / calls);
         let pair = redis_cost::raw_pair(redis, &loads.many, depth, self.scale.span).await;
         results.raw_pairs.push(pair);
-        let trip = redis_cost::script_round_trip(redis, self.scale.round_trips).await;
+        results.called.push(redis_cost::called(redis, &loads.many, depth, self.scale.span).await);
+        let trip = redis_cost::round_trip(redis, &loads.idle, self.scale.round_trips).await;
         results.round_trips.push(trip);
         for server in self.servers.iter().filter(|server| server.variant == Variant::Redis) {
             results.flood_calls.push(flood(server, self.scale.span).await);
@@ -268,7 +273,9 @@ fn yardsticks(results: &Results) -> Table {
     let mut table = Table::new(&["what"], &["µs"]);
     let pair = "CPU of Redis for a raw `INCRBY` and `EXPIRE` in a pipeline";
     table.add(vec![pair.to_owned(), text(median(&results.raw_pairs), 2)]);
-    let trip = "round trip of an `EVALSHA` over three keys, p50";
+    let called = "CPU of Redis for a counter in a call of as many";
+    table.add(vec![called.to_owned(), text(median(&results.called), 2)]);
+    let trip = "round trip of a call for one request of three limits, p50";
     table.add(vec![trip.to_owned(), text(median(&results.round_trips), 0)]);
     table
 }

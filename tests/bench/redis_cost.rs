@@ -1,7 +1,15 @@
-//! What Redis itself costs: the yardsticks that Sluicegate's use of it is held against.
+//! What Redis itself costs: the yardsticks that Sluicegate's use of it is held against, and its calls held against
+//! them by a client that does nothing else.
 
 use std::{fmt::Write, time::Duration};
 
+use sluicegate_core::{
+    Algorithm, Check, Limit, OnFailure, Take, Window,
+    key::Identity,
+    request::Entry,
+    store::{Group, Veto},
+};
+use sluicegate_store::redis;
 use sluicegate_tests::{Redis, finish};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,50 +18,102 @@ use tokio::{
 };
 
 use crate::{
-    load::{Load, Requests, entries},
+    load::{Load, MANY, Requests, entries},
     measure::{micros, number},
 };
 
 /// How many requests' counters the raw pipelines go round.
 const REQUESTS: usize = 20_000;
 
-/// As little as a script that decides about its keys could do.
-const SCRIPT: &str = "
-for _, key in ipairs(KEYS) do
-    redis.call('INCRBY', key, ARGV[1])
-    redis.call('EXPIRE', key, ARGV[2])
-end
-return #KEYS
-";
-
 /// CPU of Redis, in µs, for an `INCRBY` and an `EXPIRE` of one key: the counters of a load in its order, so many pairs
 /// in a pipeline.
 pub(crate) async fn raw_pair(redis: &Redis, load: &Load, depth: usize, span: Duration) -> f64 {
-    let requests = Requests::of(load);
-    let keys: Vec<String> = requests
+    let of_tenant = |tenant: &usize| keys(*tenant).into_iter().take(load.chain);
+    let keys: Vec<String> =
+        Requests::of(load).order.iter().take(REQUESTS).flat_map(of_tenant).collect();
+    // Whole pipelines only.
+    let pipelines: Vec<String> = keys.chunks_exact(depth).map(pipeline).collect();
+    per_counter(redis, &pipelines, 2 * depth, depth, span).await
+}
+
+/// The same for a counter in one of Sluicegate's calls, with the same counters in the same order, so many in a call.
+pub(crate) async fn called(server: &Redis, load: &Load, depth: usize, span: Duration) -> f64 {
+    for script in redis::Script::all() {
+        server.query(&["SCRIPT", "LOAD", &script.text]).await;
+    }
+    let groups: Vec<Group> = Requests::of(load)
         .order
         .iter()
         .take(REQUESTS)
-        .flat_map(|tenant| keys(*tenant).into_iter().take(load.chain))
+        .map(|tenant| group(*tenant, load.chain))
         .collect();
-    // Whole pipelines only.
-    let pipelines: Vec<String> = keys.chunks_exact(depth).map(pipeline).collect();
+    let of_call = (depth / load.chain).max(1);
+    let calls: Vec<String> =
+        groups.chunks_exact(of_call).map(|it| command(&arguments(it))).collect();
+    // How many there are, the time, and an integer for each counter: a line each.
+    let counters = of_call * load.chain;
+    per_counter(server, &calls, 2 + counters, counters, span).await
+}
+
+/// CPU of Redis, in µs, per counter: sends these over and over, each of which is about so many counters and is answered
+/// by so many lines.
+async fn per_counter(
+    redis: &Redis,
+    sent: &[String],
+    lines: usize,
+    counters: usize,
+    span: Duration,
+) -> f64 {
     let mut socket = TcpStream::connect(redis.address()).await.unwrap();
     socket.set_nodelay(true).unwrap();
-    for pipeline in &pipelines {
-        call(&mut socket, pipeline, depth).await;
+    for text in sent {
+        call(&mut socket, text, lines).await;
     }
     let before = redis.cpu();
     let started = std::time::Instant::now();
-    let mut pairs = 0;
-    for pipeline in pipelines.iter().cycle() {
+    let mut asked = 0;
+    for text in sent.iter().cycle() {
         if started.elapsed() >= span {
             break;
         }
-        call(&mut socket, pipeline, depth).await;
-        pairs += depth;
+        call(&mut socket, text, lines).await;
+        asked += counters;
     }
-    micros(redis.cpu() - before) / number(pairs.try_into().unwrap())
+    micros(redis.cpu() - before) / number(asked.try_into().unwrap())
+}
+
+/// The checks of a request, on counters of their own.
+fn group(tenant: usize, chain: usize) -> Group {
+    let day = Window::from_seconds(86_400).unwrap();
+    let limit = Limit::new(Algorithm::FixedWindow, MANY, day, None).unwrap();
+    let entries = entries(tenant);
+    let entry = |(key, value): &'_ (&'static str, String)| (key.as_bytes(), value.clone());
+    let entries: Vec<_> = entries.iter().map(entry).collect();
+    let check = |descriptor: usize| {
+        let entries: Vec<_> = entries[..=descriptor]
+            .iter()
+            .map(|(key, value)| Entry { key, value: value.as_bytes() })
+            .collect();
+        let key = Identity::new("called", Some(b"tenant"), &entries, &[]).counter(&limit);
+        let (take, veto, on_failure) = (Take::Exactly(1), Veto::Alone, OnFailure::default());
+        Check { key, limit, take, descriptor, veto, on_failure }
+    };
+    (0..chain).map(check).collect()
+}
+
+/// `EVALSHA` and what stands behind it.
+fn arguments(groups: &[Group]) -> Vec<String> {
+    let call = redis::Call::new(b"", groups.iter().map(|group| group.iter()), None);
+    let arguments = call.arguments().into_iter().map(|it| it.into_string().unwrap());
+    std::iter::once("EVALSHA".to_owned()).chain(arguments).collect()
+}
+
+fn command(arguments: &[String]) -> String {
+    let mut text = format!("*{}\r\n", arguments.len());
+    for argument in arguments {
+        write!(text, "${}\r\n{argument}\r\n", argument.len()).unwrap();
+    }
+    text
 }
 
 /// The counters of a request, under names as long as Sluicegate's.
@@ -73,10 +133,10 @@ fn pipeline(keys: &[String]) -> String {
     text
 }
 
-/// Sends a pipeline of so many pairs and waits for all replies: integers, a line each.
-async fn call(socket: &mut TcpStream, pipeline: &str, pairs: usize) {
-    socket.write_all(pipeline.as_bytes()).await.unwrap();
-    let mut missing = pairs * 2;
+/// Sends something and waits for the lines of all replies, which are integers.
+async fn call(socket: &mut TcpStream, text: &str, lines: usize) {
+    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut missing = lines;
     let mut buffer = [0; 1 << 14];
     while missing > 0 {
         let read = socket.read(&mut buffer).await.unwrap();
@@ -86,9 +146,8 @@ async fn call(socket: &mut TcpStream, pipeline: &str, pairs: usize) {
     }
 }
 
-/// Half of the round trips of a small script over three keys take no longer, in µs, as redis-benchmark has it.
-pub(crate) async fn script_round_trip(redis: &Redis, count: usize) -> f64 {
-    let sha1 = redis.query(&["SCRIPT", "LOAD", SCRIPT]).await;
+/// Half of the round trips of a call for one request take no longer, in µs, as redis-benchmark has it.
+pub(crate) async fn round_trip(redis: &Redis, load: &Load, count: usize) -> f64 {
     let (host, port) = redis
         .address()
         .split_once(':')
@@ -96,7 +155,7 @@ pub(crate) async fn script_round_trip(redis: &Redis, count: usize) -> f64 {
         .unwrap();
     let mut command = Command::new("redis-benchmark");
     command.args(["-h", &host, "-p", &port, "-c", "1", "-n", &count.to_string(), "--csv"]);
-    command.args(["EVALSHA", &sha1, "3"]).args(keys(0)).args(["1", "86400"]);
+    command.args(arguments(&[group(0, load.chain)]));
     let finished = finish(command).await;
     assert_eq!(finished.code, 0, "{finished:?}");
     let fields = |line: &str| -> Vec<String> {

@@ -87,6 +87,8 @@ pub(crate) struct Results {
     pub(crate) h2load: Rows,
     /// In each round, CPU of Redis for a raw pair of commands in a pipeline, in µs.
     pub(crate) raw_pairs: Vec<f64>,
+    /// CPU of Redis, in µs, for a counter in a call of Sluicegate's.
+    pub(crate) called: Vec<f64>,
     /// In each round, the round trip of a script, in µs.
     pub(crate) round_trips: Vec<f64>,
     /// In each round, scripts called per refused request in a flood.

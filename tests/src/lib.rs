@@ -32,7 +32,7 @@ pub use fleet::Fleet;
 pub use http2::{Call, Caller, Frame, RawConnection, framed};
 pub use instructions::{Comparison, Instructions};
 pub use load::{Asked, Load};
-pub use midnight::{away_from_midnight, until_midnight};
+pub use midnight::{away_from_midnight, away_from_midnight_for, until_midnight};
 pub use process::{Finished, Process, finish, until};
 pub use proxy::{Mode, Proxy};
 pub use redis::{Cluster, Migration, Redis, Sentinels, Setup};

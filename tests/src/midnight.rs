@@ -6,8 +6,13 @@ const DAY: u64 = 86_400;
 
 /// Waits for midnight if a test would have to begin just before it.
 pub async fn away_from_midnight() {
+    away_from_midnight_for(Duration::from_secs(120)).await;
+}
+
+/// Waits for midnight if less than `span` is left before it.
+pub async fn away_from_midnight_for(span: Duration) {
     let left = until_midnight();
-    if left < 120 {
+    if left < span.as_secs() {
         tokio::time::sleep(Duration::from_secs(left + 1)).await;
     }
 }

@@ -184,6 +184,9 @@ pub enum StoreError {
     /// The store cannot be asked. Nothing was charged.
     #[error("the store is not available")]
     Unavailable,
+    /// The counter lies elsewhere by now, and the store was not to go after it. Nothing was charged.
+    #[error("the counter lies elsewhere")]
+    Elsewhere,
     /// No answer came in time, or the connection broke: the hits may have been charged or not.
     #[error("the store did not answer")]
     Unknown,

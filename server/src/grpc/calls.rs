@@ -4,7 +4,11 @@
 //! is what the cost of a decision mostly is. Whatever is out of the ordinary goes to tonic's services as it
 //! came, so that there is one meaning of errors, compression and all that gRPC has beside.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, Request, Response, header::CONTENT_TYPE};
@@ -18,13 +22,27 @@ use tower::Service as _;
 use super::{
     InFlight, Rls,
     body::{Answer, PREFIX, Reread},
-    in_flight::Shed,
+    in_flight::{Entered, Shed},
     status, timeout,
 };
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// How long a caller waits.
+#[derive(Clone, Copy)]
+struct Patience {
+    timeout: Duration,
+    arrived: Instant,
+}
+
+impl Patience {
+    /// What is left of it for deciding, now that the message is there.
+    fn for_decision(self) -> Duration {
+        timeout::for_decision(self.timeout).saturating_sub(self.arrived.elapsed())
+    }
+}
 
 /// Answers the calls of every connection.
 pub(super) struct Calls {
@@ -45,20 +63,26 @@ impl Calls {
         Self { rls, in_flight, services, message_max }
     }
 
-    /// Answers one call.
-    pub(super) async fn answer(
+    /// Answers one call, which has arrived just now.
+    pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Answer>, Infallible> {
-        if request.uri().path() != RATE_LIMIT {
-            return Box::pin(self.by_tonic(request)).await;
-        }
-        match timeout::of_caller(request.headers()) {
-            None => self.rate_limit(request, None).await,
-            Some(timeout) => {
-                let answer = self.rate_limit(request, Some(timeout));
-                let answer = tokio::time::timeout(timeout, answer).await;
-                answer.unwrap_or_else(|_elapsed| Ok(timed_out()))
+    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> {
+        let is_rate_limit = request.uri().path() == RATE_LIMIT;
+        let entered = is_rate_limit.then(|| self.in_flight.enter());
+        let timeout = timeout::of_caller(request.headers());
+        let patience = timeout.map(|timeout| Patience { timeout, arrived: Instant::now() });
+        async move {
+            let Some(entered) = entered else {
+                return Box::pin(self.by_tonic(request)).await;
+            };
+            let answer = self.rate_limit(request, entered, patience);
+            match patience {
+                None => answer.await,
+                Some(Patience { timeout, arrived }) => {
+                    let answer = tokio::time::timeout_at((arrived + timeout).into(), answer).await;
+                    answer.unwrap_or_else(|_elapsed| Ok(timed_out()))
+                }
             }
         }
     }
@@ -66,9 +90,9 @@ impl Calls {
     async fn rate_limit(
         &self,
         request: Request<Incoming>,
-        timeout: Option<Duration>,
+        entered: Entered,
+        patience: Option<Patience>,
     ) -> Result<Response<Answer>, Infallible> {
-        let entered = self.in_flight.enter();
         let (mut parts, body) = request.into_parts();
         let message = match self.message(&parts.headers, body).await {
             Ok(message) => message,
@@ -79,7 +103,7 @@ impl Calls {
                 return Box::pin(self.by_tonic(Request::from_parts(parts, body))).await;
             }
         };
-        let within = timeout.map(timeout::for_decision);
+        let within = patience.map(Patience::for_decision);
         let answer = self.rls.answer(&message, entered.shed, within).await;
         let answer = answer.map_err(status::of).and_then(|answer| {
             Answer::message(&answer).map_err(|error| Status::internal(error.to_string()))

@@ -82,7 +82,7 @@ pub(super) async fn serve(
             return Poll::Ready(());
         }
         for _ in 0..TURNS_MAX {
-            tasks.advance(context);
+            let more = tasks.advance(context);
             // Takes in what has come, and sends what is ready.
             if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                 if let Err(error) = ended {
@@ -90,7 +90,8 @@ pub(super) async fn serve(
                 }
                 return Poll::Ready(());
             }
-            if !tasks.start() && woken.may_wait() {
+            let started = tasks.start();
+            if !more && !started && woken.may_wait() {
                 return Poll::Pending;
             }
         }

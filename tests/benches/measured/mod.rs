@@ -1,12 +1,18 @@
 //! What is measured: the steps of one request with a chain of three limits (tenant; tenant and user; tenant, user
 //! and route), asked in turn by many tenants.
 
-use std::{hint::black_box, iter, sync::Arc};
+use std::{
+    hint::black_box,
+    iter,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fred::types::Value;
 use futures::FutureExt;
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Decision, Plan, Request, Store, StoreError, Time,
+    Algorithm, Answers, Batch, CounterKey, Decision, Plan, Request, Store, StoreError, Time,
     algorithm::State,
     key::Identity,
     request::{Descriptor, Entry},
@@ -15,7 +21,9 @@ use sluicegate_core::{
     settle,
     store::Group,
 };
-use sluicegate_store::{ManualClock, Memory, MemorySettings, redis};
+use sluicegate_store::{
+    Coalesce, DenyCache, FailurePolicy, Lanes, ManualClock, Memory, MemorySettings, Place, redis,
+};
 
 /// Tenants that ask.
 pub(crate) const TENANTS: usize = 10_000;
@@ -35,7 +43,7 @@ pub(crate) struct Measured {
 pub(crate) type Operation = Box<dyn FnMut(usize)>;
 
 /// Everything that is measured.
-pub(crate) const ALL: [Measured; 8] = [
+pub(crate) const ALL: [Measured; 9] = [
     // The rules of the three descriptors.
     Measured { name: "match", prepare: find },
     // The name of one counter, of a descriptor of three entries.
@@ -46,6 +54,8 @@ pub(crate) const ALL: [Measured; 8] = [
     Measured { name: "settle", prepare: settled },
     // The request in the memory store, all counters there.
     Measured { name: "memory_decide", prepare: memory_decide },
+    // The request through all layers around Redis, with a store in its place that allows everything at once.
+    Measured { name: "layers", prepare: layers },
     // The verdict of three decisions.
     Measured { name: "respond", prepare: responded },
     // The arguments of a call to Redis for several requests.
@@ -175,6 +185,34 @@ fn memory_decide() -> Operation {
     let (groups, memory) = remembered();
     Box::new(move |tenant| {
         black_box(decide(&memory, &groups[tenant]));
+    })
+}
+
+/// Allows everything, at once.
+struct Ready(Decision);
+
+impl Store for Ready {
+    async fn decide(&self, batch: Batch) -> Answers {
+        batch.groups.iter().flat_map(|group| group.iter()).map(|_| Ok(self.0)).collect()
+    }
+}
+
+impl Lanes for Ready {
+    fn place(&self, _: &CounterKey) -> Place {
+        Place { lane: 0, slot: 0 }
+    }
+}
+
+fn layers() -> Operation {
+    let (groups, memory) = remembered();
+    let ready = Ready(decide(&memory, &groups[0])[0].unwrap());
+    let coalesced = Coalesce::new(ready, NonZeroUsize::MIN);
+    let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), None);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let deadline = || Some(Instant::now() + Duration::from_secs(10));
+    Box::new(move |tenant| {
+        let decided = policy.decide(Arc::clone(&groups[tenant]), deadline());
+        black_box(runtime.block_on(decided).unwrap());
     })
 }
 

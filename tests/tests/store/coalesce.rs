@@ -12,6 +12,7 @@ use std::{
 use futures::future::join_all;
 use sluicegate_core::{
     Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take, Time,
+    Window,
     store::{Group, Veto},
 };
 use sluicegate_store::{
@@ -33,6 +34,8 @@ struct Gate {
     open: Semaphore,
     /// Checks of each call.
     calls: Mutex<Vec<usize>>,
+    /// Microseconds that pass with each call.
+    pace: AtomicU64,
     lanes: fn(&CounterKey) -> Place,
 }
 
@@ -44,7 +47,14 @@ impl Gate {
     fn new(open: usize, lanes: fn(&CounterKey) -> Place) -> Self {
         let clock = Arc::new(ManualClock::at(Time::from_micros(1_800_000_000_000_000)));
         let inner = Memory::new(MemorySettings { counters_max: 100_000 }, Arc::clone(&clock));
-        Self { inner, clock, open: Semaphore::new(open), calls: Mutex::default(), lanes }
+        Self {
+            inner,
+            clock,
+            open: Semaphore::new(open),
+            calls: Mutex::default(),
+            pace: AtomicU64::new(0),
+            lanes,
+        }
     }
 }
 
@@ -52,6 +62,7 @@ impl Store for Gate {
     async fn decide(&self, batch: Batch) -> Answers {
         self.calls.lock().unwrap().push(batch.groups.iter().map(|group| group.len()).sum());
         let _closed = self.open.acquire().await.map(tokio::sync::SemaphorePermit::forget);
+        self.clock.advance(Duration::from_micros(self.pace.load(Ordering::Relaxed)));
         self.inner.decide(batch).await
     }
 }
@@ -152,10 +163,22 @@ async fn a_call_asks_no_more_than_its_bound() {
 
 #[tokio::test]
 async fn a_group_longer_than_the_bound_goes_alone() {
-    let layer = gated(2);
-    let long = (0..=BATCH_MAX).map(|n| one(&n.to_string(), 1)).collect();
-    let answers = asking(&layer, long, None).await.unwrap();
-    assert!(answers.iter().all(|answer| answer.unwrap().allowed));
+    let layer = gated(0);
+    let first = busy(&layer).await;
+    let long: Vec<_> = (0..=BATCH_MAX).map(|n| one(&n.to_string(), 1)).collect();
+    let mut others = Vec::new();
+    for (waiting, group) in
+        [vec![one("before", 1)], long, vec![one("after", 1)]].into_iter().enumerate()
+    {
+        others.push(asking(&layer, group, None));
+        until_waiting(&layer, waiting + 1).await;
+    }
+    layer.inner().open.add_permits(4);
+    for answers in join_all(others).await {
+        assert!(answers.unwrap().iter().all(|answer| answer.unwrap().allowed));
+    }
+    first.await.unwrap();
+    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, 1, BATCH_MAX + 1, 1]);
 }
 
 #[tokio::test]
@@ -242,6 +265,24 @@ async fn as_many_pass_as_fit() {
             }
             assert_eq!(alone[0].remaining + alone[0].granted, 1_000 - 1 - fit * hits);
         }
+    }
+}
+
+/// Room that comes back from call to call lets some pass, and keeps nobody waiting for more calls.
+#[tokio::test]
+async fn nobody_waits_for_room_to_come_back() {
+    let window = Window::from_seconds(1).unwrap();
+    for algorithm in Algorithm::ALL {
+        let layer = gated(0);
+        layer.inner().pace.store(100_000, Ordering::Relaxed);
+        let limit = Limit::new(algorithm, 50, window, None).unwrap();
+        let group = || vec![check("paced", limit, 0, Take::Exactly(1))];
+        let (decided, calls) = together(&layer, 200, group).await;
+        assert!(calls <= 3, "{algorithm:?}: {calls} calls");
+        let passed = decided.iter().filter(|it| it[0].allowed).count();
+        assert!((50..200).contains(&passed), "{algorithm:?}: {passed}");
+        let refused = decided.iter().filter(|it| !it[0].allowed);
+        assert!(refused.clone().all(|it| it[0].retry_after.is_some_and(|wait| !wait.is_zero())));
     }
 }
 
@@ -366,6 +407,66 @@ async fn a_lane_that_hangs_delays_no_other() {
     assert_eq!(answers[0], Err(StoreError::Unavailable), "not sent while another hangs");
     assert_eq!(answers[1].unwrap().remaining, 8);
     assert_eq!(layer.inner().1.load(Ordering::Relaxed), 1);
+}
+
+/// Has one counter elsewhere, and is slow to find it.
+struct Moving(Gate, Semaphore);
+
+fn has_moved(group: &Group) -> bool {
+    group[0].key.as_bytes().ends_with(b"=moved")
+}
+
+impl Store for Moving {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let _found = self.1.acquire().await;
+        self.0.decide(batch).await
+    }
+}
+
+impl Lanes for Moving {
+    fn place(&self, key: &CounterKey) -> Place {
+        one_place(key)
+    }
+
+    async fn decide_in_place(&self, batch: Batch) -> Answers {
+        let mut answers = Answers::new();
+        for group in batch.groups {
+            if has_moved(&group) {
+                answers.extend(group.iter().map(|_| Err(StoreError::Elsewhere)));
+            } else {
+                answers.extend(self.0.decide(Batch::of(group, batch.deadline)).await);
+            }
+        }
+        answers
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_has_moved_delays_no_other() {
+    let layer = Arc::new(Coalesce::new(Moving(Gate::new(100, one_place), Semaphore::new(0)), ONE));
+    let asked = |name: &'static str| {
+        let layer = Arc::clone(&layer);
+        tokio::spawn(async move { ask(layer.as_ref(), vec![one(name, 10)]).await[0].remaining })
+    };
+    let moved = [asked("moved"), asked("moved")];
+    assert_eq!(asked("stays").await.unwrap(), 9);
+    assert!(moved.iter().all(|it| !it.is_finished()));
+    layer.inner().1.add_permits(1);
+    let mut left = Vec::new();
+    for moved in moved {
+        left.push(moved.await.unwrap());
+    }
+    left.sort_unstable();
+    assert_eq!(left, [8, 9]);
+}
+
+#[tokio::test]
+async fn whose_time_is_up_is_not_sent() {
+    let layer = gated(10);
+    let now = Some(Instant::now());
+    let answers = asking(&layer, vec![one("late", 10)], now).await.unwrap();
+    assert_eq!(answers.as_slice(), [Err(StoreError::Unavailable)]);
+    assert_eq!(ask(layer.as_ref(), vec![one("late", 10)]).await[0].remaining, 9);
 }
 
 /// Panics at the first call.

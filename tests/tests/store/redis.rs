@@ -9,12 +9,16 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_core::{Algorithm, Check, Limit, Take, key::Identity, request::Entry};
+use sluicegate_core::{
+    Algorithm, Answers, Batch, Check, Limit, Store, Take, key::Identity, request::Entry,
+    store::Group,
+};
 use sluicegate_store::{
-    FailurePolicy, Redis,
+    FailurePolicy, Memory, MemorySettings, Redis, SystemClock,
     redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
 };
 use sluicegate_tests::{self as harness, until};
+use smallvec::SmallVec;
 
 use crate::conformance::{self, ask, check, per_day};
 
@@ -97,5 +101,37 @@ async fn what_a_slot_took_goes_back_when_another_refuses() {
             .await;
         }
         assert_eq!(policy.give_backs_failed(), 0);
+    }
+}
+
+/// Groups alike but for their keys, of which some are refused by their last check: what a call for many tenants is.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_groups_alike_are_answered_as_in_memory() {
+    let redis = harness::Redis::start().await;
+    let in_redis = store(&redis.url()).await;
+    let settings = MemorySettings { counters_max: 10_000 };
+    let in_memory = Memory::new(settings, SystemClock::new());
+    let limits = [100, 50, 2].map(|requests| per_day(Algorithm::FixedWindow, requests));
+    let group = |tenant: usize| {
+        let checks = limits.iter().enumerate().map(|(at, limit)| {
+            let name = format!("{tenant} {at}");
+            check(&name, *limit, at, Take::Exactly(1))
+        });
+        checks.collect::<Group>()
+    };
+    harness::away_from_midnight().await;
+    for round in 0..4 {
+        // Every third tenant asks more often, and so is refused sooner than its neighbours.
+        let asked = (0..60).filter(|tenant| round > 0 || tenant % 3 == 0);
+        let groups: SmallVec<[Group; 1]> = asked.map(group).collect();
+        let batch = || Batch { groups: groups.clone(), deadline: None };
+        let told = |answers: Answers| -> Vec<_> {
+            let decisions = answers.into_iter().map(Result::unwrap);
+            decisions.map(|it| (it.allowed, it.granted, it.remaining, it.receipt)).collect()
+        };
+        let answers = told(in_redis.decide(batch()).await);
+        assert_eq!(answers, told(in_memory.decide(batch()).await), "{round}");
+        let refused = answers.iter().filter(|it| !it.0).count();
+        assert_eq!(refused, [0, 0, 20, 60][round], "{round}");
     }
 }

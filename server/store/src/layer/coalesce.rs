@@ -7,7 +7,8 @@
 //! Groups of a batch that are equal, all checks of which ask for their hits or nothing, are asked as one group that
 //! asks for all of their hits. If those fit, each has its share, as if they had been asked one after the
 //! other. If not, nothing was charged, and the answer tells how many of them fit: those are asked again,
-//! and of the others one, whose refusal is the answer to all of them.
+//! and of the others one, whose refusal is the answer to all of them. Whoever is still without an
+//! answer then is asked for alone: no request waits for more than three calls.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -45,6 +46,12 @@ const MERGED_MAX: usize = 8;
 pub trait Lanes: Store {
     /// Where a counter lies at present.
     fn place(&self, key: &CounterKey) -> Place;
+
+    /// As [`decide`](Store::decide), but does not go after counters that turn out to lie elsewhere: they are answered
+    /// [`StoreError::Elsewhere`], so that nobody else in the batch waits for them.
+    fn decide_in_place(&self, batch: Batch) -> impl Future<Output = Answers> + Send {
+        self.decide(batch)
+    }
 }
 
 /// Where a counter lies.
@@ -317,9 +324,15 @@ impl<S: Lanes> Caller<S> {
             lane.waiting.drain(..count).collect()
         };
         self.open.clear();
-        // Who has left is not charged.
-        for waiting in taken.into_iter().filter(|waiting| !waiting.answer.is_closed()) {
-            self.join(waiting);
+        let now = Instant::now();
+        for waiting in taken {
+            if waiting.deadline.is_some_and(|deadline| deadline <= now) {
+                // What is not waited for any more is not charged either.
+                let error = StoreError::Unavailable;
+                let _left = waiting.answer.send(all(&waiting.group, error));
+            } else if !waiting.answer.is_closed() {
+                self.join(waiting);
+            }
         }
         true
     }
@@ -341,15 +354,20 @@ impl<S: Lanes> Caller<S> {
         if self.classes.is_empty() {
             return;
         }
-        let mut classes = std::mem::take(&mut self.classes);
+        let classes = std::mem::take(&mut self.classes);
         let groups = classes.iter().map(Class::asked).collect();
-        let deadlines = classes.iter().flat_map(|class| &class.members).map(|it| it.deadline);
-        // Each waits for itself no longer than it wants.
-        let deadline = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
-        let mut answers = self.shared.inner.decide(Batch { groups, deadline }).await.into_iter();
-        for class in classes.drain(..) {
+        // Nobody waits for what is only given back, and whoever does not answer is to be noticed soon.
+        let waits = |class: &&Class| class.group.iter().any(|check| !gives_back(check));
+        let deadline = latest(classes.iter().filter(waits)).or_else(|| latest(&classes)).flatten();
+        let batch = Batch { groups, deadline };
+        let mut answers = self.shared.inner.decide_in_place(batch).await.into_iter();
+        for class in classes {
             let of_class: Answers = answers.by_ref().take(class.group.len()).collect();
-            self.classes.extend(class.answer(&of_class));
+            if of_class.contains(&Err(StoreError::Elsewhere)) {
+                tokio::spawn(class.ask_apart(Arc::clone(&self.shared)));
+            } else {
+                self.classes.extend(class.answer(&of_class));
+            }
         }
         self.classes.retain_mut(Class::is_wanted);
     }
@@ -373,6 +391,8 @@ struct Class {
     asks: Asks,
     /// How many equal groups can pass at most, if they may be asked as one; looked up when a second one comes.
     room: Option<Option<usize>>,
+    /// Whether it is what is left of a class that was asked before.
+    again: bool,
 }
 
 /// What a class asks for.
@@ -387,7 +407,8 @@ enum Asks {
 impl Class {
     fn of(waiting: Waiting) -> Self {
         let group = Arc::clone(&waiting.group);
-        Self { group, members: SmallVec::from_iter([waiting]), asks: Asks::All, room: None }
+        let members = SmallVec::from_iter([waiting]);
+        Self { group, members, asks: Asks::All, room: None, again: false }
     }
 
     /// Whether a group may join: if it is equal, and the sum of both says what becomes of each.
@@ -418,7 +439,7 @@ impl Class {
     }
 
     /// Answers whom it can. What is left is to be asked again.
-    fn answer(mut self, answers: &Answers) -> SmallVec<[Self; 2]> {
+    fn answer(mut self, answers: &Answers) -> Vec<Self> {
         let count = self.count();
         let decided: Option<SmallVec<[Decision; 4]>> =
             answers.iter().map(|answer| answer.ok()).collect();
@@ -434,22 +455,37 @@ impl Class {
             // Whoever comes after those that took all there is will hardly pass.
             (true, count) => (count, 0),
         };
-        let others = self.members.drain(answered..).collect();
+        let others: SmallVec<[Waiting; 1]> = self.members.drain(answered..).collect();
         share(&self.group, &decided, std::mem::take(&mut self.members));
-        let mut first = Self { members: others, asks: Asks::All, ..self };
+        if self.again {
+            // Meanwhile there is room for some: each for itself, so that nobody waits for a third guess.
+            return others.into_iter().map(Self::of).collect();
+        }
+        let mut first = Self { members: others, asks: Asks::All, again: true, ..self };
         let members = first.members.drain(next..).collect();
-        let rest =
-            Self { group: Arc::clone(&first.group), members, asks: Asks::First, room: first.room };
+        let group = Arc::clone(&first.group);
+        let rest = Self { group, members, asks: Asks::First, room: first.room, again: true };
         [first, rest].into_iter().filter(|class| !class.members.is_empty()).collect()
     }
 
+    /// Asks for each member where its counters have gone, while others are asked here.
+    async fn ask_apart<S: Lanes>(self, shared: Arc<Shared<S>>) {
+        let groups = self.members.iter().map(|member| Arc::clone(&member.group)).collect();
+        let deadline = latest([&self]).flatten();
+        let mut answers = shared.inner.decide(Batch { groups, deadline }).await.into_iter();
+        for member in self.members {
+            let of_member = answers.by_ref().take(member.group.len()).collect();
+            let _left = member.answer.send(of_member);
+        }
+    }
+
     /// Gives the same answers to all.
-    fn finish(self, answers: &Answers) -> SmallVec<[Self; 2]> {
+    fn finish(self, answers: &Answers) -> Vec<Self> {
         for member in self.members {
             // Who has left is told nothing.
             let _left = member.answer.send(answers.clone());
         }
-        SmallVec::new()
+        Vec::new()
     }
 
     /// Whether somebody still waits. Who has left is asked for no more.
@@ -457,6 +493,16 @@ impl Class {
         self.members.retain(|member| !member.answer.is_closed());
         !self.members.is_empty()
     }
+}
+
+/// When the last member of these gives up; `None` in it if one never does.
+fn latest<'c>(classes: impl IntoIterator<Item = &'c Class>) -> Option<Option<Instant>> {
+    let deadlines = classes.into_iter().flat_map(|class| &class.members).map(|it| it.deadline);
+    deadlines.reduce(|a, b| Some(a?.max(b?)))
+}
+
+const fn gives_back(check: &Check) -> bool {
+    matches!(check.take, Take::GiveBack { .. })
 }
 
 /// Gives each what it would have heard, had they been asked one after the other.

@@ -249,6 +249,7 @@ impl Redis {
         map: &Map,
         parts: &[&[Piece<'_>]],
         deadline: Option<Instant>,
+        redirected: Redirected,
     ) -> Vec<Answers> {
         let all = |part: &[Piece<'_>], error| {
             part.iter().flat_map(|piece| piece.checks.iter()).map(|_| Err(error)).collect()
@@ -272,7 +273,7 @@ impl Redis {
         let mut replies = owner.call(&calls, false, deadline, &topology).await;
         let mut followed = Vec::new();
         for ((part, call), reply) in parts.iter().zip(&calls).zip(&mut replies) {
-            if let Err(failure) = reply {
+            if let (Err(failure), Redirected::Follow) = (&reply, redirected) {
                 let failure = failure.clone();
                 // Rare and large.
                 followed.push(Box::pin(async move {
@@ -288,7 +289,11 @@ impl Redis {
                 all(part, StoreError::Unknown)
             }),
             Err(Failure::Unknown) => all(part, StoreError::Unknown),
-            Err(_) => all(part, StoreError::Unavailable),
+            Err(Failure::NotRun) => all(part, StoreError::Unavailable),
+            Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
+                self.topology.trouble();
+                all(part, StoreError::Elsewhere)
+            }
         });
         answers.collect()
     }
@@ -334,8 +339,23 @@ impl Redis {
     }
 }
 
+/// What to do about calls that are sent elsewhere.
+#[derive(Clone, Copy)]
+enum Redirected {
+    /// Go there.
+    Follow,
+    /// Say so.
+    Tell,
+}
+
 impl Store for Redis {
     async fn decide(&self, batch: Batch) -> Answers {
+        self.settle(batch, Redirected::Follow).await
+    }
+}
+
+impl Redis {
+    async fn settle(&self, batch: Batch, redirected: Redirected) -> Answers {
         let Batch { groups, deadline } = batch;
         let map = self.topology.map();
         let mut pieces = Vec::with_capacity(groups.len());
@@ -351,7 +371,8 @@ impl Store for Redis {
             a.first().map(|piece| piece.owner) == b.first().map(|piece| piece.owner)
         };
         let of_owners = parts.chunk_by(same_owner);
-        let answers = join_all(of_owners.map(|parts| self.ask(&map, parts, deadline))).await;
+        let answers = of_owners.map(|parts| self.ask(&map, parts, deadline, redirected));
+        let answers = join_all(answers).await;
         let positions = pieces.iter().flat_map(|piece| piece.positions.iter().copied());
         let mut ordered: Answers = (0..first).map(|_| Err(StoreError::Unknown)).collect();
         for (position, answer) in positions.zip(answers.into_iter().flatten().flatten()) {
@@ -366,6 +387,10 @@ impl Lanes for Redis {
         let map = self.topology.map();
         let slot = map.slot(key);
         Place { lane: usize::from(map.position(slot)), slot }
+    }
+
+    async fn decide_in_place(&self, batch: Batch) -> Answers {
+        self.settle(batch, Redirected::Tell).await
     }
 }
 

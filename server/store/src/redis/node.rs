@@ -7,7 +7,6 @@
 //! so that nobody rushes at a server that comes back.
 
 use std::{
-    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -228,17 +227,20 @@ impl Node {
         };
         let loads = self.loads.load(Ordering::Acquire);
         let mut sent = self.send(&line, calls, asking, deadline).await;
-        for (call, reply) in calls.iter().zip(&mut sent) {
-            if !matches!(reply, Err(Refused::NoScript)) {
-                continue;
+        let missed =
+            |(_, reply): &(&Call, &Result<Value, Refused>)| matches!(reply, Err(Refused::NoScript));
+        let again: Vec<Call> =
+            calls.iter().zip(&sent).filter(missed).map(|(call, _)| call.clone()).collect();
+        if let Some(first) = again.first() {
+            let loaded = self.load(&line.client, first.script, loads, deadline).await;
+            let mut replies = match loaded {
+                Ok(()) => self.send(&line, &again, asking, deadline).await,
+                Err(_) => SmallVec::new(),
             }
-            *reply = match self.load(&line.client, call.script, loads, deadline).await {
-                Err(failure) => Err(Refused::Failure(failure)),
-                Ok(()) => {
-                    let again = self.send(&line, slice::from_ref(call), asking, deadline).await;
-                    again.into_iter().next().unwrap_or(Err(Refused::Failure(Failure::Unknown)))
-                }
-            };
+            .into_iter();
+            for reply in sent.iter_mut().filter(|it| matches!(it, Err(Refused::NoScript))) {
+                *reply = replies.next().unwrap_or(Err(Refused::Failure(Failure::NotRun)));
+            }
         }
         sent.into_iter().map(|sent| self.conclude(sent, fitness)).collect()
     }
@@ -297,6 +299,10 @@ impl Node {
         asking: bool,
         deadline: Option<Instant>,
     ) -> SmallVec<[Result<Value, Refused>; 1]> {
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            // A future that is given no time is still polled once, and that would send the calls.
+            return calls.iter().map(|_| Err(Refused::Failure(Failure::NotRun))).collect();
+        }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
         let Some(replies) = within(deadline, exchange(&line.client, calls, asking)).await else {
             line.not_answered();
