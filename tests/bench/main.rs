@@ -94,19 +94,23 @@ async fn run(arguments: &Arguments) {
     away_from_midnight_for(if all { FULL } else { QUICK }).await;
     println!("## Measured\n\n{}", machine::described().await);
     let bench = Bench::start(arguments.binary.as_ref(), scale).await;
-    if all {
+    let matrix = if all {
         let loads = Load::matrix(scale.tenants).into_iter().step_by(scale.step);
-        let rows = bench.measure_once(&Vec::from_iter(loads)).await;
-        println!("### Every load, once\n\n{}", table::costs(&rows));
-    }
+        Some(bench.measure_once(&Vec::from_iter(loads)).await)
+    } else {
+        None
+    };
     let loads = TargetLoads::new(scale.tenants);
     let results = bench.measure_targets(&loads, rounds).await;
+    println!("### Targets\n\n{}", targets::table(&results, &loads));
     println!("### The loads of the targets, medians of {rounds} rounds\n");
     println!("{}", table::costs(&results.rows));
     println!("### Loads of one body by h2load, medians of {rounds} rounds\n");
     println!("{}", by_h2load(&results, &loads.one));
     println!("### Yardsticks, medians of {rounds} rounds\n\n{}", yardsticks(&results));
-    println!("### Targets\n\n{}", targets::table(&results, &loads));
+    if let Some(rows) = matrix {
+        println!("### Every load, once\n\n{}", table::costs(&rows));
+    }
 }
 
 /// The running servers.

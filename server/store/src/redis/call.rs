@@ -4,14 +4,17 @@
 mod keys;
 mod questions;
 mod reply;
+mod text;
 
 use fred::types::Value;
 use sluicegate_core::{Answers, Check, Time};
+use smallvec::SmallVec;
 
 use super::Script;
 use keys::Keys;
 use questions::Questions;
 use reply::Asked;
+use text::Text;
 
 pub use reply::UnexpectedReply;
 
@@ -44,8 +47,8 @@ impl Call {
     {
         let mut keys = Keys::default();
         let mut asked = Vec::new();
-        let mut checks = Vec::new();
-        let mut ends = Vec::new();
+        let mut checks = SmallVec::<[(&Check, usize); 4]>::new();
+        let mut ends = SmallVec::<[usize; 4]>::new();
         for group in groups {
             for check in group {
                 asked.push(Asked::of(check));
@@ -63,10 +66,11 @@ impl Call {
 
         let script = Script::of(checks.iter().map(|&(check, _)| check));
         let mut arguments = Vec::with_capacity(HEAD + keys.len() + questions.len());
+        let mut text = Text::with_capacity(keys.text_len(prefix), 1 + questions.len());
         arguments.push(Value::from_static_str(&script.sha1));
-        arguments.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
-        keys.name(prefix, &mut arguments);
-        questions.write(now, &mut arguments);
+        arguments.push(text.number(keys.len() as u64));
+        keys.name(prefix, &mut text, &mut arguments);
+        questions.write(now, &mut text, &mut arguments);
         Self { script, arguments, keys: keys.len(), asked }
     }
 

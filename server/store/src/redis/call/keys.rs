@@ -2,10 +2,11 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use bytes::BytesMut;
 use fred::types::Value;
 use indexmap::IndexMap;
 use sluicegate_core::CounterKey;
+
+use super::Text;
 
 /// Counters in the order in which they are first asked.
 #[derive(Default)]
@@ -32,15 +33,14 @@ impl<'a> Keys<'a> {
         self.known.len()
     }
 
-    /// Appends the names as Redis knows them, all in one allocation.
-    pub(super) fn name(&self, prefix: &[u8], to: &mut Vec<Value>) {
-        let length: usize = self.known.keys().map(|key| prefix.len() + key.as_bytes().len()).sum();
-        let mut text = BytesMut::with_capacity(length);
-        to.extend(self.known.keys().map(|key| {
-            text.extend_from_slice(prefix);
-            text.extend_from_slice(key.as_bytes());
-            Value::Bytes(text.split().freeze())
-        }));
+    /// Bytes of all names.
+    pub(super) fn text_len(&self, prefix: &[u8]) -> usize {
+        self.known.keys().map(|key| prefix.len() + key.as_bytes().len()).sum()
+    }
+
+    /// Appends the names as Redis knows them.
+    pub(super) fn name(&self, prefix: &[u8], text: &mut Text, to: &mut Vec<Value>) {
+        to.extend(self.known.keys().map(|key| text.put([prefix, key.as_bytes()])));
     }
 }
 

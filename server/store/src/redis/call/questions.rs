@@ -8,7 +8,7 @@ use sluicegate_core::{
 };
 use smallvec::SmallVec;
 
-use super::Keys;
+use super::{Keys, Text};
 
 /// The most groups that one word can ask.
 const GROUPS_MAX: u64 = (1 << 16) - 1;
@@ -16,12 +16,12 @@ const GROUPS_MAX: u64 = (1 << 16) - 1;
 /// Checks and limits, as they are sent.
 #[derive(Default)]
 pub(super) struct Questions<'a> {
-    limits: Vec<(&'a Limit, u64)>,
-    chains: Vec<(Chain<'a>, u64)>,
+    limits: SmallVec<[(&'a Limit, u64); 4]>,
+    chains: SmallVec<[(Chain<'a>, u64); 2]>,
     /// The limits and chains.
-    stated: Vec<Value>,
+    stated: SmallVec<[u64; 16]>,
     /// The checks.
-    asked: Vec<Value>,
+    asked: SmallVec<[u64; 16]>,
     /// Groups of one chain that are not among the checks yet.
     alike: Option<Alike>,
 }
@@ -51,7 +51,7 @@ impl<'a> Questions<'a> {
                 self.flush();
                 let chain = self.chain(group);
                 self.asked.push(chain_word(chain, first, 0));
-                self.asked.extend(others.iter().map(|&(_, key)| number(key as u64 + 1)));
+                self.asked.extend(others.iter().map(|&(_, key)| key as u64 + 1));
                 return;
             }
         }
@@ -81,12 +81,12 @@ impl<'a> Questions<'a> {
     }
 
     /// Appends all of it. Redis tells the time where `now` is `None`.
-    pub(super) fn write(mut self, now: Option<Time>, to: &mut Vec<Value>) {
+    pub(super) fn write(mut self, now: Option<Time>, text: &mut Text, to: &mut Vec<Value>) {
         self.flush();
-        to.push(number(now.map_or(0, Time::as_micros)));
-        to.push(number(self.next()));
-        to.append(&mut self.stated);
-        to.append(&mut self.asked);
+        let front = [now.map_or(0, Time::as_micros), self.next()];
+        let numbers = front.iter().chain(&self.stated).chain(&self.asked);
+        // Integers of the script's: those that a double holds exactly.
+        to.extend(numbers.map(|&number| text.number(number.min((1 << 53) - 1))));
     }
 
     /// Position of a limit among the arguments, from 1.
@@ -104,8 +104,8 @@ impl<'a> Questions<'a> {
             Algorithm::TokenBucket => (4, &[limit.cost(), limit.gain(), limit.tick()]),
             Algorithm::Gcra => (5, &[limit.cost()]),
         };
-        self.stated.push(number(u64::from(limit.capacity()) << 3 | code));
-        self.stated.extend(numbers.iter().map(|&it| number(it)));
+        self.stated.push(u64::from(limit.capacity()) << 3 | code);
+        self.stated.extend_from_slice(numbers);
         position
     }
 
@@ -117,11 +117,11 @@ impl<'a> Questions<'a> {
             return position;
         }
         let chain: Chain<'a> = links().collect();
-        let links: SmallVec<[_; 4]> =
-            chain.iter().map(|&(limit, hits)| number(self.limit(limit) << 33 | hits)).collect();
+        let links: SmallVec<[u64; 4]> =
+            chain.iter().map(|&(limit, hits)| self.limit(limit) << 33 | hits).collect();
         let position = self.next();
         self.chains.push((chain, position));
-        self.stated.push(number((links.len() as u64) << 3 | 6));
+        self.stated.push((links.len() as u64) << 3 | 6);
         self.stated.extend(links);
         position
     }
@@ -150,8 +150,8 @@ impl<'a> Questions<'a> {
     /// Appends one check.
     fn ask_check(&mut self, word: u64, take: Take) {
         let mut send = |code: u64, numbers: &[u64]| {
-            self.asked.push(number(word << 3 | code));
-            self.asked.extend(numbers.iter().map(|&it| number(it)));
+            self.asked.push(word << 3 | code);
+            self.asked.extend_from_slice(numbers);
         };
         // More hits than a take records are as good as that many: above any limit.
         let most = |hits: u64| hits.min(HITS_MAX);
@@ -190,8 +190,8 @@ fn are_different(group: &[(&Check, usize)]) -> bool {
     true
 }
 
-fn chain_word(chain: u64, key: usize, groups: u64) -> Value {
-    number(((chain << 16 | (key as u64 + 1)) << 16 | groups) << 3 | 7)
+const fn chain_word(chain: u64, key: usize, groups: u64) -> u64 {
+    ((chain << 16 | (key as u64 + 1)) << 16 | groups) << 3 | 7
 }
 
 const fn hits(take: Take) -> u64 {
@@ -209,10 +209,4 @@ const fn veto_code(veto: Veto) -> u64 {
         Veto::Alone => 1,
         Veto::Quota => 2,
     }
-}
-
-/// An integer of the script's: one that a double holds exactly.
-fn number(it: u64) -> Value {
-    const MAX: i64 = (1 << 53) - 1;
-    Value::Integer(i64::try_from(it).map_or(MAX, |it| it.min(MAX)))
 }
