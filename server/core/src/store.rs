@@ -117,6 +117,18 @@ pub enum Veto {
     Quota,
 }
 
+impl Veto {
+    /// What is left of it where a part of a request is asked for itself: whether all quota descriptors are over
+    /// shows only when every part has answered.
+    #[must_use]
+    pub const fn of_part(self) -> Self {
+        match self {
+            Self::Alone => Self::Alone,
+            Self::Quota | Self::None => Self::None,
+        }
+    }
+}
+
 /// The answers to a batch: one for each check, in order.
 pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
 

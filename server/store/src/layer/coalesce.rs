@@ -101,7 +101,6 @@ struct Waiting {
 struct Ticket {
     lane: usize,
     number: u64,
-    checks: usize,
     answer: oneshot::Receiver<Answers>,
 }
 
@@ -168,7 +167,6 @@ impl<S: Lanes> Coalesce<S> {
     /// Puts a group into a lane; `None` if it is full.
     fn enqueue(&self, lane: usize, group: Group, deadline: Option<Instant>) -> Option<Ticket> {
         let lane = lane % LANES;
-        let checks = group.len();
         let (sender, answer) = oneshot::channel();
         let (number, call) = {
             let mut queue = self.shared.lanes.get(lane)?.lock();
@@ -186,17 +184,17 @@ impl<S: Lanes> Coalesce<S> {
             // A task of its own: what has been sent must be heard of, whoever stops waiting.
             tokio::spawn(Caller::new(Arc::clone(&self.shared), lane).run());
         }
-        Some(Ticket { lane, number, checks, answer })
+        Some(Ticket { lane, number, answer })
     }
 
     async fn answer(&self, ticket: Ticket, group: &[Check], deadline: Option<Instant>) -> Answers {
-        let Ticket { lane, number, checks, answer } = ticket;
+        let Ticket { lane, number, answer } = ticket;
         let answered = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), answer).await.ok(),
             None => Some(answer.await),
         };
         let answers = match answered {
-            Some(Ok(answers)) if answers.len() == checks => answers,
+            Some(Ok(answers)) if answers.len() == group.len() => answers,
             None if self.shared.leave(lane, number) => all(group, StoreError::Unavailable),
             Some(_) | None => all(group, StoreError::Unknown),
         };
@@ -245,7 +243,7 @@ impl<S: Lanes> Shared<S> {
         }
         let part = |(place, positions): (Place, Vec<usize>)| {
             let checks = positions.iter().filter_map(|&at| group.get(at)).cloned();
-            let checks = checks.map(|check| Check { veto: alone(check.veto), ..check });
+            let checks = checks.map(|check| Check { veto: check.veto.of_part(), ..check });
             Part { place, group: checks.collect(), positions }
         };
         places.into_iter().map(part).collect()
@@ -269,14 +267,6 @@ impl<S> Shared<S> {
         if takes > 0 {
             self.unknown_takes.fetch_add(u64::try_from(takes).unwrap_or(0), Ordering::Relaxed);
         }
-    }
-}
-
-/// Whether all quota rules are over shows only when every slot has answered, so none refuses by itself.
-const fn alone(veto: Veto) -> Veto {
-    match veto {
-        Veto::Alone => Veto::Alone,
-        Veto::Quota | Veto::None => Veto::None,
     }
 }
 

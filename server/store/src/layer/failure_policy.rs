@@ -160,8 +160,7 @@ impl<S: Store> FailurePolicy<S> {
             .filter_map(|&at| group.get(at))
             .map(|check| Check {
                 limit: check.limit.divided(replicas),
-                // Whether all quota rules are over is known when these have answered, too.
-                veto: if check.veto == Veto::Quota { Veto::None } else { check.veto },
+                veto: check.veto.of_part(),
                 ..check.clone()
             })
             .collect();

@@ -33,7 +33,7 @@ use std::{
 use fred::util::redis_keyslot;
 use futures::future::join_all;
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError, store::Veto};
+use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError};
 use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -254,16 +254,11 @@ impl Redis {
         let all = |part: &[Piece<'_>], error| {
             part.iter().flat_map(|piece| piece.checks.iter()).map(|_| Err(error)).collect()
         };
-        let none = || parts.iter().map(|part| all(part, StoreError::Unavailable)).collect();
         let slot_of = |part: &[Piece<'_>]| part.first().map_or(0, |piece| piece.slot);
         let Some(owner) = parts.first().and_then(|part| map.owner(slot_of(part))) else {
             self.topology.trouble();
-            return none();
+            return parts.iter().map(|part| all(part, StoreError::Unavailable)).collect();
         };
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            // What would not be waited for is not charged either.
-            return none();
-        }
         let now = self.clock.as_ref().map(Clock::now);
         let call = |part: &&[Piece<'_>]| {
             Call::new(&self.prefix, part.iter().map(|piece| piece.checks.iter()), now)
@@ -325,9 +320,6 @@ impl Redis {
                 }
                 Failure::NotRun | Failure::Unknown => return Err(failure),
             };
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                break;
-            }
             let mut replies = node.call(slice::from_ref(call), asking, deadline, &topology).await;
             match replies.pop() {
                 Some(Ok(reply)) => return Ok(reply),
@@ -417,11 +409,7 @@ impl<'a> Piece<'a> {
         }
         let begun = pieces.len();
         for (offset, (check, &slot)) in group.iter().zip(&slots).enumerate() {
-            let mut check = check.clone();
-            if check.veto == Veto::Quota {
-                // Whether all quota rules are over shows only when every slot has answered.
-                check.veto = Veto::None;
-            }
+            let check = Check { veto: check.veto.of_part(), ..check.clone() };
             let known = pieces.iter_mut().skip(begun).find(|piece| piece.slot == slot);
             match known {
                 Some(known) => {

@@ -300,7 +300,8 @@ impl Node {
         deadline: Option<Instant>,
     ) -> SmallVec<[Result<Value, Refused>; 1]> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            // A future that is given no time is still polled once, and that would send the calls.
+            // What would not be waited for is not charged either: a future that is given no time is still polled
+            // once, and that would send the calls.
             return calls.iter().map(|_| Err(Refused::Failure(Failure::NotRun))).collect();
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
