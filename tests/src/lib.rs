@@ -11,6 +11,7 @@
 
 mod ask;
 mod certificates;
+mod collector;
 pub mod counter_costs;
 mod envoy;
 mod fleet;
@@ -20,13 +21,16 @@ mod load;
 pub mod matching_costs;
 mod midnight;
 mod process;
+mod prometheus;
 mod proxy;
 mod redis;
 mod sluicegate;
+pub mod tools;
 mod upstream;
 
 pub use ask::{chain, hit, hits, request};
 pub use certificates::{Authority, Issued};
+pub use collector::Collector;
 pub use envoy::{Answer, Envoy, Listener, bootstrap};
 pub use fleet::Fleet;
 pub use http2::{Call, Caller, Frame, RawConnection, framed};
@@ -34,6 +38,7 @@ pub use instructions::{Comparison, Instructions};
 pub use load::{Asked, Load};
 pub use midnight::{away_from_midnight, away_from_midnight_for, until_midnight};
 pub use process::{Finished, Process, finish, until};
+pub use prometheus::Prometheus;
 pub use proxy::{Mode, Proxy};
 pub use redis::{Cluster, Migration, Redis, Sentinels, Setup};
 pub use sluicegate::{Sluicegate, binary, free_port};

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::tools::{buf, envoy, python, succeed, workspace};
+use sluicegate_tests::tools::{buf, envoy, python, succeed, workspace};
 
 #[test]
 fn proto_files_pass_lint() {

@@ -20,7 +20,7 @@ use sluicegate_tests::{
 };
 use tokio::task::JoinSet;
 
-use crate::tools;
+use sluicegate_tests::tools;
 
 /// Everything between a caller and the upstream.
 pub(crate) struct Gateway {

@@ -16,7 +16,7 @@ use sluicegate_tests::{
     Asked, Cluster, Fleet, Load, Redis, Setup, Sluicegate, chain, hit, request, until,
 };
 
-use crate::tools;
+use sluicegate_tests::tools;
 
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "gcra"];

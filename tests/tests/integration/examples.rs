@@ -6,7 +6,7 @@ use sluicegate_client::{Check, Client, Descriptor, Verdict};
 use sluicegate_tests::{Sluicegate, binary};
 use tokio::process::Command;
 
-use crate::tools::workspace;
+use sluicegate_tests::tools::workspace;
 
 async fn serve() -> (Sluicegate, Client) {
     let limits = workspace().join("examples/limits");

@@ -8,7 +8,7 @@ use sluicegate_tests::{
 };
 use tempfile::TempDir;
 
-use crate::tools;
+use sluicegate_tests::tools;
 
 const LIMITS: &str = "
 domain: api

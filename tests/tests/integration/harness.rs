@@ -9,7 +9,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::tools;
+use sluicegate_tests::tools;
 
 #[tokio::test]
 async fn a_redis_comes_back_empty_in_the_same_place() {

@@ -46,6 +46,4 @@ mod reload;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
-mod tools;
-#[cfg(test)]
 mod wire;

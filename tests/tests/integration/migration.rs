@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use sluicegate_tests::{Answer, Envoy, Sluicegate, away_from_midnight, binary, finish, free_port};
 use tokio::process::Command;
 
-use crate::tools;
+use sluicegate_tests::tools;
 
 /// The variables that envoyproxy/ratelimit reads. Those of a second Redis are not here.
 const UPSTREAM: &str = "

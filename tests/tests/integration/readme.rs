@@ -6,7 +6,7 @@ use sluicegate_tests::{Process, free_port};
 use snapbox::{Assert, assert::Action};
 use tokio::process::Command;
 
-use crate::tools::workspace;
+use sluicegate_tests::tools::workspace;
 
 /// One `$ command` and what the README says it prints.
 struct Step {

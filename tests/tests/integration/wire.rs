@@ -19,7 +19,7 @@ use sluicegate_proto::{
     },
 };
 
-use crate::tools::{envoy, python, succeed};
+use sluicegate_tests::tools::{envoy, python, succeed};
 
 #[test]
 fn envoys_own_messages_survive_our_types() {

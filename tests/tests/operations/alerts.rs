@@ -1,0 +1,1 @@
+//! Alert rules, by promtool and by a real Prometheus.

@@ -1,0 +1,1 @@
+//! Rules, counters and state, as operators ask for them and reset them.

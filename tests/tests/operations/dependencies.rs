@@ -1,0 +1,1 @@
+//! Licences, sources and advisories of what the workspace depends on.

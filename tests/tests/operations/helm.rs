@@ -1,0 +1,1 @@
+//! The Helm chart, by the real Helm, over a matrix of values.

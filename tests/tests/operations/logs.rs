@@ -1,0 +1,1 @@
+//! The log: its formats, its levels while the server runs, and the decisions in it.

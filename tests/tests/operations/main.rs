@@ -1,0 +1,28 @@
+//! What platform teams run the server with: metrics, traces, logs, the operator's commands, manifests, dashboards,
+//! alerts, and what must hold for it to be safe.
+
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+mod alerts;
+#[cfg(test)]
+mod counters;
+#[cfg(test)]
+mod dashboards;
+#[cfg(test)]
+mod dependencies;
+#[cfg(test)]
+mod gateways;
+#[cfg(test)]
+mod helm;
+#[cfg(test)]
+mod image;
+#[cfg(test)]
+mod logs;
+#[cfg(test)]
+mod metrics;
+#[cfg(test)]
+mod threats;
+#[cfg(test)]
+mod top;
+#[cfg(test)]
+mod traces;

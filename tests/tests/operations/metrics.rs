@@ -1,0 +1,1 @@
+//! Every metric of the catalogue, as Prometheus scrapes it and as OTLP carries it.

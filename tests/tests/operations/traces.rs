@@ -1,0 +1,1 @@
+//! Traces, from Envoy through the server to a real collector.
