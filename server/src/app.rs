@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use sluicegate_core::rules::CompileError;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
-    redis::{Count, FileError, LinkSettings, Password, RedisSettings, Stats, TlsFiles},
+    redis::{FileError, LinkSettings, Password, RedisSettings, TlsFiles},
 };
 use thiserror::Error;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -45,6 +45,9 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 /// How long calls over HTTP and to the admin service may take to finish, once gRPC has stopped. They are local and
 /// short.
 const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long it may take to send a collector what was counted last.
+const TELEMETRY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the server cannot start.
 #[derive(Debug, Error)]
@@ -160,6 +163,7 @@ pub struct App {
     admin: Option<AdminRunning>,
     /// Watchers and the sweeper, which stop when the server has.
     background: CancellationToken,
+    telemetry: Arc<Telemetry>,
     drain_delay: Duration,
     drain_timeout: Duration,
 }
@@ -251,15 +255,17 @@ impl App {
     /// Something that the settings ask for cannot be had.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartError> {
         let background = CancellationToken::new();
-        let telemetry = Arc::new(Telemetry::new(&settings.metrics)?);
+        let telemetry = Arc::new(Telemetry::new(&settings.metrics, &settings.otlp)?);
         let limits = load_limits(&settings.limits, &telemetry)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
         let store = Arc::new(open_store(settings, clocks)?);
-        show_store(&telemetry, &store, settings.store.memory_max_counters.get());
+        telemetry::show_store(&telemetry, &store, settings.store.memory_max_counters.get());
         let in_flight = InFlight::new(settings.max_in_flight.get());
         let counted = in_flight.clone();
         telemetry.show_gauge(catalogue::IN_FLIGHT, move || counted.current());
+        let max = settings.max_in_flight.get();
+        telemetry.show_gauge(catalogue::IN_FLIGHT_MAX, move || max);
 
         let limiter = Limiter::new(
             Arc::clone(&snapshot),
@@ -304,7 +310,13 @@ impl App {
             tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
         }
         let poll_interval = settings.poll_interval;
-        let watched = Watched { limits, tls, telemetry, store: Arc::clone(&store), poll_interval };
+        let watched = Watched {
+            limits,
+            tls,
+            telemetry: Arc::clone(&telemetry),
+            store: Arc::clone(&store),
+            poll_interval,
+        };
         watched.start(settings, admin.as_ref(), &background);
         let admin_address =
             admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
@@ -319,6 +331,7 @@ impl App {
             http,
             admin,
             background,
+            telemetry,
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
         })
@@ -359,6 +372,10 @@ impl App {
         };
         tokio::join!(self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT), admin);
         self.background.cancel();
+        let end = tokio::task::spawn_blocking(move || self.telemetry.end());
+        if tokio::time::timeout(TELEMETRY_TIMEOUT, end).await.is_err() {
+            tracing::warn!("the collector does not take what was counted last");
+        }
         tracing::info!("stopped");
     }
 }
@@ -435,36 +452,6 @@ fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartEr
     Ok(Stack::redis(settings, clocks)?)
 }
 
-fn show_store(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
-    let read = |read: fn(&Stack) -> usize| {
-        let store = Arc::clone(store);
-        move || read(&store)
-    };
-    let count = |read: fn(&Stack) -> u64| {
-        let store = Arc::clone(store);
-        move || read(&store)
-    };
-    telemetry.show_gauge(catalogue::COUNTERS, read(Stack::counters));
-    telemetry.show_gauge(catalogue::COUNTERS_MAX, move || counters_max);
-    telemetry.show_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
-    telemetry.show_count(catalogue::UNANSWERED, count(Stack::unanswered));
-    telemetry.show_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
-    let Some(redis) = store.in_redis() else { return };
-    telemetry.show_gauge(catalogue::REFUSALS, read(Stack::refusals));
-    let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
-    telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
-    telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
-    telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
-    telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
-    let show = |metric, read: fn(&Stats) -> &Count| {
-        let stats = Arc::clone(redis.stats());
-        telemetry.show_count(metric, move || read(&stats).get());
-    };
-    show(catalogue::REDIS_CALLS, |it| &it.calls);
-    show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
-    show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
-}
-
 async fn start_grpc(
     settings: &ServeSettings,
     services: Services,
@@ -483,10 +470,8 @@ async fn start_grpc(
 }
 
 fn show_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
-    if !listeners.is_empty() {
-        let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
-        telemetry.show_count(catalogue::TLS_FAILURES, failed);
-    }
+    let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
+    telemetry.show_count(catalogue::TLS_FAILURES, failed);
 }
 
 async fn start_admin(
@@ -596,11 +581,11 @@ fn reload(tls: &Tls, telemetry: &Telemetry) {
     match tls.reload() {
         Ok(false) => {}
         Ok(true) => {
-            telemetry.tls_loads.success.add(1);
+            telemetry.tls_loads.succeeded();
             tracing::info!("TLS files taken up");
         }
         Err(error) => {
-            telemetry.tls_loads.failure.add(1);
+            telemetry.tls_loads.failed();
             tracing::error!(%error, "TLS files rejected, the old ones stay in force");
         }
     }

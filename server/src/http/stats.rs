@@ -1,7 +1,7 @@
 //! What was counted under the names of envoyproxy/ratelimit, for scripts that read them: a line `name:
 //! value` each, in order.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Deref};
 
 use sluicegate_core::rules::{StatsKey, clean};
 use sluicegate_store::Stack;
@@ -34,6 +34,8 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
     lines.add(catalogue::REQUESTS_UNANSWERED, &[], store.requests_unanswered());
     if let Some(redis) = store.in_redis() {
         lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());
+        let open: usize = redis.status().iter().map(|server| server.connections).sum();
+        lines.add(catalogue::REDIS_CONNECTIONS_OPEN, &[], u64::try_from(open).unwrap_or(u64::MAX));
         lines.add(catalogue::REFUSALS, &[], u64::try_from(store.refusals()).unwrap_or(u64::MAX));
     }
     lines.0.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
@@ -56,7 +58,12 @@ struct Lines(BTreeMap<String, u64>);
 
 impl Lines {
     /// Adds what upstream has too, with the parts of its name that differ filled in, from the last.
-    fn add(&mut self, metric: catalogue::Metric, parts: &[(&str, &str)], value: u64) {
+    fn add(
+        &mut self,
+        metric: impl Deref<Target = catalogue::Metric>,
+        parts: &[(&str, &str)],
+        value: u64,
+    ) {
         let Some(name) = metric.upstream else { return };
         let name =
             parts.iter().fold(name.to_owned(), |name, (part, it)| name.replacen(part, it, 1));

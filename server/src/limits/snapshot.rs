@@ -51,7 +51,7 @@ impl Limits {
         let sources = Sources::read(&paths);
         let rules = sources.compile(&options)?;
         warn(&rules);
-        telemetry.limits_loads.success.add(1);
+        telemetry.limits_loads.succeeded();
         let current =
             Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None, telemetry)));
         Ok(Self { paths, options, current, rejected: None })
@@ -69,6 +69,7 @@ impl Limits {
         let sources = Sources::read(&self.paths);
         if sources == before.sources {
             if self.rejected.take().is_some() {
+                telemetry.limits_loads.restored();
                 tracing::info!("limits files are as in force again");
             }
             return false;
@@ -81,7 +82,7 @@ impl Limits {
                 warn(&rules);
                 let changes = diff(&before.rules, &rules);
                 let snapshot = Snapshot::new(rules, sources, Some(&before), telemetry);
-                telemetry.limits_loads.success.add(1);
+                telemetry.limits_loads.succeeded();
                 let counts = Counts::of(&changes);
                 tracing::info!(
                     generation = snapshot.generation,
@@ -97,7 +98,7 @@ impl Limits {
                 true
             }
             Err(mistakes) => {
-                telemetry.limits_loads.failure.add(1);
+                telemetry.limits_loads.failed();
                 tracing::error!(
                     mistakes = mistakes.len(),
                     "limits rejected, the old ones stay in force"

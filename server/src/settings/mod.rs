@@ -5,6 +5,7 @@ mod admin;
 mod explain;
 mod limits;
 mod metrics;
+mod otlp;
 mod response;
 
 use std::{
@@ -26,6 +27,7 @@ pub use self::{
         OnFailureName, ValidateSettings,
     },
     metrics::MetricSettings,
+    otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings, TraceRatio, TraceRatioError},
     response::{ResponseHeaders, ResponseSettings},
 };
 use crate::listen::ListenAddress;
@@ -132,6 +134,10 @@ pub struct ServeSettings {
     /// What is counted.
     #[command(flatten)]
     pub metrics: MetricSettings,
+
+    /// What is sent to an OpenTelemetry collector.
+    #[command(flatten)]
+    pub otlp: OtlpSettings,
 
     /// How the log is written.
     #[command(flatten)]

@@ -1,136 +1,317 @@
-//! Every metric there is: what is not here does not exist. Labels come from configuration; where a rule asks
-//! for values of requests, or an unknown domain is one, they are bounded.
+//! Every metric there is: what is not here does not exist, because instruments are made from these entries, and
+//! with their labels. `docs/metrics.md` is the same list.
+//!
+//! Values of labels come from configuration; where a rule asks for values of requests, or an unknown domain is one,
+//! they are bounded.
+
+use std::ops::Deref;
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metric {
-    /// Name, without the suffixes that Prometheus' conventions add.
+    /// Name, the same on `/metrics` and over OTLP. It ends as Prometheus' conventions want it.
     pub(crate) name: &'static str,
+    /// What kind of number it is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the type of the entry says it"))]
+    pub(crate) kind: Kind,
+    /// What tells its series apart, in order.
+    pub(crate) labels: &'static [Label],
     /// What envoyproxy/ratelimit calls it, if it has it: with DOMAIN and KEY, where there is one for each rule.
     pub(crate) upstream: Option<&'static str>,
-    /// What it counts.
+    /// What it tells.
     pub(crate) help: &'static str,
+}
+
+impl Metric {
+    /// What it is measured in, as OpenTelemetry writes it; the name says it too. Empty where it is counted.
+    pub(crate) fn unit(&self) -> &'static str {
+        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+        match name {
+            _ if name.ends_with("_seconds") => "s",
+            _ if name.ends_with("_bytes") => "By",
+            _ => "",
+        }
+    }
+}
+
+/// Kinds of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// How values are spread.
+    Histogram,
+}
+
+/// What tells series of a metric apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    pub(crate) name: &'static str,
+    /// What its values are.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the document"))]
+    pub(crate) values: &'static str,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident),*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct $kind(Metric);
+
+        impl Deref for $kind {
+            type Target = Metric;
+
+            fn deref(&self) -> &Metric {
+                &self.0
+            }
+        }
+    )*};
+}
+
+kinds! {
+    /// A metric that only grows.
+    Counter,
+    /// A metric that goes up and down.
+    Gauge,
+    /// A metric that shows how values are spread.
+    Histogram
+}
+
+macro_rules! labels {
+    ($($constant:ident = $name:literal: $values:literal;)*) => {
+        $(#[doc = $values] const $constant: Label = Label { name: $name, values: $values };)*
+
+        /// Every label.
+        #[cfg(test)]
+        const LABELS: &[Label] = &[$($constant),*];
+    };
+}
+
+labels! {
+    DOMAIN = "domain":
+        "A domain of the limits files. In `sluicegate_requests_unknown_domain_total` one that a request named, for \
+         the first 100, else `(other)`.";
+    RULE = "rule":
+        "A rule's path, `key=value.key`; `(override)` where a request brought its own limit and no rule matched.";
+    CODE = "code":
+        "What was decided: `ok`, `over_limit`, or `shadowed`: refused by a rule that only simulates.";
+    SOURCE = "source":
+        "Who decided: the `store`; the `deny_cache`, which remembers what the store refused; `local`, this process \
+         alone, or the failure `policy`, because the store could not; `not_asked`: the request was refused before.";
+    KEY = "key":
+        "Values of the request, only where a rule has `detailed_metric` or `value_to_metric`; beyond \
+         `--detailed-metric-series` of them, or longer than 256 bytes, `(other)`.";
+    RESULT = "result": "`success` or `failure`.";
+    SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
+    VERSION = "version": "The version of Sluicegate.";
 }
 
 macro_rules! catalogue {
     (@upstream) => { None };
     (@upstream $upstream:literal) => { Some($upstream) };
-    ($($constant:ident = $name:literal $(as $upstream:literal)?: $help:literal;)*) => {
-        $(#[doc = $help] pub(crate) const $constant: Metric = Metric {
+    ($($kind:ident $constant:ident = $name:literal [$($label:ident),*] $(as $upstream:literal)?: $help:literal;)*) => {
+        $(#[doc = $help] pub(crate) const $constant: $kind = $kind(Metric {
             name: $name,
+            kind: Kind::$kind,
+            labels: &[$($label),*],
             upstream: catalogue!(@upstream $($upstream)?),
             help: $help,
-        };)*
+        });)*
 
         /// Every metric.
         #[cfg(test)]
-        pub(crate) const ALL: &[Metric] = &[$($constant),*];
+        const ALL: &[Metric] = &[$($constant.0),*];
     };
 }
 
 catalogue! {
-    DECISIONS = "sluicegate_decisions":
-        "Descriptors decided, by domain, rule, code (ok, over_limit, shadowed) and source: the store, the \
-         deny_cache, this process alone (local), the failure policy, or none, because the request was refused \
-         before it was asked (not_asked).";
-    HITS = "sluicegate_hits" as "ratelimit.service.rate_limit.DOMAIN.KEY.total_hits":
-        "Hits that were asked for, by domain and rule; key tells values of the request apart where the rule says so.";
-    HITS_WITHIN_LIMIT = "sluicegate_hits_within_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.within_limit":
+    Counter DECISIONS = "sluicegate_decisions_total" [DOMAIN, RULE, CODE, SOURCE]:
+        "Descriptors decided.";
+    Counter HITS = "sluicegate_hits_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.total_hits":
+        "Hits that were asked for.";
+    Counter HITS_WITHIN_LIMIT = "sluicegate_hits_within_limit_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.within_limit":
         "Hits that the rule let pass; not known, and not counted, where the deny cache had refused the request before.";
-    HITS_NEAR_LIMIT = "sluicegate_hits_near_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.near_limit":
+    Counter HITS_NEAR_LIMIT = "sluicegate_hits_near_limit_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.near_limit":
         "Hits beyond --near-limit-ratio of the limit and not beyond the limit.";
-    HITS_OVER_LIMIT = "sluicegate_hits_over_limit" as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit":
+    Counter HITS_OVER_LIMIT = "sluicegate_hits_over_limit_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit":
         "Hits beyond the limit.";
-    HITS_FROM_DENY_CACHE = "sluicegate_hits_over_limit_from_deny_cache"
+    Counter HITS_FROM_DENY_CACHE = "sluicegate_hits_over_limit_from_deny_cache_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit_with_local_cache":
         "Hits beyond the limit that the deny cache refused.";
-    HITS_SHADOW_MODE = "sluicegate_hits_shadow_mode" as "ratelimit.service.rate_limit.DOMAIN.KEY.shadow_mode":
+    Counter HITS_SHADOW_MODE = "sluicegate_hits_shadow_mode_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.shadow_mode":
         "Hits beyond the limit of a rule in shadow mode.";
-    HITS_GIVEN_BACK = "sluicegate_hits_given_back" as "ratelimit.service.rate_limit.DOMAIN.KEY.total_negative_hits":
+    Counter HITS_GIVEN_BACK = "sluicegate_hits_given_back_total" [DOMAIN, RULE, KEY]
+        as "ratelimit.service.rate_limit.DOMAIN.KEY.total_negative_hits":
         "Hits given back.";
-    SHADOWED = "sluicegate_requests_shadowed" as "ratelimit.service.global_shadow_mode":
+    Counter SHADOWED = "sluicegate_requests_shadowed_total" [] as "ratelimit.service.global_shadow_mode":
         "Requests that would have been refused, were it not for --shadow-mode.";
-    DEFERRED = "sluicegate_requests_deferred":
+    Counter DEFERRED = "sluicegate_requests_deferred_total" []:
         "Requests answered UNAVAILABLE because the store did not answer and a rule defers to the caller.";
-    LATE = "sluicegate_decisions_late":
-        "Requests decided after their deadline, by more than twice what the process was kept waiting by its machine.";
-    SCHEDULING_DELAY = "sluicegate_scheduling_delay_max":
-        "The longest time for which the process was not scheduled, as far as a pulse every 20 ms can tell.";
-    UNMATCHED = "sluicegate_descriptors_unmatched":
-        "Descriptors to which no limit applied, by domain.";
-    UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain"
-        as "ratelimit.service.rate_limit.DOMAIN.domain_not_found":
-        "Requests for a domain that is not configured, by domain; beyond 100 domains as (other).";
-    INVALID = "sluicegate_requests_invalid" as "ratelimit.service.call.should_rate_limit.service_error":
+    Counter INVALID = "sluicegate_requests_invalid_total" []
+        as "ratelimit.service.call.should_rate_limit.service_error":
         "Requests that were answered with an error because they are empty or exceed a bound.";
-    SHED = "sluicegate_requests_shed":
-        "Requests refused without being looked at because too many were in progress.";
-    IN_FLIGHT = "sluicegate_requests_in_flight":
-        "Requests in progress.";
-    OVERRIDES_IGNORED = "sluicegate_overrides_ignored":
+    Counter SHED = "sluicegate_requests_shed_total" []:
+        "Requests refused without being looked at because --max-in-flight were in progress.";
+    Counter UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain_total" [DOMAIN]
+        as "ratelimit.service.rate_limit.DOMAIN.domain_not_found":
+        "Requests for a domain that is not configured.";
+    Counter UNMATCHED = "sluicegate_descriptors_unmatched_total" [DOMAIN]:
+        "Descriptors to which no limit applied.";
+    Counter OVERRIDES_IGNORED = "sluicegate_overrides_ignored_total" []:
         "Overrides in requests that named no usable unit or multiplier; the configured rule was applied.";
-    DECISION_DURATION = "sluicegate_decision_duration":
+    Gauge IN_FLIGHT = "sluicegate_requests_in_flight" []:
+        "Requests in progress.";
+    Gauge IN_FLIGHT_MAX = "sluicegate_requests_in_flight_max" []:
+        "The most requests that may be in progress: --max-in-flight.";
+    Histogram DECISION_DURATION = "sluicegate_decision_duration_seconds" []:
         "Time from matching a request to its verdict.";
-    CONFIG_LOADS = "sluicegate_config_loads" as "ratelimit.service.config_load_{success,error}":
-        "Times the limits files were loaded, at the start or because they had changed, by result (success, failure).";
-    CONFIG_GENERATION = "sluicegate_config_generation":
+    Counter LATE = "sluicegate_decisions_late_total" []:
+        "Requests decided after their deadline, by more than twice what the process was kept waiting by its machine.";
+    Gauge SCHEDULING_DELAY = "sluicegate_scheduling_delay_max_seconds" []:
+        "The longest time for which the process was not scheduled, as far as a pulse every 20 ms can tell.";
+    Counter CONFIG_LOADS = "sluicegate_config_loads_total" [RESULT]
+        as "ratelimit.service.config_load_{success,error}":
+        "Times the limits files were loaded, at the start or because they had changed.";
+    Gauge CONFIG_LAST_LOAD = "sluicegate_config_last_load_successful" []:
+        "1 if the limits files are in force as they are, 0 if they have mistakes and the limits before them stay.";
+    Gauge CONFIG_GENERATION = "sluicegate_config_generation" []:
         "Number of the limits in force: 1 after the start, one more with each change taken up.";
-    RULES = "sluicegate_rules":
+    Gauge RULES = "sluicegate_rules" []:
         "Rules in force.";
-    COUNTERS = "sluicegate_memory_counters":
+    Gauge COUNTERS = "sluicegate_memory_counters" []:
         "Counters held in this process's memory.";
-    COUNTERS_MAX = "sluicegate_memory_counters_max":
-        "The most counters that this process's memory holds.";
-    REQUESTS_UNANSWERED = "sluicegate_requests_unanswered"
+    Gauge COUNTERS_MAX = "sluicegate_memory_counters_max" []:
+        "The most counters that this process's memory holds: --memory-max-counters.";
+    Gauge STORE_DEGRADED = "sluicegate_store_degraded" []:
+        "1 while some counters cannot be asked and failure policies answer, else 0.";
+    Counter STORE_DEGRADED_SECONDS = "sluicegate_store_degraded_seconds_total" []:
+        "For how long some counters could not be asked.";
+    Counter REQUESTS_UNANSWERED = "sluicegate_requests_unanswered_total" []
         as "ratelimit.service.call.should_rate_limit.redis_error":
         "Requests of which the store did not answer every check.";
-    UNANSWERED = "sluicegate_checks_unanswered":
+    Counter UNANSWERED = "sluicegate_checks_unanswered_total" []:
         "Checks that the store did not answer: it was away, too slow, or had no room for another counter.";
-    GIVE_BACKS_FAILED = "sluicegate_give_backs_failed":
-        "Takes of refused requests that could not be given back. Each stays charged until it expires.";
-    TAKES_UNKNOWN = "sluicegate_takes_unknown":
-        "Takes of which Redis did not tell whether they were charged. Each may stay charged until it expires.";
-    STORE_DEGRADED = "sluicegate_store_degraded":
-        "1 while some counters cannot be asked and failure policies answer, else 0.";
-    LIVE_REPLICAS = "sluicegate_live_replicas":
+    Gauge LIVE_REPLICAS = "sluicegate_live_replicas" []:
         "Processes that share the counters, as far as this one knows.";
-    REDIS_CALLS = "sluicegate_redis_calls":
-        "Scripts sent to Redis.";
-    REDIS_WAITING = "sluicegate_redis_requests_waiting":
-        "Requests, or parts of them, that wait to be sent to Redis with the next call.";
-    REDIS_CONNECTIONS = "sluicegate_redis_connections" as "ratelimit.redis_pool.cx_total":
-        "Connections made to Redis servers.";
-    REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads":
-        "Times that scripts were loaded because a Redis server had lost them.";
-    REFUSALS = "sluicegate_deny_cache_refusals" as "ratelimit.localcache.entryCount":
+    Counter GIVE_BACKS_FAILED = "sluicegate_give_backs_failed_total" []:
+        "Takes of refused requests that could not be given back. Each stays charged until it expires.";
+    Counter TAKES_UNKNOWN = "sluicegate_takes_unknown_total" []:
+        "Takes of which Redis did not tell whether they were charged. Each may stay charged until it expires.";
+    Gauge REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
         "Refusals that the deny cache remembers.";
-    TLS_FAILURES = "sluicegate_tls_handshakes_failed":
-        "TLS handshakes that failed.";
-    TLS_LOADS = "sluicegate_tls_loads":
-        "Times the TLS files were loaded because they had changed, by result (success, failure).";
+    Counter REDIS_CALLS = "sluicegate_redis_calls_total" []:
+        "Scripts sent to Redis.";
+    Histogram REDIS_CALL_DURATION = "sluicegate_redis_call_duration_seconds" []:
+        "Time from sending scripts to Redis until they are answered, or given up; those for one server that are sent \
+         together count once.";
+    Histogram REDIS_BATCH_GROUPS = "sluicegate_redis_batch_groups" []:
+        "Requests, or parts of them, that went to Redis together.";
+    Gauge REDIS_WAITING = "sluicegate_redis_requests_waiting" []:
+        "Requests, or parts of them, that wait to be sent to Redis with the next call.";
+    Counter REDIS_CONNECTIONS = "sluicegate_redis_connections_total" [] as "ratelimit.redis_pool.cx_total":
+        "Connections made to Redis servers.";
+    Gauge REDIS_CONNECTIONS_OPEN = "sluicegate_redis_connections_open" [SERVER]
+        as "ratelimit.redis_pool.cx_active":
+        "Connections that stand.";
+    Counter REDIS_RECONNECTS = "sluicegate_redis_reconnects_total" []:
+        "Connections made in the place of one that stood before.";
+    Gauge REDIS_BREAKER_OPEN = "sluicegate_redis_breaker_open" [SERVER]:
+        "1 while calls to the server fail at once because no connection stands, else 0.";
+    Counter REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads_total" []:
+        "Times that scripts were loaded because a Redis server had lost them.";
+    Gauge REDIS_MEMORY_USED = "sluicegate_redis_memory_used_bytes" [SERVER]:
+        "Memory that the server uses; asked every 15 s.";
+    Gauge REDIS_MEMORY_MAX = "sluicegate_redis_memory_max_bytes" [SERVER]:
+        "The most memory that the server may use, its maxmemory; 0 if there is no bound.";
+    Gauge REDIS_KEYS = "sluicegate_redis_keys" [SERVER]:
+        "Keys in the server's database that is in use, whoever wrote them.";
+    Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
+        "TLS handshakes with callers that failed.";
+    Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:
+        "Times the TLS files were loaded because they had changed.";
+    Gauge BUILD_INFO = "sluicegate_build_info" [VERSION]:
+        "1; the label tells what runs.";
+    Counter PROCESS_CPU = "process_cpu_seconds_total" []:
+        "CPU time that the process has used.";
+    Gauge PROCESS_MEMORY = "process_resident_memory_bytes" []:
+        "Memory of the process that is in RAM.";
+    Gauge PROCESS_VIRTUAL_MEMORY = "process_virtual_memory_bytes" []:
+        "Address space of the process.";
+    Gauge PROCESS_START = "process_start_time_seconds" []:
+        "When the process started, in seconds since 1970.";
+    Gauge PROCESS_FDS = "process_open_fds" []:
+        "File descriptors that are open.";
+    Gauge PROCESS_FDS_MAX = "process_max_fds" []:
+        "The most file descriptors that may be open.";
+    Gauge PROCESS_THREADS = "process_threads" []:
+        "Threads of the process.";
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ALL;
+    use sluicegate_core::store::Source;
 
-    /// What an exporter adds to the name, by what the metric is.
-    fn exported(name: &str) -> String {
-        let gauges = ["deny_cache_refusals"];
-        let suffix = if gauges.iter().any(|it| name.ends_with(it)) { "" } else { "_total" };
-        format!("{name}{suffix}")
-    }
+    use super::{ALL, CODE, Kind, LABELS, SOURCE};
+    use crate::telemetry::decisions::CODES;
 
     #[test]
     fn the_migration_page_maps_upstreams_names() {
         let mut table = String::from("| upstream | Sluicegate | |\n|---|---|---|\n");
         for metric in ALL {
             if let Some(upstream) = metric.upstream {
-                let name = exported(metric.name);
-                table.push_str(&format!("| `{upstream}` | `{name}` | {} |\n", metric.help));
+                table
+                    .push_str(&format!("| `{upstream}` | `{}` | {} |\n", metric.name, metric.help));
             }
         }
         let page = include_str!("../../../docs/migration.md");
         assert!(page.contains(&table), "docs/migration.md must have:\n{table}");
+    }
+
+    #[test]
+    fn the_metrics_page_is_the_catalogue() {
+        let mut table =
+            String::from("| metric | kind | labels | what it tells |\n|---|---|---|---|\n");
+        for metric in ALL {
+            let labels: Vec<_> = metric.labels.iter().map(|it| format!("`{}`", it.name)).collect();
+            let (name, labels, help) = (metric.name, labels.join(" "), metric.help);
+            let kind = format!("{:?}", metric.kind).to_lowercase();
+            table.push_str(&format!("| `{name}` | {kind} | {labels} | {help} |\n"));
+        }
+        table.push_str("\n| label | values |\n|---|---|\n");
+        for label in LABELS {
+            table.push_str(&format!("| `{}` | {} |\n", label.name, label.values));
+        }
+        let page = include_str!("../../../docs/metrics.md");
+        assert!(page.contains(&table), "docs/metrics.md must have:\n{table}");
+    }
+
+    #[test]
+    fn names_end_as_the_kind_wants_it_and_are_there_once() {
+        for metric in ALL {
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{metric:?}");
+            assert_eq!(ALL.iter().filter(|it| it.name == metric.name).count(), 1, "{metric:?}");
+        }
+    }
+
+    #[test]
+    fn labels_name_all_their_values() {
+        let has =
+            |values: &str, value: &str| assert!(values.contains(&format!("`{value}`")), "{value}");
+        CODES.iter().for_each(|code| has(CODE.values, code));
+        Source::ALL.iter().for_each(|source| has(SOURCE.values, source.name()));
+    }
+
+    #[test]
+    fn units_are_those_of_the_names() {
+        let units =
+            [super::PROCESS_CPU.unit(), super::REDIS_MEMORY_USED.unit(), super::HITS.unit()];
+        assert_eq!(units, ["s", "By", ""]);
     }
 }

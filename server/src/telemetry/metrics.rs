@@ -1,40 +1,33 @@
-//! Counts, and shows what was counted in Prometheus' text format.
+//! What the process counts.
 //!
 //! What a request touches are plain atomics; OpenTelemetry reads them when somebody looks.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use opentelemetry::{
-    KeyValue,
-    metrics::{Histogram, Meter, MeterProvider as _},
-};
-use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
-use prometheus::{Encoder, Registry, TextEncoder};
-use sluicegate_core::{
-    Code, Request, Rule, Status,
-    rules::{RuleSet, StatsKey},
-    store::Source,
-};
-use thiserror::Error;
+use opentelemetry::metrics::Histogram;
+use sluicegate_core::{Request, rules::StatsKey};
 
 use super::{
-    catalogue::{self, Metric},
+    catalogue::{self, Counter, Gauge},
+    decisions::{HITS, show_decisions, show_hits},
     hits::{Hits, NearLimitRatio},
+    instruments::{Instruments, MetricsError, Show},
+    otlp,
     punctuality::Punctuality,
     series::{Budget, Series},
 };
-use crate::{limiter::Answered, limits::Snapshot, settings::MetricSettings};
-
-/// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
-const SERIES_MAX: usize = 1_000_000;
+use crate::{
+    limiter::Answered,
+    limits::Snapshot,
+    settings::{MetricSettings, OtlpSettings},
+};
 
 /// The most unknown domains that are told apart.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
@@ -64,108 +57,36 @@ impl Count {
 pub(crate) struct Loads {
     pub(crate) success: Count,
     pub(crate) failure: Count,
+    /// Whether the files as they are have mistakes.
+    bad: AtomicBool,
 }
 
-/// What is counted about one rule.
-#[derive(Debug)]
-pub(crate) struct RuleCounters {
-    /// Decisions, by outcome.
-    decisions: [[Count; CODES.len()]; Source::ALL.len()],
-    hits: Hits,
-    /// Hits in place of these, where the rule tells values of the request apart.
-    by_value: Series<Hits>,
-}
-
-/// Outcomes, as the labels show them.
-const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
-
-impl RuleCounters {
-    fn new(budget: &Arc<Budget>) -> Arc<Self> {
-        let by_value = Series::new(budget);
-        Arc::new(Self { decisions: <[_; _]>::default(), hits: Hits::default(), by_value })
+impl Loads {
+    /// The files were loaded.
+    pub(crate) fn succeeded(&self) {
+        self.success.add(1);
+        self.restored();
     }
 
-    fn decided(&self, status: &Status<'_>, source: Source) {
-        let code = match (status.code, status.shadowed) {
-            (_, true) => 2,
-            (Code::OverLimit, false) => 1,
-            (Code::Ok, false) => 0,
-        };
-        let source = Source::ALL.iter().position(|it| *it == source);
-        let codes = source.and_then(|source| self.decisions.get(source));
-        if let Some(count) = codes.and_then(|codes| codes.get(code)) {
-            count.add(1);
-        }
+    /// The files have mistakes.
+    pub(crate) fn failed(&self) {
+        self.failure.add(1);
+        self.bad.store(true, Ordering::Relaxed);
     }
 
-    /// Shows the hits with what tells them apart, as far as there were any.
-    fn show_hits(&self, mut show: impl FnMut(Option<&str>, &Hits)) {
-        if self.hits.total.get() > 0 || self.hits.given_back.get() > 0 {
-            show(None, &self.hits);
-        }
-        self.by_value.show(|key, hits| {
-            if hits.total.get() > 0 || hits.given_back.get() > 0 {
-                show(Some(key), hits);
-            }
-        });
+    /// The files are again as they were when they were loaded last.
+    pub(crate) fn restored(&self) {
+        self.bad.store(false, Ordering::Relaxed);
     }
 }
 
-/// Counters of one domain's descriptors that no rule's counters take.
-#[derive(Debug)]
-pub(crate) struct DomainCounters {
-    /// No limit applied.
-    unmatched: Count,
-    /// An override applied where no rule matched.
-    overridden: Arc<RuleCounters>,
-}
-
-/// What stands for the rule where an override applied and no rule matched.
-pub(crate) const OVERRIDE: &str = "(override)";
-
-/// The counters that belong to one set of rules. Those of rules that stay live on in the next set.
-#[derive(Debug, Default)]
-pub(crate) struct RuleSetCounters {
-    /// By rule id.
-    rules: Vec<Arc<RuleCounters>>,
-    domains: HashMap<Box<str>, Arc<DomainCounters>>,
-}
-
-impl RuleSetCounters {
-    /// Counters for `rules`, which go on from those in `before` that have the same domain and path.
-    pub(crate) fn new(rules: &RuleSet, before: Option<&Snapshot>, telemetry: &Telemetry) -> Self {
-        let mut known: HashMap<(&str, &str), &Arc<RuleCounters>> = HashMap::new();
-        if let Some(before) = before {
-            let counters = before.rules.rules().zip(&before.counters.rules);
-            known.extend(counters.map(|((domain, rule), it)| ((&*domain.name, &*rule.path), it)));
-        }
-        let kept = |domain: &str, path: &str| known.get(&(domain, path)).map(|it| Arc::clone(it));
-        let domain = |name: &str| before?.counters.domains.get(name).cloned();
-        let new_rule = || RuleCounters::new(&telemetry.detailed);
-        let new_domain =
-            || Arc::new(DomainCounters { unmatched: Count::default(), overridden: new_rule() });
-        Self {
-            rules: rules
-                .rules()
-                .map(|(domain, rule)| kept(&domain.name, &rule.path).unwrap_or_else(new_rule))
-                .collect(),
-            domains: rules
-                .domains()
-                .map(|it| (it.name.clone(), domain(&it.name).unwrap_or_else(new_domain)))
-                .collect(),
-        }
-    }
-}
-
-/// What the process counts, and the registry that shows it.
+/// What the process counts.
 pub(crate) struct Telemetry {
-    registry: Registry,
-    meter: Meter,
-    _provider: SdkMeterProvider,
+    instruments: Instruments,
     duration: Histogram<f64>,
     near: NearLimitRatio,
     /// How many series may carry values of requests.
-    detailed: Arc<Budget>,
+    pub(super) detailed: Arc<Budget>,
     pub(crate) unknown_domain: Series<Count>,
     pub(crate) shadowed: Count,
     pub(crate) invalid: Count,
@@ -177,40 +98,19 @@ pub(crate) struct Telemetry {
     pub(crate) tls_loads: Loads,
 }
 
-/// Why the metrics cannot be set up or shown.
-#[derive(Debug, Error)]
-pub enum MetricsError {
-    /// The exporter could not be made.
-    #[error("cannot set up metrics: {0}")]
-    Exporter(#[from] opentelemetry_sdk::error::OTelSdkError),
-    /// The text could not be written.
-    #[error("cannot render metrics: {0}")]
-    Render(#[from] prometheus::Error),
-}
-
 impl Telemetry {
     /// Metrics of one process, all zero.
-    pub(crate) fn new(settings: &MetricSettings) -> Result<Self, MetricsError> {
-        let registry = Registry::new();
-        let exporter = opentelemetry_prometheus::exporter()
-            .with_registry(registry.clone())
-            .scope_info_enabled(false)
-            .without_target_info()
-            .build()?;
-        let series =
-            |_: &Instrument| Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok();
-        let provider = SdkMeterProvider::builder().with_reader(exporter).with_view(series).build();
-        let meter = provider.meter("sluicegate");
-        let duration = meter
-            .f64_histogram(catalogue::DECISION_DURATION.name)
-            .with_description(catalogue::DECISION_DURATION.help)
-            .with_unit("s")
-            .with_boundaries(DURATION_BOUNDS.to_vec())
-            .build();
+    pub(crate) fn new(
+        settings: &MetricSettings,
+        otlp: &OtlpSettings,
+    ) -> Result<Self, MetricsError> {
+        let instruments = Instruments::new(otlp::resource(), otlp::pushed(otlp)?)?;
+        let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
+        instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
+        #[cfg(target_os = "linux")]
+        super::process::show(&instruments);
         Ok(Self {
-            registry,
-            meter,
-            _provider: provider,
+            instruments,
             duration,
             near: settings.near_limit_ratio,
             detailed: Budget::new(settings.detailed_metric_series),
@@ -271,63 +171,53 @@ impl Telemetry {
 
     /// The metrics in Prometheus' text format.
     pub(crate) fn render(&self) -> Result<Vec<u8>, MetricsError> {
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        Ok(text)
+        self.instruments.render()
+    }
+
+    /// Pushes what was counted last, and ends. Blocks meanwhile.
+    pub(crate) fn end(&self) {
+        self.instruments.end();
     }
 
     /// Shows a number that only grows.
     pub(crate) fn show_count(
         &self,
-        metric: Metric,
+        metric: Counter,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.show_counts(metric, move |show| show(read(), &[]));
+        self.instruments.counts(metric, move |show| show(read(), &[]));
     }
 
-    /// Shows numbers that only grow, by label.
-    pub(crate) fn show_counts(
+    /// Shows a span of time that only grows, in seconds.
+    pub(crate) fn show_seconds_count(
         &self,
-        metric: Metric,
-        read: impl Fn(&dyn Fn(u64, &[KeyValue])) + Send + Sync + 'static,
+        metric: Counter,
+        read: impl Fn() -> Duration + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .u64_observable_counter(metric.name)
-            .with_description(metric.help)
-            .with_callback(move |observer| read(&|value, labels| observer.observe(value, labels)))
-            .build();
+        self.instruments.seconds_count(metric, move || Some(read().as_secs_f64()));
     }
 
     /// Shows a number that goes up and down.
     pub(crate) fn show_gauge(
         &self,
-        metric: Metric,
+        metric: Gauge,
         read: impl Fn() -> usize + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .u64_observable_gauge(metric.name)
-            .with_description(metric.help)
-            .with_callback(move |observer| {
-                observer.observe(u64::try_from(read()).unwrap_or(u64::MAX), &[]);
-            })
-            .build();
+        self.show_gauges(metric, move |show| show(u64::try_from(read()).unwrap_or(u64::MAX), &[]));
     }
 
-    /// Shows a span of time.
-    pub(crate) fn show_seconds(
+    /// Shows numbers that go up and down, by label.
+    pub(crate) fn show_gauges(
         &self,
-        metric: Metric,
-        read: impl Fn() -> f64 + Send + Sync + 'static,
+        metric: Gauge,
+        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .f64_observable_gauge(metric.name)
-            .with_description(metric.help)
-            .with_unit("s")
-            .with_callback(move |observer| observer.observe(read(), &[]))
-            .build();
+        self.instruments.gauges(metric, read);
+    }
+
+    /// What takes values that are spread over buckets with these upper bounds.
+    pub(crate) fn histogram(&self, metric: catalogue::Histogram, bounds: &[f64]) -> Histogram<f64> {
+        self.instruments.histogram(metric, bounds)
     }
 
     /// Shows what this struct and the limits in force count.
@@ -338,10 +228,10 @@ impl Telemetry {
         };
         self.show_count(catalogue::SHADOWED, own(|it| &it.shadowed));
         let telemetry = Arc::clone(self);
-        self.show_counts(catalogue::UNKNOWN_DOMAIN, move |show| {
+        self.instruments.counts(catalogue::UNKNOWN_DOMAIN, move |show| {
             telemetry.unknown_domain.show(|domain, count| {
                 if count.get() > 0 {
-                    show(count.get(), &[KeyValue::new("domain", domain.to_owned())]);
+                    show(count.get(), &[domain]);
                 }
             });
         });
@@ -351,22 +241,27 @@ impl Telemetry {
         self.show_count(catalogue::DEFERRED, own(|it| &it.deferred));
         self.show_count(catalogue::LATE, own(|it| &it.punctuality.late));
         let telemetry = Arc::clone(self);
-        self.show_seconds(catalogue::SCHEDULING_DELAY, move || {
-            telemetry.punctuality.longest_delay()
+        self.instruments.seconds(catalogue::SCHEDULING_DELAY, move || {
+            Some(telemetry.punctuality.longest_delay())
         });
         self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
         let current = Arc::clone(snapshot);
-        self.show_counts(catalogue::DECISIONS, move |show| show_decisions(&current.load(), show));
+        self.instruments
+            .counts(catalogue::DECISIONS, move |show| show_decisions(&current.load(), show));
         for (metric, of) in HITS {
             let current = Arc::clone(snapshot);
-            self.show_counts(metric, move |show| show_hits(&current.load(), of, show));
+            self.instruments.counts(metric, move |show| show_hits(&current.load(), of, show));
         }
         let current = Arc::clone(snapshot);
-        self.show_counts(catalogue::UNMATCHED, move |show| {
+        self.instruments.counts(catalogue::UNMATCHED, move |show| {
             for (domain, counters) in &current.load().counters.domains {
-                show(counters.unmatched.get(), &[KeyValue::new("domain", domain.to_string())]);
+                show(counters.unmatched.get(), &[&**domain]);
             }
+        });
+        let telemetry = Arc::clone(self);
+        self.show_gauge(catalogue::CONFIG_LAST_LOAD, move || {
+            usize::from(!telemetry.limits_loads.bad.load(Ordering::Relaxed))
         });
         let current = Arc::clone(snapshot);
         self.show_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
@@ -374,88 +269,12 @@ impl Telemetry {
         self.show_gauge(catalogue::RULES, move || current.load().counters.rules.len());
     }
 
-    fn show_loads(self: &Arc<Self>, metric: Metric, of: fn(&Self) -> &Loads) {
+    fn show_loads(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Loads) {
         let telemetry = Arc::clone(self);
-        self.show_counts(metric, move |show| {
-            let Loads { success, failure } = of(&telemetry);
-            show(success.get(), &[KeyValue::new("result", "success")]);
-            show(failure.get(), &[KeyValue::new("result", "failure")]);
+        self.instruments.counts(metric, move |show| {
+            let loads = of(&telemetry);
+            show(loads.success.get(), &["success"]);
+            show(loads.failure.get(), &["failure"]);
         });
-    }
-}
-
-/// Where hits of one kind are counted.
-type CountOf = fn(&Hits) -> &Count;
-
-/// Every kind of hits, and where it is counted.
-pub(crate) const HITS: [(Metric, CountOf); 7] = [
-    (catalogue::HITS, |hits| &hits.total),
-    (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
-    (catalogue::HITS_NEAR_LIMIT, |hits| &hits.near_limit),
-    (catalogue::HITS_OVER_LIMIT, |hits| &hits.over_limit),
-    (catalogue::HITS_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
-    (catalogue::HITS_SHADOW_MODE, |hits| &hits.shadow_mode),
-    (catalogue::HITS_GIVEN_BACK, |hits| &hits.given_back),
-];
-
-/// What hits were counted for.
-pub(crate) struct HitsOf<'a> {
-    pub(crate) domain: &'a str,
-    /// `None` where an override applied and no rule matched.
-    pub(crate) rule: Option<&'a Rule>,
-    /// Values of requests that tell them apart, where the rule asks for that.
-    pub(crate) key: Option<&'a str>,
-}
-
-/// Visits the hits of every rule, as far as there were any.
-pub(crate) fn visit_hits(snapshot: &Snapshot, mut visit: impl FnMut(HitsOf<'_>, &Hits)) {
-    for ((domain, rule), counters) in snapshot.rules.rules().zip(&snapshot.counters.rules) {
-        let (domain, rule) = (&*domain.name, Some(rule));
-        counters.show_hits(|key, hits| visit(HitsOf { domain, rule, key }, hits));
-    }
-    for (domain, counters) in &snapshot.counters.domains {
-        counters.overridden.show_hits(|key, hits| visit(HitsOf { domain, rule: None, key }, hits));
-    }
-}
-
-fn show_hits(snapshot: &Snapshot, count: CountOf, show: &dyn Fn(u64, &[KeyValue])) {
-    visit_hits(snapshot, |of, hits| {
-        let rule = of.rule.map_or(OVERRIDE, |rule| &rule.path);
-        let mut labels = vec![
-            KeyValue::new("domain", of.domain.to_owned()),
-            KeyValue::new("rule", rule.to_owned()),
-        ];
-        labels.extend(of.key.map(|key| KeyValue::new("key", key.to_owned())));
-        show(count(hits).get(), &labels);
-    });
-}
-
-/// Shows the decisions of every rule, as far as there were any.
-fn show_decisions(snapshot: &Snapshot, show: &dyn Fn(u64, &[KeyValue])) {
-    let of_rules = snapshot.rules.rules().zip(&snapshot.counters.rules);
-    for ((domain, rule), counters) in of_rules {
-        show_outcomes(&domain.name, &rule.path, counters, show);
-    }
-    for (domain, counters) in &snapshot.counters.domains {
-        show_outcomes(domain, OVERRIDE, &counters.overridden, show);
-    }
-}
-
-fn show_outcomes(
-    domain: &str,
-    rule: &str,
-    counters: &RuleCounters,
-    show: &dyn Fn(u64, &[KeyValue]),
-) {
-    for (source, codes) in Source::ALL.iter().zip(&counters.decisions) {
-        for (code, count) in CODES.iter().zip(codes).filter(|(_, count)| count.get() > 0) {
-            let labels = [
-                KeyValue::new("domain", domain.to_owned()),
-                KeyValue::new("rule", rule.to_owned()),
-                KeyValue::new("code", *code),
-                KeyValue::new("source", source.name()),
-            ];
-            show(count.get(), &labels);
-        }
     }
 }

@@ -6,6 +6,7 @@
 mod clock;
 mod layer;
 mod memory;
+mod observed;
 pub mod redis;
 mod replicas;
 mod stack;

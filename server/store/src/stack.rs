@@ -1,6 +1,10 @@
 //! The stores as they are put together at start-up.
 
-use std::{num::NonZeroU32, sync::Arc, time::Instant};
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sluicegate_core::{Answers, Batch, Store as _, store::Group};
 
@@ -124,6 +128,13 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::waiting)
     }
 
+    /// Has it told how many groups, or parts of them, go to Redis together. Only the first who asks is told.
+    pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
+        if let Some(coalesced) = self.coalesced() {
+            coalesced.on_batch(listener);
+        }
+    }
+
     /// Takes of which Redis has not told whether they were charged.
     pub fn unknown_takes(&self) -> u64 {
         self.coalesced().map_or(0, Coalesce::unknown_takes)
@@ -156,6 +167,11 @@ impl Stack {
     /// Whether some counters cannot be asked.
     pub fn is_degraded(&self) -> bool {
         self.in_redis().is_some_and(Redis::is_degraded)
+    }
+
+    /// For how long some counters could not be asked, all times together.
+    pub fn degraded_for(&self) -> Duration {
+        self.in_redis().map_or(Duration::ZERO, Redis::degraded_for)
     }
 
     /// Checks that the store has not answered so far.

@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
-    Authority, Caller, Finished, Frame, RawConnection, Redis, Setup, Sluicegate, binary, finish,
-    free_port, hit, hits, request, until,
+    Authority, Caller, Collector, Finished, Frame, RawConnection, Redis, Setup, Sluicegate, binary,
+    finish, free_port, hit, hits, request, until,
 };
 use tempfile::TempDir;
 use tokio::{net::TcpListener, process::Command, sync::Semaphore, task::JoinSet};
@@ -108,6 +108,9 @@ fn rows() -> Vec<Row> {
         row("serve --dynamic-metadata", "true", dynamic_metadata),
         row("serve --near-limit-ratio", "0.5", near_limit_ratio),
         row("serve --detailed-metric-series", "1", detailed_metric_series),
+        row("serve --otlp-endpoint", "http://127.0.0.1:1", otlp_endpoint),
+        row("serve --otlp-tls-ca", "{folder}/ca.pem", otlp_tls_ca),
+        row("serve --otlp-metrics-interval", "100ms", otlp_metrics_interval),
         row("serve --grpc-listen", "unix:{folder}/s.sock", grpc_listen),
         row("serve --grpc-tls-cert", "{folder}/server.pem", grpc_tls),
         row("serve --grpc-tls-key", "{folder}/server.key", grpc_tls),
@@ -1340,6 +1343,47 @@ async fn detailed_metric_series(given: Given) {
     for (key, hits) in [("user_bob", 2.0), ("user_ann", 0.0), ("(other)", 2.0)] {
         assert_eq!(server.sum("sluicegate_hits_total", &[("key", key)]).await, hits, "{key}");
     }
+}
+
+// === OpenTelemetry ===
+
+/// Whether a collector has received a metric.
+fn has_metrics(collector: &Collector) -> Option<()> {
+    collector.process.output().contains("-> Name: sluicegate_rules\n").then_some(())
+}
+
+async fn otlp_endpoint(given: Given) {
+    let collector = Collector::start().await;
+    assert!(given.with(&collector.endpoint).serve(&[]).await.stop().await.success());
+    until("the metrics", async || has_metrics(&collector)).await;
+    for wrong in ["127.0.0.1:4317", "ftp://127.0.0.1"] {
+        let refused = finish(given.with(wrong).serve_command(&[])).await;
+        assert_ne!(refused.code, 0);
+        assert!(refused.stderr.contains("use http://HOST:PORT"), "{}", refused.stderr);
+    }
+}
+
+async fn otlp_tls_ca(given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (cert, key) = (given.path("server.pem"), given.path("server.key"));
+    // It takes the handshake, and knows no such service.
+    let flags = ["--limits", &given.path("limits.yaml"), "--grpc-tls-cert", &cert];
+    let flags = [&flags[..], &["--grpc-tls-key", &key]].concat();
+    let collector = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
+    let endpoint = format!("https://{}", collector.grpc);
+    let own = [("--otlp-endpoint", &*endpoint), ("--otlp-metrics-interval", "100ms")];
+    let mut server = given.serve(&own).await;
+    let answered = |line: &str| line.contains("Unimplemented").then_some(());
+    server.process.line("the answer", answered).await;
+}
+
+async fn otlp_metrics_interval(given: Given) {
+    let (often, never) = (Collector::start().await, Collector::start().await);
+    let _server = given.serve(&[("--otlp-endpoint", &often.endpoint)]).await;
+    let silent = given.with("0s").serve(&[("--otlp-endpoint", &never.endpoint)]).await;
+    until("the metrics", async || has_metrics(&often)).await;
+    assert!(silent.stop().await.success());
+    assert_eq!(has_metrics(&never), None);
 }
 
 // === Modes of all rules ===

@@ -29,6 +29,8 @@ use sluicegate_core::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use crate::observed::Observed;
+
 /// The most checks that one call asks; a single group may have more. About half a millisecond of a Redis
 /// server, which answers nobody else meanwhile.
 pub const BATCH_MAX: usize = 512;
@@ -76,6 +78,7 @@ struct Shared<S> {
     /// The most calls of one lane that are on their way at once.
     calls_max: usize,
     unknown_takes: AtomicU64,
+    batches: Observed<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +115,7 @@ impl<S: Lanes> Coalesce<S> {
             lanes: (0..LANES).map(|_| Mutex::default()).collect(),
             calls_max: calls_max.get(),
             unknown_takes: AtomicU64::new(0),
+            batches: Observed::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -119,6 +123,11 @@ impl<S: Lanes> Coalesce<S> {
     /// The store inside.
     pub fn inner(&self) -> &S {
         &self.shared.inner
+    }
+
+    /// Has it told how many groups, or parts of them, each call asks about. Only the first who asks is told.
+    pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
+        self.shared.batches.tell(listener);
     }
 
     /// Groups that wait for a call.
@@ -350,6 +359,7 @@ impl<S: Lanes> Caller<S> {
         let waits = |class: &&Class| class.group.iter().any(|check| !gives_back(check));
         let deadline = latest(classes.iter().filter(waits)).or_else(|| latest(&classes)).flatten();
         let batch = Batch { groups, deadline };
+        self.shared.batches.note(classes.iter().map(|class| class.members.len()).sum());
         let mut answers = self.shared.inner.decide_in_place(batch).await.into_iter();
         for class in classes {
             let of_class: Answers = answers.by_ref().take(class.group.len()).collect();
@@ -462,6 +472,7 @@ impl Class {
     async fn ask_apart<S: Lanes>(self, shared: Arc<Shared<S>>) {
         let groups = self.members.iter().map(|member| Arc::clone(&member.group)).collect();
         let deadline = latest([&self]).flatten();
+        shared.batches.note(self.members.len());
         let mut answers = shared.inner.decide(Batch { groups, deadline }).await.into_iter();
         for member in self.members {
             let of_member = answers.by_ref().take(member.group.len()).collect();

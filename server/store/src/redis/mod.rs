@@ -12,7 +12,9 @@ mod call;
 mod heartbeat;
 mod link;
 mod node;
+mod outage;
 mod script;
+mod size;
 mod slots;
 mod stored;
 mod topology;
@@ -38,7 +40,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, Lanes, LiveReplicas, Place};
+use crate::{Clock, Lanes, LiveReplicas, Place, observed::Observed};
 use heartbeat::Heartbeat;
 use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
@@ -46,6 +48,7 @@ use topology::{Map, Topology};
 pub use call::{Call, UnexpectedReply};
 pub use link::{FileError, LinkSettings, Password, TlsFiles};
 pub use script::Script;
+pub use size::Size;
 pub use stored::state_of;
 pub use url::{Address, Deployment, RedisUrl, UrlError};
 
@@ -129,8 +132,11 @@ pub struct Stats {
     pub calls: Count,
     /// Connections made.
     pub connections: Count,
+    /// Of these, the ones in the place of one that stood before.
+    pub reconnects: Count,
     /// Times that scripts were loaded because a server had lost them.
     pub script_loads: Count,
+    call_durations: Observed<Duration>,
     /// Servers that cannot be reached, and with what they may drop: told once.
     told: Mutex<Vec<String>>,
 }
@@ -151,13 +157,16 @@ impl Count {
 }
 
 impl Stats {
+    /// Has it told how long each call takes, from sending it until it is answered or given up; calls to one server that
+    /// are sent together are one. Only the first who asks is told.
+    pub fn on_call(&self, listener: impl Fn(Duration) + Send + Sync + 'static) {
+        self.call_durations.tell(listener);
+    }
+
     /// Warns of servers that drop counters when they run out of memory.
     fn memory(&self, address: &Address, info: &str) {
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
-        };
-        let policy = field("maxmemory_policy").unwrap_or("noeviction");
-        let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        let policy = size::field(info, "maxmemory_policy").unwrap_or("noeviction");
+        let bounded = size::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
         if bounded && policy != "noeviction" && self.tell(format!("{address} {policy}")) {
             tracing::warn!(
                 redis = %address, policy,
@@ -197,6 +206,18 @@ pub struct NodeStatus {
     pub address: Address,
     /// What is wrong with it; `None` if it answers.
     pub complaint: Option<String>,
+    /// Connections to it that stand.
+    pub connections: usize,
+    /// How much it holds, as last asked; `None` if it does not say.
+    pub size: Option<Size>,
+}
+
+impl NodeStatus {
+    /// Whether calls to it fail at once.
+    #[must_use]
+    pub const fn is_breaker_open(&self) -> bool {
+        self.connections == 0
+    }
 }
 
 impl Redis {
@@ -217,9 +238,12 @@ impl Redis {
         let running = CancellationToken::new();
         let prefix: Box<[u8]> = settings.key_prefix.0.as_bytes().into();
         let links = settings.connections.get();
+        let database = settings.link.database;
         let topology = Topology::start(settings.deployment, links, settings.link, &stats, &running);
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
+        let sizes = size::watch(Arc::clone(&topology), Arc::clone(&stats), database);
+        tokio::spawn(running.clone().run_until_cancelled_owned(sizes));
         Ok(Self { topology, prefix, clock, stats, _running: running.drop_guard() })
     }
 
@@ -233,14 +257,20 @@ impl Redis {
         let status = |node: &Arc<Node>| NodeStatus {
             address: node.address.clone(),
             complaint: (!node.is_up()).then(|| node.complaint()),
+            connections: node.connections(),
+            size: node.size(),
         };
         self.topology.map().nodes().iter().map(status).collect()
     }
 
     /// Whether some counters cannot be asked.
     pub fn is_degraded(&self) -> bool {
-        let map = self.topology.map();
-        !map.is_whole() || !map.nodes().iter().all(|node| node.is_up())
+        self.topology.is_degraded()
+    }
+
+    /// For how long some counters could not be asked, all times together.
+    pub fn degraded_for(&self) -> Duration {
+        self.topology.degraded_for()
     }
 
     /// Asks one server about parts, each of which it settles for itself.

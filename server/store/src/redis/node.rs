@@ -32,6 +32,7 @@ use super::{
     call::Call,
     link::{Link, LinkError, LinkSettings, plain},
     script::Script,
+    size::Size,
     slots,
 };
 
@@ -82,6 +83,9 @@ pub(super) trait Fitness: Send + Sync + 'static {
 
     /// The server has stopped answering, or sent callers elsewhere.
     fn trouble(&self);
+
+    /// The server has become of use, or has ceased to be.
+    fn changed(&self);
 }
 
 /// One connection, as those see it who call.
@@ -163,6 +167,7 @@ pub(super) struct Node {
     /// Counts how often scripts were loaded, so that of many callers who miss one only the first loads it.
     loads: AtomicU64,
     loading: AsyncMutex<()>,
+    size: Mutex<Option<Size>>,
     timeout: Duration,
     stats: Arc<Stats>,
 }
@@ -188,6 +193,7 @@ impl Node {
             lost: Mark::now(),
             loads: AtomicU64::new(0),
             loading: AsyncMutex::new(()),
+            size: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
         });
@@ -206,6 +212,20 @@ impl Node {
     /// Whether it has not answered for long.
     pub(super) fn is_gone(&self) -> bool {
         !self.up.load(Ordering::Relaxed) && self.lost.is_older_than(GONE)
+    }
+
+    /// Connections that stand.
+    pub(super) fn connections(&self) -> usize {
+        self.lines.iter().filter(|line| line.load().is_some()).count()
+    }
+
+    /// How much it holds, as last asked.
+    pub(super) fn size(&self) -> Option<Size> {
+        *self.size.lock()
+    }
+
+    pub(super) fn set_size(&self, size: Option<Size>) {
+        *self.size.lock() = size;
     }
 
     /// Why not.
@@ -232,7 +252,7 @@ impl Node {
         let again: Vec<Call> =
             calls.iter().zip(&sent).filter(missed).map(|(call, _)| call.clone()).collect();
         if let Some(first) = again.first() {
-            let loaded = self.load(&line.client, first.script, loads, deadline).await;
+            let loaded = self.load(&line.client, first.script, loads, deadline, fitness).await;
             let mut replies = match loaded {
                 Ok(()) => self.send(&line, &again, asking, deadline).await,
                 Err(_) => SmallVec::new(),
@@ -256,7 +276,7 @@ impl Node {
                 // A server that refuses writes still answers those who write nothing.
                 if self.complains.load(Ordering::Relaxed) && self.complained.is_older_than(CONTENT)
                 {
-                    self.content();
+                    self.content(fitness);
                 }
                 Ok(value)
             }
@@ -267,12 +287,12 @@ impl Node {
                 Err(failure)
             }
             Err(Refused::Because(reason)) => {
-                self.complain(&reason);
+                self.complain(&reason, fitness);
                 fitness.trouble();
                 Err(Failure::NotRun)
             }
             Err(Refused::NoScript) => {
-                self.complain("scripts are not kept");
+                self.complain("scripts are not kept", fitness);
                 Err(Failure::NotRun)
             }
         }
@@ -299,13 +319,16 @@ impl Node {
         asking: bool,
         deadline: Option<Instant>,
     ) -> SmallVec<[Result<Value, Refused>; 1]> {
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        let began = Instant::now();
+        if deadline.is_some_and(|deadline| deadline <= began) {
             // What would not be waited for is not charged either: a future that is given no time is still polled
             // once, and that would send the calls.
             return calls.iter().map(|_| Err(Refused::Failure(Failure::NotRun))).collect();
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
-        let Some(replies) = within(deadline, exchange(&line.client, calls, asking)).await else {
+        let replies = within(deadline, exchange(&line.client, calls, asking)).await;
+        self.stats.call_durations.note(began.elapsed());
+        let Some(replies) = replies else {
             line.not_answered();
             return calls.iter().map(|_| Err(Refused::Failure(Failure::Unknown))).collect();
         };
@@ -318,12 +341,13 @@ impl Node {
 
     /// Loads every script, `first` of all the one that is missed, unless somebody else has since `loads` was
     /// read.
-    async fn load(
+    async fn load<F: Fitness>(
         &self,
         client: &Client,
         first: &'static Script,
         loads: u64,
         deadline: Option<Instant>,
+        fitness: &F,
     ) -> Result<(), Failure> {
         let loaded = within(deadline, async {
             let _one = self.loading.lock().await;
@@ -343,7 +367,7 @@ impl Node {
         match loaded.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                self.complain(&error.to_string());
+                self.complain(&error.to_string(), fitness);
                 Err(Failure::NotRun)
             }
             None => Err(Failure::NotRun),
@@ -359,25 +383,29 @@ impl Node {
     ) {
         let Some(place) = self.lines.get(place) else { return };
         let mut waits = waits();
+        let mut stood = false;
         loop {
             match self.open(&settings, fitness.as_ref()).await {
                 Ok(mut link) => {
                     let began = Instant::now();
                     let line = Arc::new(Line::new(link.client.clone()));
                     place.store(Some(Arc::clone(&line)));
-                    self.found();
+                    if std::mem::replace(&mut stood, true) {
+                        self.stats.reconnects.add(1);
+                    }
+                    self.found(fitness.as_ref());
                     let why = tokio::select! {
                         () = link.broken() => "the connection broke",
                         () = line.given_up.notified() => "no answer in time",
                     };
                     place.store(None);
-                    self.lost(why);
+                    self.lost(why, fitness.as_ref());
                     fitness.trouble();
                     if began.elapsed() >= STEADY {
                         waits = self::waits();
                     }
                 }
-                Err(error) => self.complain(&error.to_string()),
+                Err(error) => self.complain(&error.to_string(), fitness.as_ref()),
             }
             tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
         }
@@ -398,41 +426,48 @@ impl Node {
     }
 
     /// A connection stands.
-    fn found(&self) {
+    fn found<F: Fitness>(&self, fitness: &F) {
         self.stats.connections.add(1);
         if !self.up.swap(true, Ordering::Relaxed) {
             self.complains.store(false, Ordering::Relaxed);
             self.complaint.lock().clear();
+            fitness.changed();
             tracing::info!(redis = %self.address, "Redis answers");
         }
     }
 
     /// A connection is gone.
-    fn lost(&self, why: &str) {
+    fn lost<F: Fitness>(&self, why: &str, fitness: &F) {
         let none_left = self.lines.iter().all(|line| line.load().is_none());
         if none_left && self.up.swap(false, Ordering::Relaxed) {
             self.lost.set();
             *self.complaint.lock() = why.to_owned();
+            fitness.changed();
             tracing::warn!(redis = %self.address, why, "Redis does not answer, rules' on_failure decides");
         }
     }
 
     /// Says once what is wrong, until it is something else.
-    fn complain(&self, what: &str) {
+    fn complain<F: Fitness>(&self, what: &str, fitness: &F) {
         self.complained.set();
         let mut complaint = self.complaint.lock();
         // A text may name script and line; its first word says what it is.
         let code = |text: &str| text.split(' ').next().map(str::to_owned);
-        let known = self.complains.swap(true, Ordering::Relaxed) && code(&complaint) == code(what);
+        let complains = self.complains.swap(true, Ordering::Relaxed);
+        if !complains {
+            fitness.changed();
+        }
+        let known = complains && code(&complaint) == code(what);
         if !known {
             tracing::warn!(redis = %self.address, what, "Redis is of no use, rules' on_failure decides");
             what.clone_into(&mut complaint);
         }
     }
 
-    fn content(&self) {
+    fn content<F: Fitness>(&self, fitness: &F) {
         self.complaint.lock().clear();
         if self.complains.swap(false, Ordering::Relaxed) {
+            fitness.changed();
             tracing::info!(redis = %self.address, "Redis is of use again");
         }
     }

@@ -23,6 +23,7 @@ use super::{
     Address, Deployment, Stats, hash_slot,
     link::{Link, LinkError, LinkSettings, Password},
     node::{Fitness, Node},
+    outage::Outage,
     slots::{self, Primary, SLOTS},
 };
 
@@ -99,6 +100,9 @@ pub(super) struct Topology {
     settings: Arc<LinkSettings>,
     stats: Arc<Stats>,
     wanted: Notify,
+    outage: Outage,
+    /// That a server has become of use, or has ceased to be.
+    changed: Notify,
     /// When the last successful look at the servers began.
     looked: watch::Sender<Option<Instant>>,
     gone: CancellationToken,
@@ -128,6 +132,8 @@ impl Topology {
             settings: Arc::new(settings),
             stats: Arc::clone(stats),
             wanted: Notify::new(),
+            outage: Outage::begun(),
+            changed: Notify::new(),
             looked: watch::Sender::new(None),
             gone: gone.clone(),
             this: Weak::clone(this),
@@ -262,6 +268,7 @@ impl Topology {
         let map = compacted(&nodes, &owners);
         let mut kept = map.nodes.clone();
         self.map.store(Arc::new(map));
+        self.note_change();
         // A primary without slots may be about to get some.
         kept.extend(claims.into_iter().map(|(node, _)| node));
         self.forget(&kept);
@@ -279,6 +286,7 @@ impl Topology {
         }
         let nodes = vec![self.node(address)];
         self.map.store(Arc::new(Map { nodes: nodes.clone(), owners: Owners::One { epoch } }));
+        self.note_change();
         self.forget(&nodes);
     }
 }
@@ -314,12 +322,39 @@ impl Fitness for Weak<Topology> {
             topology.trouble();
         }
     }
+
+    fn changed(&self) {
+        if let Some(topology) = self.upgrade() {
+            topology.note_change();
+        }
+    }
 }
 
 impl Topology {
     /// Something does not answer as it should: look around soon.
     pub(super) fn trouble(&self) {
         self.wanted.notify_one();
+    }
+
+    /// Whether some counters cannot be asked.
+    pub(super) fn is_degraded(&self) -> bool {
+        let map = self.map();
+        !map.is_whole() || !map.nodes().iter().all(|node| node.is_up())
+    }
+
+    /// For how long that was so, all times together.
+    pub(super) fn degraded_for(&self) -> Duration {
+        self.outage.total()
+    }
+
+    fn note_change(&self) {
+        self.outage.look(|| self.is_degraded());
+        self.changed.notify_one();
+    }
+
+    /// Resolves when a server has become of use, or has ceased to be, since it was asked last.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Waits until somebody has said, from now on, who is who.
@@ -355,12 +390,6 @@ impl Topology {
                 suspects.swap_remove(at);
             }
             looked?;
-        }
-        // Who may not ask can still count.
-        if let Ok(memory) = link.ask(timeout, "INFO", vec!["memory".into()]).await
-            && let Some(memory) = memory.as_str()
-        {
-            self.stats.memory(address, &memory);
         }
         Ok(())
     }

@@ -1,0 +1,95 @@
+//! What is sent to an OpenTelemetry collector.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::Args;
+use http::Uri;
+use thiserror::Error;
+
+/// What is sent to an OpenTelemetry collector.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "OpenTelemetry")]
+pub struct OtlpSettings {
+    /// Collector that traces and metrics are sent to, by OTLP over gRPC: http://HOST:PORT or https://HOST:PORT.
+    /// Without it nothing is sent, and no request is traced.
+    #[arg(long, env = "SLUICEGATE_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Certificates of the authorities that certify the collector (PEM), in place of the system's.
+    #[arg(long, env = "SLUICEGATE_OTLP_TLS_CA", value_name = "FILE", requires = "otlp_endpoint")]
+    pub otlp_tls_ca: Option<PathBuf>,
+
+    /// How often metrics are sent to the collector. 0s: never; /metrics has them anyway.
+    #[arg(
+        long,
+        env = "SLUICEGATE_OTLP_METRICS_INTERVAL",
+        value_name = "DURATION",
+        default_value = "60s"
+    )]
+    #[arg(value_parser = humantime::parse_duration)]
+    pub otlp_metrics_interval: Duration,
+
+    /// Which share of the requests that come without a trace is traced, 0 to 1. A request that comes with one is
+    /// traced if its caller does.
+    #[arg(long, env = "SLUICEGATE_TRACE_RATIO", value_name = "RATIO", default_value = "0")]
+    pub trace_ratio: TraceRatio,
+}
+
+/// Where a collector is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtlpEndpoint(Uri);
+
+impl OtlpEndpoint {
+    /// The address, with `http` or `https`.
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
+        &self.0
+    }
+
+    /// Whether it is spoken to over TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.0.scheme_str() == Some("https")
+    }
+}
+
+impl FromStr for OtlpEndpoint {
+    type Err = OtlpEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, OtlpEndpointError> {
+        let uri: Uri = text.parse().map_err(|_| OtlpEndpointError)?;
+        let fits = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+        if fits { Ok(Self(uri)) } else { Err(OtlpEndpointError) }
+    }
+}
+
+/// What was given for a collector is none.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("use http://HOST:PORT or https://HOST:PORT")]
+pub struct OtlpEndpointError;
+
+/// A share of requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TraceRatio(f64);
+
+impl TraceRatio {
+    /// From 0 to 1.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for TraceRatio {
+    type Err = TraceRatioError;
+
+    fn from_str(text: &str) -> Result<Self, TraceRatioError> {
+        let ratio: f64 = text.parse().map_err(|_| TraceRatioError)?;
+        if (0.0..=1.0).contains(&ratio) { Ok(Self(ratio)) } else { Err(TraceRatioError) }
+    }
+}
+
+/// A ratio that is none.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("a ratio is a number from 0 to 1")]
+pub struct TraceRatioError;

@@ -1,0 +1,81 @@
+//! What is shown of the store.
+
+use std::sync::Arc;
+
+use sluicegate_store::{
+    Stack,
+    redis::{Count, NodeStatus, Redis, Stats},
+};
+
+use super::{
+    Telemetry,
+    catalogue::{self, Counter, Gauge},
+};
+
+/// Bounds of the buckets for a call's duration, in seconds: a call is answered in a fraction of a millisecond, and
+/// given up at its deadline.
+const CALL_BOUNDS: [f64; 13] =
+    [0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0];
+
+/// Bounds of the buckets for what goes out together. One call asks 512 checks at most, but equal groups are one.
+const BATCH_BOUNDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+
+/// Shows what the store counts, of which this process's memory holds `counters_max` at most.
+pub(crate) fn show(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
+    let read = |read: fn(&Stack) -> usize| {
+        let store = Arc::clone(store);
+        move || read(&store)
+    };
+    let count = |read: fn(&Stack) -> u64| {
+        let store = Arc::clone(store);
+        move || read(&store)
+    };
+    telemetry.show_gauge(catalogue::COUNTERS, read(Stack::counters));
+    telemetry.show_gauge(catalogue::COUNTERS_MAX, move || counters_max);
+    telemetry.show_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
+    let degraded = Arc::clone(store);
+    telemetry
+        .show_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || degraded.degraded_for());
+    telemetry.show_count(catalogue::UNANSWERED, count(Stack::unanswered));
+    telemetry.show_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
+    let Some(redis) = store.in_redis() else { return };
+    telemetry.show_gauge(catalogue::REFUSALS, read(Stack::refusals));
+    let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
+    telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
+    telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
+    telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
+    telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
+    let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
+    store.on_batch(move |groups| batches.record(groups as f64, &[]));
+    show_redis(telemetry, store, redis);
+}
+
+fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
+    let stats = redis.stats();
+    let calls = telemetry.histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
+    stats.on_call(move |took| calls.record(took.as_secs_f64(), &[]));
+    let show = |metric: Counter, read: fn(&Stats) -> &Count| {
+        let stats = Arc::clone(stats);
+        telemetry.show_count(metric, move || read(&stats).get());
+    };
+    show(catalogue::REDIS_CALLS, |it| &it.calls);
+    show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
+    show(catalogue::REDIS_RECONNECTS, |it| &it.reconnects);
+    show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
+    let show = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
+        let store = Arc::clone(store);
+        telemetry.show_gauges(metric, move |show| {
+            let servers = store.in_redis().map(Redis::status).unwrap_or_default();
+            for server in &servers {
+                if let Some(value) = read(server) {
+                    show(value, &[&server.address.to_string()]);
+                }
+            }
+        });
+    };
+    show(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
+    show(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
+    show(catalogue::REDIS_MEMORY_USED, |it| Some(it.size?.memory_used));
+    show(catalogue::REDIS_MEMORY_MAX, |it| Some(it.size?.memory_max));
+    show(catalogue::REDIS_KEYS, |it| Some(it.size?.keys));
+}

@@ -1,0 +1,41 @@
+//! For how long some counters could not be asked.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Adds up the times for which something is the case.
+#[derive(Debug)]
+pub(super) struct Outage(Mutex<Times>);
+
+#[derive(Debug)]
+struct Times {
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Outage {
+    /// It is the case from now on.
+    pub(super) fn begun() -> Self {
+        Self(Mutex::new(Times { since: Some(Instant::now()), before: Duration::ZERO }))
+    }
+
+    /// Looks again, because it may have changed. It is looked while nobody else does, so that the last look is right.
+    pub(super) fn look(&self, is_so: impl FnOnce() -> bool) {
+        let mut times = self.0.lock();
+        match (times.since, is_so()) {
+            (None, true) => times.since = Some(Instant::now()),
+            (Some(since), false) => {
+                times.since = None;
+                times.before += since.elapsed();
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+
+    /// All times together, this one included.
+    pub(super) fn total(&self) -> Duration {
+        let times = self.0.lock();
+        times.before + times.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
