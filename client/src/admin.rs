@@ -10,12 +10,13 @@ use std::{
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{
-        ExplainRequest, ExplainResponse, admin_service_client::AdminServiceClient,
+        ExplainRequest, ExplainResponse, GetLogLevelRequest, LogLevel, SetLogLevelRequest,
+        admin_service_client::AdminServiceClient,
     },
 };
 use thiserror::Error;
 use tonic::{
-    Request,
+    Request, Response, Status,
     metadata::{Ascii, MetadataValue},
     transport::Channel,
 };
@@ -103,14 +104,54 @@ impl AdminClient {
     /// There is no answer.
     pub async fn explain(&self, check: Check) -> Result<ExplainResponse, CheckError> {
         let RateLimitRequest { domain, descriptors, hits_addend } = check.into();
-        let mut request = Request::new(ExplainRequest { domain, descriptors, hits_addend });
+        let request = self.timed(ExplainRequest { domain, descriptors, hits_addend });
+        let mut service = self.service.clone();
+        self.answer(service.explain(request)).await
+    }
+
+    /// Asks what is logged.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn log_level(&self) -> Result<LogLevel, CheckError> {
+        let mut service = self.service.clone();
+        let answer = self.answer(service.get_log_level(self.timed(GetLogLevelRequest {})));
+        Ok(answer.await?.log_level.unwrap_or_default())
+    }
+
+    /// Changes what is logged, for good or for a while. `level` is what the server's `--log-level` takes.
+    ///
+    /// # Errors
+    /// There is no answer, or `level` is no level.
+    pub async fn set_log_level(
+        &self,
+        level: &str,
+        duration: Option<Duration>,
+    ) -> Result<LogLevel, CheckError> {
+        // A span that the wire cannot carry is as good as the longest that it can.
+        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+        let duration = duration.map(|span| span.try_into().unwrap_or(longest));
+        let request = self.timed(SetLogLevelRequest { level: level.to_owned(), duration });
+        let mut service = self.service.clone();
+        Ok(self.answer(service.set_log_level(request)).await?.log_level.unwrap_or_default())
+    }
+
+    /// A request that tells the server how long its answer is waited for.
+    fn timed<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
         request.set_timeout(self.deadline);
         if let Some(authorization) = &self.authorization {
             request.metadata_mut().insert("authorization", authorization.clone());
         }
-        let mut service = self.service.clone();
+        request
+    }
+
+    async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CheckError> {
         // tonic's own timer starts only when there is a connection.
-        match tokio::time::timeout(self.deadline, service.explain(request)).await {
+        match tokio::time::timeout(self.deadline, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(CheckError::new(&status, self.deadline, "the admin listener")),
             Err(_) => Err(CheckError::DeadlineExceeded { deadline: self.deadline }),

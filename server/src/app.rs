@@ -31,7 +31,7 @@ use crate::{
     limits::{Limits, Snapshot},
     listen::{ListenAddress, Listener, Tls, TlsSettings},
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
-    telemetry::{self, MetricsError, Telemetry, catalogue},
+    telemetry::{self, DecisionLog, KeyHash, MetricsError, Telemetry, Traces, catalogue},
     watch::Watch,
 };
 
@@ -84,6 +84,12 @@ pub enum StartError {
     /// Metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// There is no secret to hash keys with.
+    #[error(transparent)]
+    Salt(#[from] telemetry::SaltError),
+    /// Nothing can be sent to the collector.
+    #[error(transparent)]
+    Otlp(#[from] telemetry::OtlpError),
     /// Services cannot be described.
     #[error("cannot describe the services: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -161,6 +167,7 @@ pub struct App {
     grpc: Running,
     http: Running,
     admin: Option<AdminRunning>,
+    traces: Option<Arc<Traces>>,
     /// Watchers and the sweeper, which stop when the server has.
     background: CancellationToken,
     telemetry: Arc<Telemetry>,
@@ -266,18 +273,23 @@ impl App {
         telemetry.show_gauge(catalogue::IN_FLIGHT, move || counted.current());
         let max = settings.max_in_flight.get();
         telemetry.show_gauge(catalogue::IN_FLIGHT_MAX, move || max);
+        let key_hash = Arc::new(KeyHash::load(settings.log.key_hash_salt_file.as_deref())?);
+        let decision_log = DecisionLog::new(&settings.log, &key_hash).map(Arc::new);
+        let traces = Traces::start(&settings.otlp, &settings.store.store, decision_log.is_some())?;
+        show_requests(&telemetry, traces.as_ref(), decision_log.as_ref());
 
         let limiter = Limiter::new(
             Arc::clone(&snapshot),
             Arc::clone(&store),
             Arc::clone(&telemetry),
             settings.failure.decision_timeout,
+            decision_log.clone(),
         );
         let responder = Responder::new(&settings.response)?;
         let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry)));
         let serving = Arc::new(AtomicBool::new(true));
         let (services, health) =
-            Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone())?;
+            Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())?;
         let tls = load_tls(&settings.grpc)?;
         let admin = admin::Open::new(&settings.admin).await?;
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
@@ -291,10 +303,12 @@ impl App {
             telemetry: Arc::clone(&telemetry),
             serving: Arc::clone(&serving),
             store: Arc::clone(&store),
+            traces: traces.clone(),
         };
         let (http_address, http) =
             start_http(settings.http_listen, http::router(shared, body_max)).await?;
-        let admin = start_admin(admin, settings, snapshot, &store).await?;
+        let key_hash = decision_log.is_some().then_some(key_hash);
+        let admin = start_admin(admin, settings, snapshot, &store, key_hash).await?;
         let admin_health = admin.as_ref().map(|admin| admin.health.clone());
         let serving = Serving { health, admin: admin_health, serving };
         serving.set(true).await;
@@ -330,6 +344,7 @@ impl App {
             grpc,
             http,
             admin,
+            traces,
             background,
             telemetry,
             drain_delay: settings.drain_delay,
@@ -372,10 +387,18 @@ impl App {
         };
         tokio::join!(self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT), admin);
         self.background.cancel();
-        let end = tokio::task::spawn_blocking(move || self.telemetry.end());
-        if tokio::time::timeout(TELEMETRY_TIMEOUT, end).await.is_err() {
-            tracing::warn!("the collector does not take what was counted last");
-        }
+        let traces = async {
+            if let Some(traces) = self.traces {
+                traces.finish().await;
+            }
+        };
+        let metrics = async {
+            let end = tokio::task::spawn_blocking(move || self.telemetry.end());
+            if tokio::time::timeout(TELEMETRY_TIMEOUT, end).await.is_err() {
+                tracing::warn!("the collector does not take what was counted last");
+            }
+        };
+        tokio::join!(traces, metrics);
         tracing::info!("stopped");
     }
 }
@@ -452,6 +475,22 @@ fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartEr
     Ok(Stack::redis(settings, clocks)?)
 }
 
+fn show_requests(
+    telemetry: &Telemetry,
+    traces: Option<&Arc<Traces>>,
+    decision_log: Option<&Arc<DecisionLog>>,
+) {
+    let log = decision_log.cloned();
+    let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
+    telemetry.show_count(catalogue::DECISION_LOG_DROPPED, dropped);
+    let count = |read: fn(&Traces) -> u64| {
+        let traces = traces.cloned();
+        move || traces.as_deref().map_or(0, read)
+    };
+    telemetry.show_count(catalogue::TRACED, count(Traces::ended));
+    telemetry.show_count(catalogue::TRACED_SENT, count(Traces::sent));
+}
+
 async fn start_grpc(
     settings: &ServeSettings,
     services: Services,
@@ -479,9 +518,10 @@ async fn start_admin(
     settings: &ServeSettings,
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: &Arc<Stack>,
+    hash: Option<Arc<KeyHash>>,
 ) -> Result<Option<AdminRunning>, StartError> {
     let Some(opened) = opened else { return Ok(None) };
-    let admin = Admin::new(snapshot, Arc::clone(store), settings.store.key_prefix.clone());
+    let admin = Admin::new(snapshot, Arc::clone(store), settings.store.key_prefix.clone(), hash);
     AdminRunning::start(opened, admin).await.map(Some)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_core::{
-    Algorithm, Answers, Counting, Decision, OnFailure, Rule,
+    Algorithm, Answers, Check, Counting, Decision, OnFailure, Rule,
     explain::{Applied, Explained, Explanation, Outcome, Question},
     limit::Unit,
     rules::{Candidate, Fit, Looked, RuleSet},
@@ -14,7 +14,10 @@ use sluicegate_proto::{
 };
 use sluicegate_store::redis::{KeyPrefix, hash_slot};
 
-use crate::grpc::{self, AnswerError};
+use crate::{
+    grpc::{self, AnswerError},
+    telemetry::KeyHash,
+};
 
 /// The explanation of a request, as far as the rules alone can tell, and what to ask a store for the rest.
 pub(crate) fn explain(
@@ -65,6 +68,14 @@ pub(crate) fn answer(
             Ok(decision) => State::Counter(counter(limit.capacity, decision)),
             Err(error) => State::Unanswered(error.to_string()),
         });
+    }
+}
+
+/// Adds what the decision log calls the counters.
+pub(crate) fn hash(explained: &mut wire::ExplainResponse, peeks: &[Check], hash: &KeyHash) {
+    let limits = explained.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
+    for (limit, check) in limits.zip(peeks) {
+        limit.key_hash = hash.of(check.key.as_bytes());
     }
 }
 
@@ -132,6 +143,7 @@ fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
         counter_key: prefix.name(&check.key),
         hash_slot: hash_slot(&check.key).into(),
         state: None,
+        key_hash: String::new(),
     }
 }
 

@@ -133,6 +133,7 @@ fn limit(limit: &LimitExplanation) -> Value {
         "quota_mode": limit.quota_mode,
         "counter_key": limit.counter_key,
         "hash_slot": limit.hash_slot,
+        "key_hash": (!limit.key_hash.is_empty()).then_some(&limit.key_hash),
         "counter": counter,
         "unanswered": unanswered,
     })

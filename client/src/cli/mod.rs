@@ -4,6 +4,7 @@ mod admin_server;
 mod check;
 mod descriptor;
 mod explain;
+mod log_level;
 mod output;
 mod server;
 
@@ -18,7 +19,8 @@ use thiserror::Error;
 
 pub use self::{
     admin_server::AdminServerSettings, check::CheckSettings, descriptor::Question,
-    explain::ExplainSettings, output::OutputFormat, server::ServerSettings,
+    explain::ExplainSettings, log_level::LogLevelSettings, output::OutputFormat,
+    server::ServerSettings,
 };
 use crate::{CheckError, ConnectError, Endpoint, InvalidToken, error::chain};
 
@@ -57,6 +59,12 @@ pub enum Command {
     /// not taken; then each limit that applies, with its counter. Asks Sluicegate's admin listener, and
     /// counts nothing.
     Explain(ExplainSettings),
+
+    /// Tell or change what the server logs, without a restart.
+    ///
+    /// The change is logged, whatever the level. It lasts until the server ends, or as long as --for says. Asks the
+    /// admin listener of one process; others are not told.
+    LogLevel(LogLevelSettings),
 }
 
 /// Why a command has no answer.
@@ -93,6 +101,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     let outcome = runtime.map_err(Failure::Start).and_then(|runtime| match &cli.command {
         Command::Check(settings) => runtime.block_on(check::run(settings)),
         Command::Explain(settings) => runtime.block_on(explain::run(settings)),
+        Command::LogLevel(settings) => runtime.block_on(log_level::run(settings)),
     });
     outcome.unwrap_or_else(|failure| {
         report(&failure);

@@ -6,7 +6,8 @@ use sluicegate_client::{AdminClient, CheckError, InvalidToken};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::rate_limit_response::Code,
     sluicegate::admin::v1::{
-        DescriptorExplanation, ExplainRequest, ExplainResponse, Outcome,
+        DescriptorExplanation, ExplainRequest, ExplainResponse, GetLogLevelRequest,
+        GetLogLevelResponse, Outcome, SetLogLevelRequest, SetLogLevelResponse,
         admin_service_server::{AdminService, AdminServiceServer},
     },
 };
@@ -34,6 +35,20 @@ impl AdminService for Admin {
         let metadata = request.metadata().clone();
         self.asked.lock().unwrap().push((metadata, request.into_inner()));
         self.answer.clone().map(Response::new)
+    }
+
+    async fn get_log_level(
+        &self,
+        _request: Request<GetLogLevelRequest>,
+    ) -> Result<Response<GetLogLevelResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    async fn set_log_level(
+        &self,
+        _request: Request<SetLogLevelRequest>,
+    ) -> Result<Response<SetLogLevelResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
     }
 }
 

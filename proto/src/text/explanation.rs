@@ -207,6 +207,9 @@ fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
     lines.push(head);
     lines.push(format!("      counter  {}", limit.counter_key));
     lines.push(format!("      slot     {}", limit.hash_slot));
+    if !limit.key_hash.is_empty() {
+        lines.push(format!("      hash     {}", limit.key_hash));
+    }
     match &limit.state {
         Some(State::Counter(counter)) => {
             lines.push(format!("      state    {}", state(limit, counter)));
@@ -321,6 +324,7 @@ mod tests {
             counter_key: "s1:fw:300:{api:user=bob}".to_owned(),
             hash_slot: 7,
             state,
+            key_hash: "0123456789abcdef".to_owned(),
         }
     }
 
@@ -372,6 +376,7 @@ would be refused, retry in 59s
     limit 10 per 5 minutes (burst), fixed_window, counting free, on_failure local, quota_mode
       counter  s1:fw:300:{api:user=bob}
       slot     7
+      hash     0123456789abcdef
       state    10 of 10 used, 0 left, resets in 1m 1s; refuses, passes in 59s"
         );
     }

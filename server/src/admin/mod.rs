@@ -1,5 +1,6 @@
 //! The admin listener: what operators ask a running server, apart from what Envoy asks.
 
+mod log;
 mod open;
 mod server;
 mod service;

@@ -9,17 +9,22 @@ use arc_swap::ArcSwap;
 use sluicegate_core::explain::Question;
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
-    sluicegate::admin::v1::{ExplainRequest, ExplainResponse, admin_service_server::AdminService},
+    sluicegate::admin::v1::{
+        ExplainRequest, ExplainResponse, GetLogLevelRequest, GetLogLevelResponse,
+        SetLogLevelRequest, SetLogLevelResponse, admin_service_server::AdminService,
+    },
 };
 use sluicegate_store::{Stack, redis::KeyPrefix};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use super::log;
 use crate::{
     explain,
     grpc::{self, AnswerError},
     limits::Snapshot,
+    telemetry::KeyHash,
 };
 
 /// The most explanations that are being made at once. Others wait.
@@ -33,6 +38,7 @@ pub(crate) struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
     prefix: KeyPrefix,
+    hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
 }
 
@@ -41,8 +47,10 @@ impl Admin {
         snapshot: Arc<ArcSwap<Snapshot>>,
         store: Arc<Stack>,
         prefix: KeyPrefix,
+        hash: Option<Arc<KeyHash>>,
     ) -> Self {
-        Self { snapshot, store, prefix, explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)) }
+        let explaining = Arc::new(Semaphore::new(EXPLAINING_MAX));
+        Self { snapshot, store, prefix, hash, explaining }
     }
 
     /// What the rules in force say about a request, and the permit, which is free when the work has ended and
@@ -85,10 +93,27 @@ impl AdminService for Admin {
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
         let (mut explained, question, _permit) = self.by_rules(message, permit).await?;
         let peeks = question.peeks();
+        if let Some(hash) = &self.hash {
+            explain::hash(&mut explained, &peeks, hash);
+        }
         if !peeks.is_empty() {
             let answers = self.store.peek(peeks, Some(deadline)).await;
             explain::answer(&mut explained, &question, &answers);
         }
         Ok(Response::new(explained))
+    }
+
+    async fn get_log_level(
+        &self,
+        _request: Request<GetLogLevelRequest>,
+    ) -> Result<Response<GetLogLevelResponse>, Status> {
+        log::level().map(Response::new)
+    }
+
+    async fn set_log_level(
+        &self,
+        request: Request<SetLogLevelRequest>,
+    ) -> Result<Response<SetLogLevelResponse>, Status> {
+        log::set_level(&request).map(Response::new)
     }
 }

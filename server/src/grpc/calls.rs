@@ -16,15 +16,17 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use prost::Message as _;
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tonic::{Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::Routes};
+use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::Routes};
 use tower::Service as _;
 
 use super::{
     InFlight, Rls,
     body::{Answer, PREFIX, Reread},
     in_flight::{Entered, Shed},
+    lent::Lent,
     status, timeout,
 };
+use crate::telemetry::{Traced, Traces};
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -51,6 +53,7 @@ pub(super) struct Calls {
     /// Every service.
     services: Routes,
     message_max: usize,
+    traces: Option<Arc<Traces>>,
 }
 
 impl Calls {
@@ -59,8 +62,9 @@ impl Calls {
         in_flight: InFlight,
         services: Routes,
         message_max: usize,
+        traces: Option<Arc<Traces>>,
     ) -> Self {
-        Self { rls, in_flight, services, message_max }
+        Self { rls, in_flight, services, message_max, traces }
     }
 
     /// Answers one call, which has arrived just now.
@@ -76,14 +80,21 @@ impl Calls {
             let Some(entered) = entered else {
                 return Box::pin(self.by_tonic(request)).await;
             };
-            let answer = self.rate_limit(request, entered, patience);
-            match patience {
+            let traces = self.traces.as_ref();
+            let mut traced =
+                traces.map(|traces| traces.of_grpc(request.headers())).unwrap_or_default();
+            let answer = self.rate_limit(request, entered, patience, &mut traced);
+            let answer = match patience {
                 None => answer.await,
                 Some(Patience { timeout, arrived }) => {
                     let answer = tokio::time::timeout_at((arrived + timeout).into(), answer).await;
                     answer.unwrap_or_else(|_elapsed| Ok(timed_out()))
                 }
+            };
+            if let Ok(answer) = &answer {
+                traced.end_grpc(|| code(answer));
             }
+            answer
         }
     }
 
@@ -92,6 +103,7 @@ impl Calls {
         request: Request<Incoming>,
         entered: Entered,
         patience: Option<Patience>,
+        traced: &mut Traced,
     ) -> Result<Response<Answer>, Infallible> {
         let (mut parts, body) = request.into_parts();
         let message = match self.message(&parts.headers, body).await {
@@ -100,11 +112,20 @@ impl Calls {
                 if entered.shed {
                     parts.extensions.insert(Shed);
                 }
-                return Box::pin(self.by_tonic(Request::from_parts(parts, body))).await;
+                let lent = traced.is_known().then(Lent::default);
+                if let Some(lent) = &lent {
+                    lent.put(std::mem::take(traced));
+                    parts.extensions.insert(lent.clone());
+                }
+                let answer = Box::pin(self.by_tonic(Request::from_parts(parts, body))).await;
+                if let Some(lent) = lent {
+                    *traced = lent.take();
+                }
+                return answer;
             }
         };
         let within = patience.map(Patience::for_decision);
-        let answer = self.rls.answer(&message, entered.shed, within).await;
+        let answer = self.rls.answer(&message, entered.shed, within, traced).await;
         let answer = answer.map_err(status::of).and_then(|answer| {
             Answer::message(&answer).map_err(|error| Status::internal(error.to_string()))
         });
@@ -181,6 +202,11 @@ fn answered(answer: Answer) -> Response<Answer> {
 
 fn refused(status: &Status) -> Response<Answer> {
     status.clone().into_http::<()>().map(|()| Answer::Ended)
+}
+
+/// The status that the headers tell. An answer with a message tells it behind the message, and is OK.
+fn code(answer: &Response<Answer>) -> Code {
+    Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code())
 }
 
 fn timed_out() -> Response<Answer> {

@@ -6,6 +6,7 @@ mod connection;
 mod decode;
 mod health;
 mod in_flight;
+mod lent;
 mod response;
 mod rls;
 mod server;

@@ -10,10 +10,10 @@ use sluicegate_store::Deferred;
 use thiserror::Error;
 use tonic::{Request, Response, Status};
 
-use super::{decode, in_flight::Shed, response, response::Responder, status, timeout};
+use super::{decode, in_flight::Shed, lent::Lent, response, response::Responder, status, timeout};
 use crate::{
     limiter::{Answered, Limiter},
-    telemetry::Telemetry,
+    telemetry::{Telemetry, Traced},
 };
 
 /// Answers rate limit requests, whichever way they came.
@@ -49,18 +49,29 @@ impl Rls {
         message: &RateLimitRequest,
         shed: bool,
         within: Option<Duration>,
+        traced: &mut Traced,
+    ) -> Result<RateLimitResponse, AnswerError> {
+        let answer = self.decide(message, shed, within, traced).await;
+        if let Err(error) = &answer {
+            traced.note(|span| span.fails(error));
+        }
+        answer
+    }
+
+    async fn decide(
+        &self,
+        message: &RateLimitRequest,
+        shed: bool,
+        within: Option<Duration>,
+        traced: &mut Traced,
     ) -> Result<RateLimitResponse, AnswerError> {
         let request = decode::request(message).inspect_err(|_| self.telemetry.invalid.add(1))?;
         if shed {
-            self.telemetry.shed.add(1);
-            let shadow_mode = self.limiter.shadow_mode();
-            if shadow_mode {
-                self.telemetry.shadowed.add(1);
-            }
-            return Ok(response::shed(message.descriptors.len(), shadow_mode));
+            let passes = self.limiter.shed(&request, traced);
+            return Ok(response::shed(message.descriptors.len(), passes));
         }
         let respond = |answered: Answered<'_, '_>| self.responder.respond(message, &answered);
-        Ok(self.limiter.decide(&request, within, respond).await?)
+        Ok(self.limiter.decide(&request, within, traced, respond).await?)
     }
 }
 
@@ -72,7 +83,12 @@ impl RateLimitService for Rls {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let shed = request.extensions().get::<Shed>().is_some();
         let within = timeout::left(request.metadata().as_ref());
-        let answer = self.answer(request.get_ref(), shed, within).await;
+        let lent = request.extensions().get::<Lent>().cloned();
+        let mut traced = lent.as_ref().map(Lent::take).unwrap_or_default();
+        let answer = self.answer(request.get_ref(), shed, within, &mut traced).await;
+        if let Some(lent) = lent {
+            lent.put(traced);
+        }
         answer.map(Response::new).map_err(status::of)
     }
 }

@@ -17,7 +17,7 @@ use super::{
     calls::Calls,
     connection::{self, Bounds},
 };
-use crate::{listen::Connection, settings::GrpcSettings};
+use crate::{listen::Connection, settings::GrpcSettings, telemetry::Traces};
 
 /// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
 const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
@@ -34,6 +34,7 @@ impl Services {
         settings: &GrpcSettings,
         rls: Arc<Rls>,
         in_flight: InFlight,
+        traces: Option<Arc<Traces>>,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
         let message_max = settings.grpc_max_message_bytes.get();
@@ -43,7 +44,7 @@ impl Services {
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
             .prepare();
-        let calls = Arc::new(Calls::new(rls, in_flight, routes, message_max));
+        let calls = Arc::new(Calls::new(rls, in_flight, routes, message_max, traces));
         let bounds = Bounds::new(settings);
         Ok((Self { calls, bounds }, Health::new(reporter, HEALTH_NAMES)))
     }

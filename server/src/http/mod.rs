@@ -5,17 +5,20 @@ mod json;
 mod rlconfig;
 mod stats;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, RawQuery, State},
-    http::{StatusCode, header::CONTENT_TYPE},
+    extract::{DefaultBodyLimit, FromRequestParts, RawQuery, State, rejection::BytesRejection},
+    http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -25,7 +28,7 @@ use sluicegate_store::Stack;
 use crate::{
     grpc::{AnswerError, InFlight, Rls},
     limits::Snapshot,
-    telemetry::Telemetry,
+    telemetry::{Telemetry, Traced, Traces},
 };
 
 /// What the handlers need.
@@ -36,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) serving: Arc<AtomicBool>,
     pub(crate) store: Arc<Stack>,
+    pub(crate) traces: Option<Arc<Traces>>,
 }
 
 /// The routes. A body of more than `body_max` bytes is refused.
@@ -53,13 +57,26 @@ pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
 
 /// A `RateLimitRequest` as JSON in, a `RateLimitResponse` as JSON out: 200 if the request may pass, 429 if
 /// not, 400 if it makes no sense, 503 where a rule defers to the caller because the store cannot answer.
-async fn json(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+async fn json(
+    State(shared): State<Arc<Shared>>,
+    OfTrace(mut traced): OfTrace,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let response = match body {
+        Ok(body) => answer(&shared, &mut traced, &body).await,
+        Err(rejection) => rejection.into_response(),
+    };
+    traced.end_http(response.status().as_u16());
+    response
+}
+
+async fn answer(shared: &Shared, traced: &mut Traced, body: &[u8]) -> Response {
     let entered = shared.in_flight.enter();
-    let message = match json::decode(&body) {
+    let message = match json::decode(body) {
         Ok(message) => message,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    let response = match shared.rls.answer(&message, entered.shed, None).await {
+    let response = match shared.rls.answer(&message, entered.shed, None, traced).await {
         Ok(response) => response,
         Err(error) => {
             let status = match error {
@@ -77,6 +94,22 @@ async fn json(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     match json::encode(&response) {
         Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// The trace that a request belongs to, from its headers.
+struct OfTrace(Traced);
+
+impl FromRequestParts<Arc<Shared>> for OfTrace {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Infallible> {
+        let traces = shared.traces.as_ref();
+        let traced = traces.map(|traces| traces.of_http(&parts.method, &parts.headers));
+        Ok(Self(traced.unwrap_or_default()))
     }
 }
 

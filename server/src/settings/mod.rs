@@ -4,8 +4,10 @@
 mod admin;
 mod explain;
 mod limits;
+mod log;
 mod metrics;
 mod otlp;
+mod ratio;
 mod response;
 
 use std::{
@@ -15,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+use clap::{Args, Parser, Subcommand, builder::BoolishValueParser};
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
@@ -26,8 +28,10 @@ pub use self::{
         CompileArguments, CountingName, DiffSettings, HoldingArguments, LimitsSettings,
         OnFailureName, ValidateSettings,
     },
+    log::{LogFormat, LogSettings},
     metrics::MetricSettings,
-    otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings, TraceRatio, TraceRatioError},
+    otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings},
+    ratio::{Ratio, RatioError},
     response::{ResponseHeaders, ResponseSettings},
 };
 use crate::listen::ListenAddress;
@@ -399,26 +403,4 @@ pub struct GrpcSettings {
     )]
     #[arg(value_parser = humantime::parse_duration)]
     pub grpc_max_connection_age_grace: Duration,
-}
-
-/// How the log is written. It goes to the standard error stream.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Log")]
-pub struct LogSettings {
-    /// What is logged: error, warn, info, debug or trace, also by module (info,h2=debug).
-    #[arg(long, env = "SLUICEGATE_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
-    pub log_level: String,
-
-    /// How it is written.
-    #[arg(long, env = "SLUICEGATE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
-}
-
-/// Formats of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// A line for people.
-    Text,
-    /// A JSON object a line.
-    Json,
 }

@@ -6,6 +6,8 @@ use clap::Args;
 use http::Uri;
 use thiserror::Error;
 
+use super::Ratio;
+
 /// What is sent to an OpenTelemetry collector.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "OpenTelemetry")]
@@ -32,7 +34,7 @@ pub struct OtlpSettings {
     /// Which share of the requests that come without a trace is traced, 0 to 1. A request that comes with one is
     /// traced if its caller does.
     #[arg(long, env = "SLUICEGATE_TRACE_RATIO", value_name = "RATIO", default_value = "0")]
-    pub trace_ratio: TraceRatio,
+    pub trace_ratio: Ratio,
 }
 
 /// Where a collector is.
@@ -67,29 +69,3 @@ impl FromStr for OtlpEndpoint {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("use http://HOST:PORT or https://HOST:PORT")]
 pub struct OtlpEndpointError;
-
-/// A share of requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TraceRatio(f64);
-
-impl TraceRatio {
-    /// From 0 to 1.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl FromStr for TraceRatio {
-    type Err = TraceRatioError;
-
-    fn from_str(text: &str) -> Result<Self, TraceRatioError> {
-        let ratio: f64 = text.parse().map_err(|_| TraceRatioError)?;
-        if (0.0..=1.0).contains(&ratio) { Ok(Self(ratio)) } else { Err(TraceRatioError) }
-    }
-}
-
-/// A ratio that is none.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("a ratio is a number from 0 to 1")]
-pub struct TraceRatioError;

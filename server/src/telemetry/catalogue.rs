@@ -232,6 +232,12 @@ catalogue! {
         "The most memory that the server may use, its maxmemory; 0 if there is no bound.";
     Gauge REDIS_KEYS = "sluicegate_redis_keys" [SERVER]:
         "Keys in the server's database that is in use, whoever wrote them.";
+    Counter DECISION_LOG_DROPPED = "sluicegate_decision_log_dropped_total" []:
+        "Refusals that were not logged because they were more than --decision-log-max-per-second.";
+    Counter TRACED = "sluicegate_traced_requests_total" []:
+        "Requests that were traced.";
+    Counter TRACED_SENT = "sluicegate_traced_requests_sent_total" []:
+        "Requests of which the OpenTelemetry collector took the trace; the others' wait, or are lost.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

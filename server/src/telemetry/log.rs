@@ -1,18 +1,40 @@
-//! The log: to the standard error stream, as text or JSON. Nothing is logged per request above debug.
+//! The log: to the standard error stream, as text or JSON. Nothing is logged per request above debug, except decisions
+//! for those who ask for them.
 
-use std::io;
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
+use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::task::AbortHandle;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::settings::{LogFormat, LogSettings};
 
+/// Where it is logged what operators change. It cannot be turned off.
+const AUDIT: &str = "sluicegate::audit";
+
+/// The longest text that can name levels, in bytes.
+const LEVEL_MAX: usize = 4096;
+
 /// What was given for `--log-level` is no level.
 #[derive(Debug, Error)]
-#[error(
-    "--log-level: {given:?} is not a level; use error, warn, info, debug or trace, or MODULE=LEVEL"
-)]
-pub struct LogError {
+#[error("--log-level: {0}")]
+pub struct LogError(InvalidLevel);
+
+impl From<InvalidLevel> for LogError {
+    fn from(error: InvalidLevel) -> Self {
+        Self(error)
+    }
+}
+
+/// What was given for a level is none.
+#[derive(Debug, Error)]
+#[error("{given:?} is not a level; use error, warn, info, debug or trace, or MODULE=LEVEL")]
+pub(crate) struct InvalidLevel {
     given: String,
 }
 
@@ -20,21 +42,181 @@ pub struct LogError {
 pub(crate) fn start(settings: &LogSettings) -> Result<(), LogError> {
     let filter = filter(&settings.log_level)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let _already_started = match settings.log_format {
-        LogFormat::Text => log.with_ansi(false).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    let (put, started): (Put, _) = match settings.log_format {
+        LogFormat::Text => {
+            let log = log.with_ansi(false).with_filter_reloading();
+            let handle = log.reload_handle();
+            (Box::new(move |filter| handle.reload(filter).is_ok()), log.try_init())
+        }
+        LogFormat::Json => {
+            let log = log.json().flatten_event(true).with_filter_reloading();
+            let handle = log.reload_handle();
+            (Box::new(move |filter| handle.reload(filter).is_ok()), log.try_init())
+        }
     };
+    if started.is_ok() {
+        let level = Level { text: settings.log_level.clone(), lent: None };
+        let _first = LEVELS.set(Levels { put, level: Arc::new(Mutex::new(level)) });
+    }
     Ok(())
 }
 
 /// A bare word must be a level: the filter would take it for a module, and log nothing else.
-fn filter(given: &str) -> Result<EnvFilter, LogError> {
-    let bare = given.split(',').filter(|part| !part.contains('='));
-    let no_level = || LogError { given: given.to_owned() };
+fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
+    let no_level = || InvalidLevel { given: given.chars().take(LEVEL_MAX).collect() };
+    let bare = given.split(',').map(str::trim).filter(|part| !part.contains('='));
     for word in bare {
-        word.trim().parse::<LevelFilter>().map_err(|_| no_level())?;
+        // It would take no word at all for error.
+        let level = (!word.is_empty()).then(|| word.parse::<LevelFilter>());
+        level.and_then(Result::ok).ok_or_else(no_level)?;
+    }
+    if given.len() > LEVEL_MAX {
+        return Err(no_level());
     }
     // What the client library says of every connection, the store says once. What is said of every event of
     // a file would be an event itself, if the log lies beside the limits. Who wants them names them.
-    EnvFilter::try_new(format!("fred=off,notify=info,mio=info,{given}")).map_err(|_| no_level())
+    EnvFilter::try_new(format!("fred=off,notify=info,mio=info,{given},{AUDIT}=info"))
+        .map_err(|_| no_level())
+}
+
+/// Puts another filter in force. Returns whether there is still a log to filter.
+type Put = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+
+/// Set with the log, which a process has one of.
+static LEVELS: OnceLock<Levels> = OnceLock::new();
+
+/// What is logged, and the means to change it.
+pub(crate) struct Levels {
+    put: Put,
+    level: Arc<Mutex<Level>>,
+}
+
+struct Level {
+    /// The one that stays.
+    text: String,
+    /// The one in force for a while in its place.
+    lent: Option<Lent>,
+}
+
+struct Lent {
+    text: String,
+    until: Instant,
+    returning: AbortHandle,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InForce {
+    /// As `--log-level` would say it.
+    pub(crate) level: String,
+    /// What comes after it by itself, and when.
+    pub(crate) then: Option<(String, Duration)>,
+}
+
+/// Why the level stays as it is.
+#[derive(Debug, Error)]
+pub(crate) enum ChangeError {
+    /// It is no level.
+    #[error(transparent)]
+    Level(#[from] InvalidLevel),
+    /// The span is nothing, or more than a clock has.
+    #[error("how long it is in force: a duration longer than 0 and shorter than the clock's end")]
+    Duration,
+    /// The log is that of a program around the server.
+    #[error("the log is not the server's own")]
+    NotOwn,
+}
+
+/// The levels of this process's log, unless the log is somebody else's.
+pub(crate) fn levels() -> Result<&'static Levels, ChangeError> {
+    LEVELS.get().ok_or(ChangeError::NotOwn)
+}
+
+impl Levels {
+    /// What is logged now.
+    pub(crate) fn in_force(&self) -> InForce {
+        self.level.lock().in_force()
+    }
+
+    /// Logs what `given` says from now on, or for so long; then again what was said last without an end. Needs a
+    /// runtime. `caller` is who asks.
+    ///
+    /// # Errors
+    /// There is no such level, or no such span of time. Nothing changes.
+    pub(crate) fn set(
+        &'static self,
+        given: &str,
+        within: Option<Duration>,
+        caller: Option<&str>,
+    ) -> Result<InForce, ChangeError> {
+        let filter = filter(given)?;
+        let until = match within {
+            Some(Duration::ZERO) => return Err(ChangeError::Duration),
+            Some(span) => Some(Instant::now().checked_add(span).ok_or(ChangeError::Duration)?),
+            None => None,
+        };
+        let mut level = self.level.lock();
+        let former = level.in_force().level;
+        if let Some(lent) = level.lent.take() {
+            lent.returning.abort();
+        }
+        match until {
+            None => given.clone_into(&mut level.text),
+            Some(until) => {
+                let returning = tokio::spawn(async move {
+                    tokio::time::sleep_until(until.into()).await;
+                    self.return_from(until);
+                });
+                let returning = returning.abort_handle();
+                level.lent = Some(Lent { text: given.to_owned(), until, returning });
+            }
+        }
+        if !(self.put)(filter) {
+            return Err(ChangeError::NotOwn);
+        }
+        let for_seconds = within.map(|span| span.as_secs_f64());
+        tracing::info!(target: AUDIT, log_level = given, former, for_seconds, caller, "log level changed");
+        Ok(level.in_force())
+    }
+
+    /// Ends the level that was in force until then.
+    fn return_from(&self, until: Instant) {
+        let mut level = self.level.lock();
+        // Somebody else may have changed it while this waited for the lock.
+        if let Some(lent) = level.lent.take_if(|lent| lent.until == until)
+            && let Ok(filter) = filter(&level.text)
+        {
+            let _no_log_left = (self.put)(filter);
+            tracing::info!(target: AUDIT, log_level = level.text, former = lent.text, "log level is back");
+        }
+    }
+}
+
+impl Level {
+    fn in_force(&self) -> InForce {
+        match &self.lent {
+            None => InForce { level: self.text.clone(), then: None },
+            Some(Lent { text, until, .. }) => {
+                let left = until.saturating_duration_since(Instant::now());
+                InForce { level: text.clone(), then: Some((self.text.clone(), left)) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_level_is_one() {
+        for level in ["error", "info", "INFO", "off", "info,h2=debug", "h2=trace", "warn, info"] {
+            assert!(filter(level).is_ok(), "{level}");
+        }
+        for other in ["", "loud", "info,", "info,,warn", "h2=loud", "sluicegate", ",", " "] {
+            let said = filter(other).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{other:?} is not a level; use error, ")), "{said}");
+        }
+        assert!(filter(&"h2=info,".repeat(1000)).is_err());
+    }
 }

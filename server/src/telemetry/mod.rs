@@ -1,9 +1,11 @@
 //! What can be seen of the server from outside.
 
 pub(crate) mod catalogue;
+mod decision_log;
 mod decisions;
 mod hits;
 mod instruments;
+mod key_hash;
 mod log;
 mod metrics;
 mod otlp;
@@ -12,13 +14,19 @@ mod process;
 mod punctuality;
 mod series;
 mod store;
+mod trace_context;
+mod traces;
 
+pub(crate) use decision_log::DecisionLog;
 pub(crate) use decisions::{HITS, HitsOf, OVERRIDE, RuleSetCounters, visit_hits};
 pub use hits::NearLimitRatio;
 pub use instruments::MetricsError;
+pub(crate) use key_hash::KeyHash;
+pub use key_hash::SaltError;
 pub use log::LogError;
-pub(crate) use log::start as start_log;
+pub(crate) use log::{ChangeError, InForce, levels as log_levels, start as start_log};
 pub(crate) use metrics::Telemetry;
 pub use otlp::OtlpError;
 pub(crate) use series::OTHER;
 pub(crate) use store::show as show_store;
+pub(crate) use traces::{RequestSpan, Traced, Traces};

@@ -44,7 +44,7 @@ pub enum OtlpError {
     #[error("--otlp-tls-ca: --otlp-endpoint does not ask for TLS; use https://")]
     Plain,
     /// The exporter could not be made.
-    #[error("cannot send to the collector: {0}")]
+    #[error("cannot send to the collector")]
     Exporter(#[from] ExporterBuildError),
 }
 

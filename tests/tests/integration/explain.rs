@@ -220,6 +220,7 @@ async fn json_has_every_key() {
                 "quota_mode": false,
                 "counter_key": "s1:fw:86400:{api:vip=eve}",
                 "hash_slot": said["descriptors"][0]["limits"][0]["hash_slot"],
+                "key_hash": null,
                 "counter": {
                     "used": 1,
                     "remaining": 99,

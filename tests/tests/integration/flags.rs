@@ -133,6 +133,10 @@ fn rows() -> Vec<Row> {
         row("serve --drain-timeout", "200ms", drain_timeout),
         row("serve --log-level", "info,h2=debug", log_level),
         row("serve --log-format", "json", log_format),
+        row("serve --decision-log-ratio", "1", decision_log_ratio),
+        row("serve --decision-log-max-per-second", "2", decision_log_max_per_second),
+        row("serve --key-hash-salt-file", "{folder}/salt", key_hash_salt_file),
+        row("serve --trace-ratio", "1", trace_ratio),
         row("validate PATH", "{folder}/limits.yaml", validate_path).without_variable("positional"),
         row("validate --default-counting", "upstream", validate_default_counting),
         row("validate --default-on-failure", "deny", validate_default_on_failure),
@@ -158,6 +162,16 @@ fn rows() -> Vec<Row> {
         row("explain --tls-cert", "{folder}/caller.pem", explain_tls_client),
         row("explain --tls-key", "{folder}/caller.key", explain_tls_client),
         row("explain --tls-server-name", "limits.example", explain_tls_server_name),
+        row("log-level LEVEL", "debug", log_level_level).without_variable("positional"),
+        row("log-level --for", "1h", log_level_for).without_variable(question),
+        row("log-level --output", "json", log_level_output),
+        row("log-level --admin-server", "unix:{folder}/s.sock", log_level_server),
+        row("log-level --token-file", "{folder}/token", log_level_server),
+        row("log-level --timeout", "123ms", log_level_server),
+        row("log-level --tls-ca", "{folder}/ca.pem", log_level_server),
+        row("log-level --tls-cert", "{folder}/caller.pem", log_level_server),
+        row("log-level --tls-key", "{folder}/caller.key", log_level_server),
+        row("log-level --tls-server-name", "limits.example", log_level_server),
         row("check --domain", "api", check_domain).without_variable(question),
         row("check --descriptor", "user=bob", check_descriptor).without_variable(question),
         row("check --hits", "4", check_hits).without_variable(question),
@@ -257,6 +271,11 @@ async fn flags_of_diff_do_what_they_say() {
 #[tokio::test]
 async fn flags_of_check_do_what_they_say() {
     flags_do_what_they_say("check ").await;
+}
+
+#[tokio::test]
+async fn flags_of_log_level_do_what_they_say() {
+    flags_do_what_they_say("log-level ").await;
 }
 
 #[tokio::test]
@@ -882,6 +901,66 @@ async fn log_format(given: Given) {
     }
 }
 
+/// Refuses so many requests, one by one.
+async fn refuse(server: &Sluicegate, count: usize) {
+    for _ in 0..count {
+        assert_eq!(code(server, "bob", 11).await, Code::OverLimit);
+    }
+}
+
+fn logged_decisions(server: &Sluicegate) -> Vec<String> {
+    let log = server.process.output();
+    let lines = log.lines().filter(|line| line.contains("sluicegate::decisions: limited"));
+    lines.map(str::to_owned).collect()
+}
+
+async fn decision_log_ratio(given: Given) {
+    let mut server = given.serve(&[]).await;
+    refuse(&server, 1).await;
+    server.process.line("a decision", |line| line.contains("limited domain=").then_some(())).await;
+    let server = given.with("0").serve(&[]).await;
+    refuse(&server, 1).await;
+    assert_eq!(logged_decisions(&server), Vec::<String>::new());
+    let refused = finish(given.with("2").serve_command(&[])).await;
+    assert!(refused.stderr.contains("a ratio is a number from 0 to 1"), "{}", refused.stderr);
+}
+
+async fn decision_log_max_per_second(given: Given) {
+    let server = given.serve(&[("--decision-log-ratio", "1")]).await;
+    refuse(&server, 50).await;
+    assert!(server.metric("sluicegate_decision_log_dropped_total").await > 0.0);
+    let refused = finish(given.with("0").serve_command(&[])).await;
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
+async fn key_hash_salt_file(given: Given) {
+    given.write("salt", "0123456789abcdef");
+    let hash = async |given: Given| {
+        let mut server = given.serve(&[("--decision-log-ratio", "1")]).await;
+        refuse(&server, 1).await;
+        let hash = |line: &str| Some(line.split_once("key_hash=")?.1.get(..18)?.to_owned());
+        server.process.line("a decision", hash).await
+    };
+    let first = hash(given.clone()).await;
+    assert_eq!(first, hash(given.clone()).await);
+    given.write("salt", "0123456789abcdeg");
+    assert_ne!(first, hash(given.clone()).await);
+    given.write("salt", "0123");
+    let refused = finish(given.serve_command(&[])).await;
+    one_line(&refused, 1, &["--key-hash-salt-file", "less than 16 bytes"]);
+}
+
+async fn trace_ratio(given: Given) {
+    let away = format!("http://127.0.0.1:{}", free_port());
+    for (given, traced) in [(given.clone(), 1.0), (given.with("0"), 0.0)] {
+        let server = given.serve(&[("--otlp-endpoint", &away)]).await;
+        code(&server, "bob", 1).await;
+        assert_eq!(server.metric("sluicegate_traced_requests_total").await, traced);
+    }
+    let refused = finish(given.with("-1").serve_command(&[])).await;
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
 // === validate ===
 
 async fn validate_path(given: Given) {
@@ -1105,6 +1184,75 @@ async fn explain_tls_server_name(given: Given) {
     let flags = [("--admin-server", &*address), ("--tls-ca", &*ca)];
     says(&given.explain(&flags).await, 0, "would pass");
     assert_eq!(given.call_admin(&server, None).await.code, 3, "the address is not in it");
+}
+
+// === sluicectl log-level ===
+
+async fn log_level_level(given: Given) {
+    let (_server, address) = explained().await;
+    let address = ("--admin-server", &*address);
+    let answer = given.run("sluicectl", "log-level", &[address]).await;
+    assert_eq!((answer.code, &*answer.stdout), (0, "debug\n"), "{answer:?}");
+    let answer = given.with("loud").run("sluicectl", "log-level", &[address]).await;
+    one_line(&answer, 3, &["\"loud\" is not a level"]);
+}
+
+async fn log_level_for(given: Given) {
+    let (_server, address) = explained().await;
+    let mut command = Command::new(binary("sluicectl"));
+    command.args(["log-level", "debug", "--admin-server", &address]).args(given.flags());
+    let answer = finish(command).await;
+    assert!(answer.stdout.starts_with("debug; info in "), "{answer:?}");
+}
+
+async fn log_level_output(given: Given) {
+    let (_server, address) = explained().await;
+    let answer = given.run("sluicectl", "log-level", &[("--admin-server", &address)]).await;
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(json["level"], "info");
+}
+
+/// Where the listener is, and how it is reached: as for `explain`.
+async fn log_level_server(given: Given) {
+    let asked = async |given: &Given, flags: &[(&str, &str)]| {
+        given.run("sluicectl", "log-level", flags).await
+    };
+    match &*long(&given) {
+        "--admin-server" => {
+            let _server = Sluicegate::start(LIMITS, &["--admin-listen", &given.value]).await;
+            says(&asked(&given, &[]).await, 0, "info");
+        }
+        "--token-file" => {
+            given.write("token", "secret");
+            let token = given.path("token");
+            let server = Sluicegate::start(LIMITS, &["--admin-token-file", &token]).await;
+            let address = format!("http://{}", server.admin);
+            let address = [("--admin-server", &*address)];
+            says(&asked(&given, &address).await, 0, "info");
+            assert_eq!(asked(&given.elsewhere(), &address).await.code, 3);
+        }
+        "--timeout" => {
+            let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = format!("http://{}", silent.local_addr().unwrap());
+            let answer = asked(&given, &[("--admin-server", &address)]).await;
+            one_line(&answer, 3, &["no answer within 123ms"]);
+        }
+        name => {
+            let host = if name == "--tls-server-name" { "limits.example" } else { "127.0.0.1" };
+            given.certify(host, &[("caller", "caller")]);
+            let [ca, cert, key] =
+                ["ca.pem", "caller.pem", "caller.key"].map(|file| given.path(file));
+            let mutual = matches!(name, "--tls-cert" | "--tls-key");
+            let client_ca = [("--admin-tls-client-ca", &*ca)];
+            let (_server, address) =
+                explained_with_tls(&given, if mutual { &client_ca } else { &[] }).await;
+            let mut flags = vec![("--admin-server", &*address), ("--tls-ca", &*ca)];
+            if mutual {
+                flags.extend([("--tls-cert", &*cert), ("--tls-key", &*key)]);
+            }
+            says(&asked(&given, &flags).await, 0, "info");
+        }
+    }
 }
 
 // === sluicectl check ===
