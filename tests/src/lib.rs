@@ -10,6 +10,7 @@
 )]
 
 mod ask;
+mod catalogue;
 mod certificates;
 mod collector;
 pub mod counter_costs;
@@ -27,8 +28,10 @@ mod redis;
 mod sluicegate;
 pub mod tools;
 mod upstream;
+pub mod yaml;
 
 pub use ask::{chain, hit, hits, request};
+pub use catalogue::Catalogue;
 pub use certificates::{Authority, Issued};
 pub use collector::Collector;
 pub use envoy::{Answer, Envoy, Listener, bootstrap};

@@ -62,6 +62,30 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
+    /// The samples, as seconds since 1970 and value, of the one series that fits a selector within a range such as `[1m]`;
+    /// empty if there is none.
+    ///
+    /// # Panics
+    /// There are several, or the query is wrong.
+    pub async fn samples(&self, query: &str) -> Vec<(f64, f64)> {
+        let series = self.query(query).await;
+        assert!(series.len() < 2, "{query}: {series:?}");
+        let values = series.first().map(|it| it["values"].as_array().unwrap().clone());
+        let sample =
+            |it: &Value| (it[0].as_f64().unwrap(), it[1].as_str().unwrap().parse::<f64>().unwrap());
+        values.unwrap_or_default().iter().map(sample).collect()
+    }
+
+    /// The only value of a query; `None` if there is none yet.
+    ///
+    /// # Panics
+    /// There are several, or the query is wrong.
+    pub async fn value(&self, query: &str) -> Option<f64> {
+        let series = self.query(query).await;
+        assert!(series.len() < 2, "{query}: {series:?}");
+        series.first().map(|it| it["value"][1].as_str().unwrap().parse().unwrap())
+    }
+
     /// The state of an alert: `inactive`, `pending` or `firing`.
     ///
     /// # Panics

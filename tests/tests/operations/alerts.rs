@@ -1,1 +1,226 @@
 //! Alert rules, by promtool and by a real Prometheus.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use serde_json::Value;
+use sluicegate_tests::{
+    Catalogue, Load, Prometheus, Redis, Sluicegate, hit,
+    tools::{succeed, workspace},
+    until, yaml,
+};
+
+const RULES: &str = "helm/files/alerts.yaml";
+
+fn rules() -> Value {
+    yaml::read(RULES, &fs::read_to_string(workspace().join(RULES)).unwrap())
+}
+
+fn each(rules: &Value) -> impl Iterator<Item = &Value> {
+    rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap())
+}
+
+fn text<'a>(rule: &'a Value, pointer: &str) -> &'a str {
+    rule.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{rule}: no {pointer}"))
+}
+
+fn promtool(arguments: &[&str]) -> String {
+    succeed(std::process::Command::new("promtool").args(arguments).current_dir(workspace()))
+}
+
+#[test]
+fn prometheus_takes_the_rules() {
+    let said = promtool(&["check", "rules", "--lint=all", "--lint-fatal", RULES]);
+    let count = each(&rules()).count();
+    assert!(said.contains(&format!("SUCCESS: {count} rules found")), "{said}");
+}
+
+#[test]
+fn every_alert_has_a_runbook_section_and_a_test() {
+    let runbook = fs::read_to_string(workspace().join("docs/runbook.md")).unwrap();
+    let sections: BTreeSet<_> =
+        runbook.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    let folder = workspace().join("tests/fixtures/alerts");
+    let tests: BTreeSet<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let rules = rules();
+    let names: BTreeSet<_> = each(&rules).map(|rule| text(rule, "/alert").to_owned()).collect();
+    assert_eq!(names, sections, "sections of docs/runbook.md");
+    assert_eq!(names, tests, "files in tests/fixtures/alerts");
+    for rule in each(&rules) {
+        let name = text(rule, "/alert");
+        assert!(["critical", "warning", "info"].contains(&text(rule, "/labels/severity")));
+        assert!(rule.get("for").is_some(), "{name}: one evaluation must not be enough");
+        for annotation in ["summary", "description"] {
+            assert!(!text(rule, &format!("/annotations/{annotation}")).is_empty());
+        }
+        let section = format!("docs/runbook.md#{}", name.to_lowercase());
+        assert_eq!(text(rule, "/annotations/runbook"), section);
+        let file = folder.join(format!("{name}.yaml"));
+        let test = yaml::read(name, &fs::read_to_string(file).unwrap());
+        assert_test(name, &test);
+    }
+}
+
+/// The test has the alert quiet, then firing, then quiet again; and quiet where it must not fire at all.
+fn assert_test(name: &str, test: &Value) {
+    let groups = test["tests"].as_array().unwrap();
+    let fires = |group: &Value| -> Vec<bool> {
+        let checks = group["alert_rule_test"].as_array().unwrap();
+        assert!(checks.iter().all(|check| check["alertname"] == name), "{name}");
+        checks.iter().map(|check| !check["exp_alerts"].as_array().unwrap().is_empty()).collect()
+    };
+    let [firing, quiet] = &groups[..] else { panic!("{name}: two tests") };
+    let mut turns = fires(firing);
+    turns.dedup();
+    assert_eq!(turns, [false, true, false], "{name}");
+    // At least at its beginning, and once the `for:` is over.
+    assert!(fires(quiet).len() >= 3 && !fires(quiet).contains(&true), "{name}");
+}
+
+#[test]
+fn alerts_fire_stay_quiet_and_resolve() {
+    let folder = workspace().join("tests/fixtures/alerts");
+    let mut arguments = vec!["test".to_owned(), "rules".to_owned()];
+    for entry in fs::read_dir(folder).unwrap() {
+        arguments.push(entry.unwrap().path().to_str().unwrap().to_owned());
+    }
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    promtool(&arguments);
+}
+
+#[test]
+fn alerts_name_metrics_and_labels_that_there_are() {
+    let catalogue = Catalogue::read();
+    for rule in each(&rules()) {
+        catalogue.check(text(rule, "/expr"));
+    }
+}
+
+// === Redis dies ===
+
+/// How much faster time passes in the test than in the rules.
+const HASTE: u64 = 60;
+
+/// A span of the rules in milliseconds, as the test has it.
+fn hurried(span: &str) -> u64 {
+    let (number, unit) = span.split_at(span.len() - 1);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => panic!("{span} is no span"),
+    };
+    number.parse::<u64>().unwrap() * seconds * 1_000 / HASTE
+}
+
+/// The rules with shorter spans, and otherwise as they are.
+fn hurried_rules() -> Value {
+    let mut rules = rules();
+    let groups = rules["groups"].as_array_mut().unwrap();
+    for rule in groups.iter_mut().flat_map(|group| group["rules"].as_array_mut().unwrap()) {
+        rule["for"] = format!("{}ms", hurried(rule["for"].as_str().unwrap())).into();
+        let mut expression = String::new();
+        let mut rest = rule["expr"].as_str().unwrap();
+        // Spans stand in brackets, and after `offset`.
+        while let Some(at) = rest.find(['[', 'o']) {
+            let starts = if rest[at..].starts_with('[') {
+                Some(at + 1)
+            } else {
+                rest[at..].starts_with("offset ").then_some(at + "offset ".len())
+            };
+            let Some(starts) = starts else {
+                expression.push_str(&rest[..=at]);
+                rest = &rest[at + 1..];
+                continue;
+            };
+            expression.push_str(&rest[..starts]);
+            let length = rest[starts..].find([']', ')']).unwrap();
+            let span = &rest[starts..starts + length];
+            expression.push_str(&format!("{}ms", hurried(span.trim())));
+            rest = &rest[starts + length..];
+        }
+        expression.push_str(rest);
+        rule["expr"] = expression.into();
+    }
+    rules
+}
+
+const LIMITS: &str = "
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 1000000}
+";
+
+/// When the alert was found to be so, by the clock of Prometheus' evaluations.
+async fn times(prometheus: &Prometheus, alert: &str, state: &str) -> Vec<f64> {
+    let series = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"{state}\"}}[10m]");
+    prometheus.samples(&series).await.into_iter().map(|(time, _)| time).collect()
+}
+
+#[tokio::test]
+async fn a_dead_redis_turns_the_alerts_on_and_its_return_turns_them_off() {
+    let mut redis = Redis::start().await;
+    let rules = hurried_rules();
+    let flags = ["--store", &redis.url(), "--decision-timeout", "100ms"];
+    let server = Sluicegate::start(LIMITS, &flags).await;
+    let prometheus = Prometheus::start(&server.http, &rules.to_string()).await;
+    until("a scrape", async || (prometheus.value("up").await == Some(1.0)).then_some(())).await;
+
+    // What was counted is what was asked.
+    let mut connection = server.connect().await;
+    for _ in 0..25 {
+        connection.should_rate_limit(hit("user", "ann")).await.unwrap();
+    }
+    let decided = "sum(sluicegate_decisions_total{domain=\"api\",rule=\"user\"})";
+    until("the decisions to be scraped", async || {
+        let decided = prometheus.value(decided).await.unwrap_or(0.0);
+        assert!(decided <= 25.0, "{decided}");
+        (decided == 25.0).then_some(())
+    })
+    .await;
+
+    let alerts = ["SluicegateDegraded", "SluicegateRedisBreakerOpen"];
+    let rest = Duration::from_millis(20);
+    let load =
+        Load::start(std::slice::from_ref(&server.grpc), 2, rest, vec![hit("user", "bob")]).await;
+    load.admits(20).await;
+    for alert in alerts {
+        assert_eq!(prometheus.alert(alert).await, "inactive", "{alert}");
+    }
+
+    let killed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    redis.kill().await;
+    for alert in alerts {
+        until("the alert to fire", async || {
+            (prometheus.alert(alert).await == "firing").then_some(())
+        })
+        .await;
+        let rule = each(&rules).find(|rule| rule["alert"] == *alert).unwrap();
+        let wait = text(rule, "/for").strip_suffix("ms").unwrap().parse::<f64>().unwrap() / 1e3;
+        let since = format!("ALERTS_FOR_STATE{{alertname=\"{alert}\"}}");
+        let since = until("when it began", async || prometheus.value(&since).await).await;
+        assert!(since >= killed.as_secs_f64().floor(), "{alert} was there before");
+        let (pending, firing) =
+            (times(&prometheus, alert, "pending").await, times(&prometheus, alert, "firing").await);
+        // At every evaluation before its time is over it waits, and fires at every later one. The state tells whole
+        // seconds, rounded down.
+        assert!(!pending.is_empty(), "{alert} did not wait");
+        assert!(pending.iter().all(|time| *time < since + 1.0 + wait), "{alert}: {pending:?}");
+        assert!(firing.iter().all(|time| *time >= since + wait), "{alert}: {since} {firing:?}");
+    }
+
+    redis.restart().await;
+    for alert in alerts {
+        until("the alert to be over", async || {
+            (prometheus.alert(alert).await == "inactive").then_some(())
+        })
+        .await;
+    }
+    // All the while nobody got an error.
+    let asked = load.stop().await;
+    assert!(asked.iter().all(|asked| asked.answer.is_ok()), "{asked:?}");
+}

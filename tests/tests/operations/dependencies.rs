@@ -1,1 +1,49 @@
-//! Licences, sources and advisories of what the workspace depends on.
+//! Licences and sources of what the workspace depends on. `tests/advisories` asks for known vulnerabilities.
+
+use std::{fs, path::Path, process::Output};
+
+use sluicegate_tests::tools::{cargo_deny, workspace};
+
+fn check(manifest: &Path) -> Output {
+    let mut deny = cargo_deny();
+    deny.arg("--manifest-path").arg(manifest).args(["--config", "deny.toml", "--offline"]);
+    deny.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
+    deny.output().unwrap()
+}
+
+#[test]
+fn every_dependency_is_of_a_known_licence_and_source() {
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let said = check(&workspace().join(manifest));
+        assert!(said.status.success(), "{manifest}: {}", String::from_utf8_lossy(&said.stderr));
+    }
+}
+
+/// So that the check above is known to look at something.
+#[test]
+fn what_is_not_allowed_is_found() {
+    for (package, table, error) in [
+        ("license = \"GPL-3.0-only\"", "", "rejected"),
+        ("license = \"MIT\"", "[dependencies]\nserde = \"*\"", "wildcard"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("Cargo.toml");
+        let text = format!(
+            "[package]\nname = \"planted\"\nversion = \"0.0.0\"\nedition = \"2024\"\n{package}\n{table}\n[workspace]\n"
+        );
+        fs::write(&manifest, text).unwrap();
+        fs::create_dir(folder.path().join("src")).unwrap();
+        fs::write(folder.path().join("src/lib.rs"), "").unwrap();
+        // What the workspace has fetched is enough for it.
+        fs::copy(workspace().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+        let said = check(&manifest);
+        let text = String::from_utf8_lossy(&said.stderr);
+        assert!(!said.status.success() && text.contains(error), "{text}");
+    }
+}
+
+#[test]
+fn advisories_are_a_step_of_the_test_command() {
+    let command = fs::read_to_string(workspace().join("tests/run")).unwrap();
+    assert!(command.lines().any(|line| line == "step \"advisories\" tests/advisories"));
+}

@@ -1,1 +1,297 @@
 //! The examples for Envoy and Istio.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use sluicegate_tests::{
+    Answer, Envoy, Sluicegate, Upstream, away_from_midnight,
+    tools::{self, succeed, workspace},
+    until, yaml,
+};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(workspace().join(folder)).unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|file| file.extension().unwrap() == "yaml").collect();
+    files.sort();
+    files
+}
+
+fn documents(file: &Path) -> Vec<Value> {
+    yaml::read_all(&file.display().to_string(), &fs::read_to_string(file).unwrap())
+}
+
+fn validate_by_envoy(config: &Path) {
+    succeed(Command::new(tools::envoy()).args(["--mode", "validate", "-c"]).arg(config));
+}
+
+// === Plain Envoy ===
+
+#[test]
+fn envoy_takes_every_example() {
+    for file in files("examples/envoy") {
+        validate_by_envoy(&file);
+    }
+}
+
+/// An example of plain Envoy on free ports, in front of a server with the example limits. `changes` are made to the text.
+async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envoy) {
+    let limits = workspace().join("examples/limits");
+    let flags = ["--limits", limits.to_str().unwrap()];
+    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
+    let mut text = fs::read_to_string(workspace().join("examples/envoy").join(name)).unwrap();
+    let api = format!("port_value: {}", sluicegate_tests::free_port());
+    let grpc = format!("port_value: {}", server.grpc.rsplit_once(':').unwrap().1);
+    let ports = [
+        ("port_value: 9901", "port_value: 0"),
+        ("port_value: 10000", "port_value: 0"),
+        ("port_value: 10001", &api),
+        ("port_value: 8081", &grpc),
+    ];
+    for (old, new) in ports.iter().chain(changes) {
+        assert!(text.contains(old), "{name} has no {old}");
+        text = text.replace(old, new);
+    }
+    let envoy = Envoy::start(&tools::envoy(), &text).await;
+    (server, envoy)
+}
+
+#[tokio::test]
+async fn a_login_without_a_decision_is_refused_until_an_operator_says_otherwise() {
+    // Busy machines answer later.
+    let changes =
+        [("timeout: 0.25s\n              # Without", "timeout: 5s\n              # Without")];
+    let (mut server, envoy) = start_example("fail-closed.yaml", &changes).await;
+    let login = async |email: &[u8]| envoy.get("/login", &[("x-email", email)]).await;
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(login(b"eve@example.com").await.status, status);
+    }
+    server.process.signal(Signal::SIGKILL);
+    server.process.ended().await;
+    assert_eq!(login(b"bob@example.com").await.status, 503);
+    // What asks for no limits is not concerned.
+    assert_eq!(envoy.get("/", &[]).await.status, 200);
+    envoy.set_runtime(&[("login.deny_percent", 0)]).await;
+    until("logins to pass without limits", async || {
+        (login(b"bob@example.com").await.status == 200).then_some(())
+    })
+    .await;
+    assert!(envoy.stat("cluster.upstream.ratelimit.failure_mode_allowed").await >= 1);
+}
+
+// === Istio ===
+
+#[test]
+fn istios_schemas_take_every_example() {
+    let files = files("examples/istio");
+    assert!(!files.is_empty());
+    let objects: Value = files.iter().flat_map(|file| documents(file)).collect();
+    let mut node = Command::new("node");
+    node.arg(workspace().join("tests/manifests/validate.mjs")).arg(tools::manifest_schemas());
+    let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    node.stdin.take().unwrap().write_all(objects.to_string().as_bytes()).unwrap();
+    let said = node.wait_with_output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    // What a patch inserts is Envoy's configuration, which the schema does not look at and Envoy does below.
+    let mistakes: Vec<_> = said.lines().filter(|line| !line.contains("/patch/value/")).collect();
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+    assert!(said.contains("/patch/value/"), "nothing was looked at: {said}");
+}
+
+/// What Istio would give a proxy of this context that serves one virtual host.
+fn proxy(context: &str, virtual_host: &str, upstream: &Upstream) -> Value {
+    let kind = |name: &str| format!("type.googleapis.com/envoy.extensions.{name}");
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": kind("filters.http.router.v3.Router")},
+    });
+    let manager = json!({
+        "@type": kind("filters.network.http_connection_manager.v3.HttpConnectionManager"),
+        "stat_prefix": context,
+        "use_remote_address": context == "GATEWAY",
+        "http_filters": [router],
+        "route_config": {
+            "name": "http.8443",
+            "virtual_hosts": [{
+                "name": virtual_host,
+                "domains": ["*"],
+                "routes": [
+                    {"name": "search", "match": {"path": "/search"}, "route": {"cluster": "upstream"}},
+                    {"name": "all", "match": {"prefix": "/"}, "route": {"cluster": "upstream"}},
+                ],
+            }],
+        },
+    });
+    let socket = |address: &str, port: u16| json!({"socket_address": {"address": address, "port_value": port}});
+    let endpoint = json!({"endpoint": {"address": socket("127.0.0.1", upstream.address.port())}});
+    json!({
+        "admin": {"address": socket("127.0.0.1", 0)},
+        "static_resources": {
+            "listeners": [{
+                "name": "main",
+                "address": socket("127.0.0.1", 0),
+                "filter_chains": [{"filters": [{
+                    "name": "envoy.filters.network.http_connection_manager",
+                    "typed_config": manager,
+                }]}],
+            }],
+            "clusters": [{
+                "name": "upstream",
+                "type": "STATIC",
+                "load_assignment": {
+                    "cluster_name": "upstream",
+                    "endpoints": [{"lb_endpoints": [endpoint]}],
+                },
+            }],
+        },
+    })
+}
+
+/// Applies a patch of an `EnvoyFilter` as Istio does, as far as the examples need it.
+fn apply(patch: &Value, proxy: &mut Value) {
+    let (matches, operation) = (&patch["match"], patch["patch"]["operation"].as_str().unwrap());
+    let value = &patch["patch"]["value"];
+    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0";
+    match (patch["applyTo"].as_str().unwrap(), operation) {
+        ("CLUSTER", "ADD") => {
+            proxy["static_resources"]["clusters"].as_array_mut().unwrap().push(value.clone());
+        }
+        ("HTTP_FILTER", "INSERT_BEFORE") => {
+            let wanted = &matches["listener"]["filterChain"]["filter"];
+            let manager = proxy.pointer_mut(manager).unwrap();
+            assert_eq!(wanted["name"], manager["name"]);
+            let filters = manager["typed_config"]["http_filters"].as_array_mut().unwrap();
+            let at = filters.iter().position(|it| it["name"] == wanted["subFilter"]["name"]);
+            filters.insert(at.unwrap(), value.clone());
+        }
+        (to @ ("VIRTUAL_HOST" | "HTTP_ROUTE"), "MERGE") => {
+            let wanted = &matches["routeConfiguration"]["vhost"];
+            let hosts = format!("{manager}/typed_config/route_config/virtual_hosts");
+            let hosts = proxy.pointer_mut(&hosts).unwrap().as_array_mut().unwrap();
+            let host = hosts.iter_mut().find(|it| it["name"] == wanted["name"]).unwrap();
+            if to == "VIRTUAL_HOST" {
+                return merge(host, value);
+            }
+            let routes = host["routes"].as_array_mut().unwrap();
+            let route = routes.iter_mut().find(|it| it["name"] == wanted["route"]["name"]);
+            merge(route.unwrap(), value);
+        }
+        other => panic!("{other:?} is not applied"),
+    }
+}
+
+fn merge(into: &mut Value, value: &Value) {
+    match (into, value) {
+        (Value::Object(into), Value::Object(value)) => {
+            for (key, value) in value {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(value)) => into.extend(value.iter().cloned()),
+        (into, value) => *into = value.clone(),
+    }
+}
+
+const LIMITS: &str = "
+domain: public_api
+tenant: tenant
+descriptors:
+  - key: tenant
+    rate_limit: {name: tenant, unit: day, requests_per_unit: 100}
+    descriptors:
+      - key: user
+        rate_limit: {name: user, unit: day, requests_per_unit: 3}
+        descriptors:
+          - key: route
+            rate_limit: {name: route, unit: day, requests_per_unit: 2}
+  - key: remote_address
+    rate_limit: {name: address, unit: day, requests_per_unit: 100}
+";
+
+struct Mesh {
+    server: Sluicegate,
+    envoy: Envoy,
+    _upstream: Upstream,
+}
+
+/// A proxy with the patches of an example, which asks a real server. The Service's name is replaced by its address.
+async fn mesh(example: &str, context: &str, virtual_host: &str) -> Mesh {
+    away_from_midnight().await;
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let upstream = Upstream::start().await;
+    let mut proxy = proxy(context, virtual_host, &upstream);
+    let [filter] = &documents(&workspace().join("examples/istio").join(example))[..] else {
+        panic!("{example} is one object")
+    };
+    for patch in filter["spec"]["configPatches"].as_array().unwrap() {
+        assert_eq!(patch["match"]["context"], context, "{example}");
+        apply(patch, &mut proxy);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bootstrap.yaml");
+    fs::write(&file, proxy.to_string()).unwrap();
+    validate_by_envoy(&file);
+    let port = server.grpc.rsplit_once(':').unwrap().1;
+    let text = proxy
+        .to_string()
+        .replace("sluicegate-headless.sluicegate.svc.cluster.local", "127.0.0.1")
+        .replace("\"port_value\":8081", &format!("\"port_value\":{port}"))
+        // Busy machines answer later.
+        .replace("\"timeout\":\"0.05s\"", "\"timeout\":\"5s\"");
+    let envoy = Envoy::start(&tools::envoy(), &text).await;
+    Mesh { server, envoy, _upstream: upstream }
+}
+
+impl Mesh {
+    async fn get(&self, path: &str, user: &[u8]) -> Answer {
+        self.envoy.get(path, &[("x-tenant", b"acme"), ("x-user", user)]).await
+    }
+
+    /// Every request was decided by the server.
+    async fn assert_all_decided(&self, passed: u64, refused: u64) {
+        let mut counted = Vec::new();
+        for kind in ["ok", "over_limit", "error"] {
+            counted.push(self.envoy.stat(&format!("cluster.upstream.ratelimit.{kind}")).await);
+        }
+        assert_eq!(counted, [passed, refused, 0], "{}", self.envoy.process.output());
+        assert_eq!(self.server.metric("sluicegate_requests_invalid_total").await, 0.0);
+    }
+}
+
+/// The limit and its name in the headers.
+fn closest(answer: &Answer) -> (u16, &str, u64) {
+    let limit = answer.header("x-ratelimit-limit").unwrap();
+    (answer.status, limit.split(',').next().unwrap(), answer.number("x-ratelimit-remaining"))
+}
+
+#[tokio::test]
+async fn the_ingress_gateway_limits_hosts_and_routes() {
+    let mesh = mesh("ingress-gateway.yaml", "GATEWAY", "api.example.com:443").await;
+    for expected in [(200, "3", 2), (200, "3", 1), (200, "3", 0), (429, "3", 0)] {
+        assert_eq!(closest(&mesh.get("/", b"ann").await), expected);
+    }
+    // The route's own limit takes the place of the host's.
+    for expected in [(200, "2", 1), (200, "2", 0), (429, "2", 0)] {
+        assert_eq!(closest(&mesh.get("/search", b"ann").await), expected);
+    }
+    assert_eq!(mesh.get("/", b"bob").await.status, 200);
+    // Without a tenant it is the address alone.
+    assert_eq!(closest(&mesh.envoy.get("/", &[]).await).1, "100");
+    mesh.assert_all_decided(7, 2).await;
+}
+
+#[tokio::test]
+async fn a_sidecar_limits_its_service() {
+    let mesh = mesh("sidecar.yaml", "SIDECAR_INBOUND", "inbound|http|8000").await;
+    for expected in [(200, "3", 2), (200, "3", 1), (200, "3", 0), (429, "3", 0)] {
+        assert_eq!(closest(&mesh.get("/", b"ann").await), expected);
+    }
+    assert_eq!(mesh.get("/", b"bob").await.status, 200);
+    mesh.assert_all_decided(4, 1).await;
+}
