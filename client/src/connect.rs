@@ -148,6 +148,12 @@ impl Builder {
         Ok(AdminClient::new(channel, self.endpoint, self.deadline))
     }
 
+    /// A connection for any service, opened when the first call is made.
+    #[cfg(feature = "cli")]
+    pub(crate) fn channel_lazy(&self) -> Result<transport::Channel, ConnectError> {
+        Ok(self.transport()?.connect_lazy())
+    }
+
     fn transport(&self) -> Result<transport::Endpoint, ConnectError> {
         let mut transport = transport::Endpoint::from_shared(self.endpoint.as_str().to_owned())
             .map_err(ConnectError::Settings)?

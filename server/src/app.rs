@@ -289,7 +289,8 @@ impl App {
         let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry)));
         let serving = Arc::new(AtomicBool::new(true));
         let (services, health) =
-            Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())?;
+            Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())
+                .await?;
         let tls = load_tls(&settings.grpc)?;
         let admin = admin::Open::new(&settings.admin).await?;
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());

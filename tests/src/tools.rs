@@ -88,6 +88,14 @@ pub fn cargo_deny() -> Command {
     deny
 }
 
+/// Writes bills of materials, beside each manifest of the workspace that it is run in.
+#[must_use]
+pub fn cargo_cyclonedx() -> Command {
+    let mut cyclonedx = Command::new(tool("cargo/bin/cargo-cyclonedx"));
+    cyclonedx.arg("cyclonedx");
+    cyclonedx
+}
+
 /// Fails with all that the command printed unless it succeeds.
 pub fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

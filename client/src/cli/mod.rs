@@ -4,6 +4,7 @@ mod admin_server;
 mod check;
 mod descriptor;
 mod explain;
+mod health;
 mod log_level;
 mod output;
 mod server;
@@ -19,8 +20,8 @@ use thiserror::Error;
 
 pub use self::{
     admin_server::AdminServerSettings, check::CheckSettings, descriptor::Question,
-    explain::ExplainSettings, log_level::LogLevelSettings, output::OutputFormat,
-    server::ServerSettings,
+    explain::ExplainSettings, health::HealthSettings, log_level::LogLevelSettings,
+    output::OutputFormat, server::ServerSettings,
 };
 use crate::{CheckError, ConnectError, Endpoint, InvalidToken, error::chain};
 
@@ -65,6 +66,9 @@ pub enum Command {
     /// The change is logged, whatever the level. It lasts until the server ends, or as long as --for says. Asks the
     /// admin listener of one process; others are not told.
     LogLevel(LogLevelSettings),
+
+    /// Ask whether a server serves (grpc.health.v1): what a container's health check runs.
+    Health(HealthSettings),
 }
 
 /// Why a command has no answer.
@@ -101,6 +105,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     let outcome = runtime.map_err(Failure::Start).and_then(|runtime| match &cli.command {
         Command::Check(settings) => runtime.block_on(check::run(settings)),
         Command::Explain(settings) => runtime.block_on(explain::run(settings)),
+        Command::Health(settings) => runtime.block_on(health::run(settings)),
         Command::LogLevel(settings) => runtime.block_on(log_level::run(settings)),
     });
     outcome.unwrap_or_else(|failure| {

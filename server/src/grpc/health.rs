@@ -2,6 +2,10 @@
 
 use tonic_health::{ServingStatus, server::HealthReporter};
 
+/// A name under which health is SERVING as long as the process can answer, drained or without its store: for what
+/// restarts a process that is not.
+pub(super) const LIVENESS: &str = "liveness";
+
 /// Health under every name that a listener answers for.
 #[derive(Clone)]
 pub(crate) struct Health {
@@ -24,7 +28,7 @@ impl Health {
 
     /// Ends what watches health, which would else outlast every call.
     pub(crate) async fn end(&mut self) {
-        for name in self.names {
+        for name in self.names.iter().chain(&[LIVENESS]) {
             self.reporter.clear_service_status(name).await;
         }
     }

@@ -11,11 +11,13 @@ use sluicegate_proto::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::service::Routes;
+use tonic_health::ServingStatus;
 
 use super::{
     Health, InFlight, Rls,
     calls::Calls,
     connection::{self, Bounds},
+    health::LIVENESS,
 };
 use crate::{listen::Connection, settings::GrpcSettings, telemetry::Traces};
 
@@ -30,13 +32,14 @@ pub(crate) struct Services {
 
 impl Services {
     /// The rate limit service with health and reflection beside it, and the means to set health.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         settings: &GrpcSettings,
         rls: Arc<Rls>,
         in_flight: InFlight,
         traces: Option<Arc<Traces>>,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
+        reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
         let message_max = settings.grpc_max_message_bytes.get();
         let service = RateLimitServiceServer::from_arc(Arc::clone(&rls));
         let routes = Routes::new(service.max_decoding_message_size(message_max))

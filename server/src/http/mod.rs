@@ -1,4 +1,4 @@
-//! The HTTP listener: `/json`, `/healthcheck`, `/metrics`, `/stats`, `/rlconfig`.
+//! The HTTP listener: `/json`, `/healthcheck`, `/livez`, `/metrics`, `/stats`, `/rlconfig`.
 
 mod health;
 mod json;
@@ -48,6 +48,7 @@ pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
         // envoyproxy/ratelimit takes any method.
         .route("/json", any(json))
         .route("/healthcheck", get(healthcheck))
+        .route("/livez", get(livez))
         .route("/metrics", get(metrics))
         .route("/stats", get(stats))
         .route("/rlconfig", get(rlconfig))
@@ -124,6 +125,11 @@ async fn healthcheck(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuer
         (false, true) => (status, "OK").into_response(),
         (false, false) => status.into_response(),
     }
+}
+
+/// That the process can answer, drained or without its store: for what would restart it otherwise.
+async fn livez() -> &'static str {
+    "OK"
 }
 
 /// The metrics, in Prometheus' text format.

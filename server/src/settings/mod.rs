@@ -101,7 +101,7 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub grpc: GrpcSettings,
 
-    /// Address of the HTTP listener: /json, /healthcheck, /metrics, /stats and /rlconfig. Port 0 takes a free one.
+    /// Address of the HTTP listener: /json, /healthcheck, /livez, /metrics, /stats and /rlconfig. Port 0 takes a free one.
     #[arg(
         long,
         env = "SLUICEGATE_HTTP_LISTEN",

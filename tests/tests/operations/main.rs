@@ -13,6 +13,8 @@ mod dependencies;
 #[cfg(test)]
 mod gateways;
 #[cfg(test)]
+mod health;
+#[cfg(test)]
 mod helm;
 #[cfg(test)]
 mod image;

@@ -1,0 +1,199 @@
+{{/* A number without an exponent. */}}
+{{- define "sluicegate.text" -}}
+{{- if kindIs "slice" . -}}
+{{- join "," . -}}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- printf "%d" (int64 .) -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where what is mounted stands. */}}
+{{- define "sluicegate.folder" -}}/etc/sluicegate{{- end -}}
+
+{{/* Every address of the pod. */}}
+{{- define "sluicegate.everywhere" -}}
+{{- ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
+{{- end -}}
+
+{{/* Its loopback, unless the listener is exposed. */}}
+{{- define "sluicegate.adminHost" -}}
+{{- if .Values.admin.exposed -}}
+{{ include "sluicegate.everywhere" . }}
+{{- else -}}
+{{- ternary "[::1]" "127.0.0.1" .Values.ipv6 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The command line, as a list. */}}
+{{- define "sluicegate.args" -}}
+{{- $folder := include "sluicegate.folder" . -}}
+- serve
+- --limits={{ $folder }}/limits
+- "--grpc-listen={{ include "sluicegate.everywhere" . }}:{{ .Values.grpc.port }}"
+- "--http-listen={{ include "sluicegate.everywhere" . }}:{{ .Values.http.port }}"
+{{- with .Values.grpc.tls }}
+{{- if .enabled }}
+- --grpc-tls-cert={{ $folder }}/grpc-tls/tls.crt
+- --grpc-tls-key={{ $folder }}/grpc-tls/tls.key
+{{- if .clientCaSecret.name }}
+- --grpc-tls-client-ca={{ $folder }}/grpc-client-ca/ca.crt
+{{- end }}
+{{- with .clientNames }}
+- {{ printf "--grpc-tls-client-names=%s" (join "," .) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.admin.enabled }}
+- "--admin-listen={{ include "sluicegate.adminHost" . }}:{{ .Values.admin.port }}"
+{{- if include "sluicegate.adminTokenSecret" . }}
+- --admin-token-file={{ $folder }}/admin-token/token
+{{- end }}
+{{- with .Values.admin.tls }}
+{{- if .enabled }}
+- --admin-tls-cert={{ $folder }}/admin-tls/tls.crt
+- --admin-tls-key={{ $folder }}/admin-tls/tls.key
+{{- if .clientCaSecret.name }}
+- --admin-tls-client-ca={{ $folder }}/admin-client-ca/ca.crt
+{{- end }}
+{{- with .clientNames }}
+- {{ printf "--admin-tls-client-names=%s" (join "," .) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- else }}
+- --admin-listen=off
+{{- end }}
+{{- if eq .Values.store "memory" }}
+- --store=memory
+{{- else }}
+{{- with .Values.redis }}
+{{- if .url }}
+- {{ printf "--store=%s" .url | quote }}
+{{- end }}
+{{- with .username }}
+- {{ printf "--redis-username=%s" . | quote }}
+{{- end }}
+{{- if include "sluicegate.redisPasswordSecret" $ }}
+- --redis-password-file={{ $folder }}/redis-password/password
+{{- end }}
+{{- if .tls.caSecret.name }}
+- --redis-tls-ca={{ $folder }}/redis-ca/ca.crt
+{{- end }}
+{{- if .tls.certSecret }}
+- --redis-tls-cert={{ $folder }}/redis-tls/tls.crt
+- --redis-tls-key={{ $folder }}/redis-tls/tls.key
+{{- end }}
+{{- end }}
+{{- end }}
+- --drain-delay={{ include "sluicegate.text" .Values.drain.delaySeconds }}s
+- --drain-timeout={{ include "sluicegate.text" .Values.drain.timeoutSeconds }}s
+- {{ printf "--log-level=%s" .Values.log.level | quote }}
+- --log-format={{ .Values.log.format }}
+{{- with .Values.otlp }}
+{{- if .endpoint }}
+- {{ printf "--otlp-endpoint=%s" .endpoint | quote }}
+- --otlp-metrics-interval={{ .metricsInterval }}
+- --trace-ratio={{ include "sluicegate.text" .traceRatio }}
+{{- if .caSecret.name }}
+- --otlp-tls-ca={{ $folder }}/otlp-ca/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $flag, $value := .Values.settings }}
+- {{ printf "--%s=%s" $flag (include "sluicegate.text" $value) | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The Secret of the admin token; empty where there is none. */}}
+{{- define "sluicegate.adminTokenSecret" -}}
+{{- with .Values.admin -}}
+{{- if .enabled -}}
+{{- if .token -}}
+{{ include "sluicegate.fullname" $ }}-admin
+{{- else -}}
+{{ .existingSecret.name }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is mounted, as a JSON list of folder, kind, object, and items (key of the object to file). */}}
+{{- define "sluicegate.mounts" -}}
+{{- $mounts := list (dict "folder" "limits" "kind" "configMap" "object" (include "sluicegate.limitsName" .)) -}}
+{{- $pair := dict "tls.crt" "tls.crt" "tls.key" "tls.key" -}}
+{{- with .Values.grpc.tls -}}
+{{- if .enabled -}}
+{{- $mounts = append $mounts (dict "folder" "grpc-tls" "kind" "secret" "object" .secretName "items" $pair) -}}
+{{- with .clientCaSecret -}}{{- if .name -}}
+{{- $mounts = append $mounts (dict "folder" "grpc-client-ca" "kind" "secret" "object" .name "items" (dict .key "ca.crt")) -}}
+{{- end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.admin -}}
+{{- if .enabled -}}
+{{- with include "sluicegate.adminTokenSecret" $ -}}
+{{- $key := ternary "token" $.Values.admin.existingSecret.tokenKey (not (empty $.Values.admin.token)) -}}
+{{- $mounts = append $mounts (dict "folder" "admin-token" "kind" "secret" "object" . "items" (dict $key "token")) -}}
+{{- end -}}
+{{- with .tls -}}
+{{- if .enabled -}}
+{{- $mounts = append $mounts (dict "folder" "admin-tls" "kind" "secret" "object" .secretName "items" $pair) -}}
+{{- with .clientCaSecret -}}{{- if .name -}}
+{{- $mounts = append $mounts (dict "folder" "admin-client-ca" "kind" "secret" "object" .name "items" (dict .key "ca.crt")) -}}
+{{- end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.store "redis" -}}
+{{- with include "sluicegate.redisPasswordSecret" . -}}
+{{- $key := ternary "password" $.Values.redis.existingSecret.passwordKey (not (empty $.Values.redis.password)) -}}
+{{- $mounts = append $mounts (dict "folder" "redis-password" "kind" "secret" "object" . "items" (dict $key "password")) -}}
+{{- end -}}
+{{- with .Values.redis.tls -}}
+{{- with .caSecret -}}{{- if .name -}}
+{{- $mounts = append $mounts (dict "folder" "redis-ca" "kind" "secret" "object" .name "items" (dict .key "ca.crt")) -}}
+{{- end -}}{{- end -}}
+{{- with .certSecret -}}
+{{- $mounts = append $mounts (dict "folder" "redis-tls" "kind" "secret" "object" . "items" $pair) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.otlp -}}
+{{- if and .endpoint .caSecret.name -}}
+{{- $mounts = append $mounts (dict "folder" "otlp-ca" "kind" "secret" "object" .caSecret.name "items" (dict .caSecret.key "ca.crt")) -}}
+{{- end -}}
+{{- end -}}
+{{- $mounts | toJson -}}
+{{- end -}}
+
+{{/*
+A probe: of gRPC's own health under that name, or over HTTP where gRPC is encrypted, which Kubernetes' gRPC probe
+cannot be.
+*/}}
+{{- define "sluicegate.probe" -}}
+{{- if .root.Values.grpc.tls.enabled -}}
+httpGet:
+  path: {{ .path }}
+  port: http
+{{- else -}}
+grpc:
+  port: {{ .root.Values.grpc.port }}
+  service: {{ .service }}
+{{- end }}
+{{ toYaml .timing }}
+{{- end -}}
+
+{{/* What is left between the last call and the kill: HTTP, the admin listener, what is still to be sent. */}}
+{{- define "sluicegate.graceSeconds" -}}
+{{- add .Values.drain.delaySeconds .Values.drain.timeoutSeconds 5 -}}
+{{- end -}}
+
+{{/* Not empty if the store's address comes from a Secret. */}}
+{{- define "sluicegate.storeFromSecret" -}}
+{{- if and (eq .Values.store "redis") .Values.redis.existingSecret.name -}}
+{{ .Values.redis.existingSecret.urlKey }}
+{{- end -}}
+{{- end -}}

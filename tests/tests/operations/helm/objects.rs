@@ -1,0 +1,340 @@
+//! What must hold of the chart's objects, for every values file of the matrix.
+
+use std::{fs, process::Command};
+
+use serde_json::{Value, json};
+use sluicegate_tests::{
+    binary,
+    tools::{self, succeed, workspace},
+    yaml,
+};
+
+use super::chart::Rendered;
+
+/// Labels of a map that another has too, with the same values.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let selector = selector.as_object().unwrap();
+    assert!(!selector.is_empty());
+    selector.iter().all(|(label, value)| labels[label] == *value)
+}
+
+fn seconds(duration: &str) -> u64 {
+    duration.strip_suffix('s').unwrap().parse().unwrap()
+}
+
+#[test]
+fn nothing_runs_as_root_or_may_become_it() {
+    for rendered in Rendered::matrix() {
+        for pod in rendered.pods() {
+            let security = &pod["securityContext"];
+            assert_eq!(security["runAsNonRoot"], true);
+            assert!(security["runAsUser"].as_u64().unwrap() > 0);
+            assert_eq!(security["seccompProfile"], json!({"type": "RuntimeDefault"}));
+            assert_eq!(pod["automountServiceAccountToken"], false);
+            assert_eq!(pod["enableServiceLinks"], false);
+            for inherited in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
+                assert_eq!(pod[inherited], Value::Null, "{inherited}");
+            }
+            for container in pod["containers"].as_array().unwrap() {
+                let expected = json!({
+                    "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": {"drop": ["ALL"]},
+                });
+                assert_eq!(container["securityContext"], expected);
+                for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+                    // A file that is mounted by itself is never replaced.
+                    assert_eq!(mount["subPath"], Value::Null, "{mount}");
+                }
+            }
+        }
+        for account in rendered.of_kind("ServiceAccount") {
+            assert_eq!(account["automountServiceAccountToken"], false);
+        }
+        let accounts: Vec<_> = rendered.of_kind("ServiceAccount").collect();
+        for pod in rendered.pods() {
+            let name = &pod["serviceAccountName"];
+            let made = accounts.iter().any(|account| account["metadata"]["name"] == *name);
+            assert!(made || name == "default", "{name}");
+        }
+    }
+}
+
+#[test]
+fn ports_are_those_that_the_server_listens_on() {
+    for rendered in Rendered::matrix() {
+        let ports = rendered.container()["ports"].as_array().unwrap();
+        let port = |name: &str| {
+            let port = ports.iter().find(|port| port["name"] == name);
+            port.map(|port| port["containerPort"].to_string())
+        };
+        for (name, flag) in
+            [("grpc", "--grpc-listen"), ("http", "--http-listen"), ("admin", "--admin-listen")]
+        {
+            let address = rendered.flag(flag).unwrap();
+            let Some((host, listened)) = address.rsplit_once(':') else {
+                assert_eq!((name, address, port(name)), ("admin", "off", None));
+                continue;
+            };
+            let everywhere = ["0.0.0.0", "[::]"].contains(&host);
+            // What stays on the loopback has no port that a Service could find.
+            assert_eq!(port(name).as_deref(), everywhere.then_some(listened), "{flag}={address}");
+            assert!(everywhere || name == "admin", "{flag}={address}");
+        }
+        for service in rendered.of_kind("Service") {
+            let labels = &rendered.deployment()["spec"]["template"]["metadata"]["labels"];
+            assert!(selects(&service["spec"]["selector"], labels));
+            for served in service["spec"]["ports"].as_array().unwrap() {
+                let target = served["targetPort"].as_str().unwrap();
+                assert_eq!(port(target), Some(served["port"].to_string()), "{served}");
+                assert_eq!(served["name"], target);
+            }
+        }
+        for policy in rendered.of_kind("NetworkPolicy") {
+            let rules = policy["spec"]["ingress"].as_array().unwrap();
+            let named = rules.iter().filter_map(|rule| rule["ports"][0]["port"].as_str());
+            let named: Vec<_> = named.collect();
+            let all: Vec<_> = ports.iter().map(|port| port["name"].as_str().unwrap()).collect();
+            assert_eq!(named, all);
+        }
+    }
+}
+
+#[test]
+fn probes_ask_what_they_can_on_ports_that_are_open() {
+    for rendered in Rendered::matrix() {
+        let container = rendered.container();
+        let tls = rendered.flag("--grpc-tls-cert").is_some();
+        let service = "envoy.service.ratelimit.v3.RateLimitService";
+        for (probe, name, path) in [
+            ("startupProbe", service, "/healthcheck"),
+            ("readinessProbe", service, "/healthcheck"),
+            // Neither a drain nor a lost Redis is a reason to be restarted.
+            ("livenessProbe", "liveness", "/livez"),
+        ] {
+            let probe = &container[probe];
+            let (grpc, http) = (&probe["grpc"], &probe["httpGet"]);
+            if tls {
+                // Kubernetes' gRPC probe cannot encrypt.
+                assert_eq!((grpc, &http["path"]), (&Value::Null, &json!(path)));
+                assert_eq!(http["port"], "http");
+            } else {
+                assert_eq!((http, &grpc["service"]), (&Value::Null, &json!(name)));
+                let listened = rendered.flag("--grpc-listen").unwrap();
+                assert!(listened.ends_with(&format!(":{}", grpc["port"])), "{listened}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_flags_name_is_mounted() {
+    for rendered in Rendered::matrix() {
+        let mounts = rendered.container()["volumeMounts"].as_array().unwrap();
+        let volumes = rendered.pod()["volumes"].as_array().unwrap();
+        let folder_of = |folder: &str| {
+            let mount = mounts.iter().find(|mount| mount["mountPath"] == folder);
+            let mount = mount.unwrap_or_else(|| panic!("{folder} is not mounted"));
+            assert_eq!(mount["readOnly"], true);
+            volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap()
+        };
+        // The folder as a whole, so that Kubernetes can replace what is in it.
+        let limits = folder_of(rendered.flag("--limits").unwrap());
+        let name = &limits["configMap"]["name"];
+        let made = rendered.named("ConfigMap", name).is_some();
+        assert!(made || name == "limits-of-the-team", "{name}");
+        assert_eq!(limits["configMap"]["items"], Value::Null);
+        let files = rendered.arguments().into_iter().filter_map(|it| it.split_once("=/"));
+        let files: Vec<_> = files.filter(|(flag, _)| *flag != "--limits").collect();
+        for (flag, file) in &files {
+            let (folder, file) = file.rsplit_once('/').unwrap();
+            let secret = &folder_of(&format!("/{folder}"))["secret"];
+            let items = secret["items"].as_array().unwrap();
+            assert!(items.iter().any(|item| item["path"] == *file), "{flag}");
+            assert_eq!(secret["defaultMode"], 0o440);
+        }
+        let secrets = volumes.iter().filter(|volume| volume["secret"] != Value::Null).count();
+        let folders = files.iter().map(|(_, file)| file.rsplit_once('/').unwrap().0);
+        let mut folders: Vec<_> = folders.collect();
+        folders.dedup();
+        assert_eq!(secrets, folders.len(), "a Secret is mounted that no flag names");
+    }
+}
+
+#[test]
+fn what_is_secret_stands_in_secrets_alone() {
+    let mut secrets = 0;
+    for rendered in Rendered::matrix() {
+        let values = fs::read_to_string(&rendered.values).unwrap();
+        let values = yaml::read("values", &values);
+        for given in [&values["redis"]["password"], &values["admin"]["token"]] {
+            let Some(secret) = given.as_str() else { continue };
+            secrets += 1;
+            for object in rendered.objects.iter().filter(|object| object["kind"] != "Secret") {
+                let escaped = json!(secret).to_string();
+                let escaped = escaped.trim_matches('"');
+                assert!(!object.to_string().contains(escaped), "{object}");
+            }
+            assert!(rendered.only("Secret").is_some());
+        }
+    }
+    assert!(secrets > 1);
+}
+
+#[test]
+fn what_selects_the_pods_selects_them_and_nothing_else() {
+    let identity = |rendered: &Rendered| {
+        let name =
+            if rendered.values.ends_with("everything.yaml") { "limiter" } else { "sluicegate" };
+        json!({
+            "app.kubernetes.io/name": name,
+            "app.kubernetes.io/instance": "edge",
+            "app.kubernetes.io/component": "server",
+        })
+    };
+    for rendered in Rendered::matrix() {
+        let deployment = rendered.deployment();
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        let selector = &deployment["spec"]["selector"]["matchLabels"];
+        // It cannot change on an upgrade, so nothing is in it that may: no version, no labels of users.
+        assert_eq!(*selector, identity(&rendered));
+        let services = rendered.of_kind("Service").map(|it| &it["spec"]["selector"]);
+        let budgets = rendered.of_kind("PodDisruptionBudget");
+        let policies = rendered.of_kind("NetworkPolicy");
+        let spread = rendered.pod()["topologySpreadConstraints"].as_array().into_iter().flatten();
+        let all = services
+            .chain(budgets.map(|it| &it["spec"]["selector"]["matchLabels"]))
+            .chain(policies.map(|it| &it["spec"]["podSelector"]["matchLabels"]))
+            .chain(spread.map(|it| &it["labelSelector"]["matchLabels"]));
+        for selector in [selector].into_iter().chain(all) {
+            assert!(selects(selector, labels), "{selector}");
+            for test in rendered.of_kind("Pod") {
+                assert!(!selects(selector, &test["metadata"]["labels"]), "{selector}");
+            }
+        }
+        for autoscaler in rendered.of_kind("HorizontalPodAutoscaler") {
+            let target = &autoscaler["spec"]["scaleTargetRef"];
+            assert_eq!(target["kind"], "Deployment");
+            assert_eq!(target["name"], deployment["metadata"]["name"]);
+            // Or each upgrade would undo what it did.
+            assert_eq!(deployment["spec"]["replicas"], Value::Null);
+        }
+        for monitor in rendered.of_kind("ServiceMonitor") {
+            let selector = &monitor["spec"]["selector"]["matchLabels"];
+            let services = rendered.of_kind("Service");
+            let services: Vec<_> =
+                services.filter(|it| selects(selector, &it["metadata"]["labels"])).collect();
+            let [service] = services[..] else { panic!("scraped twice: {services:?}") };
+            let port = &monitor["spec"]["endpoints"][0]["port"];
+            let ports = service["spec"]["ports"].as_array().unwrap();
+            assert!(ports.iter().any(|it| it["name"] == *port));
+        }
+    }
+}
+
+#[test]
+fn a_pod_is_not_killed_before_it_has_drained() {
+    for rendered in Rendered::matrix() {
+        let spec = &rendered.deployment()["spec"];
+        assert_eq!(spec["strategy"]["rollingUpdate"]["maxUnavailable"], 0);
+        let drain = |flag: &str| seconds(rendered.flag(flag).unwrap());
+        let drained = drain("--drain-delay") + drain("--drain-timeout");
+        let grace = rendered.pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
+        assert!(grace > drained, "{grace} {drained}");
+        // A hook before the signal would add to it, and keep health from saying that the pod goes.
+        assert_eq!(rendered.container()["lifecycle"], Value::Null);
+    }
+}
+
+#[test]
+fn limits_are_taken_up_without_a_restart() {
+    let pods = |limits: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let values = folder.path().join("values.yaml");
+        fs::write(&values, format!("limits: {{a.yaml: {{domain: {limits}}}}}")).unwrap();
+        let rendered = Rendered::new(values);
+        (rendered.deployment().clone(), rendered.only("ConfigMap").unwrap()["data"].clone())
+    };
+    let (before, after) = (pods("a"), pods("b"));
+    assert_eq!(before.0, after.0, "a change of the limits changes the pods");
+    assert_ne!(before.1, after.1);
+}
+
+#[test]
+fn a_network_policy_lets_through_what_the_server_needs() {
+    let policy = |name: &str| {
+        let rendered = Rendered::new(workspace().join("helm/ci").join(name));
+        rendered.only("NetworkPolicy").unwrap()["spec"].clone()
+    };
+    let ports = |rule: &Value| {
+        let ports = rule["ports"].as_array().unwrap();
+        ports.iter().map(|port| port["port"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let dns = vec![53, 53];
+    for (name, expected) in [
+        ("redis.yaml", vec![dns.clone(), vec![6380]]),
+        ("cluster-tls.yaml", vec![dns.clone(), vec![7000, 7001, 6379]]),
+        ("sentinel.yaml", vec![dns.clone(), vec![6379, 26379]]),
+        // Sentinels by their own port, the primary by Redis', then the collector.
+        ("everything.yaml", vec![dns, vec![26379, 26380, 6379], vec![4317]]),
+    ] {
+        let policy = policy(name);
+        let egress = policy["egress"].as_array().unwrap();
+        let with_ports = egress.iter().filter(|rule| rule["ports"] != Value::Null);
+        assert_eq!(with_ports.map(ports).collect::<Vec<_>>(), expected, "{name}");
+    }
+    // Where callers are bounded, the test's pod is one of them.
+    let callers = policy("cluster-tls.yaml")["ingress"][0]["from"].clone();
+    let test = json!({"matchLabels": {
+        "app.kubernetes.io/name": "sluicegate",
+        "app.kubernetes.io/instance": "edge",
+        "app.kubernetes.io/component": "test",
+    }});
+    assert!(callers.as_array().unwrap().iter().any(|peer| peer["podSelector"] == test));
+}
+
+#[test]
+fn alerts_and_dashboard_are_the_files_as_they_are() {
+    let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));
+    let file = |name: &str| fs::read_to_string(workspace().join("helm/files").join(name)).unwrap();
+    let alerts = yaml::read("alerts.yaml", &file("alerts.yaml"));
+    assert_eq!(rendered.only("PrometheusRule").unwrap()["spec"], alerts);
+    let name = json!("edge-limiter-dashboard");
+    let dashboard = &rendered.named("ConfigMap", &name).unwrap()["data"]["sluicegate.json"];
+    let [given, kept]: [Value; 2] = [dashboard.as_str().unwrap(), &file("dashboard.json")]
+        .map(|text| serde_json::from_str(text).unwrap());
+    assert_eq!(given, kept);
+}
+
+#[test]
+fn names_fit_however_long_the_release_is() {
+    let release = "r".repeat(53);
+    let mut helm = tools::helm();
+    let values = workspace().join("helm/ci/everything.yaml");
+    helm.args(["template", &release, "helm", "--set", "fullnameOverride=", "--values"]).arg(values);
+    let text = succeed(&mut helm);
+    for object in yaml::read_all("template", &text) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        assert!(name.len() <= 63 && !name.ends_with('-'), "{name}");
+    }
+}
+
+/// The memory that a pod may take holds as many counters as the server's default lets it keep.
+#[test]
+fn the_default_memory_holds_the_default_counters() {
+    let rendered = Rendered::new(workspace().join("helm/ci/default.yaml"));
+    let limit = rendered.container()["resources"]["limits"]["memory"].as_str().unwrap();
+    let bytes = limit.strip_suffix("Mi").unwrap().parse::<u64>().unwrap() << 20;
+    let help = succeed(Command::new(binary("sluicegate")).args(["serve", "--help"]));
+    let (_, counters) = help.split_once("SLUICEGATE_MEMORY_MAX_COUNTERS").unwrap();
+    let (_, counters) = counters.split_once("[default: ").unwrap();
+    let counters: u64 = counters.split_once(']').unwrap().0.parse().unwrap();
+    // The most that docs/performance.md lets a counter take.
+    let performance = fs::read_to_string(workspace().join("docs/performance.md")).unwrap();
+    let targets = performance
+        .lines()
+        .filter(|line| line.starts_with("| memory, ") && line.contains("bytes per counter"));
+    let most = targets.map(|line| line.split_once("≤ ").unwrap().1.split_once(' ').unwrap().0);
+    let most: u64 = most.map(|it| it.parse().unwrap()).max().unwrap();
+    assert!(counters * most < bytes, "{counters} × {most} B do not fit into {limit}");
+}
