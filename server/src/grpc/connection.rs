@@ -75,28 +75,38 @@ pub(super) async fn serve(
         let task = context.waker();
         woken.begin(task);
         let context = &mut Context::from_waker(&waker);
-        if ending.as_mut().poll(context).is_ready() {
-            connection.as_mut().graceful_shutdown();
-        }
-        if end.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        for _ in 0..TURNS_MAX {
-            let more = tasks.advance(context);
-            // Takes in what has come, and sends what is ready.
-            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection failed");
-                }
+        let mut turns = 0;
+        loop {
+            if ending.as_mut().poll(context).is_ready() {
+                connection.as_mut().graceful_shutdown();
+            }
+            if end.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
             }
-            let started = tasks.start();
-            if !more && !started && woken.may_wait() {
+            loop {
+                if turns == TURNS_MAX {
+                    task.wake_by_ref();
+                    return Poll::Pending;
+                }
+                turns += 1;
+                let more = tasks.advance(context);
+                // Takes in what has come, and sends what is ready.
+                if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "connection failed");
+                    }
+                    return Poll::Ready(());
+                }
+                let started = tasks.start();
+                if !more && !started {
+                    break;
+                }
+            }
+            // Whoever has called meanwhile may have called to end.
+            if woken.may_wait() {
                 return Poll::Pending;
             }
         }
-        task.wake_by_ref();
-        Poll::Pending
     })
     .await;
 }
