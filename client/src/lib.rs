@@ -31,7 +31,8 @@
 //! - [`Client`], and [`Builder`] for TLS, time limits and starting before the service does
 //! - [`Check`], [`Descriptor`] and [`LimitOverride`]: the question
 //! - [`Verdict`] and [`Status`]: the answer
-//! - [`AdminClient`]: why a request is answered as it is, asked at Sluicegate's admin listener
+//! - [`AdminClient`]: Sluicegate's admin listener: why a request is answered as it is, who is being limited, counters and
+//!   their resets, how the server does
 //! - `cli`, with the feature of that name (on by default): the command line of `sluicectl`
 
 mod admin;
@@ -44,7 +45,7 @@ mod endpoint;
 mod error;
 mod verdict;
 
-pub use admin::{AdminClient, InvalidToken};
+pub use admin::{AdminClient, Answers, InvalidToken};
 pub use check::{Check, Descriptor, LimitOverride};
 pub use client::Client;
 pub use connect::Builder;

@@ -91,6 +91,9 @@
 - --drain-timeout={{ include "sluicegate.text" .Values.drain.timeoutSeconds }}s
 - {{ printf "--log-level=%s" .Values.log.level | quote }}
 - --log-format={{ .Values.log.format }}
+{{- if .Values.keyHash.existingSecret.name }}
+- --key-hash-salt-file={{ $folder }}/key-hash/salt
+{{- end }}
 {{- with .Values.otlp }}
 {{- if .endpoint }}
 - {{ printf "--otlp-endpoint=%s" .endpoint | quote }}
@@ -159,6 +162,11 @@
 {{- with .certSecret -}}
 {{- $mounts = append $mounts (dict "folder" "redis-tls" "kind" "secret" "object" . "items" $pair) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.keyHash.existingSecret -}}
+{{- if .name -}}
+{{- $mounts = append $mounts (dict "folder" "key-hash" "kind" "secret" "object" .name "items" (dict .saltKey "salt")) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.otlp -}}

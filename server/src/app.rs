@@ -10,10 +10,9 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
 use sluicegate_core::rules::CompileError;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
@@ -24,14 +23,16 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{self, Admin, AdminError},
+    admin::{self, Admin, AdminError, Names, Vitals},
     grpc::{HeadersError, Health, InFlight, Responder, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
-    limits::{Limits, Snapshot},
+    limits::Limits,
     listen::{ListenAddress, Listener, Tls, TlsSettings},
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
-    telemetry::{self, DecisionLog, KeyHash, MetricsError, Telemetry, Traces, catalogue},
+    telemetry::{
+        self, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces, catalogue,
+    },
     watch::Watch,
 };
 
@@ -81,12 +82,12 @@ pub enum StartError {
     /// The log level is none.
     #[error(transparent)]
     Log(#[from] telemetry::LogError),
+    /// There is no secret to hash keys with.
+    #[error(transparent)]
+    Salt(#[from] SaltError),
     /// Metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// There is no secret to hash keys with.
-    #[error(transparent)]
-    Salt(#[from] telemetry::SaltError),
     /// Nothing can be sent to the collector.
     #[error(transparent)]
     Otlp(#[from] telemetry::OtlpError),
@@ -262,7 +263,10 @@ impl App {
     /// Something that the settings ask for cannot be had.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartError> {
         let background = CancellationToken::new();
-        let telemetry = Arc::new(Telemetry::new(&settings.metrics, &settings.otlp)?);
+        let began = Instant::now();
+        let key_hash = Arc::new(KeyHash::load(settings.log.key_hash_salt_file.as_deref())?);
+        let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys)?;
+        let telemetry = Arc::new(telemetry);
         let limits = load_limits(&settings.limits, &telemetry)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
@@ -273,11 +277,27 @@ impl App {
         telemetry.show_gauge(catalogue::IN_FLIGHT, move || counted.current());
         let max = settings.max_in_flight.get();
         telemetry.show_gauge(catalogue::IN_FLIGHT_MAX, move || max);
-        let key_hash = Arc::new(KeyHash::load(settings.log.key_hash_salt_file.as_deref())?);
         let decision_log = DecisionLog::new(&settings.log, &key_hash).map(Arc::new);
         let traces = Traces::start(&settings.otlp, &settings.store.store, decision_log.is_some())?;
         show_requests(&telemetry, traces.as_ref(), decision_log.as_ref());
 
+        let serving = Arc::new(AtomicBool::new(true));
+        let vitals = Vitals {
+            began,
+            serving: Arc::clone(&serving),
+            rejected: limits.rejected(),
+            in_flight: in_flight.clone(),
+            counters_max: settings.store.memory_max_counters.get(),
+        };
+        let prefix = settings.store.key_prefix.clone();
+        let admin_service = Admin::new(
+            Arc::clone(&snapshot),
+            Arc::clone(&store),
+            Arc::clone(&telemetry),
+            Names::new(prefix, Arc::clone(&key_hash), settings.top.top_labels),
+            vitals,
+            decision_log.is_some().then_some(key_hash),
+        );
         let limiter = Limiter::new(
             Arc::clone(&snapshot),
             Arc::clone(&store),
@@ -287,7 +307,6 @@ impl App {
         );
         let responder = Responder::new(&settings.response)?;
         let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry)));
-        let serving = Arc::new(AtomicBool::new(true));
         let (services, health) =
             Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())
                 .await?;
@@ -308,8 +327,7 @@ impl App {
         };
         let (http_address, http) =
             start_http(settings.http_listen, http::router(shared, body_max)).await?;
-        let key_hash = decision_log.is_some().then_some(key_hash);
-        let admin = start_admin(admin, settings, snapshot, &store, key_hash).await?;
+        let admin = start_admin(admin, admin_service).await?;
         let admin_health = admin.as_ref().map(|admin| admin.health.clone());
         let serving = Serving { health, admin: admin_health, serving };
         serving.set(true).await;
@@ -516,13 +534,9 @@ fn show_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
 
 async fn start_admin(
     opened: Option<admin::Open>,
-    settings: &ServeSettings,
-    snapshot: Arc<ArcSwap<Snapshot>>,
-    store: &Arc<Stack>,
-    hash: Option<Arc<KeyHash>>,
+    admin: Admin,
 ) -> Result<Option<AdminRunning>, StartError> {
     let Some(opened) = opened else { return Ok(None) };
-    let admin = Admin::new(snapshot, Arc::clone(store), settings.store.key_prefix.clone(), hash);
     AdminRunning::start(opened, admin).await.map(Some)
 }
 

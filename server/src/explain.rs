@@ -96,7 +96,7 @@ fn descriptor(explained: &Explained<'_>, prefix: &KeyPrefix) -> wire::Descriptor
     }
 }
 
-fn rule(rule: &Rule) -> wire::Rule {
+pub(crate) fn rule(rule: &Rule) -> wire::Rule {
     wire::Rule {
         path: rule.path.to_string(),
         file: rule.place.file.to_string(),
@@ -127,7 +127,7 @@ fn candidate(candidate: &Candidate<'_>) -> wire::Candidate {
     }
 }
 
-fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
+pub(crate) fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
     let check = &applied.check;
     wire::LimitExplanation {
         name: applied.name.unwrap_or_default().to_owned(),
@@ -147,7 +147,7 @@ fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
     }
 }
 
-fn counter(capacity: u32, decision: &Decision) -> wire::CounterState {
+pub(crate) fn counter(capacity: u32, decision: &Decision) -> wire::CounterState {
     wire::CounterState {
         used: u64::from(capacity).saturating_sub(decision.remaining) + decision.excess,
         remaining: decision.remaining,
@@ -187,7 +187,7 @@ const fn fit(fit: Fit) -> wire::Fit {
     }
 }
 
-const fn unit(unit: Unit) -> wire::Unit {
+pub(crate) const fn unit(unit: Unit) -> wire::Unit {
     match unit {
         Unit::Second => wire::Unit::Second,
         Unit::Minute => wire::Unit::Minute,
@@ -199,7 +199,7 @@ const fn unit(unit: Unit) -> wire::Unit {
     }
 }
 
-const fn algorithm(algorithm: Algorithm) -> wire::Algorithm {
+pub(crate) const fn algorithm(algorithm: Algorithm) -> wire::Algorithm {
     match algorithm {
         Algorithm::FixedWindow => wire::Algorithm::FixedWindow,
         Algorithm::SlidingWindowLog => wire::Algorithm::SlidingWindowLog,
@@ -209,7 +209,7 @@ const fn algorithm(algorithm: Algorithm) -> wire::Algorithm {
     }
 }
 
-const fn counting(counting: Counting) -> wire::Counting {
+pub(crate) const fn counting(counting: Counting) -> wire::Counting {
     match counting {
         Counting::Free => wire::Counting::Free,
         Counting::Debit => wire::Counting::Debit,
@@ -217,7 +217,7 @@ const fn counting(counting: Counting) -> wire::Counting {
     }
 }
 
-const fn on_failure(policy: OnFailure) -> wire::OnFailure {
+pub(crate) const fn on_failure(policy: OnFailure) -> wire::OnFailure {
     match policy {
         OnFailure::Allow => wire::OnFailure::Allow,
         OnFailure::Deny => wire::OnFailure::Deny,

@@ -1,6 +1,6 @@
 //! Which admin listener to ask, and how.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -33,13 +33,53 @@ pub struct AdminServerSettings {
 impl AdminServerSettings {
     /// A client of that listener. It connects when it is first used, so that one deadline covers all.
     pub(super) fn client(&self) -> Result<AdminClient, Failure> {
-        if self.token_file.is_some() && !self.admin_server.is_private() {
-            return Err(Failure::TokenExposed(self.admin_server.clone()));
-        }
-        let client = self.connection.builder(&self.admin_server).connect_admin_lazy()?;
-        Ok(match &self.token_file {
-            Some(file) => client.with_token_file(file)?,
-            None => client,
-        })
+        client(&self.admin_server, self.token_file.as_deref(), &self.connection)
     }
+}
+
+/// Which admin listeners to ask, and how.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Server")]
+pub struct AdminServersSettings {
+    /// The servers' admin listeners: http://HOST:PORT, https://HOST:PORT or unix:PATH. What several of them say is added up.
+    #[arg(
+        long,
+        env = "SLUICEGATE_ADMIN_SERVER",
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:8082"
+    )]
+    pub admin_server: Vec<Endpoint>,
+
+    /// File whose first line is the token that the listeners ask for. It is not sent unencrypted to another machine:
+    /// that takes https://.
+    #[arg(long, env = "SLUICEGATE_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// How to connect to them.
+    #[command(flatten)]
+    pub connection: ConnectionSettings,
+}
+
+impl AdminServersSettings {
+    /// A client of each listener. They connect when they are first used.
+    pub(super) fn clients(&self) -> Result<Vec<AdminClient>, Failure> {
+        let client = |server| client(server, self.token_file.as_deref(), &self.connection);
+        self.admin_server.iter().map(client).collect()
+    }
+}
+
+fn client(
+    server: &Endpoint,
+    token_file: Option<&Path>,
+    connection: &ConnectionSettings,
+) -> Result<AdminClient, Failure> {
+    if token_file.is_some() && !server.is_private() {
+        return Err(Failure::TokenExposed(server.clone()));
+    }
+    let client = connection.builder(server).connect_admin_lazy()?;
+    Ok(match token_file {
+        Some(file) => client.with_token_file(file)?,
+        None => client,
+    })
 }

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 
 use clap::{
     Args,
-    builder::{OsStringValueParser, TypedValueParser as _},
+    builder::{OsStringValueParser, TypedValueParser},
 };
+use sluicegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 pub(super) use sluicegate_proto::text::descriptor::shown;
 use sluicegate_proto::text::descriptor::{self, InvalidDescriptor};
 
@@ -23,7 +24,7 @@ pub struct Question {
     ///
     /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
-    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
+    #[arg(value_parser = typed_descriptors())]
     pub descriptors: Vec<Descriptor>,
 }
 
@@ -34,6 +35,16 @@ impl Question {
         let number = hits.unsigned_abs();
         if hits < 0 { check.give_back(number) } else { check.hits(number) }
     }
+}
+
+/// Reads what stands behind `--descriptor`.
+pub(super) fn typed_descriptors() -> impl TypedValueParser<Value = Descriptor> {
+    OsStringValueParser::new().try_map(typed_descriptor)
+}
+
+/// The entries from the wire as they can be typed.
+pub(super) fn entries(entries: &[Entry]) -> String {
+    descriptor::render(entries.iter().map(|entry| (&*entry.key, &*entry.value)))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]

@@ -5,14 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use sluicegate_proto::{
-    sluicegate::admin::v1::{
-        Candidate, CounterState, DescriptorExplanation, ExplainResponse, LimitExplanation, Rule,
-        limit_explanation::State,
-    },
-    text::{
-        explanation::{algorithm, counting, fit_word, on_failure, outcome_word, text, unit},
-        from_wire,
-    },
+    sluicegate::admin::v1::{Candidate, DescriptorExplanation, ExplainResponse},
+    text::explanation::{fit_word, outcome_word, text},
 };
 
 use super::{AdminServerSettings, Failure, OutputFormat, Question, output};
@@ -76,10 +70,6 @@ fn json(explained: &ExplainResponse) -> Value {
 }
 
 fn descriptor(descriptor: &DescriptorExplanation) -> Value {
-    let entries = descriptor
-        .entries
-        .iter()
-        .map(|entry| json!({ "key": lossy(&entry.key), "value": lossy(&entry.value) }));
     let levels = descriptor.levels.iter().map(|level| {
         json!({
             "candidates": level.candidates.iter().map(candidate).collect::<Vec<_>>(),
@@ -87,21 +77,17 @@ fn descriptor(descriptor: &DescriptorExplanation) -> Value {
         })
     });
     let replaced = descriptor.replaced_limits.iter().map(
-        |limit| json!({ "name": limit.name, "replaced_by": limit.replaced_by.as_ref().map(rule) }),
+        |limit| json!({ "name": limit.name, "replaced_by": limit.replaced_by.as_ref().map(output::rule) }),
     );
     json!({
-        "descriptor": entries.collect::<Vec<_>>(),
+        "descriptor": output::entries(&descriptor.entries),
         "outcome": outcome_word(descriptor),
-        "rule": descriptor.rule.as_ref().map(rule),
+        "rule": descriptor.rule.as_ref().map(output::rule),
         "override_ignored": descriptor.override_ignored,
         "levels": levels.collect::<Vec<_>>(),
-        "limits": descriptor.limits.iter().map(limit).collect::<Vec<_>>(),
+        "limits": descriptor.limits.iter().map(output::limit).collect::<Vec<_>>(),
         "replaced_limits": replaced.collect::<Vec<_>>(),
     })
-}
-
-fn rule(rule: &Rule) -> Value {
-    json!({ "path": rule.path, "file": rule.file, "line": rule.line })
 }
 
 fn candidate(candidate: &Candidate) -> Value {
@@ -112,45 +98,4 @@ fn candidate(candidate: &Candidate) -> Value {
         "line": candidate.line,
         "fit": fit_word(candidate),
     })
-}
-
-fn limit(limit: &LimitExplanation) -> Value {
-    let (counter, unanswered) = match &limit.state {
-        Some(State::Counter(state)) => (Some(counter(state)), None),
-        Some(State::Unanswered(why)) => (None, Some(why)),
-        None => (None, None),
-    };
-    json!({
-        "name": limit.name,
-        "requests_per_unit": limit.requests_per_unit,
-        "unit": unit(limit),
-        "unit_multiplier": limit.unit_multiplier,
-        "capacity": limit.capacity,
-        "algorithm": algorithm(limit),
-        "counting": counting(limit),
-        "on_failure": on_failure(limit),
-        "shadow_mode": limit.shadow_mode,
-        "quota_mode": limit.quota_mode,
-        "counter_key": limit.counter_key,
-        "hash_slot": limit.hash_slot,
-        "key_hash": (!limit.key_hash.is_empty()).then_some(&limit.key_hash),
-        "counter": counter,
-        "unanswered": unanswered,
-    })
-}
-
-fn counter(state: &CounterState) -> Value {
-    let seconds = |span: Option<_>| span.map(|span| output::seconds(from_wire(span)));
-    json!({
-        "used": state.used,
-        "remaining": state.remaining,
-        "reset_after_seconds": seconds(state.reset_after),
-        "would_pass": state.would_pass,
-        "retry_after_seconds": seconds(state.retry_after),
-    })
-}
-
-/// JSON has no room for bytes that are not text.
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -7,7 +7,12 @@ mod explain;
 mod health;
 mod log_level;
 mod output;
+mod peek;
+mod reset;
+mod rules;
 mod server;
+mod status;
+mod top;
 
 use std::{
     error::Error,
@@ -19,9 +24,19 @@ use clap::{Parser, Subcommand};
 use thiserror::Error;
 
 pub use self::{
-    admin_server::AdminServerSettings, check::CheckSettings, descriptor::Question,
-    explain::ExplainSettings, health::HealthSettings, log_level::LogLevelSettings,
-    output::OutputFormat, server::ServerSettings,
+    admin_server::{AdminServerSettings, AdminServersSettings},
+    check::CheckSettings,
+    descriptor::Question,
+    explain::ExplainSettings,
+    health::HealthSettings,
+    log_level::LogLevelSettings,
+    output::OutputFormat,
+    peek::PeekSettings,
+    reset::ResetSettings,
+    rules::RulesSettings,
+    server::ServerSettings,
+    status::StatusSettings,
+    top::TopSettings,
 };
 use crate::{CheckError, ConnectError, Endpoint, InvalidToken, error::chain};
 
@@ -38,6 +53,7 @@ const AFTER_HELP: &str = "\
 Try it:
   sluicectl check --domain api --descriptor tenant=acme,user=bob
   sluicectl explain --domain api --descriptor tenant=acme,user=bob
+  sluicectl top
 
 Exit codes:
   0  done; the answer is yes
@@ -69,6 +85,30 @@ pub enum Command {
 
     /// Ask whether a server serves (grpc.health.v1): what a container's health check runs.
     Health(HealthSettings),
+
+    /// List the rules in force.
+    ///
+    /// Shows each with its limits and where it stands, with what its domain and the server's settings fill in. Asks
+    /// Sluicegate's admin listener.
+    Rules(RulesSettings),
+
+    /// Tell how counters stand: those of descriptors, or all of a tenant.
+    ///
+    /// Asks Sluicegate's admin listener, and counts nothing.
+    Peek(PeekSettings),
+
+    /// Reset counters, so that they are as if never used.
+    Reset(ResetSettings),
+
+    /// Tell how the server does: the limits in force, its store, the breaker of each Redis server, its replicas.
+    ///
+    /// Asks Sluicegate's admin listener.
+    Status(StatusSettings),
+
+    /// Show who is being limited now: the counters that refuse most, or are nearest to their limits.
+    ///
+    /// In a terminal this is a live table; elsewhere it is printed once. Asks Sluicegate's admin listener.
+    Top(TopSettings),
 }
 
 /// Why a command has no answer.
@@ -80,6 +120,8 @@ enum Failure {
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
     Ask { endpoint: Endpoint, source: CheckError },
+    #[error("the terminal cannot be used")]
+    Terminal(#[source] io::Error),
     #[error(transparent)]
     Token(#[from] InvalidToken),
     #[error(
@@ -93,7 +135,7 @@ impl Failure {
         match self {
             // The command connects when it asks, so this is about settings.
             Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
-            Self::Start(_) | Self::Ask { .. } => ExitCode::from(3),
+            Self::Start(_) | Self::Terminal(_) | Self::Ask { .. } => ExitCode::from(3),
         }
     }
 }
@@ -107,6 +149,12 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Explain(settings) => runtime.block_on(explain::run(settings)),
         Command::Health(settings) => runtime.block_on(health::run(settings)),
         Command::LogLevel(settings) => runtime.block_on(log_level::run(settings)),
+
+        Command::Rules(settings) => runtime.block_on(rules::run(settings)),
+        Command::Peek(settings) => runtime.block_on(peek::run(settings)),
+        Command::Reset(settings) => runtime.block_on(reset::run(settings)),
+        Command::Status(settings) => runtime.block_on(status::run(settings)),
+        Command::Top(settings) => runtime.block_on(top::run(settings)),
     });
     outcome.unwrap_or_else(|failure| {
         report(&failure);

@@ -6,13 +6,12 @@ use sluicegate_client::{AdminClient, CheckError, InvalidToken};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::rate_limit_response::Code,
     sluicegate::admin::v1::{
-        DescriptorExplanation, ExplainRequest, ExplainResponse, GetLogLevelRequest,
-        GetLogLevelResponse, Outcome, SetLogLevelRequest, SetLogLevelResponse,
+        self as wire, DescriptorExplanation, ExplainRequest, ExplainResponse, Outcome,
         admin_service_server::{AdminService, AdminServiceServer},
     },
 };
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Pending, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::Server};
 
 use crate::service::{Service, limited, patient, question};
@@ -39,15 +38,70 @@ impl AdminService for Admin {
 
     async fn get_log_level(
         &self,
-        _request: Request<GetLogLevelRequest>,
-    ) -> Result<Response<GetLogLevelResponse>, Status> {
+        _request: Request<wire::GetLogLevelRequest>,
+    ) -> Result<Response<wire::GetLogLevelResponse>, Status> {
         Err(Status::unimplemented("explains only"))
     }
 
     async fn set_log_level(
         &self,
-        _request: Request<SetLogLevelRequest>,
-    ) -> Result<Response<SetLogLevelResponse>, Status> {
+        _request: Request<wire::SetLogLevelRequest>,
+    ) -> Result<Response<wire::SetLogLevelResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    type ListRulesStream = Pending<Result<wire::ListRulesResponse, Status>>;
+
+    async fn list_rules(
+        &self,
+        _request: Request<wire::ListRulesRequest>,
+    ) -> Result<Response<Self::ListRulesStream>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    async fn peek_counters(
+        &self,
+        _request: Request<wire::PeekCountersRequest>,
+    ) -> Result<Response<wire::PeekCountersResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    type ListCountersStream = Pending<Result<wire::ListCountersResponse, Status>>;
+
+    async fn list_counters(
+        &self,
+        _request: Request<wire::ListCountersRequest>,
+    ) -> Result<Response<Self::ListCountersStream>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    async fn reset_counter(
+        &self,
+        _request: Request<wire::ResetCounterRequest>,
+    ) -> Result<Response<wire::ResetCounterResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    type ResetTenantStream = Pending<Result<wire::ResetTenantResponse, Status>>;
+
+    async fn reset_tenant(
+        &self,
+        _request: Request<wire::ResetTenantRequest>,
+    ) -> Result<Response<Self::ResetTenantStream>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    async fn get_status(
+        &self,
+        _request: Request<wire::GetStatusRequest>,
+    ) -> Result<Response<wire::GetStatusResponse>, Status> {
+        Err(Status::unimplemented("explains only"))
+    }
+
+    async fn top(
+        &self,
+        _request: Request<wire::TopRequest>,
+    ) -> Result<Response<wire::TopResponse>, Status> {
         Err(Status::unimplemented("explains only"))
     }
 }

@@ -137,7 +137,9 @@ fn entry(descriptor: &DescriptorExplanation, level: usize) -> String {
     render(entry.map(|entry| (&*entry.key, &*entry.value)))
 }
 
-fn rule_name(rule: &Rule) -> String {
+/// A rule and where it stands.
+#[must_use]
+pub fn rule_name(rule: &Rule) -> String {
     format!("{} ({})", shown(rule.path.as_bytes()), place(&rule.file, rule.line))
 }
 
@@ -189,7 +191,8 @@ fn replaced(limit: &ReplacedLimit) -> String {
     format!("    limit {} does not apply: replaced by {by}", shown(limit.name.as_bytes()))
 }
 
-fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
+/// Adds the lines about a limit that applies, and its counter.
+pub fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
     let mut head = format!("    limit {}", rate(limit));
     if !limit.name.is_empty() {
         head += &format!(" ({})", shown(limit.name.as_bytes()));
@@ -281,7 +284,9 @@ pub fn fit_word(candidate: &Candidate) -> String {
     word(candidate.fit().as_str_name(), "FIT_")
 }
 
-fn word(name: &str, prefix: &str) -> String {
+/// The name of a value of an enumeration, in lower case and without what all of them begin with.
+#[must_use]
+pub fn word(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
 }
 

@@ -16,7 +16,11 @@
 //! A domain that names a `tenant` entry has the value of that entry as hash tag, so that all limits of
 //! one tenant lie on one slot. Any other descriptor is tagged by its whole self and so spreads over the
 //! slots. Bytes that would be ambiguous are written as `%` and two hex digits; a tag or a rest that
-//! would be too long is replaced by `%#` and a BLAKE3 digest.
+//! would be too long is replaced by `%#` and a BLAKE3 digest. Before the digest of a rest stands the domain, so that
+//! every key of a tenant tells whose it is.
+
+mod owner;
+mod reading;
 
 use std::{
     fmt,
@@ -28,6 +32,9 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use crate::{Limit, request::Entry};
+
+pub use owner::Owner;
+pub use reading::{ReadEntry, Reading};
 
 /// The longest tag, and the longest rest, written out before a digest takes its place.
 pub const PART_MAX: usize = 256;
@@ -50,6 +57,12 @@ const PIECE: usize = 64;
 /// Bytes of a digest; twice as many hex digits.
 const DIGEST: usize = 16;
 
+/// What a digest begins with. No value's text has it.
+const DIGEST_MARK: &[u8] = b"%#";
+
+/// Length of a digest as text.
+const DIGEST_TEXT: usize = DIGEST_MARK.len() + 2 * DIGEST;
+
 /// Seeded by chance, so that nobody can choose values whose hashes meet.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
@@ -71,6 +84,12 @@ impl CounterKey {
         let mut hasher = HASHER.build_hasher();
         hasher.write(text);
         hasher.finish()
+    }
+
+    /// The key with this text, if it is one.
+    #[must_use]
+    pub fn from_text(text: &[u8]) -> Option<Self> {
+        Reading::new(text).map(|_| Self::new(text))
     }
 
     /// The key as text: printable ASCII.
@@ -195,6 +214,11 @@ impl Parts<'_> {
 /// What is replaced by a digest if it is too long.
 trait Part {
     fn write(&self, sink: &mut impl Sink);
+
+    /// What stands before the digest, be it as a digest of its own.
+    fn before_digest(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// The value of a tenant.
@@ -223,6 +247,11 @@ impl Part for Parts<'_> {
                 None => sink.value(entry.value),
             }
         }
+    }
+
+    fn before_digest(&self) -> Option<&[u8]> {
+        // The tag of a descriptor without a tenant is found by nothing but all of it.
+        self.tagged.map(|_| self.domain.as_bytes())
     }
 }
 
@@ -330,12 +359,13 @@ impl Text {
 
     #[cold]
     fn digest(&mut self, part: &impl Part) {
+        if let Some(before) = part.before_digest() {
+            self.put(&short(before, PART_MAX - DIGEST_TEXT - 1));
+            self.put(b":");
+        }
         let mut hasher = blake3::Hasher::new();
         part.write(&mut hasher);
-        self.put(b"%#");
-        for byte in hasher.finalize().as_bytes().iter().take(DIGEST) {
-            self.put(&[hex(byte >> 4), hex(byte & 15)]);
-        }
+        self.put(&digest_text(&hasher));
     }
 
     /// Whether it is as it must be without escaping: short, and nothing but syntax looks like syntax.
@@ -417,6 +447,28 @@ fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
         }
         put(&text);
     }
+}
+
+/// A digest as text.
+fn digest_text(hasher: &blake3::Hasher) -> Vec<u8> {
+    let digest = hasher.finalize();
+    let digits = digest.as_bytes().iter().take(DIGEST);
+    let digits = digits.flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]);
+    DIGEST_MARK.iter().copied().chain(digits).collect()
+}
+
+/// A value as text, or its digest if that is longer than `max`.
+fn short(value: &[u8], max: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    if value.len() <= max {
+        escape(value, |piece| text.extend_from_slice(piece));
+        if text.len() <= max {
+            return text;
+        }
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.value(value);
+    digest_text(&hasher)
 }
 
 /// Whether a byte stands for itself.

@@ -6,8 +6,8 @@ mod cases;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
-    Algorithm, Limit, Window,
-    key::{Identity, KEY_MAX},
+    Algorithm, CounterKey, Limit, Window,
+    key::{Identity, KEY_MAX, Owner, Reading},
     request::Entry,
 };
 
@@ -85,7 +85,7 @@ fn a_chain_of_one_tenant_has_one_hash_tag() {
 fn long_values_become_digests_that_keep_the_tenant() {
     let long = vec![b'x'; 64 * 1024];
     let user = key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"user", &long)]);
-    assert!(user.starts_with(b"s1:fw:60:{acme}:%#"), "{user:?}");
+    assert!(user.starts_with(b"s1:fw:60:{acme}:d:%#"), "{user:?}");
     let tenant = key("d", Some("tenant"), &[(b"tenant", &long), (b"user", b"bob")]);
     assert!(tenant.starts_with(b"s1:fw:60:{%#"), "{tenant:?}");
     assert!(tenant.ends_with(b"}:d:tenant:user=bob"), "{tenant:?}");
@@ -138,5 +138,65 @@ proptest! {
         let alone = key("d", Some("t"), &[(b"t", &tenant)]);
         let chain = key("d", Some("t"), &[(b"user", &user), (b"t", &tenant), (b"route", &route)]);
         prop_assert_eq!(hash_tag(&alone), hash_tag(&chain));
+    }
+}
+
+/// The key in a domain of that name.
+fn in_domain(domain: &str, tenant: &[u8], user: &[u8]) -> Vec<u8> {
+    key(domain, Some("t"), &[(b"t", tenant), (b"user", user)])
+}
+
+#[test]
+fn an_owner_is_told_by_the_key_alone_however_long_it_is() {
+    let long = "d".repeat(230);
+    let longer = "d".repeat(300);
+    let hostile = "a:%{*} ";
+    let domains = ["a", "a:", "ab", hostile, &long, &longer, "a:t"];
+    let values: [&[u8]; 6] = [b"acme", b"acm", b"{a}*?[x] %\xff", &[b'x'; 600], b"a", b"%#00"];
+    let users: [&[u8]; 3] = [b"bob", &[b'u'; 200], &[b'u'; 9000]];
+    for domain in domains {
+        for tenant in values {
+            let owner = Owner::new(domain, tenant).unwrap();
+            for other_domain in domains {
+                for other in values {
+                    for user in users {
+                        let key = in_domain(other_domain, other, user);
+                        let same = domain == other_domain && tenant == other;
+                        assert_eq!(owner.owns(&key), same, "{domain} {owner:?} {key:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(Owner::new("a", b"").is_none());
+    let owner = Owner::new("a", b"acme").unwrap();
+    assert_eq!(owner.tag(), b"{acme}");
+    // Whole descriptors as tags, another format, something else.
+    for not in [b"s1:fw:60:{acme}".as_slice(), b"s2:fw:60:{acme}:a:t", b"s1:zz:60:{acme}:a:t", b""]
+    {
+        assert!(!owner.owns(not));
+    }
+}
+
+#[test]
+fn keys_are_read_as_they_were_written() {
+    let text = key("d", Some("t"), &[(b"t", b"acme"), (b"user", b"{b}=:%*\xff")]);
+    let reading = Reading::new(&text).unwrap();
+    let entries = vec![(b"t".to_vec(), None), (b"user".to_vec(), Some(b"{b}=:%*\xff".to_vec()))];
+    assert_eq!(reading.entries(), Some(entries));
+    assert_eq!((reading.tag, reading.window), (b"acme".as_slice(), 60));
+    assert_eq!(CounterKey::from_text(&text).unwrap().as_bytes(), text);
+    let digested = key("d", Some("t"), &[(b"t", b"acme"), (b"user", &[b'u'; 9000])]);
+    assert_eq!(Reading::new(&digested).unwrap().entries(), None);
+    for not in [
+        "",
+        "s1:fw:60:",
+        "s1:fw:x:{a}",
+        "s1:fw:60:{}:a",
+        "s1:fw:60:{a}b",
+        "s1:fw:60:{a}:{b}",
+        "s1:fw:60:{a b}",
+    ] {
+        assert!(CounterKey::from_text(not.as_bytes()).is_none(), "{not}");
     }
 }

@@ -7,6 +7,7 @@ use sluicegate_proto::sluicegate::admin::v1::{
 };
 use tonic::{Request, Status};
 
+use super::caller::Caller;
 use crate::telemetry::{ChangeError, InForce, log_levels};
 
 /// What is logged.
@@ -22,8 +23,9 @@ pub(super) fn set_level(
     let SetLogLevelRequest { level, duration } = request.get_ref();
     // A negative one is as wrong as none at all.
     let within = duration.map(|span| Duration::try_from(span).unwrap_or_default());
-    let caller = request.remote_addr().map(|address| address.to_string());
-    let set = log_levels().and_then(|levels| levels.set(level, within, caller.as_deref()));
+    let caller = Caller::of(request);
+    let certificate = caller.certificate();
+    let set = log_levels().and_then(|levels| levels.set(level, within, &caller, certificate));
     Ok(SetLogLevelResponse { log_level: Some(message(set.map_err(|error| refused(&error))?)) })
 }
 

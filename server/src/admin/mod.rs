@@ -1,12 +1,22 @@
 //! The admin listener: what operators ask a running server, apart from what Envoy asks.
 
+mod caller;
 mod log;
+mod names;
 mod open;
+mod resets;
+mod rules;
 mod server;
 mod service;
+mod status;
+mod streamed;
+mod tenant;
 mod token;
+mod top;
 
+pub(crate) use names::Names;
 pub(crate) use open::{AdminError, Open};
 pub(crate) use server::Services;
 pub(crate) use service::Admin;
+pub(crate) use status::Vitals;
 pub(crate) use token::Token;

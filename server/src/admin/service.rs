@@ -6,51 +6,127 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_core::explain::Question;
+use sluicegate_core::{CounterKey, explain::Question};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{
-        ExplainRequest, ExplainResponse, GetLogLevelRequest, GetLogLevelResponse,
-        SetLogLevelRequest, SetLogLevelResponse, admin_service_server::AdminService,
+        self as wire, ExplainRequest, ExplainResponse, admin_service_server::AdminService,
     },
 };
-use sluicegate_store::{Stack, redis::KeyPrefix};
+use sluicegate_store::Stack;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::log;
+use super::{
+    Names, Vitals,
+    caller::Caller,
+    log,
+    resets::{Resets, reset_of},
+    rules, status,
+    streamed::{Streamed, streamed},
+    tenant::{self, Tenant},
+    top,
+};
 use crate::{
     explain,
     grpc::{self, AnswerError},
     limits::Snapshot,
-    telemetry::KeyHash,
+    telemetry::{KeyHash, Telemetry},
 };
 
 /// The most explanations that are being made at once. Others wait.
 const EXPLAINING_MAX: usize = 4;
 
 /// How long the store may take to tell how counters stand. A person waits, not Envoy.
-const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most tenants whose counters are being looked for at once. Others wait.
+const TENANTS_MAX: usize = 4;
 
 /// Answers operators.
 pub(crate) struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
-    prefix: KeyPrefix,
-    hash: Option<Arc<KeyHash>>,
+    telemetry: Arc<Telemetry>,
+    names: Names,
+    vitals: Vitals,
+    /// Hashes that explanations show, where the log of decisions does.
+    shown_hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
+    tenants: Arc<Semaphore>,
 }
 
 impl Admin {
     pub(crate) fn new(
         snapshot: Arc<ArcSwap<Snapshot>>,
         store: Arc<Stack>,
-        prefix: KeyPrefix,
-        hash: Option<Arc<KeyHash>>,
+        telemetry: Arc<Telemetry>,
+        names: Names,
+        vitals: Vitals,
+        shown_hash: Option<Arc<KeyHash>>,
     ) -> Self {
-        let explaining = Arc::new(Semaphore::new(EXPLAINING_MAX));
-        Self { snapshot, store, prefix, hash, explaining }
+        Self {
+            snapshot,
+            store,
+            telemetry,
+            names,
+            vitals,
+            shown_hash,
+            explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)),
+            tenants: Arc::new(Semaphore::new(TENANTS_MAX)),
+        }
+    }
+
+    fn resets(&self) -> Resets {
+        Resets {
+            store: Arc::clone(&self.store),
+            telemetry: Arc::clone(&self.telemetry),
+            names: self.names.clone(),
+        }
+    }
+
+    /// An explanation by the rules in force, and by the store what it knows by the deadline, and the question that was
+    /// put to it.
+    async fn explained(
+        &self,
+        message: RateLimitRequest,
+        deadline: Instant,
+    ) -> Result<(ExplainResponse, Question), Status> {
+        // Never closed, so there is always a permit to come.
+        let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
+        let (mut explained, question, _permit) = self.by_rules(message, permit).await?;
+        let peeks = question.peeks();
+        if !peeks.is_empty() {
+            let answers = self.store.peek(peeks, Some(deadline)).await;
+            explain::answer(&mut explained, &question, &answers);
+        }
+        Ok((explained, question))
+    }
+
+    /// The counters of a descriptor, or those of one of its limits.
+    async fn counters_of(
+        &self,
+        asked: wire::DescriptorCounters,
+    ) -> Result<Vec<CounterKey>, Status> {
+        let wire::DescriptorCounters { domain, descriptor, limit_name } = asked;
+        let descriptor =
+            descriptor.ok_or_else(|| Status::invalid_argument("descriptor must be set"))?;
+        let message = RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 0 };
+        let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
+        let (explained, question, _permit) = self.by_rules(message, permit).await?;
+        let limits = explained.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
+        let names: Vec<&str> = limits.map(|limit| &*limit.name).collect();
+        if !limit_name.is_empty() && !names.contains(&&*limit_name) {
+            return Err(Status::not_found(format!(
+                "no limit of that name applies to the descriptor, but these: {}",
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            )));
+        }
+        let peeks = question.peeks();
+        let wanted = names.iter().zip(peeks.iter());
+        let wanted = wanted.filter(|(name, _)| limit_name.is_empty() || **name == limit_name);
+        Ok(wanted.map(|(_, check)| check.key.clone()).collect())
     }
 
     /// What the rules in force say about a request, and the permit, which is free when the work has ended and
@@ -60,7 +136,7 @@ impl Admin {
         message: RateLimitRequest,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(ExplainResponse, Question, Option<OwnedSemaphorePermit>), Status> {
-        let (snapshot, prefix) = (self.snapshot.load_full(), self.prefix.clone());
+        let (snapshot, prefix) = (self.snapshot.load_full(), self.names.prefix().clone());
         let gone = CancellationToken::new();
         let _cancel_when_dropped = gone.clone().drop_guard();
         // Off the threads that decide: every rule of a level is looked at.
@@ -85,35 +161,146 @@ impl AdminService for Admin {
         &self,
         request: Request<ExplainRequest>,
     ) -> Result<Response<ExplainResponse>, Status> {
-        let within = grpc::timeout(request.metadata().as_ref());
-        let deadline = Instant::now() + within.map_or(PEEK_TIMEOUT, |it| it.min(PEEK_TIMEOUT));
+        let deadline = deadline(&request);
         let ExplainRequest { domain, descriptors, hits_addend } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend };
-        // Never closed, so there is always a permit to come.
-        let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
-        let (mut explained, question, _permit) = self.by_rules(message, permit).await?;
-        let peeks = question.peeks();
-        if let Some(hash) = &self.hash {
-            explain::hash(&mut explained, &peeks, hash);
-        }
-        if !peeks.is_empty() {
-            let answers = self.store.peek(peeks, Some(deadline)).await;
-            explain::answer(&mut explained, &question, &answers);
+        let (mut explained, question) = self.explained(message, deadline).await?;
+        if let Some(hash) = &self.shown_hash {
+            explain::hash(&mut explained, &question.peeks(), hash);
         }
         Ok(Response::new(explained))
     }
 
+    type ListRulesStream = Streamed<wire::ListRulesResponse>;
+
+    async fn list_rules(
+        &self,
+        request: Request<wire::ListRulesRequest>,
+    ) -> Result<Response<Self::ListRulesStream>, Status> {
+        Ok(rules::list(self.snapshot.load_full(), request.into_inner()))
+    }
+
+    async fn peek_counters(
+        &self,
+        request: Request<wire::PeekCountersRequest>,
+    ) -> Result<Response<wire::PeekCountersResponse>, Status> {
+        let deadline = deadline(&request);
+        let wire::PeekCountersRequest { domain, descriptors } = request.into_inner();
+        let message = RateLimitRequest { domain, descriptors, hits_addend: 0 };
+        let (explained, question) = self.explained(message, deadline).await?;
+        let peeks = question.peeks();
+        let mut hashes = peeks.iter().map(|check| self.names.hash(&check.key));
+        let descriptors = explained.descriptors.into_iter().map(|it| wire::PeekedDescriptor {
+            entries: it.entries,
+            rule: it.rule,
+            counters: it
+                .limits
+                .into_iter()
+                .map(|limit| wire::PeekedCounter {
+                    limit: Some(limit),
+                    key_hash: hashes.next().unwrap_or_default(),
+                })
+                .collect(),
+        });
+        let descriptors = descriptors.collect();
+        Ok(Response::new(wire::PeekCountersResponse { descriptors }))
+    }
+
+    type ListCountersStream = Streamed<wire::ListCountersResponse>;
+
+    async fn list_counters(
+        &self,
+        request: Request<wire::ListCountersRequest>,
+    ) -> Result<Response<Self::ListCountersStream>, Status> {
+        let wire::ListCountersRequest { domain, tenant, limit } = request.into_inner();
+        let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
+        let permit = Arc::clone(&self.tenants).acquire_owned().await.ok();
+        let (store, names) = (Arc::clone(&self.store), self.names.clone());
+        let (sender, response) = streamed();
+        tokio::spawn(async move {
+            let _permit = permit;
+            tenant::list(tenant, limit, &store, &names, &sender).await;
+        });
+        Ok(response)
+    }
+
+    async fn reset_counter(
+        &self,
+        request: Request<wire::ResetCounterRequest>,
+    ) -> Result<Response<wire::ResetCounterResponse>, Status> {
+        use wire::reset_counter_request::Counters;
+        let caller = Caller::of(&request);
+        let wire::ResetCounterRequest { counters, dry_run } = request.into_inner();
+        let (domain, keys) = match counters {
+            Some(Counters::Descriptor(asked)) => {
+                (Some(asked.domain.clone()), self.counters_of(asked).await?)
+            }
+            Some(Counters::CounterKey(name)) => {
+                let key = self.names.prefix().counter(&name).ok_or_else(|| {
+                    Status::invalid_argument(
+                        "this is not the name of a counter; they are like s1:fw:60:{api:user=bob}, behind --key-prefix",
+                    )
+                })?;
+                (None, vec![key])
+            }
+            None => return Err(Status::invalid_argument("descriptor or counter_key must be set")),
+        };
+        let results =
+            self.resets().counters(&caller, domain.as_deref(), &keys, reset_of(dry_run)).await?;
+        Ok(Response::new(wire::ResetCounterResponse { results }))
+    }
+
+    type ResetTenantStream = Streamed<wire::ResetTenantResponse>;
+
+    async fn reset_tenant(
+        &self,
+        request: Request<wire::ResetTenantRequest>,
+    ) -> Result<Response<Self::ResetTenantStream>, Status> {
+        let caller = Caller::of(&request);
+        let wire::ResetTenantRequest { domain, tenant, dry_run } = request.into_inner();
+        let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
+        let permit = Arc::clone(&self.tenants).acquire_owned().await.ok();
+        let resets = self.resets();
+        let (sender, response) = streamed();
+        tokio::spawn(async move {
+            let _permit = permit;
+            resets.tenant(&caller, &tenant, reset_of(dry_run), &sender).await;
+        });
+        Ok(response)
+    }
+
+    async fn get_status(
+        &self,
+        _request: Request<wire::GetStatusRequest>,
+    ) -> Result<Response<wire::GetStatusResponse>, Status> {
+        Ok(Response::new(status::status(&self.vitals, &self.snapshot.load(), &self.store)))
+    }
+
+    async fn top(
+        &self,
+        request: Request<wire::TopRequest>,
+    ) -> Result<Response<wire::TopResponse>, Status> {
+        let top = self.telemetry.top.as_ref();
+        top::top(top, &self.names, request.get_ref()).map(Response::new)
+    }
+
     async fn get_log_level(
         &self,
-        _request: Request<GetLogLevelRequest>,
-    ) -> Result<Response<GetLogLevelResponse>, Status> {
+        _request: Request<wire::GetLogLevelRequest>,
+    ) -> Result<Response<wire::GetLogLevelResponse>, Status> {
         log::level().map(Response::new)
     }
 
     async fn set_log_level(
         &self,
-        request: Request<SetLogLevelRequest>,
-    ) -> Result<Response<SetLogLevelResponse>, Status> {
+        request: Request<wire::SetLogLevelRequest>,
+    ) -> Result<Response<wire::SetLogLevelResponse>, Status> {
         log::set_level(&request).map(Response::new)
     }
+}
+
+/// When whoever asks wants to know how counters stand.
+fn deadline<T>(request: &Request<T>) -> Instant {
+    let within = grpc::timeout(request.metadata().as_ref());
+    Instant::now() + within.map_or(PEEK_TIMEOUT, |it| it.min(PEEK_TIMEOUT))
 }

@@ -37,6 +37,10 @@ impl InFlight {
         self.current.load(Ordering::Relaxed)
     }
 
+    pub(crate) const fn max(&self) -> usize {
+        self.max
+    }
+
     pub(crate) fn enter(&self) -> Entered {
         let before = self.current.fetch_add(1, Ordering::Relaxed);
         Entered { current: Arc::clone(&self.current), shed: before >= self.max }

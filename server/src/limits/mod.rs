@@ -5,4 +5,4 @@ mod snapshot;
 mod yaml;
 
 pub use files::{Sources, parse};
-pub(crate) use snapshot::{Limits, Snapshot};
+pub(crate) use snapshot::{Limits, Rejected, Snapshot};

@@ -1,12 +1,12 @@
 //! The limits in force: one immutable set, swapped whole when the files change.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use sluicegate_core::rules::{Change, CompileError, CompileOptions, Counts, RuleSet, diff};
 
 use super::Sources;
-use crate::telemetry::{RuleSetCounters, Telemetry};
+use crate::telemetry::{RuleSetCounters, Telemetry, top::Labels};
 
 /// The most warnings that are logged at a load; `sluicegate validate` prints all.
 const WARNINGS_LOGGED: usize = 100;
@@ -21,14 +21,41 @@ pub(crate) struct Snapshot {
     pub(crate) counters: RuleSetCounters,
     /// 1 for the first set, one more with each that takes its place.
     pub(crate) generation: usize,
+    /// When it was put in force.
+    pub(crate) loaded_at: SystemTime,
+    /// What lists of counters call its rules.
+    pub(crate) labels: Labels,
     sources: Sources,
+}
+
+/// Files that were found bad.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    /// When.
+    pub(crate) at: SystemTime,
+    /// The first of their mistakes.
+    pub(crate) mistakes: Vec<String>,
+    /// How many more there are.
+    pub(crate) left_out: usize,
+}
+
+/// The most mistakes that are kept to be told; `sluicegate validate` prints all.
+const MISTAKES_KEPT: usize = 20;
+
+impl Rejected {
+    fn new(mistakes: &[CompileError]) -> Arc<Self> {
+        let kept = mistakes.iter().take(MISTAKES_KEPT).map(ToString::to_string).collect();
+        let left_out = mistakes.len().saturating_sub(MISTAKES_KEPT);
+        Arc::new(Self { at: SystemTime::now(), mistakes: kept, left_out })
+    }
 }
 
 impl Snapshot {
     fn new(rules: RuleSet, sources: Sources, before: Option<&Self>, telemetry: &Telemetry) -> Self {
         let counters = RuleSetCounters::new(&rules, before, telemetry);
         let generation = before.map_or(0, |before| before.generation) + 1;
-        Self { rules, counters, generation, sources }
+        let labels = Labels::new(&rules);
+        Self { rules, counters, generation, loaded_at: SystemTime::now(), labels, sources }
     }
 }
 
@@ -39,6 +66,8 @@ pub(crate) struct Limits {
     current: Arc<ArcSwap<Snapshot>>,
     /// Files that were found bad: their mistakes are told once.
     rejected: Option<Sources>,
+    /// The same files, for who asks.
+    told: Arc<ArcSwapOption<Rejected>>,
 }
 
 impl Limits {
@@ -54,12 +83,17 @@ impl Limits {
         telemetry.limits_loads.succeeded();
         let current =
             Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None, telemetry)));
-        Ok(Self { paths, options, current, rejected: None })
+        Ok(Self { paths, options, current, rejected: None, told: Arc::default() })
     }
 
     /// The set in force, for as long as the process lives.
     pub(crate) fn current(&self) -> Arc<ArcSwap<Snapshot>> {
         Arc::clone(&self.current)
+    }
+
+    /// The files that are not in force because they are bad, for as long as the process lives.
+    pub(crate) fn rejected(&self) -> Arc<ArcSwapOption<Rejected>> {
+        Arc::clone(&self.told)
     }
 
     /// Reads the files anew and puts them in force if they have changed and have no mistake. Large files
@@ -70,6 +104,7 @@ impl Limits {
         if sources == before.sources {
             if self.rejected.take().is_some() {
                 telemetry.limits_loads.restored();
+                self.told.store(None);
                 tracing::info!("limits files are as in force again");
             }
             return false;
@@ -94,6 +129,7 @@ impl Limits {
                 );
                 log_new_counters(&changes, counts);
                 self.rejected = None;
+                self.told.store(None);
                 self.current.store(Arc::new(snapshot));
                 true
             }
@@ -106,6 +142,7 @@ impl Limits {
                 for mistake in &mistakes {
                     tracing::error!("{mistake}");
                 }
+                self.told.store(Some(Rejected::new(&mistakes)));
                 self.rejected = Some(sources);
                 false
             }

@@ -30,6 +30,12 @@ fn names<'a>(certificate: &'a EndEntityCert<'_>) -> impl Iterator<Item = &'a str
     certificate.valid_dns_names().chain(certificate.valid_uri_names())
 }
 
+/// The first of those names.
+pub(super) fn name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    names(&certificate).next().map(str::to_owned)
+}
+
 impl ClientCertVerifier for ClientNames {
     fn verify_client_cert(
         &self,

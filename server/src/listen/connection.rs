@@ -2,7 +2,9 @@
 
 use std::{
     io,
+    net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -14,6 +16,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use super::client_names;
+
 /// What the system accepts.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
@@ -21,18 +25,53 @@ pub(super) type Socket = Either<TcpStream, UnixStream>;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Either<Socket, Box<TlsStream<Socket>>>,
-    info: TcpConnectInfo,
+    peer: Peer,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// Its address, if it came by TCP.
+    pub(crate) address: Option<SocketAddr>,
+    /// Its user and process, if it came by a Unix socket.
+    pub(crate) process: Option<Process>,
+    /// The first name in the certificate that it has shown.
+    pub(crate) certificate: Option<Arc<str>>,
+}
+
+/// A process on this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    /// Its user.
+    pub(crate) user: u32,
+    /// Its number, where the system tells.
+    pub(crate) id: Option<i32>,
+}
+
+impl Peer {
+    fn new(socket: &Socket) -> Self {
+        let process = match socket {
+            Either::Left(_) => None,
+            Either::Right(unix) => {
+                unix.peer_cred().ok().map(|it| Process { user: it.uid(), id: it.pid() })
+            }
+        };
+        Self { address: connect_info(socket).remote_addr, process, certificate: None }
+    }
 }
 
 impl Connection {
     pub(super) fn plain(socket: Socket) -> Self {
-        let info = connect_info(&socket);
-        Self { stream: Either::Left(socket), info }
+        let peer = Peer::new(&socket);
+        Self { stream: Either::Left(socket), peer }
     }
 
     pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
-        let info = connect_info(stream.get_ref().0);
-        Self { stream: Either::Right(Box::new(stream)), info }
+        let (socket, session) = stream.get_ref();
+        let shown = session.peer_certificates().and_then(<[_]>::first);
+        let certificate = shown.and_then(client_names::name).map(Into::into);
+        let peer = Peer { certificate, ..Peer::new(socket) };
+        Self { stream: Either::Right(Box::new(stream)), peer }
     }
 }
 
@@ -45,10 +84,10 @@ pub(super) fn connect_info(socket: &Socket) -> TcpConnectInfo {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.info.clone()
+        self.peer.clone()
     }
 }
 

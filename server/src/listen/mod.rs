@@ -15,5 +15,5 @@ mod unix;
 
 pub(crate) use accept::Listener;
 pub(crate) use address::{AddressError, ListenAddress};
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Connection, Peer, Process};
 pub(crate) use tls::{Tls, TlsError, TlsSettings};

@@ -9,6 +9,7 @@ mod metrics;
 mod otlp;
 mod ratio;
 mod response;
+mod top;
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -33,6 +34,7 @@ pub use self::{
     otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings},
     ratio::{Ratio, RatioError},
     response::{ResponseHeaders, ResponseSettings},
+    top::{TopLabels, TopSettings},
 };
 use crate::listen::ListenAddress;
 
@@ -138,6 +140,10 @@ pub struct ServeSettings {
     /// What is counted.
     #[command(flatten)]
     pub metrics: MetricSettings,
+
+    /// Who is being limited.
+    #[command(flatten)]
+    pub top: TopSettings,
 
     /// What is sent to an OpenTelemetry collector.
     #[command(flatten)]

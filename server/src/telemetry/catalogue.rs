@@ -200,6 +200,8 @@ catalogue! {
         "Checks that the store did not answer: it was away, too slow, or had no room for another counter.";
     Gauge LIVE_REPLICAS = "sluicegate_live_replicas" []:
         "Processes that share the counters, as far as this one knows.";
+    Counter COUNTERS_RESET = "sluicegate_counters_reset_total" []:
+        "Counters that operators have reset through this process.";
     Counter GIVE_BACKS_FAILED = "sluicegate_give_backs_failed_total" []:
         "Takes of refused requests that could not be given back. Each stays charged until it expires.";
     Counter TAKES_UNKNOWN = "sluicegate_takes_unknown_total" []:

@@ -33,7 +33,7 @@ impl NearLimitRatio {
         clippy::cast_sign_loss,
         reason = "what it stands for is neither negative nor beyond 2^32"
     )]
-    fn of(self, limit: u32) -> u64 {
+    pub(super) fn of(self, limit: u32) -> u64 {
         (limit as f32 * self.0).floor() as u64
     }
 }

@@ -2,7 +2,7 @@
 //! for those who ask for them.
 
 use std::{
-    io,
+    fmt, io,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -14,8 +14,8 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::settings::{LogFormat, LogSettings};
 
-/// Where it is logged what operators change. It cannot be turned off.
-const AUDIT: &str = "sluicegate::audit";
+/// What operators change is logged under this name, whatever the level.
+pub(crate) const AUDIT: &str = "sluicegate::audit";
 
 /// The longest text that can name levels, in bytes.
 const LEVEL_MAX: usize = 4096;
@@ -139,7 +139,7 @@ impl Levels {
     }
 
     /// Logs what `given` says from now on, or for so long; then again what was said last without an end. Needs a
-    /// runtime. `caller` is who asks.
+    /// runtime. `caller` is who asks, and `certificate` what they showed.
     ///
     /// # Errors
     /// There is no such level, or no such span of time. Nothing changes.
@@ -147,7 +147,8 @@ impl Levels {
         &'static self,
         given: &str,
         within: Option<Duration>,
-        caller: Option<&str>,
+        caller: &dyn fmt::Display,
+        certificate: Option<&str>,
     ) -> Result<InForce, ChangeError> {
         let filter = filter(given)?;
         let until = match within {
@@ -175,7 +176,10 @@ impl Levels {
             return Err(ChangeError::NotOwn);
         }
         let for_seconds = within.map(|span| span.as_secs_f64());
-        tracing::info!(target: AUDIT, log_level = given, former, for_seconds, caller, "log level changed");
+        tracing::info!(
+            target: AUDIT, %caller, certificate, log_level = given, former, for_seconds,
+            "log level changed",
+        );
         Ok(level.in_force())
     }
 

@@ -22,6 +22,7 @@ use super::{
     otlp,
     punctuality::Punctuality,
     series::{Budget, Series},
+    top::Top,
 };
 use crate::{
     limiter::Answered,
@@ -96,6 +97,9 @@ pub(crate) struct Telemetry {
     pub(crate) punctuality: Punctuality,
     pub(crate) limits_loads: Loads,
     pub(crate) tls_loads: Loads,
+    pub(crate) counters_reset: Count,
+    /// Who is being limited, if that is to be remembered.
+    pub(crate) top: Option<Top>,
 }
 
 impl Telemetry {
@@ -103,6 +107,7 @@ impl Telemetry {
     pub(crate) fn new(
         settings: &MetricSettings,
         otlp: &OtlpSettings,
+        top_keys: usize,
     ) -> Result<Self, MetricsError> {
         let instruments = Instruments::new(otlp::resource(), otlp::pushed(otlp)?)?;
         let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
@@ -123,6 +128,8 @@ impl Telemetry {
             punctuality: Punctuality::default(),
             limits_loads: Loads::default(),
             tls_loads: Loads::default(),
+            counters_reset: Count::default(),
+            top: Top::new(top_keys, settings.near_limit_ratio),
         })
     }
 
@@ -160,6 +167,10 @@ impl Telemetry {
                             counters.by_value.with(&key.of(&descriptor.entries), count);
                         }
                         Some(StatsKey::Fixed(_)) | None => count(&counters.hits),
+                    }
+                    if let Some(top) = &self.top {
+                        let label = || snapshot.labels.of(plan, status);
+                        top.note(status, check, decision, label);
                     }
                 }
                 // Unlimited: everything passes, nothing is counted.
@@ -239,6 +250,7 @@ impl Telemetry {
         self.show_count(catalogue::SHED, own(|it| &it.shed));
         self.show_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
         self.show_count(catalogue::DEFERRED, own(|it| &it.deferred));
+        self.show_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
         self.show_count(catalogue::LATE, own(|it| &it.punctuality.late));
         let telemetry = Arc::clone(self);
         self.instruments.seconds(catalogue::SCHEDULING_DELAY, move || {

@@ -14,6 +14,7 @@ mod process;
 mod punctuality;
 mod series;
 mod store;
+pub(crate) mod top;
 mod trace_context;
 mod traces;
 
@@ -24,7 +25,7 @@ pub use instruments::MetricsError;
 pub(crate) use key_hash::KeyHash;
 pub use key_hash::SaltError;
 pub use log::LogError;
-pub(crate) use log::{ChangeError, InForce, levels as log_levels, start as start_log};
+pub(crate) use log::{AUDIT, ChangeError, InForce, levels as log_levels, start as start_log};
 pub(crate) use metrics::Telemetry;
 pub use otlp::OtlpError;
 pub(crate) use series::OTHER;

@@ -4,6 +4,7 @@
 //! composed once, at start-up, in [`Stack`].
 
 mod clock;
+mod inspect;
 mod layer;
 mod memory;
 mod observed;
@@ -12,6 +13,7 @@ mod replicas;
 mod stack;
 
 pub use clock::{Clock, Clocks, ManualClock, SystemClock};
+pub use inspect::{Cursor, Inspect, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
     deny_cache::DenyCache,

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{Answers, Batch, Store as _, store::Group};
+use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::Owner, store::Group};
 
 use crate::{
-    Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local,
-    Memory, MemorySettings, Redis,
+    Clock, Clocks, Coalesce, Cursor, Decisions, Deferred, DenyCache, FailurePolicy, Inspect as _,
+    LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
     redis::{FileError, RedisSettings},
 };
 
@@ -89,6 +89,61 @@ impl Stack {
             Self::Memory(policy) => policy.inner().decide(batch).await,
             Self::Redis(policy) => policy.inner().inner().inner().decide(batch).await,
         }
+    }
+
+    /// What the store is called in settings: `memory`, or the scheme of its address.
+    pub fn kind(&self) -> &'static str {
+        self.in_redis().map_or("memory", Redis::scheme)
+    }
+
+    /// Resets counters in the store, see [`Inspect::reset`], and whatever this process knows of them beside it. From
+    /// then on a decision of this process sees them as never used, until they are used again.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+        let policy = match self {
+            Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
+            Self::Redis(policy) => policy,
+        };
+        let count = policy.inner().inner().inner().reset(keys, reset).await?;
+        if reset == Reset::Now {
+            if let Some(local) = policy.local() {
+                local.store.reset(keys, reset).await?;
+            }
+            policy.inner().clear();
+        }
+        Ok(count)
+    }
+
+    /// Finds counters of an owner in the store, see [`Inspect::step`].
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn step(&self, owner: &Owner, cursor: Cursor) -> Result<Step, Unavailable> {
+        match self {
+            Self::Memory(policy) => policy.inner().step(owner, cursor).await,
+            Self::Redis(policy) => policy.inner().inner().inner().step(owner, cursor).await,
+        }
+    }
+
+    /// Resets what this process has counted for an owner while the store could not be asked.
+    ///
+    /// # Errors
+    /// None: this is memory.
+    pub async fn reset_local(&self, owner: &Owner) -> Result<(), Unavailable> {
+        let Self::Redis(policy) = self else { return Ok(()) };
+        if let Some(local) = policy.local() {
+            let mut cursor = Some(Cursor::Start);
+            while let Some(from) = cursor {
+                let step = local.store.step(owner, from).await?;
+                local.store.reset(&step.found, Reset::Now).await?;
+                cursor = step.next;
+                tokio::task::yield_now().await;
+            }
+        }
+        policy.inner().clear();
+        Ok(())
     }
 
     /// Waits until everything is given back that is to be, because the process ends.

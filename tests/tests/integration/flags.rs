@@ -67,7 +67,7 @@ impl Row {
     }
 
     fn name(&self) -> &'static str {
-        self.flag.split_once(' ').unwrap().1
+        self.flag.rsplit_once(' ').unwrap().1
     }
 
     fn variable(&self) -> Option<String> {
@@ -78,7 +78,7 @@ impl Row {
 
 fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";
-    vec![
+    let mut rows = vec![
         row("serve --limits", "{folder}/a.yaml,{folder}/more", limits),
         row("serve --default-counting", "upstream", default_counting),
         row("serve --merge-domains", "true", merge_domains),
@@ -107,6 +107,8 @@ fn rows() -> Vec<Row> {
         row("serve --reset-header", "x-wait", reset_header),
         row("serve --dynamic-metadata", "true", dynamic_metadata),
         row("serve --near-limit-ratio", "0.5", near_limit_ratio),
+        row("serve --top-keys", "0", top_keys),
+        row("serve --top-labels", "plain", top_labels),
         row("serve --detailed-metric-series", "1", detailed_metric_series),
         row("serve --otlp-endpoint", "http://127.0.0.1:1", otlp_endpoint),
         row("serve --otlp-tls-ca", "{folder}/ca.pem", otlp_tls_ca),
@@ -164,14 +166,14 @@ fn rows() -> Vec<Row> {
         row("explain --tls-server-name", "limits.example", explain_tls_server_name),
         row("log-level LEVEL", "debug", log_level_level).without_variable("positional"),
         row("log-level --for", "1h", log_level_for).without_variable(question),
-        row("log-level --output", "json", log_level_output),
-        row("log-level --admin-server", "unix:{folder}/s.sock", log_level_server),
-        row("log-level --token-file", "{folder}/token", log_level_server),
-        row("log-level --timeout", "123ms", log_level_server),
-        row("log-level --tls-ca", "{folder}/ca.pem", log_level_server),
-        row("log-level --tls-cert", "{folder}/caller.pem", log_level_server),
-        row("log-level --tls-key", "{folder}/caller.key", log_level_server),
-        row("log-level --tls-server-name", "limits.example", log_level_server),
+        row("health --service", "liveness", health_service).without_variable(question),
+        row("health --output", "json", health_output),
+        row("health --server", "unix:{folder}/s.sock", health_server),
+        row("health --timeout", "123ms", health_timeout),
+        row("health --tls-ca", "{folder}/ca.pem", health_tls),
+        row("health --tls-cert", "{folder}/caller.pem", health_tls),
+        row("health --tls-key", "{folder}/caller.key", health_tls),
+        row("health --tls-server-name", "limits.example", health_tls),
         row("check --domain", "api", check_domain).without_variable(question),
         row("check --descriptor", "user=bob", check_descriptor).without_variable(question),
         row("check --hits", "4", check_hits).without_variable(question),
@@ -182,8 +184,77 @@ fn rows() -> Vec<Row> {
         row("check --tls-cert", "{folder}/caller.pem", check_tls_client),
         row("check --tls-key", "{folder}/caller.key", check_tls_client),
         row("check --tls-server-name", "limits.example", check_tls_server_name),
-    ]
+        row("rules --domain", "other", rules_filter).without_variable(question),
+        row("rules --path", "other", rules_filter).without_variable(question),
+        row("peek --domain", "other", peek_elsewhere).without_variable(question),
+        row("peek --descriptor", "other=x", peek_elsewhere).without_variable(question),
+        row("peek --tenant", "bob", peek_tenant).without_variable(question),
+        row("peek --limit", "1", peek_limit).without_variable(question),
+        row("reset counter --domain", "other", reset_elsewhere).without_variable(question),
+        row("reset counter --descriptor", "other=x", reset_elsewhere).without_variable(question),
+        row("reset counter --limit", "some", reset_limit).without_variable(question),
+        row("reset counter --key", BOB, reset_key).without_variable(question),
+        row("reset counter --dry-run", "", reset_dry_run).without_variable(question),
+        row("reset tenant --domain", "api", reset_tenant).without_variable(question),
+        row("reset tenant --tenant", "bob", reset_tenant).without_variable(question),
+        row("reset tenant --dry-run", "", reset_dry_run).without_variable(question),
+        row("reset tenant --yes", "", reset_yes).without_variable(question),
+        row("top --kind", "near", top_kind).without_variable(question),
+        row("top --count", "1", top_count).without_variable(question),
+        row("top --domain", "other", top_domain).without_variable(question),
+        row("top --interval", "1ms", top_interval),
+        row("top --once", "", top_once).without_variable(question),
+    ];
+    for (command, _) in ADMIN_COMMANDS {
+        let mut add = |flag: &str, value, check: AdminCheck| {
+            let flag = Box::leak(format!("{command} {flag}").into_boxed_str());
+            rows.push(row(flag, value, move |given| check(command, given)));
+        };
+        add("--output", "json", |command, given| Box::pin(admin_output(command, given)));
+        add("--admin-server", "unix:{folder}/s.sock", |command, given| {
+            Box::pin(admin_server(command, given))
+        });
+        add("--token-file", "{folder}/token", |command, given| {
+            Box::pin(admin_token(command, given))
+        });
+        add("--timeout", "123ms", |command, given| Box::pin(admin_timeout(command, given)));
+        add("--tls-ca", "{folder}/ca.pem", |command, given| Box::pin(admin_ca(command, given)));
+        for flag in ["--tls-cert", "--tls-key"] {
+            let value =
+                if flag == "--tls-cert" { "{folder}/caller.pem" } else { "{folder}/caller.key" };
+            add(flag, value, |command, given| Box::pin(admin_client_cert(command, given)));
+        }
+        add("--tls-server-name", "limits.example", |command, given| {
+            Box::pin(admin_server_name(command, given))
+        });
+    }
+    rows
 }
+
+type AdminCheck = fn(&'static str, Given) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Commands that ask the admin listener, and what each has to be told.
+const ADMIN_COMMANDS: [(&str, &[(&str, &str)]); 7] = [
+    ("rules", &[]),
+    ("peek", &[("--domain", "api"), ("--descriptor", "user=bob")]),
+    ("reset counter", &[("--domain", "api"), ("--descriptor", "user=bob")]),
+    ("reset tenant", &[("--domain", "api"), ("--tenant", "bob")]),
+    ("status", &[]),
+    ("top", &[]),
+    ("log-level", &[]),
+];
+
+/// Users are tenants.
+const TENANTS: &str = "
+domain: api
+tenant: user
+descriptors:
+  - key: user
+    rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 10, name: some}
+";
+
+/// The counter of one of them.
+const BOB: &str = "s1:tb:86400:{bob}:api:user";
 
 /// Every argument that clap knows, below every subcommand.
 fn arguments() -> Vec<(String, Arg)> {
@@ -274,8 +345,15 @@ async fn flags_of_check_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn flags_of_log_level_do_what_they_say() {
-    flags_do_what_they_say("log-level ").await;
+async fn flags_of_the_other_admin_commands_do_what_they_say() {
+    for command in ["rules ", "peek ", "reset ", "status ", "top ", "log-level "] {
+        flags_do_what_they_say(command).await;
+    }
+}
+
+#[tokio::test]
+async fn flags_of_health_do_what_they_say() {
+    flags_do_what_they_say("health ").await;
 }
 
 #[tokio::test]
@@ -359,7 +437,7 @@ impl Given {
 
     async fn run(&self, program: &str, command: &str, flags: &[(&str, &str)]) -> Finished {
         let mut all = Command::new(binary(program));
-        all.arg(command).args(self.flags()).envs(self.environment());
+        all.args(command.split(' ')).args(self.flags()).envs(self.environment());
         for (flag, value) in flags {
             if *flag != self.name {
                 all.args([flag, value]);
@@ -1205,54 +1283,240 @@ async fn log_level_for(given: Given) {
     assert!(answer.stdout.starts_with("debug; info in "), "{answer:?}");
 }
 
-async fn log_level_output(given: Given) {
-    let (_server, address) = explained().await;
-    let answer = given.run("sluicectl", "log-level", &[("--admin-server", &address)]).await;
-    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
-    assert_eq!(json["level"], "info");
+// === the other commands that ask the admin listener ===
+
+impl Given {
+    /// Asks the admin listener, with what the command has to be told unless the flag given is just that.
+    async fn admin(&self, command: &str, flags: &[(&str, &str)]) -> Finished {
+        let (_, question) = ADMIN_COMMANDS.iter().find(|(name, _)| *name == command).unwrap();
+        let asked = question.iter().copied().chain([("--timeout", "30s")]);
+        let asked = asked.filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name));
+        let all: Vec<_> = asked.chain(flags.iter().copied()).collect();
+        self.run("sluicectl", command, &all).await
+    }
 }
 
-/// Where the listener is, and how it is reached: as for `explain`.
-async fn log_level_server(given: Given) {
-    let asked = async |given: &Given, flags: &[(&str, &str)]| {
-        given.run("sluicectl", "log-level", flags).await
-    };
-    match &*long(&given) {
-        "--admin-server" => {
-            let _server = Sluicegate::start(LIMITS, &["--admin-listen", &given.value]).await;
-            says(&asked(&given, &[]).await, 0, "info");
-        }
-        "--token-file" => {
-            given.write("token", "secret");
-            let token = given.path("token");
-            let server = Sluicegate::start(LIMITS, &["--admin-token-file", &token]).await;
-            let address = format!("http://{}", server.admin);
-            let address = [("--admin-server", &*address)];
-            says(&asked(&given, &address).await, 0, "info");
-            assert_eq!(asked(&given.elsewhere(), &address).await.code, 3);
-        }
-        "--timeout" => {
-            let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = format!("http://{}", silent.local_addr().unwrap());
-            let answer = asked(&given, &[("--admin-server", &address)]).await;
-            one_line(&answer, 3, &["no answer within 123ms"]);
-        }
-        name => {
-            let host = if name == "--tls-server-name" { "limits.example" } else { "127.0.0.1" };
-            given.certify(host, &[("caller", "caller")]);
-            let [ca, cert, key] =
-                ["ca.pem", "caller.pem", "caller.key"].map(|file| given.path(file));
-            let mutual = matches!(name, "--tls-cert" | "--tls-key");
-            let client_ca = [("--admin-tls-client-ca", &*ca)];
-            let (_server, address) =
-                explained_with_tls(&given, if mutual { &client_ca } else { &[] }).await;
-            let mut flags = vec![("--admin-server", &*address), ("--tls-ca", &*ca)];
-            if mutual {
-                flags.extend([("--tls-cert", &*cert), ("--tls-key", &*key)]);
-            }
-            says(&asked(&given, &flags).await, 0, "info");
-        }
+/// A server of TENANTS where bob has used two hits, and its admin listener.
+async fn administered(flags: &[&str]) -> (Sluicegate, String) {
+    let server = Sluicegate::start(TENANTS, flags).await;
+    code(&server, "bob", 1).await;
+    code(&server, "bob", 1).await;
+    let address = format!("http://{}", server.admin);
+    (server, address)
+}
+
+/// Somebody has answered, be it with no.
+fn was_answered(answer: &Finished) {
+    assert!(matches!(answer.code, 0 | 1) && answer.stderr.is_empty(), "{answer:?}");
+}
+
+async fn admin_output(command: &'static str, given: Given) {
+    let (_server, address) = administered(&[]).await;
+    let answer = given.admin(command, &[("--admin-server", &address)]).await;
+    was_answered(&answer);
+    assert!(serde_json::from_str::<Value>(&answer.stdout).unwrap().is_object());
+}
+
+async fn admin_server(command: &'static str, given: Given) {
+    let _server = Sluicegate::start(TENANTS, &["--admin-listen", &given.value]).await;
+    was_answered(&given.admin(command, &[]).await);
+}
+
+async fn admin_token(command: &'static str, given: Given) {
+    given.write("token", "secret");
+    let (_server, address) = administered(&["--admin-token-file", &given.path("token")]).await;
+    was_answered(&given.admin(command, &[("--admin-server", &address)]).await);
+    let other = given.elsewhere().admin(command, &[("--admin-server", &address)]).await;
+    assert_eq!(other.code, 3, "{other:?}");
+}
+
+async fn admin_timeout(command: &'static str, given: Given) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let answer = given.admin(command, &[("--admin-server", &address)]).await;
+    one_line(&answer, 3, &["no answer within 123ms"]);
+}
+
+async fn admin_with_tls(given: &Given, flags: &[(&str, &str)]) -> (Sluicegate, String) {
+    given.write("limits.yaml", TENANTS);
+    explained_with_tls(given, flags).await
+}
+
+async fn admin_ca(command: &'static str, given: Given) {
+    given.certify("127.0.0.1", &[]);
+    let (_server, address) = admin_with_tls(&given, &[]).await;
+    was_answered(&given.admin(command, &[("--admin-server", &address)]).await);
+}
+
+async fn admin_client_cert(command: &'static str, given: Given) {
+    given.certify("127.0.0.1", &[("caller", "caller")]);
+    let [ca, cert, key] = ["ca.pem", "caller.pem", "caller.key"].map(|name| given.path(name));
+    let (_server, address) = admin_with_tls(&given, &[("--admin-tls-client-ca", &ca)]).await;
+    let address = ("--admin-server", &*address);
+    let flags = [address, ("--tls-ca", &*ca), ("--tls-cert", &*cert), ("--tls-key", &*key)];
+    was_answered(&given.admin(command, &flags).await);
+}
+
+async fn admin_server_name(command: &'static str, given: Given) {
+    given.certify("limits.example", &[]);
+    let (server, address) = admin_with_tls(&given, &[]).await;
+    let ca = given.path("ca.pem");
+    let flags = [("--admin-server", &*address), ("--tls-ca", &*ca)];
+    was_answered(&given.admin(command, &flags).await);
+    assert_eq!(given.call_admin(&server, None).await.code, 3, "the address is not in it");
+}
+
+async fn rules_filter(given: Given) {
+    let (_server, address) = administered(&[]).await;
+    let server = ("--admin-server", &*address);
+    says(&given.admin("rules", &[server]).await, 1, "no such rules");
+    let right = if given.name == "--domain" { "api" } else { "user" };
+    says(&given.with(right).admin("rules", &[server]).await, 0, "10 per day (some)");
+}
+
+async fn peek_elsewhere(given: Given) {
+    let (_server, address) = administered(&[]).await;
+    says(&given.admin("peek", &[("--admin-server", &address)]).await, 1, "no limit applies");
+}
+
+async fn peek_tenant(given: Given) {
+    let (_server, address) = administered(&[]).await;
+    let flags = [("--domain", "api"), ("--admin-server", &*address)];
+    says(&given.run("sluicectl", "peek", &flags).await, 0, BOB);
+}
+
+async fn peek_limit(given: Given) {
+    let limits = "domain: api\ntenant: user\ndescriptors:\n  - key: user\n    limits:\n      - {unit: day, requests_per_unit: 9}\n      - {unit: hour, requests_per_unit: 9}\n";
+    let server = Sluicegate::start(limits, &[]).await;
+    code(&server, "bob", 1).await;
+    let address = format!("http://{}", server.admin);
+    let flags = [("--domain", "api"), ("--tenant", "bob"), ("--admin-server", &*address)];
+    says(&given.run("sluicectl", "peek", &flags).await, 0, "and more; see --limit");
+}
+
+async fn reset_elsewhere(given: Given) {
+    let (server, address) = administered(&[]).await;
+    let flags = [("--admin-server", &*address)];
+    says(&given.admin("reset counter", &flags).await, 1, "no limit applies");
+    assert_eq!(left(&server, "bob").await, 8);
+}
+
+async fn reset_limit(given: Given) {
+    let (server, address) = administered(&[]).await;
+    let flags = [("--admin-server", &*address)];
+    let other = given.with("other").admin("reset counter", &flags).await;
+    one_line(&other, 3, &["but these: some"]);
+    says(&given.admin("reset counter", &flags).await, 0, BOB);
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+async fn reset_key(given: Given) {
+    let (server, address) = administered(&[]).await;
+    let answer = given.run("sluicectl", "reset counter", &[("--admin-server", &address)]).await;
+    says(&answer, 0, BOB);
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+async fn reset_tenant(given: Given) {
+    let (server, address) = administered(&[]).await;
+    let answer = given.admin("reset tenant", &[("--admin-server", &address)]).await;
+    says(&answer, 0, "1 counter reset");
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+/// A flag without a value, after a whole command line.
+async fn with_switch(command: &[&str], address: &str, switch: &str) -> Finished {
+    let mut all = Command::new(binary("sluicectl"));
+    all.args(command).args(["--timeout", "30s", "--admin-server", address, switch]);
+    finish(all).await
+}
+
+async fn reset_dry_run(given: Given) {
+    let (server, address) = administered(&[]).await;
+    for command in [
+        ["reset", "counter", "--domain", "api", "--descriptor", "user=bob"],
+        ["reset", "tenant", "--domain", "api", "--tenant", "bob"],
+    ] {
+        was_answered(&with_switch(&command, &address, given.name).await);
+        assert_eq!(left(&server, "bob").await, 8);
     }
+}
+
+async fn reset_yes(given: Given) {
+    let (server, address) = administered(&[]).await;
+    // In a terminal of its own, where somebody could be asked.
+    let sluicectl = binary("sluicectl").display().to_string();
+    let reset =
+        format!("{sluicectl} reset tenant --domain api --tenant bob --admin-server {address}");
+    let typed = async |line: &str| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("echo n | script -qec '{line}' /dev/null")]);
+        finish(shell).await
+    };
+    let asked = typed(&reset).await;
+    assert!(asked.stdout.contains("reset every counter of tenant bob"), "{asked:?}");
+    assert_eq!(left(&server, "bob").await, 8);
+    let sure = typed(&format!("{reset} {}", given.name)).await;
+    assert!(sure.stdout.contains("1 counter reset"), "{sure:?}");
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+async fn top_keys(given: Given) {
+    let server = given.serve(&[]).await;
+    let mut top = Command::new(binary("sluicectl"));
+    top.args(["top", "--admin-server", &format!("http://{}", server.admin)]);
+    one_line(&finish(top).await, 3, &["--top-keys 0"]);
+}
+
+async fn top_labels(given: Given) {
+    let server = given.serve(&[]).await;
+    code(&server, "bob", 11).await;
+    let mut top = Command::new(binary("sluicectl"));
+    top.args(["top", "--admin-server", &format!("http://{}", server.admin)]);
+    says(&finish(top).await, 0, "s1:fw:86400:{api:user=bob}");
+}
+
+async fn limited(names: &[&str]) -> (Sluicegate, String) {
+    let (server, address) = administered(&["--top-labels", "plain"]).await;
+    for name in names {
+        code(&server, name, 11).await;
+    }
+    (server, address)
+}
+
+async fn top_kind(given: Given) {
+    let (server, address) = limited(&["eve"]).await;
+    code(&server, "bob", 8).await;
+    let answer = given.admin("top", &[("--admin-server", &address)]).await;
+    says(&answer, 0, BOB);
+    assert!(!answer.stdout.contains("{eve}"), "{answer:?}");
+}
+
+async fn top_count(given: Given) {
+    let (_server, address) = limited(&["eve", "mallory"]).await;
+    let answer = given.admin("top", &[("--admin-server", &address)]).await;
+    assert_eq!(answer.stdout.matches("s1:").count(), 1, "{answer:?}");
+}
+
+async fn top_domain(given: Given) {
+    let (_server, address) = limited(&["eve"]).await;
+    says(&given.admin("top", &[("--admin-server", &address)]).await, 0, "nobody is refused");
+}
+
+async fn top_interval(given: Given) {
+    let answer = given.admin("top", &[]).await;
+    assert_eq!(answer.code, 2, "{answer:?}");
+    assert!(answer.stderr.contains("at least 100ms"), "{answer:?}");
+}
+
+async fn top_once(given: Given) {
+    let (_server, address) = limited(&["eve"]).await;
+    let sluicectl = binary("sluicectl").display().to_string();
+    let line = format!("{sluicectl} top --admin-server {address} {}", given.name);
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]);
+    let answer = finish(script).await;
+    assert_eq!(answer.stdout.matches("s1:tb:86400:{eve}").count(), 1, "{answer:?}");
 }
 
 // === sluicectl check ===
@@ -1344,6 +1608,53 @@ async fn check_tls_server_name(given: Given) {
     let ca = given.path("ca.pem");
     says(&given.sluicectl(&[("--server", &address), ("--tls-ca", &ca)]).await, 0, "9 of 10");
     assert_eq!(given.call(&server, None).await.code, 3, "the address is not in the certificate");
+}
+
+// === sluicectl health ===
+
+impl Given {
+    async fn health(&self, flags: &[(&str, &str)]) -> Finished {
+        let patient: Vec<_> = [("--timeout", "30s")].iter().chain(flags).copied().collect();
+        self.run("sluicectl", "health", &patient).await
+    }
+}
+
+async fn health_service(given: Given) {
+    let (_server, address) = served().await;
+    says(&given.health(&[("--server", &address)]).await, 0, "serving");
+    let unknown = given.with("unknown").health(&[("--server", &address)]).await;
+    assert_eq!(unknown.code, 3, "{unknown:?}");
+}
+
+async fn health_output(given: Given) {
+    let (_server, address) = served().await;
+    says(&given.health(&[("--server", &address)]).await, 0, r#"{"status":"SERVING"}"#);
+}
+
+async fn health_server(given: Given) {
+    let _server = Sluicegate::start(LIMITS, &["--grpc-listen", &given.value]).await;
+    says(&given.health(&[]).await, 0, "serving");
+}
+
+async fn health_timeout(given: Given) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    one_line(&given.health(&[("--server", &address)]).await, 3, &["no answer within 123ms"]);
+}
+
+async fn health_tls(given: Given) {
+    let name = long(&given);
+    let host = if name == "--tls-server-name" { "limits.example" } else { "127.0.0.1" };
+    given.certify(host, &[("caller", "caller")]);
+    let [ca, cert, key] = ["ca.pem", "caller.pem", "caller.key"].map(|file| given.path(file));
+    let mutual = matches!(&*name, "--tls-cert" | "--tls-key");
+    let client_ca = [("--grpc-tls-client-ca", &*ca)];
+    let (_server, address) = served_with_tls(&given, if mutual { &client_ca } else { &[] }).await;
+    let mut flags = vec![("--server", &*address), ("--tls-ca", &*ca)];
+    if mutual {
+        flags.extend([("--tls-cert", &*cert), ("--tls-key", &*key)]);
+    }
+    says(&given.health(&flags).await, 0, "serving");
 }
 
 // === What cannot be served ===

@@ -4,9 +4,10 @@ use std::{fs, path::Path};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
-    Authority, Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, finish, hit, until,
+    Authority, Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, binary, finish, hit, until,
 };
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use sluicegate_tests::tools;
 
@@ -92,6 +93,14 @@ fn documented_permissions() -> Vec<String> {
     words.filter(|word| word.starts_with('+')).map(str::to_owned).collect()
 }
 
+/// What it needs beside to reset counters.
+fn permissions_to_reset() -> Vec<String> {
+    let text = fs::read_to_string(tools::workspace().join("docs/redis.md")).unwrap();
+    let (_, text) = text.split_once("To reset counters it needs `").unwrap();
+    let (text, _) = text.split_once('`').unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
 #[tokio::test]
 async fn a_user_who_may_do_what_is_documented_can_count() {
     let redis = Setup::new().user("admin", "admin").start().await;
@@ -120,6 +129,20 @@ async fn a_user_who_may_do_what_is_documented_can_count() {
         (redis.query(&["ZCARD", "blue:s1:replicas"]).await == "1").then_some(())
     })
     .await;
+    let reset = async || {
+        let mut reset = Command::new(binary("sluicectl"));
+        reset.args(["reset", "counter", "--domain", "api", "--descriptor", "gcra=bob"]);
+        reset.arg("--admin-server").arg(format!("http://{}", fleet.servers[0].admin));
+        finish(reset).await
+    };
+    let refused = reset().await;
+    assert_eq!(refused.code, 3, "{refused:?}");
+    assert!(refused.stderr.contains("NOPERM"), "{refused:?}");
+    let more = permissions_to_reset();
+    let mut user = vec!["ACL", "SETUSER", "limiter"];
+    user.extend(more.iter().map(String::as_str));
+    redis.query(&user).await;
+    assert_eq!(reset().await.code, 0);
 }
 
 #[tokio::test]

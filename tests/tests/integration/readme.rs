@@ -29,7 +29,7 @@ fn steps(markdown: &str) -> Vec<Step> {
     steps
 }
 
-/// Times differ from run to run: `42s` becomes `[TIME]`.
+/// Times and rates differ from run to run: `42s` becomes `[TIME]`, and `1.5` at the beginning of a line `[RATE]`.
 fn timeless(text: &str) -> String {
     let is_time = |word: &str| {
         let digits = word.trim_end_matches(['s', 'm', 'h']);
@@ -45,7 +45,14 @@ fn timeless(text: &str) -> String {
         })
         .collect();
     // `14m 59s` is one time.
-    timeless.replace("[TIME] [TIME]", "[TIME]")
+    let timeless = timeless.replace("[TIME] [TIME]", "[TIME]");
+    let rateless = |line: &str| {
+        let (first, rest) = line.split_once(' ')?;
+        let is_rate = first.contains('.') && first.parse::<f64>().is_ok();
+        is_rate.then(|| format!("[RATE] {}", rest.trim_start()))
+    };
+    let lines = timeless.split('\n').map(|line| rateless(line).unwrap_or_else(|| line.to_owned()));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[tokio::test]

@@ -447,7 +447,8 @@ async fn envoy_and_the_server_share_a_trace() {
 #[tokio::test]
 async fn nothing_of_a_request_is_in_a_trace() {
     let collector = Collector::start().await;
-    let server = server(&collector.endpoint, &["--trace-ratio", "1"]).await;
+    let server =
+        server(&collector.endpoint, &["--trace-ratio", "1", "--otlp-metrics-interval", "0s"]).await;
     let marker = "mArKeR7261";
     for domain in ["api", marker, ""] {
         for key in ["user", "free", marker] {

@@ -6,7 +6,10 @@
 
 use std::{
     cmp::Ordering,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,6 +31,8 @@ const LIFE_MAX: Duration = Duration::from_secs(1);
 pub struct DenyCache<S> {
     inner: S,
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
+    /// How often everything was forgotten: what was asked before is not remembered after.
+    forgotten: AtomicU64,
 }
 
 /// What was refused.
@@ -53,7 +58,7 @@ impl<S: Store> DenyCache<S> {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        Self { inner, refusals }
+        Self { inner, refusals, forgotten: AtomicU64::new(0) }
     }
 
     /// The store inside.
@@ -73,6 +78,7 @@ impl<S: Store> DenyCache<S> {
 
     /// Forgets everything, because limits or counters were changed.
     pub fn clear(&self) {
+        self.forgotten.fetch_add(1, SeqCst);
         self.refusals.clear();
     }
 
@@ -120,7 +126,9 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Looks at what was asked and answered.
-    fn learn(&self, group: &[Check], answers: &Answers) {
+    ///
+    /// `forgotten` is from before it was asked.
+    fn learn(&self, group: &[Check], answers: &Answers, forgotten: u64) {
         let mut now = None;
         for (check, answer) in group.iter().zip(answers) {
             if matches!(check.take, Take::GiveBack { .. }) {
@@ -129,6 +137,10 @@ impl<S: Store> DenyCache<S> {
                 && !decision.allowed
             {
                 self.remember(check, decision, *now.get_or_insert_with(Instant::now));
+                // Afterwards: whoever clears now has counted before.
+                if self.forgotten.load(SeqCst) != forgotten {
+                    self.refusals.remove(&check.key);
+                }
             }
         }
     }
@@ -173,8 +185,9 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let forgotten = self.forgotten.load(SeqCst);
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
-        self.learn(&group, &answers);
+        self.learn(&group, &answers, forgotten);
         answers
     }
 }

@@ -1,7 +1,7 @@
 //! The locked shards of one group.
 
 use parking_lot::{Mutex, MutexGuard};
-use sluicegate_core::{Check, Counters, StoreError, Time, algorithm::State};
+use sluicegate_core::{Check, CounterKey, Counters, StoreError, Time, algorithm::State};
 use smallvec::SmallVec;
 
 use super::shard::Shard;
@@ -23,7 +23,8 @@ impl<'s> Locked<'s> {
     pub(super) fn new(shards: &'s [Mutex<Shard>], group: &[Check], now: impl Fn() -> Time) -> Self {
         let of = shards.len() as u64;
         // A bit for each: they come out in order, and each once.
-        let mut which = group.iter().fold(0_u64, |which, check| which | 1 << number(check, of));
+        let mut which =
+            group.iter().fold(0_u64, |which, check| which | 1 << number(&check.key, of));
         let mut locked = SmallVec::new();
         while let Some(shard) = shards.get(which.trailing_zeros() as usize) {
             locked.push((u64::from(which.trailing_zeros()), shard.lock()));
@@ -41,7 +42,7 @@ impl Counters for Locked<'_> {
         check: &Check,
         look: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
-        let number = number(check, self.of);
+        let number = number(&check.key, self.of);
         let shard = self.shards.iter_mut().find(|(of, _)| *of == number);
         // All shards of the group are locked.
         let (_, shard) = shard.ok_or(StoreError::Unavailable)?;
@@ -49,9 +50,9 @@ impl Counters for Locked<'_> {
     }
 }
 
-/// The shard, out of so many, of a check's counter. From bits of the hash that do not place the counter inside
+/// The shard, out of so many, of a counter. From bits of the hash that do not place the counter inside
 /// its shard: those are the lowest and the highest seven.
-fn number(check: &Check, shards: u64) -> u64 {
-    let part = check.key.hash64() >> 25 & u64::from(u32::MAX);
+pub(super) fn number(key: &CounterKey, shards: u64) -> u64 {
+    let part = key.hash64() >> 25 & u64::from(u32::MAX);
     (part * shards) >> 32
 }

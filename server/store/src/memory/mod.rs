@@ -4,6 +4,7 @@
 //! ascending order, so its checks are settled at one moment whatever other threads do, and no two
 //! groups can wait for each other.
 
+mod inspect;
 mod locked;
 mod record;
 mod shard;
@@ -13,6 +14,7 @@ use sluicegate_core::{Answers, Batch, Check, Store, settle_with};
 
 use crate::{Clock, SystemClock};
 use locked::{Locked, SHARDS_MAX};
+pub(crate) use shard::Place;
 use shard::Shard;
 
 /// Fewer counters than this in a shard would make "full" a matter of chance.

@@ -15,6 +15,14 @@ const SWEEP_STEPS_FULL: usize = 64;
 /// Below this a shard keeps its memory.
 const SHRINK_MIN: usize = 1024;
 
+/// Where to go on among the counters of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    at: usize,
+    /// How often counters had changed their places.
+    moves: u64,
+}
+
 /// Counters behind one lock.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -22,11 +30,13 @@ pub(super) struct Shard {
     counters_max: usize,
     /// Where sweeping goes on.
     hand: usize,
+    /// How often counters may have changed their places.
+    moves: u64,
 }
 
 impl Shard {
     pub(super) fn new(counters_max: usize) -> Self {
-        Self { counters: HashTable::new(), counters_max, hand: 0 }
+        Self { counters: HashTable::new(), counters_max, hand: 0, moves: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -35,6 +45,39 @@ impl Shard {
 
     pub(super) fn is_full(&self) -> bool {
         self.counters.len() >= self.counters_max
+    }
+
+    /// Keys of counters in at most `steps` places from the one that `from` names, as far as they are wanted and have not
+    /// expired; and where to go on. Counters may have changed their places since: then it begins again.
+    pub(super) fn keys(
+        &self,
+        from: Place,
+        steps: usize,
+        now: Time,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> (Vec<CounterKey>, Option<Place>) {
+        let first = if from.moves == self.moves { from.at } else { 0 };
+        let places = self.counters.num_buckets();
+        let end = places.min(first.saturating_add(steps));
+        let counters = (first..end).filter_map(|place| self.counters.get_bucket(place));
+        let live = counters.filter(|counter| counter.expires() > now).map(Record::key);
+        let found = live.filter(|key| wanted(key)).filter_map(CounterKey::from_text).collect();
+        (found, (end < places).then_some(Place { at: end, moves: self.moves }))
+    }
+
+    /// Whether a counter is held that has not expired.
+    pub(super) fn holds(&self, key: &CounterKey, now: Time) -> bool {
+        let same = |counter: &Record| counter.key() == key.as_bytes();
+        let found = self.counters.find(key.hash64(), same);
+        found.is_some_and(|counter| counter.expires() > now)
+    }
+
+    /// Drops a counter. Returns whether it was there and had not expired.
+    pub(super) fn remove(&mut self, key: &CounterKey, now: Time) -> bool {
+        let same = |counter: &Record| counter.key() == key.as_bytes();
+        let Ok(counter) = self.counters.find_entry(key.hash64(), same) else { return false };
+        let (counter, _) = counter.remove();
+        counter.expires() > now
     }
 
     /// Looks at the next `steps` places and drops the counters there that have expired.
@@ -53,6 +96,7 @@ impl Shard {
         }
         let (len, capacity) = (self.counters.len(), self.counters.capacity());
         if len * 4 < capacity && capacity > SHRINK_MIN {
+            self.moves += 1;
             self.counters.shrink_to(len * 2, hash);
         }
     }
@@ -97,6 +141,8 @@ impl Shard {
         if expires > now {
             self.sweep(now, SWEEP_STEPS);
             let counter = Record::new(check.key.as_bytes(), state, expires);
+            // Without room left the table grows, or is put in order where it is.
+            self.moves += u64::from(self.counters.len() == self.counters.capacity());
             self.counters.insert_unique(check.key.hash64(), counter, hash);
         }
         Ok(())

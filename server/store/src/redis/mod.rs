@@ -10,6 +10,7 @@
 
 mod call;
 mod heartbeat;
+mod inspect;
 mod link;
 mod node;
 mod outage;
@@ -46,6 +47,7 @@ use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
 
 pub use call::{Call, UnexpectedReply};
+pub use inspect::Cursor;
 pub use link::{FileError, LinkSettings, Password, TlsFiles};
 pub use script::Script;
 pub use size::Size;
@@ -84,6 +86,12 @@ impl FromStr for KeyPrefix {
 }
 
 impl KeyPrefix {
+    /// The counter of which this is the name in Redis, if it is the name of one.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<CounterKey> {
+        CounterKey::from_text(name.strip_prefix(&self.0)?.as_bytes())
+    }
+
     /// The name of a counter in Redis.
     #[must_use]
     pub fn name(&self, key: &CounterKey) -> String {
@@ -208,6 +216,8 @@ pub struct NodeStatus {
     pub complaint: Option<String>,
     /// Connections to it that stand.
     pub connections: usize,
+    /// Connections that there should be.
+    pub connections_wanted: usize,
     /// How much it holds, as last asked; `None` if it does not say.
     pub size: Option<Size>,
 }
@@ -259,6 +269,7 @@ impl Redis {
             complaint: (!node.is_up()).then(|| node.complaint()),
             connections: node.connections(),
             size: node.size(),
+            connections_wanted: node.connections_wanted(),
         };
         self.topology.map().nodes().iter().map(status).collect()
     }

@@ -72,6 +72,15 @@ pub(super) enum Failure {
     Unknown,
 }
 
+/// Why an operator has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// Nothing was run: the slot is at another server, or on its way.
+    Elsewhere(String),
+    /// Something else.
+    Because(String),
+}
+
 /// What must hold for a server beside answering.
 pub(super) trait Fitness: Send + Sync + 'static {
     /// Checks a connection that was opened just now, before it is used.
@@ -303,6 +312,31 @@ impl Node {
         let line = self.line()?;
         let answer = line.client.custom(plain(command), args);
         tokio::time::timeout(self.timeout, answer).await.ok()?.ok()
+    }
+
+    /// Asks for an operator: with a reason, if there is no answer.
+    pub(super) async fn command(
+        &self,
+        command: &'static str,
+        args: Vec<Value>,
+    ) -> Result<Value, NoAnswer> {
+        let Some(line) = self.line() else { return Err(NoAnswer::Because(self.complaint())) };
+        let answer = line.client.custom(plain(command), args);
+        match tokio::time::timeout(self.timeout, answer).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(match self.refused(&error) {
+                Refused::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
+                    NoAnswer::Elsewhere(error.details().to_owned())
+                }
+                _ => NoAnswer::Because(error.details().to_owned()),
+            }),
+            Err(_) => Err(NoAnswer::Because("no answer in time".to_owned())),
+        }
+    }
+
+    /// Connections that there should be.
+    pub(super) fn connections_wanted(&self) -> usize {
+        self.lines.len()
     }
 
     /// A connection that stands, each in turn.

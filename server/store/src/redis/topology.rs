@@ -147,6 +147,15 @@ impl Topology {
         topology
     }
 
+    /// What the store is called in settings, leaving out whether TLS is spoken.
+    pub(super) const fn scheme(&self) -> &'static str {
+        match self.deployment {
+            Deployment::Single(_) => "redis",
+            Deployment::Cluster(_) => "redis-cluster",
+            Deployment::Sentinel { .. } => "redis-sentinel",
+        }
+    }
+
     pub(super) fn map(&self) -> Arc<Map> {
         self.map.load_full()
     }

@@ -1,0 +1,33 @@
+//! Who calls, for the log.
+
+use std::fmt;
+
+use tonic::Request;
+
+use crate::listen::{Peer, Process};
+
+/// Who calls: an address or a process, and the name in the certificate.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(Peer);
+
+impl Caller {
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        Self(request.extensions().get::<Peer>().cloned().unwrap_or_default())
+    }
+
+    /// The first name in the certificate that was shown.
+    pub(super) fn certificate(&self) -> Option<&str> {
+        self.0.certificate.as_deref()
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.0.address, &self.0.process) {
+            (Some(address), _) => address.fmt(f),
+            (None, Some(Process { user, id: Some(id) })) => write!(f, "uid {user} pid {id}"),
+            (None, Some(Process { user, id: None })) => write!(f, "uid {user}"),
+            (None, None) => f.write_str("unknown"),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The rules in force.
+
+use std::sync::Arc;
+
+use sluicegate_core::{
+    Rule,
+    rule::{Limits, RuleLimit},
+    rules::Domain,
+};
+use sluicegate_proto::sluicegate::admin::v1 as wire;
+use tonic::Response;
+
+use super::streamed::{Streamed, streamed};
+use crate::{explain, limits::Snapshot};
+
+/// Rules in one message.
+const PAGE: usize = 256;
+
+/// Lists rules, off the threads that decide: there may be many.
+pub(super) fn list(
+    snapshot: Arc<Snapshot>,
+    request: wire::ListRulesRequest,
+) -> Response<Streamed<wire::ListRulesResponse>> {
+    let (sender, response) = streamed();
+    tokio::task::spawn_blocking(move || {
+        let wanted = |domain: &Domain, rule: &Rule| {
+            (request.domain.is_empty() || *request.domain == *domain.name)
+                && rule.path.starts_with(&request.path_prefix)
+        };
+        let rules = snapshot.rules.rules().filter(|(domain, rule)| wanted(domain, rule));
+        let mut rules = rules.map(|(domain, rule)| listed(domain, rule)).peekable();
+        while rules.peek().is_some() {
+            let page = rules.by_ref().take(PAGE).collect();
+            if sender.blocking_send(Ok(wire::ListRulesResponse { rules: page })).is_err() {
+                return;
+            }
+        }
+    });
+    response
+}
+
+fn listed(domain: &Domain, rule: &Rule) -> wire::ListedRule {
+    let (unlimited, limits) = match &rule.limits {
+        Limits::Unlimited { .. } => (true, Vec::new()),
+        Limits::Each(limits) => (false, limits.iter().map(limit).collect()),
+    };
+    // Keys in limits files are text.
+    let tenant = domain.tenant.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    wire::ListedRule {
+        domain: domain.name.to_string(),
+        tenant: tenant.into_owned(),
+        rule: Some(explain::rule(rule)),
+        unlimited,
+        limits,
+        counting: explain::counting(rule.counting).into(),
+        on_failure: explain::on_failure(rule.on_failure).into(),
+        shadow_mode: rule.shadow_mode,
+        quota_mode: rule.quota_mode,
+    }
+}
+
+fn limit(limit: &RuleLimit) -> wire::ListedLimit {
+    let seconds = i64::from(limit.limit.window().seconds());
+    wire::ListedLimit {
+        name: limit.name.as_deref().unwrap_or_default().to_owned(),
+        requests_per_unit: limit.shown.requests_per_unit,
+        unit: explain::unit(limit.shown.unit).into(),
+        unit_multiplier: limit.shown.unit_multiplier,
+        window: Some(prost_types::Duration { seconds, nanos: 0 }),
+        capacity: limit.limit.capacity(),
+        algorithm: explain::algorithm(limit.limit.algorithm()).into(),
+        replaces: limit.replaces.iter().map(ToString::to_string).collect(),
+    }
+}

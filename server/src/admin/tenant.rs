@@ -1,0 +1,185 @@
+//! The counters of one tenant: which they are, and what counts with them.
+
+use std::{collections::HashSet, sync::Arc, time::Instant};
+
+use sluicegate_core::{
+    Answers, Check, CounterKey, Take,
+    explain::Applied,
+    key::{Identity, Owner, Reading},
+    request::Entry,
+    rule::Limits,
+    rules::{Domain, RuleSet},
+    store::{Group, Veto},
+};
+use sluicegate_proto::sluicegate::admin::v1::{self as wire, limit_explanation::State};
+use sluicegate_store::{Cursor, Stack, redis::hash_slot};
+use tonic::Status;
+
+use super::{Names, resets::PROGRESS_INTERVAL, service::PEEK_TIMEOUT, streamed::Sender};
+use crate::{explain, limits::Snapshot};
+
+/// Counters that are listed unless somebody asks for another number, and the most.
+const LISTED: usize = 1000;
+const LISTED_MAX: usize = 100_000;
+
+/// Counters in one message, which are asked for together.
+const PAGE: usize = 100;
+
+/// A tenant of a domain that has tenants.
+pub(super) struct Tenant {
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) domain: String,
+    pub(super) value: Vec<u8>,
+    pub(super) owner: Owner,
+}
+
+impl Tenant {
+    /// # Errors
+    /// There is no such domain, or it has no tenants, or the value is none.
+    pub(super) fn new(
+        snapshot: Arc<Snapshot>,
+        domain: String,
+        value: &[u8],
+    ) -> Result<Self, Status> {
+        match snapshot.rules.domain(&domain) {
+            None => return Err(Status::not_found(format!("no limits file has domain {domain}"))),
+            Some(Domain { tenant: None, .. }) => {
+                return Err(Status::failed_precondition(format!(
+                    "domain {domain} names no tenant: its counters are reset one by one"
+                )));
+            }
+            Some(_) => {}
+        }
+        let owner = Owner::new(&domain, value)
+            .ok_or_else(|| Status::invalid_argument("tenant must not be empty"))?;
+        Ok(Self { snapshot, domain, value: value.to_vec(), owner })
+    }
+}
+
+/// Lists the counters of a tenant.
+pub(super) async fn list(
+    tenant: Tenant,
+    limit: u32,
+    store: &Stack,
+    names: &Names,
+    sender: &Sender<wire::ListCountersResponse>,
+) {
+    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(LISTED);
+    let limit = limit.min(LISTED_MAX);
+    let mut seen = HashSet::new();
+    let mut cursor = Some(Cursor::Start);
+    let mut more = false;
+    let mut told_at = Instant::now();
+    while let (Some(from), false) = (cursor, more) {
+        let step = match store.step(&tenant.owner, from).await {
+            Ok(step) => step,
+            Err(error) => {
+                let _gone = sender.send(Err(Status::unavailable(error.to_string()))).await;
+                return;
+            }
+        };
+        let mut fresh = Vec::new();
+        for key in step.found {
+            if seen.contains(&key) {
+                continue;
+            }
+            if seen.len() >= limit {
+                more = true;
+                break;
+            }
+            seen.insert(key.clone());
+            fresh.push(key);
+        }
+        // Whoever waits hears that it goes on, also where nothing is found for long.
+        let quiet = fresh.is_empty() && told_at.elapsed() >= PROGRESS_INTERVAL;
+        let pages = fresh.chunks(PAGE).chain(quiet.then_some([].as_slice()));
+        for page in pages {
+            told_at = Instant::now();
+            let counters = told(&tenant, page, store, names).await;
+            let page = wire::ListCountersResponse { counters, more: false };
+            if sender.send(Ok(page)).await.is_err() {
+                return;
+            }
+        }
+        cursor = step.next;
+    }
+    let end = wire::ListCountersResponse { counters: Vec::new(), more };
+    let _gone = sender.send(Ok(end)).await;
+}
+
+async fn told(
+    tenant: &Tenant,
+    keys: &[CounterKey],
+    store: &Stack,
+    names: &Names,
+) -> Vec<wire::TenantCounter> {
+    let mut counters = Vec::with_capacity(keys.len());
+    let mut asked = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        let counted = counted(&tenant.snapshot.rules, tenant, key);
+        let (rule, limit) = counted.as_ref().map_or((None, None), |(rule, applied)| {
+            (Some(rule.clone()), Some(explain::limit(applied, names.prefix())))
+        });
+        asked.extend(counted.map(|(_, applied)| (at, applied.check)));
+        counters.push(wire::TenantCounter {
+            counter_key: names.prefix().name(key),
+            key_hash: names.hash(key),
+            hash_slot: hash_slot(key).into(),
+            rule,
+            limit,
+        });
+    }
+    let group: Group = asked.iter().map(|(_, check)| check.clone()).collect();
+    let answers = if group.is_empty() {
+        Answers::new()
+    } else {
+        store.peek(group, Some(Instant::now() + PEEK_TIMEOUT)).await
+    };
+    for ((at, check), answer) in asked.iter().zip(answers) {
+        let Some(limit) = counters.get_mut(*at).and_then(|it| it.limit.as_mut()) else { continue };
+        limit.state = Some(match answer {
+            Ok(decision) => State::Counter(explain::counter(check.limit.capacity(), &decision)),
+            Err(error) => State::Unanswered(error.to_string()),
+        });
+    }
+    counters
+}
+
+/// The rule and the limit that count with a counter, if they can be told from its name: what they would call it must be
+/// just that.
+fn counted<'r>(
+    rules: &'r RuleSet,
+    tenant: &Tenant,
+    key: &CounterKey,
+) -> Option<(wire::Rule, Applied<'r>)> {
+    let domain = rules.domain(&tenant.domain)?;
+    let entries = Reading::new(key.as_bytes())?.entries()?;
+    let entries: Vec<(Vec<u8>, Vec<u8>)> = entries
+        .into_iter()
+        .map(|(key, text)| (key, text.unwrap_or_else(|| tenant.value.clone())))
+        .collect();
+    let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    let found = domain.find(&entries);
+    let rule = found.rule?;
+    let Limits::Each(limits) = &rule.limits else { return None };
+    let mut identity =
+        Identity::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared);
+    let limit = limits.iter().find(|limit| identity.counter(&limit.limit) == *key)?;
+    let check = Check {
+        key: key.clone(),
+        limit: limit.limit,
+        take: Take::Exactly(0),
+        descriptor: 0,
+        veto: Veto::None,
+        on_failure: rule.on_failure,
+    };
+    let applied = Applied {
+        shown: limit.shown,
+        name: limit.name.as_deref(),
+        counting: rule.counting,
+        shadow_mode: rule.shadow_mode || rules.modes.shadow_mode,
+        quota_mode: rule.quota_mode || rules.modes.quota_mode,
+        check,
+    };
+    Some((explain::rule(rule), applied))
+}

@@ -1,0 +1,60 @@
+//! Who is being limited.
+
+use sluicegate_core::CounterKey;
+use sluicegate_proto::sluicegate::admin::v1::{self as wire, TopKind};
+use tonic::Status;
+
+use super::Names;
+use crate::telemetry::top::{Kind, Listed, Top, WINDOW};
+
+/// Counters that are told of unless somebody asks for another number.
+const COUNT: usize = 20;
+
+pub(super) fn top(
+    top: Option<&Top>,
+    names: &Names,
+    request: &wire::TopRequest,
+) -> Result<wire::TopResponse, Status> {
+    let top = top.ok_or_else(|| {
+        Status::failed_precondition("who is being limited is not remembered: --top-keys 0")
+    })?;
+    let kind = match request.kind() {
+        TopKind::Unspecified | TopKind::Denied => Kind::Denied,
+        TopKind::Near => Kind::Near,
+    };
+    let count = usize::try_from(request.count).ok().filter(|count| *count > 0).unwrap_or(COUNT);
+    let mut listed = top.list(kind);
+    if !request.domain.is_empty() {
+        listed.retain(|it| *it.label.domain == *request.domain);
+    }
+    // The keys last, so that equals do not change places from one look to the next.
+    listed.sort_unstable_by(|a, b| {
+        let by_share = b.used_permille.cmp(&a.used_permille);
+        let first = if kind == Kind::Near { by_share } else { std::cmp::Ordering::Equal };
+        first.then(b.rate.total_cmp(&a.rate)).then(b.count.cmp(&a.count)).then(a.key.cmp(&b.key))
+    });
+    listed.truncate(count);
+    let hash_id = names.hash_id();
+    Ok(wire::TopResponse {
+        counters: listed.iter().map(|it| counter(it, names)).collect(),
+        window: WINDOW.try_into().ok(),
+        hashed: hash_id.is_some(),
+        hash_id: hash_id.unwrap_or_default(),
+        missed: top.missed(kind),
+    })
+}
+
+fn counter(listed: &Listed, names: &Names) -> wire::TopCounter {
+    let key = CounterKey::from_text(&listed.key);
+    wire::TopCounter {
+        domain: listed.label.domain.to_string(),
+        rule: listed.label.rule.to_string(),
+        key: key.map(|key| names.counter(&key)).unwrap_or_default(),
+        count: listed.count,
+        error: listed.error,
+        rate: listed.rate,
+        total: listed.total,
+        last_seen: listed.age.try_into().ok(),
+        used_permille: listed.used_permille,
+    }
+}

@@ -1,0 +1,41 @@
+//! Counters by name: each shard is locked for a bounded number of them.
+
+use sluicegate_core::{CounterKey, key::Owner};
+
+use super::{Memory, locked, shard};
+use crate::{Clock, Cursor, Inspect, Reset, STEP_MAX, Step, Unavailable, inspect::MemoryCursor};
+
+impl<C: Clock> Inspect for Memory<C> {
+    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+        let now = self.clock.now();
+        let reset = keys.iter().filter(|key| {
+            let number = locked::number(key, self.shards.len() as u64);
+            let shard = usize::try_from(number).ok().and_then(|number| self.shards.get(number));
+            shard.is_some_and(|shard| match reset {
+                Reset::Now => shard.lock().remove(key, now),
+                Reset::DryRun => shard.lock().holds(key, now),
+            })
+        });
+        Ok(reset.count() as u64)
+    }
+
+    async fn step(&self, owner: &Owner, cursor: Cursor) -> Result<Step, Unavailable> {
+        let MemoryCursor { shard: number, place } = match cursor {
+            Cursor::Memory(cursor) => cursor,
+            Cursor::Start | Cursor::Redis(_) => MemoryCursor::default(),
+        };
+        let Some(shard) = self.shards.get(number) else {
+            return Ok(Step { found: Vec::new(), next: None });
+        };
+        let now = self.clock.now();
+        let (found, next) = shard.lock().keys(place, STEP_MAX, now, |key| owner.owns(key));
+        let next = match next {
+            Some(place) => Some(MemoryCursor { shard: number, place }),
+            None if number + 1 < self.shards.len() => {
+                Some(MemoryCursor { shard: number + 1, place: shard::Place::default() })
+            }
+            None => None,
+        };
+        Ok(Step { found, next: next.map(Cursor::Memory) })
+    }
+}

@@ -1,0 +1,162 @@
+//! Counters by name, at the server that has their slot.
+//!
+//! SCAN looks at a bounded number of keys at a time, whosever they are. Beside each step the server is asked about a key of
+//! the slot that does not exist: whoever no longer owns the slot, or only a part of it, says so then, while SCAN would not.
+
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use sluicegate_core::{CounterKey, key::Owner};
+
+use super::{Address, Redis, hash_slot, node::NoAnswer};
+use crate::{Cursor as AnyCursor, Inspect, Reset, STEP_MAX, Step, Unavailable};
+
+/// How long a slot may be on its way, or without a server, before that is an error.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The most keys in one command.
+const KEYS_MAX: usize = 100;
+
+/// Where to go on looking: valid at one server only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    address: Address,
+    /// As the server says it.
+    at: String,
+}
+
+impl Inspect for Redis {
+    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+        let mut keys: Vec<(u16, &CounterKey)> =
+            keys.iter().map(|key| (self.topology.map().slot(key), key)).collect();
+        keys.sort_by_key(|(slot, _)| *slot);
+        keys.dedup_by(|a, b| a.1 == b.1);
+        let mut count = 0;
+        for of_slot in keys.chunk_by(|a, b| a.0 == b.0) {
+            let Some((_, first)) = of_slot.first() else { continue };
+            for some in of_slot.chunks(KEYS_MAX) {
+                let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
+                let command = Self::command_of(reset);
+                let (_, reply) = self.ask_owner(|| self.slot_of(first), command, names).await?;
+                count += reply.as_u64().unwrap_or_default();
+            }
+        }
+        Ok(count)
+    }
+
+    async fn step(&self, owner: &Owner, cursor: AnyCursor) -> Result<Step, Unavailable> {
+        let probe = [b"s1:".as_slice(), &owner.tag()].concat();
+        let slot = || {
+            let of_cluster = fred::util::redis_keyslot(&probe);
+            if self.topology.map().is_single() { 0 } else { of_cluster }
+        };
+        let pattern = self.pattern(owner);
+        let mut from = match cursor {
+            AnyCursor::Redis(cursor) => Some(cursor),
+            AnyCursor::Start | AnyCursor::Memory(_) => None,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Whoever answers has the slot; a cursor of another server means nothing to it.
+            let exists = Self::command_of(Reset::DryRun);
+            let (address, _) = self.ask_owner(slot, exists, vec![self.name(&probe)]).await?;
+            let at = from.take_if(|from| from.address == address).map(|from| from.at);
+            let args = vec![
+                at.as_deref().unwrap_or("0").into(),
+                "MATCH".into(),
+                Value::Bytes(pattern.clone().into()),
+                "COUNT".into(),
+                Value::from(i64::try_from(STEP_MAX).unwrap_or(i64::MAX)),
+            ];
+            let (asked, reply) = self.ask_owner(slot, "SCAN", args).await?;
+            let (still, _) = self.ask_owner(slot, exists, vec![self.name(&probe)]).await?;
+            if asked == address && still == address {
+                return self.found(owner, address, reply);
+            }
+            if Instant::now() >= deadline {
+                return Err(Unavailable("the slot changes its server".to_owned()));
+            }
+        }
+    }
+}
+
+impl Redis {
+    /// What the store is called in `--store`.
+    pub fn scheme(&self) -> &'static str {
+        self.topology.scheme()
+    }
+
+    const fn command_of(reset: Reset) -> &'static str {
+        match reset {
+            Reset::Now => "UNLINK",
+            Reset::DryRun => "EXISTS",
+        }
+    }
+
+    fn slot_of(&self, key: &CounterKey) -> u16 {
+        if self.topology.map().is_single() { 0 } else { hash_slot(key) }
+    }
+
+    /// The name of a key in Redis.
+    fn name(&self, key: &[u8]) -> Value {
+        Value::Bytes([&self.prefix, key].concat().into())
+    }
+
+    /// What SCAN is to match: every key that has the owner's tag behind the prefix. Tags may have what patterns give a
+    /// meaning to.
+    fn pattern(&self, owner: &Owner) -> Vec<u8> {
+        let escaped = |text: &[u8]| {
+            let special =
+                |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^' | b'-');
+            let escape = |&byte: &u8| special(&byte).then_some(b'\\').into_iter().chain([byte]);
+            text.iter().flat_map(escape).collect::<Vec<u8>>()
+        };
+        [escaped(&self.prefix), b"s1:*:".to_vec(), escaped(&owner.tag()), b":*".to_vec()].concat()
+    }
+
+    fn found(&self, owner: &Owner, address: Address, reply: Value) -> Result<Step, Unavailable> {
+        let unreadable = || Unavailable("the reply to SCAN cannot be read".to_owned());
+        let Value::Array(parts) = reply else { return Err(unreadable()) };
+        let [at, Value::Array(names)] = parts.as_slice() else { return Err(unreadable()) };
+        let at = at.as_string().ok_or_else(unreadable)?;
+        let key = |name: &Value| {
+            let key = name.as_bytes()?.strip_prefix(&*self.prefix)?;
+            owner.owns(key).then(|| CounterKey::from_text(key))?
+        };
+        let found = names.iter().filter_map(key).collect();
+        let is_end = at == "0";
+        let next = (!is_end).then_some(AnyCursor::Redis(Cursor { address, at }));
+        Ok(Step { found, next })
+    }
+
+    /// Asks the server that has a slot; which one that was, and what it says. Waits while the slot is on its way.
+    async fn ask_owner(
+        &self,
+        slot: impl Fn() -> u16,
+        command: &'static str,
+        args: Vec<Value>,
+    ) -> Result<(Address, Value), Unavailable> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let owner = self.topology.map().owner(slot()).cloned();
+            let why = match &owner {
+                None => "no server has the slot".to_owned(),
+                Some(node) => match node.command(command, args.clone()).await {
+                    Ok(reply) => return Ok((node.address.clone(), reply)),
+                    Err(NoAnswer::Elsewhere(why)) => format!("{}: {why}", node.address),
+                    Err(NoAnswer::Because(why)) => {
+                        return Err(Unavailable(format!("{}: {why}", node.address)));
+                    }
+                },
+            };
+            self.topology.trouble();
+            if Instant::now() >= deadline {
+                return Err(Unavailable(why));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
