@@ -96,7 +96,7 @@ impl Stack {
         self.in_redis().map_or("memory", Redis::scheme)
     }
 
-    /// Resets counters in the store, see [`Inspect::reset`], and whatever this process knows of them beside it. From
+    /// Resets counters in the store, see [`Inspect::reset`](crate::Inspect::reset), and whatever this process knows of them beside it. From
     /// then on a decision of this process sees them as never used, until they are used again.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Stack {
         Ok(count)
     }
 
-    /// Finds counters of an owner in the store, see [`Inspect::step`].
+    /// Finds counters of an owner in the store, see [`Inspect::step`](crate::Inspect::step).
     ///
     /// # Errors
     /// The store cannot be asked.

@@ -17,7 +17,7 @@ use super::chart::{Rendered, texts};
 /// Where the chart mounts everything.
 const MOUNTED: &str = "/etc/sluicegate";
 
-/// What is in Secrets and ConfigMaps that the chart does not make.
+/// What is in Secrets and `ConfigMap`s that the chart does not make.
 struct Others {
     authority: Authority,
     redis_url: String,
