@@ -3,8 +3,17 @@
 {{- with .Values.redis -}}
 {{- if .password -}}
 {{ include "sluicegate.fullname" $ }}-redis
-{{- else if .existingSecret.passwordKey -}}
+{{- else if include "sluicegate.redisPasswordKey" $ -}}
 {{ .existingSecret.name }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Key of the password in the Secret of somebody else. Empty if it holds none: an address may hold its own. */}}
+{{- define "sluicegate.redisPasswordKey" -}}
+{{- with .Values.redis.existingSecret -}}
+{{- if .name -}}
+{{ .passwordKey | default (ternary "" "password" (not (empty .urlKey))) }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -152,7 +152,7 @@
 {{- end -}}
 {{- if eq .Values.store "redis" -}}
 {{- with include "sluicegate.redisPasswordSecret" . -}}
-{{- $key := ternary "password" $.Values.redis.existingSecret.passwordKey (not (empty $.Values.redis.password)) -}}
+{{- $key := ternary "password" (include "sluicegate.redisPasswordKey" $) (not (empty $.Values.redis.password)) -}}
 {{- $mounts = append $mounts (dict "folder" "redis-password" "kind" "secret" "object" . "items" (dict $key "password")) -}}
 {{- end -}}
 {{- with .Values.redis.tls -}}

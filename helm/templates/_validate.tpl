@@ -44,9 +44,6 @@
 {{- if and .password .existingSecret.name -}}
 {{- fail "redis.password and redis.existingSecret.name: only one may give the password" -}}
 {{- end -}}
-{{- if and .existingSecret.name (not .existingSecret.passwordKey) (not .existingSecret.urlKey) -}}
-{{- fail "redis.existingSecret.name needs passwordKey or urlKey" -}}
-{{- end -}}
 {{- if and .username (not (include "sluicegate.redisPasswordSecret" $)) -}}
 {{- fail "redis.username needs a password: redis.existingSecret, or redis.password" -}}
 {{- end -}}

@@ -127,8 +127,9 @@ pub struct ServeSettings {
     #[arg(help_heading = "Bounds")]
     pub max_in_flight: NonZeroUsize,
 
-    /// How long to go on serving after SIGTERM while health says NOT_SERVING, so that callers can turn away.
-    #[arg(long, env = "SLUICEGATE_DRAIN_DELAY", value_name = "DURATION", default_value = "5s")]
+    /// How long to go on serving after SIGTERM while health says NOT_SERVING, so that callers can turn away:
+    /// longer than two of their health checks, or their refresh of DNS.
+    #[arg(long, env = "SLUICEGATE_DRAIN_DELAY", value_name = "DURATION", default_value = "15s")]
     #[arg(value_parser = humantime::parse_duration, help_heading = "Shutdown")]
     pub drain_delay: Duration,
 

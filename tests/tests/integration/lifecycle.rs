@@ -216,19 +216,22 @@ async fn an_idle_connection_is_told_to_go() {
 
 #[tokio::test]
 async fn whoever_watches_health_does_not_hold_up_the_end() {
-    let mut server = Sluicegate::start(LIMITS, &[]).await;
-    let mut watch = HealthClient::new(server.channel().await)
-        .watch(HealthCheckRequest::default())
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(watch.message().await.unwrap().is_some());
-    server.process.signal(Signal::SIGTERM);
-    assert_eq!(server.process.ended().await.code(), Some(0));
-    // The watcher never goes of itself: it has been told, and is waiting to be told more.
-    let log = server.process.output();
-    assert!(!log.contains("outlived the drain timeout"), "{log}");
-    drop(watch);
+    // Again and again: the watch ends just when the connection is told to.
+    for _ in 0..10 {
+        let mut server = Sluicegate::start(LIMITS, &[]).await;
+        let mut watch = HealthClient::new(server.channel().await)
+            .watch(HealthCheckRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
+        assert!(watch.message().await.unwrap().is_some());
+        server.process.signal(Signal::SIGTERM);
+        assert_eq!(server.process.ended().await.code(), Some(0));
+        // The watcher never goes of itself: it has been told, and is waiting to be told more.
+        let log = server.process.output();
+        assert!(!log.contains("outlived the drain timeout"), "{log}");
+        drop(watch);
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! Licences and sources of what the workspace depends on. `tests/advisories` asks for known vulnerabilities.
 
-use std::{fs, path::Path, process::Output};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
 
 use sluicegate_tests::tools::{cargo_deny, workspace};
 
@@ -46,4 +50,9 @@ fn what_is_not_allowed_is_found() {
 fn advisories_are_a_step_of_the_test_command() {
     let command = fs::read_to_string(workspace().join("tests/run")).unwrap();
     assert!(command.lines().any(|line| line == "step \"advisories\" tests/advisories"));
+    // Only a database that cannot be had is no mistake.
+    let mut without_tool = Command::new(workspace().join("tests/advisories"));
+    let nowhere = tempfile::tempdir().unwrap();
+    without_tool.env("SLUICEGATE_TOOLS", nowhere.path()).env("PATH", "/usr/bin:/bin");
+    assert!(!without_tool.output().unwrap().status.success());
 }

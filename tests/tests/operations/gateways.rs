@@ -222,6 +222,11 @@ struct Mesh {
 
 /// A proxy with the patches of an example, which asks a real server. The Service's name is replaced by its address.
 async fn mesh(example: &str, context: &str, virtual_host: &str) -> Mesh {
+    mesh_of("sluicegate", example, context, virtual_host).await
+}
+
+/// The same with a cluster of this name.
+async fn mesh_of(cluster: &str, example: &str, context: &str, virtual_host: &str) -> Mesh {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &[]).await;
     let upstream = Upstream::start().await;
@@ -240,6 +245,7 @@ async fn mesh(example: &str, context: &str, virtual_host: &str) -> Mesh {
     let port = server.grpc.rsplit_once(':').unwrap().1;
     let text = proxy
         .to_string()
+        .replace("\"sluicegate\"", &format!("\"{cluster}\""))
         .replace("sluicegate-headless.sluicegate.svc.cluster.local", "127.0.0.1")
         .replace("\"port_value\":8081", &format!("\"port_value\":{port}"))
         // Busy machines answer later.
@@ -294,4 +300,15 @@ async fn a_sidecar_limits_its_service() {
     }
     assert_eq!(mesh.get("/", b"bob").await.status, 200);
     mesh.assert_all_decided(4, 1).await;
+}
+
+#[tokio::test]
+async fn a_cluster_of_istios_own_is_asked_under_another_authority() {
+    let example = fs::read_to_string(workspace().join("examples/istio/mesh-cluster.yaml")).unwrap();
+    let named = example.lines().find_map(|line| line.split_once("cluster_name: "));
+    let (_, cluster) = named.unwrap();
+    assert!(cluster.starts_with("outbound|"), "{cluster}");
+    let mesh = mesh_of(cluster, "sidecar.yaml", "SIDECAR_INBOUND", "inbound|http|8000").await;
+    assert_eq!(mesh.get("/", b"ann").await.status, 200);
+    mesh.assert_all_decided(1, 0).await;
 }

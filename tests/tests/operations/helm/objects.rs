@@ -324,7 +324,7 @@ fn names_fit_however_long_the_release_is() {
 fn the_default_memory_holds_the_default_counters() {
     let rendered = Rendered::new(workspace().join("helm/ci/default.yaml"));
     let limit = rendered.container()["resources"]["limits"]["memory"].as_str().unwrap();
-    let bytes = limit.strip_suffix("Mi").unwrap().parse::<u64>().unwrap() << 20;
+    let bytes = limit.strip_suffix("Gi").unwrap().parse::<u64>().unwrap() << 30;
     let help = succeed(Command::new(binary("sluicegate")).args(["serve", "--help"]));
     let (_, counters) = help.split_once("SLUICEGATE_MEMORY_MAX_COUNTERS").unwrap();
     let (_, counters) = counters.split_once("[default: ").unwrap();

@@ -36,7 +36,6 @@ fn nonsense_is_refused_with_what_to_do() {
         (redis_with("url: 'redis://:secret@redis'"), "redis.url has a password"),
         (redis_with("url: 'redis://redis', existingSecret: {name: a, urlKey: b}"), "redis.url and redis.existingSecret.urlKey: only one"),
         (redis_with("url: 'redis://redis', password: a, existingSecret: {name: b}"), "redis.password and redis.existingSecret.name: only one"),
-        (redis_with("url: 'redis://redis', existingSecret: {name: b, passwordKey: ''}"), "redis.existingSecret.name needs passwordKey or urlKey"),
         (redis_with("url: 'redis://redis', username: a"), "redis.username needs a password"),
         (redis_with("url: 'redis://redis', tls: {caSecret: {name: a}}"), "redis.url does not ask for TLS"),
         (redis_with("url: 'redis://redis', passwort: a"), "'/redis': additional properties 'passwort' not allowed"),
