@@ -117,9 +117,10 @@ pub fn serve(settings: &ServeSettings) -> ExitCode {
 }
 
 fn run(settings: &ServeSettings) -> Result<(), StartError> {
+    // The last to go, so that what is said at the end is written.
+    let _log = telemetry::start_log(&settings.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ran = runtime.block_on(async {
-        telemetry::start_log(&settings.log)?;
         // Before anything is announced: whoever reads of the start may send the signal.
         let stop = stop_signal()?;
         let app = App::start(settings, Clocks::system()).await?;
@@ -502,6 +503,7 @@ fn show_requests(
     let log = decision_log.cloned();
     let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
     telemetry.show_count(catalogue::DECISION_LOG_DROPPED, dropped);
+    telemetry.show_count(catalogue::LOG_LINES_DROPPED, telemetry::log_lines_dropped);
     let count = |read: fn(&Traces) -> u64| {
         let traces = traces.cloned();
         move || traces.as_deref().map_or(0, read)

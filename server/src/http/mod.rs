@@ -134,18 +134,51 @@ async fn livez() -> &'static str {
 
 /// The metrics, in Prometheus' text format.
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.telemetry.render() {
+    page(move || match shared.telemetry.render() {
         Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    })
+    .await
+}
+
+/// What was counted, under the names of envoyproxy/ratelimit.
+async fn stats(State(shared): State<Arc<Shared>>) -> Response {
+    page(move || stats::render(&shared.telemetry, &shared.snapshot.load(), &shared.store)).await
+}
+
+/// The limits in force.
+async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
+    page(move || rlconfig::render(&shared.snapshot.load().rules)).await
+}
+
+/// A page that takes long if there is much to show: made on a thread that decides nothing.
+async fn page<T: IntoResponse + Send + 'static>(
+    render: impl FnOnce() -> T + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(render).await {
+        Ok(page) => page.into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
-/// What was counted, under the names of envoyproxy/ratelimit.
-async fn stats(State(shared): State<Arc<Shared>>) -> String {
-    stats::render(&shared.telemetry, &shared.snapshot.load(), &shared.store)
-}
+#[cfg(test)]
+mod tests {
+    use std::thread;
 
-/// The limits in force.
-async fn rlconfig(State(shared): State<Arc<Shared>>) -> String {
-    rlconfig::render(&shared.snapshot.load().rules)
+    use super::*;
+
+    #[tokio::test]
+    async fn pages_are_made_on_a_thread_that_decides_nothing() {
+        let here = thread::current().id();
+        let elsewhere = move || if thread::current().id() == here { "here" } else { "elsewhere" };
+        let response = page(elsewhere).await;
+        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+        assert_eq!(body, "elsewhere");
+    }
+
+    #[tokio::test]
+    async fn a_page_that_fails_is_an_error() {
+        let response = page(|| -> String { panic!("no page") }).await;
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

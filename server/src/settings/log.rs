@@ -29,7 +29,8 @@ pub struct LogSettings {
         long,
         env = "SLUICEGATE_DECISION_LOG_MAX_PER_SECOND",
         value_name = "DECISIONS",
-        default_value = "100"
+        default_value = "100",
+        requires = "decision_log_ratio"
     )]
     pub decision_log_max_per_second: NonZeroU32,
 

@@ -26,14 +26,21 @@ pub struct OtlpSettings {
         long,
         env = "SLUICEGATE_OTLP_METRICS_INTERVAL",
         value_name = "DURATION",
-        default_value = "60s"
+        default_value = "60s",
+        requires = "otlp_endpoint"
     )]
     #[arg(value_parser = humantime::parse_duration)]
     pub otlp_metrics_interval: Duration,
 
     /// Which share of the requests that come without a trace is traced, 0 to 1. A request that comes with one is
     /// traced if its caller does.
-    #[arg(long, env = "SLUICEGATE_TRACE_RATIO", value_name = "RATIO", default_value = "0")]
+    #[arg(
+        long,
+        env = "SLUICEGATE_TRACE_RATIO",
+        value_name = "RATIO",
+        default_value = "0",
+        requires = "otlp_endpoint"
+    )]
     pub trace_ratio: Ratio,
 }
 

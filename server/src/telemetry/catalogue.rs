@@ -236,6 +236,8 @@ catalogue! {
         "Keys in the server's database that is in use, whoever wrote them.";
     Counter DECISION_LOG_DROPPED = "sluicegate_decision_log_dropped_total" []:
         "Refusals that were not logged because they were more than --decision-log-max-per-second.";
+    Counter LOG_LINES_DROPPED = "sluicegate_log_lines_dropped_total" []:
+        "Lines of the log that were not written because the standard error stream took no more.";
     Counter TRACED = "sluicegate_traced_requests_total" []:
         "Requests that were traced.";
     Counter TRACED_SENT = "sluicegate_traced_requests_sent_total" []:

@@ -12,6 +12,7 @@ use thiserror::Error;
 use tokio::task::AbortHandle;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+use super::log_writer::{LogGuard, LogWriter};
 use crate::settings::{LogFormat, LogSettings};
 
 /// What operators change is logged under this name, whatever the level.
@@ -20,15 +21,17 @@ pub(crate) const AUDIT: &str = "sluicegate::audit";
 /// The longest text that can name levels, in bytes.
 const LEVEL_MAX: usize = 4096;
 
-/// What was given for `--log-level` is no level.
+/// What was given for `--log-level` is no level, or the system gives no thread that writes.
 #[derive(Debug, Error)]
-#[error("--log-level: {0}")]
-pub struct LogError(InvalidLevel);
+#[error(transparent)]
+pub struct LogError(#[from] NoLog);
 
-impl From<InvalidLevel> for LogError {
-    fn from(error: InvalidLevel) -> Self {
-        Self(error)
-    }
+#[derive(Debug, Error)]
+enum NoLog {
+    #[error("--log-level: {0}")]
+    Level(InvalidLevel),
+    #[error("cannot write the log: {0}")]
+    Thread(io::Error),
 }
 
 /// What was given for a level is none.
@@ -38,10 +41,12 @@ pub(crate) struct InvalidLevel {
     given: String,
 }
 
-/// Starts the log of this process. A log that was started before stays.
-pub(crate) fn start(settings: &LogSettings) -> Result<(), LogError> {
-    let filter = filter(&settings.log_level)?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+/// Starts the log of this process, which is written to its end when what is returned is dropped. A log that
+/// was started before stays.
+pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
+    let filter = filter(&settings.log_level).map_err(NoLog::Level)?;
+    let (writer, guard) = LogWriter::start(io::stderr()).map_err(NoLog::Thread)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer.clone());
     let (put, started): (Put, _) = match settings.log_format {
         LogFormat::Text => {
             let log = log.with_ansi(false).with_filter_reloading();
@@ -56,9 +61,9 @@ pub(crate) fn start(settings: &LogSettings) -> Result<(), LogError> {
     };
     if started.is_ok() {
         let level = Level { text: settings.log_level.clone(), lent: None };
-        let _first = LEVELS.set(Levels { put, level: Arc::new(Mutex::new(level)) });
+        let _first = LEVELS.set(Levels { put, level: Arc::new(Mutex::new(level)), writer });
     }
-    Ok(())
+    Ok(guard)
 }
 
 /// A bare word must be a level: the filter would take it for a module, and log nothing else.
@@ -70,7 +75,8 @@ fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
         let level = (!word.is_empty()).then(|| word.parse::<LevelFilter>());
         level.and_then(Result::ok).ok_or_else(no_level)?;
     }
-    if given.len() > LEVEL_MAX {
+    // With a span or a field a directive is more particular than the one below that keeps the audit.
+    if given.len() > LEVEL_MAX || given.contains('[') {
         return Err(no_level());
     }
     // What the client library says of every connection, the store says once. What is said of every event of
@@ -89,6 +95,7 @@ static LEVELS: OnceLock<Levels> = OnceLock::new();
 pub(crate) struct Levels {
     put: Put,
     level: Arc<Mutex<Level>>,
+    writer: LogWriter,
 }
 
 struct Level {
@@ -130,6 +137,11 @@ pub(crate) enum ChangeError {
 /// The levels of this process's log, unless the log is somebody else's.
 pub(crate) fn levels() -> Result<&'static Levels, ChangeError> {
     LEVELS.get().ok_or(ChangeError::NotOwn)
+}
+
+/// Lines of this process's log that were not written because nobody read them.
+pub(crate) fn lines_dropped() -> u64 {
+    LEVELS.get().map_or(0, |levels| levels.writer.dropped())
 }
 
 impl Levels {
@@ -217,7 +229,9 @@ mod tests {
         for level in ["error", "info", "INFO", "off", "info,h2=debug", "h2=trace", "warn, info"] {
             assert!(filter(level).is_ok(), "{level}");
         }
-        for other in ["", "loud", "info,", "info,,warn", "h2=loud", "sluicegate", ",", " "] {
+        for other in
+            ["", "loud", "info,", "info,,warn", "h2=loud", "sluicegate", ",", " ", "[{caller}]=off"]
+        {
             let said = filter(other).unwrap_err().to_string();
             assert!(said.starts_with(&format!("{other:?} is not a level; use error, ")), "{said}");
         }

@@ -1,6 +1,7 @@
 //! What the process counts.
 //!
-//! What a request touches are plain atomics; OpenTelemetry reads them when somebody looks.
+//! What a request touches are plain atomics, which OpenTelemetry reads when somebody looks, and the histogram of
+//! durations, whose buckets the SDK guards with a lock that is held for an addition.
 
 use std::{
     sync::{

@@ -7,6 +7,7 @@ mod hits;
 mod instruments;
 mod key_hash;
 mod log;
+mod log_writer;
 mod metrics;
 mod otlp;
 #[cfg(target_os = "linux")]
@@ -25,7 +26,10 @@ pub use instruments::MetricsError;
 pub(crate) use key_hash::KeyHash;
 pub use key_hash::SaltError;
 pub use log::LogError;
-pub(crate) use log::{AUDIT, ChangeError, InForce, levels as log_levels, start as start_log};
+pub(crate) use log::{
+    AUDIT, ChangeError, InForce, levels as log_levels, lines_dropped as log_lines_dropped,
+    start as start_log,
+};
 pub(crate) use metrics::Telemetry;
 pub use otlp::OtlpError;
 pub(crate) use series::OTHER;

@@ -42,7 +42,7 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Series<T> {
     budget: Arc<Budget>,
-    named: RwLock<HashMap<Box<str>, Arc<T>>>,
+    named: RwLock<HashMap<Arc<str>, Arc<T>>>,
     other: T,
 }
 
@@ -61,10 +61,11 @@ impl<T: Default> Series<T> {
 
     /// Shows what belongs to every name, in order, and to all others together.
     pub(crate) fn show(&self, mut show: impl FnMut(&str, &T)) {
-        let named = self.named.read();
-        let mut named: Vec<_> = named.iter().collect();
-        named.sort_unstable_by_key(|(name, _)| *name);
-        for (name, it) in named {
+        // A new name waits for the lock, and with it its request.
+        let mut named: Vec<_> =
+            self.named.read().iter().map(|(name, it)| (Arc::clone(name), Arc::clone(it))).collect();
+        named.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for (name, it) in &named {
             show(name, it);
         }
         show(OTHER, &self.other);
@@ -101,6 +102,19 @@ mod tests {
         let mut shown = BTreeMap::new();
         series.show(|name, count| _ = shown.insert(name.to_owned(), count.get()));
         shown
+    }
+
+    #[test]
+    fn what_is_shown_keeps_no_new_name_waiting() {
+        let series = Series::<Count>::new(&Budget::new(2));
+        series.with("b", |it| it.add(1));
+        series.with("a", |it| it.add(1));
+        let mut names = Vec::new();
+        series.show(|name, _| {
+            assert!(!series.named.is_locked(), "{name}");
+            names.push(name.to_owned());
+        });
+        assert_eq!(names, ["a", "b", OTHER]);
     }
 
     #[test]

@@ -1007,8 +1007,11 @@ async fn decision_log_max_per_second(given: Given) {
     let server = given.serve(&[("--decision-log-ratio", "1")]).await;
     refuse(&server, 50).await;
     assert!(server.metric("sluicegate_decision_log_dropped_total").await > 0.0);
-    let refused = finish(given.with("0").serve_command(&[])).await;
-    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let with = [("--decision-log-ratio", "1")];
+    let refused = finish(given.with("0").serve_command(&with)).await;
+    one_line(&refused, 2, &["--decision-log-max-per-second"]);
+    let alone = finish(given.serve_command(&[])).await;
+    one_line(&alone, 2, &["not provided: --decision-log-ratio <RATIO>"]);
 }
 
 async fn key_hash_salt_file(given: Given) {
@@ -1035,8 +1038,10 @@ async fn trace_ratio(given: Given) {
         code(&server, "bob", 1).await;
         assert_eq!(server.metric("sluicegate_traced_requests_total").await, traced);
     }
-    let refused = finish(given.with("-1").serve_command(&[])).await;
-    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let refused = finish(given.with("1.5").serve_command(&[("--otlp-endpoint", &away)])).await;
+    one_line(&refused, 2, &["--trace-ratio", "a ratio is a number from 0 to 1"]);
+    let alone = finish(given.serve_command(&[])).await;
+    one_line(&alone, 2, &["not provided: --otlp-endpoint <URL>"]);
 }
 
 // === validate ===
@@ -1703,7 +1708,13 @@ async fn what_cannot_be_had_is_said_in_one_line() {
 
 #[tokio::test]
 async fn a_word_that_is_no_log_level_is_said() {
-    one_line(&refused(&["--log-level", "loud"]).await, 1, &["--log-level", "loud"]);
+    for word in ["loud", "info,sluicegate::audit[{caller}]=off"] {
+        one_line(
+            &refused(&["--log-level", word]).await,
+            1,
+            &["--log-level", word, "is not a level"],
+        );
+    }
 }
 
 #[tokio::test]
@@ -1843,6 +1854,8 @@ async fn otlp_metrics_interval(given: Given) {
     until("the metrics", async || has_metrics(&often)).await;
     assert!(silent.stop().await.success());
     assert_eq!(has_metrics(&never), None);
+    let alone = finish(given.serve_command(&[])).await;
+    one_line(&alone, 2, &["not provided: --otlp-endpoint <URL>"]);
 }
 
 // === Modes of all rules ===

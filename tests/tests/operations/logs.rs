@@ -1,23 +1,27 @@
 //! The log: its levels while the server runs, what never stands in it, and the decisions that do for those who ask.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, fs, process::Stdio, time::Duration};
 
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::Pid};
 use serde_json::{Value, json};
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
-    service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+        rate_limit_service_client::RateLimitServiceClient,
+    },
 };
 use sluicegate_tests::{
     Authority, Caller, Finished, Redis, Sluicegate, away_from_midnight, binary, finish, free_port,
     hits, request, until,
 };
+use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     net::TcpStream,
-    process::Command,
+    process::{Child, ChildStderr, Command},
 };
-use tonic::{Request, Status};
+use tonic::{Request, Status, transport::Endpoint};
 
 const LIMITS: &str = "
 domain: api
@@ -147,6 +151,14 @@ async fn what_operators_change_is_logged_whatever_the_level() {
         said(&server, &[off]).await;
         said(&server, &["warn"]).await;
         until_lines(&server, "log level changed", "sluicegate::audit", 2).await;
+        // What would be more particular than what keeps these lines is no level.
+        for quiet in ["sluicegate::audit[{caller}]=off", "[{message}]=off", "info,[span]=off"] {
+            let answer = log_level(&server, &[quiet]).await;
+            assert_eq!(answer.code, 3, "{answer:?}");
+            assert!(answer.stderr.contains("is not a level"), "{answer:?}");
+        }
+        said(&server, &["info"]).await;
+        until_lines(&server, "log level changed", "sluicegate::audit", 3).await;
     }
     // In JSON, the level of the line itself is another field.
     let server = Sluicegate::start(LIMITS, &["--log-format", "json"]).await;
@@ -159,6 +171,103 @@ async fn what_operators_change_is_logged_whatever_the_level() {
     let fields = [&line["level"], &line["log_level"], &line["former"], &line["target"]];
     assert_eq!(fields, ["INFO", "debug", "info", "sluicegate::audit"]);
     assert_eq!(line["for_seconds"], 3600.0);
+}
+
+// === A log that nobody reads ===
+
+/// A server whose log is read up to where it serves, and not further.
+struct Unread {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    serving: Value,
+    _limits: TempDir,
+}
+
+impl Unread {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = folder.path().join("limits.yaml");
+        fs::write(&limits, LIMITS).unwrap();
+        let many = ["--decision-log-max-per-second", "1000000"];
+        let own = [&["--limits", limits.to_str().unwrap()], &many[..], &ALL].concat();
+        let mut command = Sluicegate::command(&own, &[]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let serving = loop {
+            let line = log.next_line().await.unwrap().expect("ended before it served");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            if line["message"] == "serving" {
+                break line;
+            }
+        };
+        Self { child, log, serving, _limits: folder }
+    }
+
+    fn url(&self, listener: &str) -> String {
+        format!("http://{}", self.serving[listener].as_str().unwrap())
+    }
+
+    async fn dropped(&self) -> u64 {
+        let page = reqwest::get(format!("{}/metrics", self.url("http"))).await.unwrap();
+        let page = page.text().await.unwrap();
+        let value =
+            page.lines().find_map(|line| line.strip_prefix("sluicegate_log_lines_dropped_total "));
+        value.unwrap().parse().unwrap()
+    }
+
+    /// Refuses until neither the pipe nor the server has room for another line.
+    async fn fill(&self) {
+        let channel = Endpoint::from_shared(self.url("grpc")).unwrap().connect().await.unwrap();
+        let mut client = RateLimitServiceClient::new(channel);
+        let bob = [("user", "bob")];
+        let refused = request(&[&bob[..]; 100]);
+        assert_eq!(self.dropped().await, 0);
+        while self.dropped().await == 0 {
+            for _ in 0..10 {
+                let answer = client.should_rate_limit(refused.clone()).await.unwrap().into_inner();
+                assert_eq!(answer.overall_code(), Code::OverLimit);
+            }
+        }
+        let fresh = client.should_rate_limit(hits("user", "ann", 1)).await.unwrap().into_inner();
+        assert_eq!(fresh.overall_code(), Code::Ok);
+    }
+
+    async fn stop(&mut self) {
+        nix::sys::signal::kill(
+            Pid::from_raw(self.child.id().unwrap().cast_signed()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+        assert!(self.child.wait().await.unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_nothing_up() {
+    away_from_midnight().await;
+    let work = async {
+        let mut server = Unread::start().await;
+        server.fill().await;
+        // What operators change has room of its own.
+        let mut command = Command::new(binary("sluicectl"));
+        command.args(["log-level", "warn", "--admin-server", &server.url("admin")]);
+        let answer = finish(command).await;
+        assert_eq!((answer.code, &*answer.stdout), (0, "warn\n"), "{answer:?}");
+        // Whoever reads again finds whole lines, and those of the audit.
+        loop {
+            let line = server.log.next_line().await.unwrap().expect("no audit");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            if line["target"] == "sluicegate::audit" {
+                assert_eq!(line["log_level"], "warn");
+                break;
+            }
+        }
+        let mut server = Unread::start().await;
+        server.fill().await;
+        server.stop().await;
+    };
+    tokio::time::timeout(Duration::from_secs(120), work).await.expect("the server hangs");
 }
 
 // === What never stands in the log ===

@@ -1,0 +1,180 @@
+//! Writes the log on a thread of its own: whoever decides never waits for whoever reads the log, or does not.
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::Duration,
+};
+
+use tracing::Metadata;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::{log::AUDIT, metrics::Count};
+
+/// How much of the log may wait to be written, in bytes.
+const WAITING_MAX: usize = 4 << 20;
+
+/// How much may wait where the line tells what operators change: room that no other line takes.
+const AUDIT_WAITING_MAX: usize = 5 << 20;
+
+/// For how long the end of the process waits for what is not written yet.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before it is written: say so.
+    End(Sender<()>),
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// Bytes that wait to be written.
+    waiting: AtomicUsize,
+    /// Lines that were not written.
+    dropped: Count,
+}
+
+/// Takes lines, and never waits. Lines for which there is no room are dropped and counted.
+#[derive(Clone, Debug)]
+pub(super) struct LogWriter {
+    messages: Sender<Message>,
+    lines: Arc<Lines>,
+}
+
+impl LogWriter {
+    /// A thread that writes there.
+    pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<(Self, LogGuard)> {
+        let (messages, received) = mpsc::channel();
+        let lines = Arc::<Lines>::default();
+        let written = Arc::clone(&lines);
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write(&received, &written, to))?;
+        let guard = LogGuard(messages.clone());
+        Ok((Self { messages, lines }, guard))
+    }
+
+    /// Lines that were not written, for want of room or because the stream took none.
+    pub(super) fn dropped(&self) -> u64 {
+        self.lines.dropped.get()
+    }
+
+    fn put(&self, line: &[u8], waiting_max: usize) {
+        let before = self.lines.waiting.fetch_add(line.len(), Ordering::Relaxed);
+        let fits = before.saturating_add(line.len()) <= waiting_max;
+        if !fits || self.messages.send(Message::Line(line.to_vec())).is_err() {
+            self.lines.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            self.lines.dropped.add(1);
+        }
+    }
+}
+
+fn write(messages: &Receiver<Message>, lines: &Lines, mut to: impl Write) {
+    for message in messages {
+        match message {
+            Message::Line(line) => {
+                if to.write_all(&line).is_err() {
+                    lines.dropped.add(1);
+                }
+                lines.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            }
+            Message::End(written) => _ = written.send(()),
+        }
+    }
+}
+
+/// Waits, when dropped, until what was logged is written; not for long, if nobody reads it.
+#[must_use]
+pub(crate) struct LogGuard(Sender<Message>);
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        let (written, all) = mpsc::channel();
+        if self.0.send(Message::End(written)).is_ok() {
+            let _too_late = all.recv_timeout(END_TIMEOUT);
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { writer: self, waiting_max: WAITING_MAX }
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Line<'a> {
+        let audit = event.target() == AUDIT;
+        Line { writer: self, waiting_max: if audit { AUDIT_WAITING_MAX } else { WAITING_MAX } }
+    }
+}
+
+/// Takes one line, which is written in one piece.
+pub(super) struct Line<'a> {
+    writer: &'a LogWriter,
+    waiting_max: usize,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.writer.put(line, self.waiting_max);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Takes nothing for as long as somebody holds the lock.
+    struct Slow(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_room_are_counted_and_those_of_operators_have_more() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let (writer, guard) = LogWriter::start(Slow(Arc::clone(&written))).unwrap();
+        let line = vec![b'x'; 1024];
+        let most = WAITING_MAX / line.len();
+        let unread = written.lock().unwrap();
+        for _ in 0..most + 3 {
+            writer.put(&line, WAITING_MAX);
+        }
+        assert_eq!(writer.dropped(), 3);
+        writer.put(b"audit", AUDIT_WAITING_MAX);
+        assert_eq!(writer.dropped(), 3);
+        drop(unread);
+        drop(guard);
+        let written = written.lock().unwrap();
+        assert_eq!(written.len(), most * line.len() + "audit".len());
+        assert!(written.ends_with(b"xaudit"));
+    }
+
+    #[test]
+    fn what_the_stream_does_not_take_is_counted() {
+        let (writer, guard) = LogWriter::start(&mut [][..]).unwrap();
+        writer.put(b"lost", WAITING_MAX);
+        drop(guard);
+        assert_eq!(writer.dropped(), 1);
+    }
+}
