@@ -231,6 +231,7 @@ struct AdminRunning {
     address: ListenAddress,
     health: Health,
     running: Running,
+    resets: admin::Resets,
     tls: Option<Tls>,
     token: Option<admin::Token>,
 }
@@ -238,6 +239,7 @@ struct AdminRunning {
 impl AdminRunning {
     async fn start(opened: admin::Open, admin: Admin) -> Result<Self, StartError> {
         let admin::Open { listener, tls, token } = opened;
+        let resets = admin.resets();
         let (services, health) = admin::Services::new(admin, token.clone())?;
         let address = listener.local_address();
         let stop = CancellationToken::new();
@@ -248,12 +250,12 @@ impl AdminRunning {
                 tracing::error!(%error, "admin listener failed");
             }
         });
-        Ok(Self { address, health, running: Running { stop, task }, tls, token })
+        Ok(Self { address, health, running: Running { stop, task }, resets, tls, token })
     }
 
     async fn stop(mut self) {
         self.health.end().await;
-        self.running.stop("admin", LOCAL_DRAIN_TIMEOUT).await;
+        tokio::join!(self.running.stop("admin", LOCAL_DRAIN_TIMEOUT), self.resets.end());
     }
 }
 

@@ -8,14 +8,14 @@ use std::{
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use sluicegate_proto::sluicegate::admin::v1::ResetTenantResponse;
+use sluicegate_proto::sluicegate::admin::v1::{ResetCounterResult, ResetTenantResponse};
 
 use super::{
     AdminServerSettings, Failure, OutputFormat,
     descriptor::{shown, typed_descriptors},
     output,
 };
-use crate::{AdminClient, Check, Descriptor};
+use crate::{AdminClient, Check, CheckError, Descriptor};
 
 /// Settings of `sluicectl reset`.
 #[derive(Args, Clone, Debug)]
@@ -136,21 +136,11 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let dry_run = settings.dry_run;
     let mut results = Vec::new();
-    let mut asked = Vec::new();
-    match &settings.key {
-        Some(key) => asked.push(client.reset_counter(key, dry_run).await),
-        None => {
-            let domain = settings.domain.as_deref().unwrap_or_default();
-            let limit = settings.limit.as_deref().unwrap_or_default();
-            for descriptor in &settings.descriptors {
-                let check = Check::new(domain).descriptors([descriptor.clone()]);
-                asked.push(client.reset_descriptor(check, limit, dry_run).await);
-            }
-        }
-    }
-    for answer in asked {
-        let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
-        results.extend(answer.map_err(ask)?.results);
+    let asked = every(settings, &client, &mut results).await;
+    let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
+    let outcome = asked.map_err(ask);
+    if outcome.is_err() && results.is_empty() {
+        return outcome.map(|()| ExitCode::FAILURE);
     }
     let used = results.iter().filter(|result| result.was_used).count();
     output::print(&match settings.output {
@@ -173,7 +163,27 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
             json!({ "dry_run": dry_run, "counters": counters.collect::<Vec<_>>() }).to_string()
         }
     });
-    Ok(ExitCode::from(u8::from(used == 0)))
+    outcome.map(|()| ExitCode::from(u8::from(used == 0)))
+}
+
+/// Resets what is asked for, until something fails. What was done before is in `results`.
+async fn every(
+    settings: &ResetCounterSettings,
+    client: &AdminClient,
+    results: &mut Vec<ResetCounterResult>,
+) -> Result<(), CheckError> {
+    let dry_run = settings.dry_run;
+    if let Some(key) = &settings.key {
+        results.extend(client.reset_counter(key, dry_run).await?.results);
+        return Ok(());
+    }
+    let domain = settings.domain.as_deref().unwrap_or_default();
+    let limit = settings.limit.as_deref().unwrap_or_default();
+    for descriptor in &settings.descriptors {
+        let check = Check::new(domain).descriptors([descriptor.clone()]);
+        results.extend(client.reset_descriptor(check, limit, dry_run).await?.results);
+    }
+    Ok(())
 }
 
 async fn tenant(settings: &ResetTenantSettings) -> Result<ExitCode, Failure> {

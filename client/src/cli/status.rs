@@ -97,13 +97,15 @@ fn text(status: &GetStatusResponse) -> String {
 
 fn redis_text(server: &RedisServerStatus) -> String {
     let RedisServerStatus { connections, connections_wanted, .. } = server;
-    let breaker = if server.breaker_open {
-        format!("breaker open: {}", shown(server.complaint.as_bytes()))
-    } else {
-        "breaker closed".to_owned()
+    let breaker = if server.breaker_open { "open" } else { "closed" };
+    let complaint = match &*server.complaint {
+        "" => String::new(),
+        complaint => format!(": {}", shown(complaint.as_bytes())),
     };
     let address = shown(server.address.as_bytes());
-    format!("          {address}  {breaker}, {connections} of {connections_wanted} connections")
+    format!(
+        "          {address}  breaker {breaker}, {connections} of {connections_wanted} connections{complaint}"
+    )
 }
 
 fn time(at: impl TryInto<SystemTime>) -> String {

@@ -16,6 +16,7 @@ mod top;
 
 pub(crate) use names::Names;
 pub(crate) use open::{AdminError, Open};
+pub(crate) use resets::Resets;
 pub(crate) use server::Services;
 pub(crate) use service::Admin;
 pub(crate) use status::Vitals;

@@ -1,4 +1,6 @@
 //! Resets of counters: every one of them is told in the log, with who asked for it.
+//!
+//! They are done in tasks of their own: whoever asked may give up, and what was sent to the store is done all the same.
 
 use std::{
     collections::HashSet,
@@ -8,7 +10,10 @@ use std::{
 
 use sluicegate_core::CounterKey;
 use sluicegate_proto::sluicegate::admin::v1 as wire;
-use sluicegate_store::{Cursor, Reset, Stack, Unavailable};
+use sluicegate_store::{Cursor, RESET_MAX, Reset, Stack, Unavailable};
+use thiserror::Error;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 use super::{Names, caller::Caller, streamed::Sender, tenant::Tenant};
@@ -20,12 +25,28 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// The most counters that a dry run tells apart.
 const TOLD_APART_MAX: usize = 1_000_000;
 
-/// What resets counters.
+/// How long a step that has begun may take when the process ends.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What resets counters. Clones share what is being done.
 #[derive(Clone)]
-pub(super) struct Resets {
-    pub(super) store: Arc<Stack>,
-    pub(super) telemetry: Arc<Telemetry>,
-    pub(super) names: Names,
+pub(crate) struct Resets {
+    store: Arc<Stack>,
+    telemetry: Arc<Telemetry>,
+    names: Names,
+    tasks: TaskTracker,
+    ending: CancellationToken,
+}
+
+/// Why a tenant's reset has ended early.
+#[derive(Debug, Error)]
+enum Early {
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    #[error("nobody waits for it any more")]
+    Gone,
+    #[error("the server stops")]
+    Stops,
 }
 
 pub(super) const fn reset_of(dry_run: bool) -> Reset {
@@ -33,17 +54,46 @@ pub(super) const fn reset_of(dry_run: bool) -> Reset {
 }
 
 impl Resets {
-    /// Resets counters one by one.
+    pub(super) fn new(store: Arc<Stack>, telemetry: Arc<Telemetry>, names: Names) -> Self {
+        let (tasks, ending) = (TaskTracker::new(), CancellationToken::new());
+        Self { store, telemetry, names, tasks, ending }
+    }
+
+    /// Ends the resets that are being done after the step that each is at, and waits until they have told.
+    pub(crate) async fn end(&self) {
+        self.ending.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(END_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::warn!(target: AUDIT, resets = self.tasks.len(), "resets were cut off");
+        }
+    }
+
+    /// Resets counters one by one, also when nobody waits for it any more.
     ///
     /// # Errors
     /// The store cannot be asked; the error tells how many counters were reset before.
     pub(super) async fn counters(
+        &self,
+        caller: Caller,
+        domain: Option<String>,
+        keys: Vec<CounterKey>,
+        reset: Reset,
+    ) -> Result<Vec<wire::ResetCounterResult>, Status> {
+        let resets = self.clone();
+        let task = async move { resets.each(&caller, domain.as_deref(), &keys, reset).await };
+        let done = self.tasks.spawn(task).await;
+        done.map_err(|error| Status::internal(error.to_string()))?
+    }
+
+    async fn each(
         &self,
         caller: &Caller,
         domain: Option<&str>,
         keys: &[CounterKey],
         reset: Reset,
     ) -> Result<Vec<wire::ResetCounterResult>, Status> {
+        let certificate = caller.certificate();
+        let dry_run = reset == Reset::DryRun;
         let mut results: Vec<wire::ResetCounterResult> = Vec::new();
         for key in keys {
             let counter = self.names.counter(key);
@@ -51,17 +101,23 @@ impl Resets {
                 Ok(count) => count > 0,
                 Err(error) => {
                     let done = results.iter().filter(|it| it.was_used).count() as u64;
-                    tracing::warn!(
-                        target: AUDIT, %caller, certificate = caller.certificate(), domain, counter,
-                        dry_run = reset == Reset::DryRun, %error, "counter not reset"
-                    );
-                    return Err(unavailable(&error, done, reset));
+                    match error {
+                        Unavailable::NotRun(_) => tracing::warn!(
+                            target: AUDIT, %caller, certificate, domain, counter, dry_run, %error,
+                            "counter not reset"
+                        ),
+                        Unavailable::Unknown(_) => tracing::warn!(
+                            target: AUDIT, %caller, certificate, domain, counter, dry_run, %error,
+                            "counter may have been reset"
+                        ),
+                    }
+                    return Err(unavailable(&error.into(), done, reset));
                 }
             };
             self.count(u64::from(was_used), reset);
             tracing::info!(
-                target: AUDIT, %caller, certificate = caller.certificate(), domain, counter,
-                counters = u64::from(was_used), dry_run = reset == Reset::DryRun, "counter reset"
+                target: AUDIT, %caller, certificate, domain, counter,
+                counters = u64::from(was_used), dry_run, "counter reset"
             );
             results.push(wire::ResetCounterResult {
                 counter_key: self.names.prefix().name(key),
@@ -71,25 +127,61 @@ impl Resets {
         Ok(results)
     }
 
-    /// Resets every counter of a tenant, until that is done or nobody waits for it any more.
-    pub(super) async fn tenant(
+    /// Begins to reset every counter of a tenant, until that is done, or nobody waits for it any more, or the server
+    /// stops. The permit is free then.
+    pub(super) fn start_tenant(
+        &self,
+        caller: Caller,
+        tenant: Tenant,
+        reset: Reset,
+        sender: Sender<wire::ResetTenantResponse>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let resets = self.clone();
+        self.tasks.spawn(async move {
+            let last = resets.tenant(&caller, &tenant, reset, &sender).await;
+            drop(permit);
+            tokio::select! {
+                biased;
+                _gone = sender.send(last) => {}
+                () = resets.ending.cancelled() => {}
+            }
+        });
+    }
+
+    async fn tenant(
         &self,
         caller: &Caller,
         tenant: &Tenant,
         reset: Reset,
         sender: &Sender<wire::ResetTenantResponse>,
-    ) {
+    ) -> Result<wire::ResetTenantResponse, Status> {
+        let certificate = caller.certificate();
+        let (domain, name) = (&*tenant.domain, self.names.tenant(&tenant.value));
+        let dry_run = reset == Reset::DryRun;
+        // Whatever becomes of the process, it is known that this has begun.
+        tracing::info!(
+            target: AUDIT, %caller, certificate, domain, tenant = name, dry_run, "tenant reset begins"
+        );
         let mut progress = wire::ResetTenantResponse::default();
         let outcome = self.every_counter(tenant, reset, sender, &mut progress).await;
-        let wire::ResetTenantResponse { counters, complete, .. } = progress;
-        let error = outcome.as_ref().err().map(ToString::to_string);
-        tracing::info!(
-            target: AUDIT, %caller, certificate = caller.certificate(), domain = tenant.domain,
-            tenant = self.names.tenant(&tenant.value), counters, complete, error,
-            dry_run = reset == Reset::DryRun, "tenant reset"
-        );
-        let last = outcome.map(|()| progress).map_err(|error| unavailable(&error, counters, reset));
-        let _gone = sender.send(last).await;
+        let counters = progress.counters;
+        match outcome {
+            Ok(()) => {
+                tracing::info!(
+                    target: AUDIT, %caller, certificate, domain, tenant = name, counters, dry_run,
+                    "tenant reset"
+                );
+                Ok(progress)
+            }
+            Err(error) => {
+                tracing::warn!(
+                    target: AUDIT, %caller, certificate, domain, tenant = name, counters, dry_run, %error,
+                    "tenant not reset as a whole"
+                );
+                Err(unavailable(&error, counters, reset))
+            }
+        }
     }
 
     async fn every_counter(
@@ -98,25 +190,30 @@ impl Resets {
         reset: Reset,
         sender: &Sender<wire::ResetTenantResponse>,
         progress: &mut wire::ResetTenantResponse,
-    ) -> Result<(), Unavailable> {
-        let mut seen = HashSet::new();
+    ) -> Result<(), Early> {
+        // Names may be long, and there may be many.
+        let mut seen = HashSet::<u64>::new();
         let mut cursor = Some(Cursor::Start);
         let mut told = Instant::now();
         while let Some(from) = cursor {
             if sender.is_closed() {
-                return Ok(());
+                return Err(Early::Gone);
+            }
+            if self.ending.is_cancelled() {
+                return Err(Early::Stops);
             }
             let step = self.store.step(&tenant.owner, from).await?;
             cursor = step.next;
             match reset {
-                Reset::Now if step.found.is_empty() => {}
                 Reset::Now => {
-                    let count = self.store.reset(&step.found, reset).await?;
-                    progress.counters += count;
-                    self.count(count, reset);
+                    for some in step.found.chunks(RESET_MAX) {
+                        let count = self.store.reset(some, reset).await?;
+                        progress.counters += count;
+                        self.count(count, reset);
+                    }
                 }
                 Reset::DryRun => {
-                    seen.extend(step.found);
+                    seen.extend(step.found.iter().map(CounterKey::hash64));
                     progress.counters = seen.len() as u64;
                     if seen.len() > TOLD_APART_MAX {
                         progress.more = true;
@@ -126,9 +223,10 @@ impl Resets {
             }
             if told.elapsed() >= PROGRESS_INTERVAL {
                 told = Instant::now();
-                // Whoever has gone is noticed at the next step.
-                let _gone = sender.send(Ok(*progress)).await;
+                sender.tell(*progress);
             }
+            // Memory waits for nothing, and others want to be answered.
+            tokio::task::yield_now().await;
         }
         if reset == Reset::Now {
             self.store.reset_local(&tenant.owner).await?;
@@ -144,9 +242,12 @@ impl Resets {
     }
 }
 
-fn unavailable(error: &Unavailable, done: u64, reset: Reset) -> Status {
-    Status::unavailable(match reset {
-        Reset::Now => format!("{error}; {done} counters were reset before"),
-        Reset::DryRun => error.to_string(),
+fn unavailable(error: &Early, done: u64, reset: Reset) -> Status {
+    Status::unavailable(match (reset, error) {
+        (Reset::DryRun, _) => error.to_string(),
+        (Reset::Now, Early::Unavailable(Unavailable::Unknown(_))) => {
+            format!("{error}; {done} counters were reset before, and more may have been reset")
+        }
+        (Reset::Now, _) => format!("{error}; {done} counters were reset before"),
     })
 }

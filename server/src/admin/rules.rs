@@ -13,27 +13,29 @@ use tonic::Response;
 use super::streamed::{Streamed, streamed};
 use crate::{explain, limits::Snapshot};
 
-/// Rules in one message.
+/// Rules that are looked at for one message.
 const PAGE: usize = 256;
 
-/// Lists rules, off the threads that decide: there may be many.
+/// Lists rules. There may be many: between any two pages decisions go on.
 pub(super) fn list(
     snapshot: Arc<Snapshot>,
     request: wire::ListRulesRequest,
 ) -> Response<Streamed<wire::ListRulesResponse>> {
     let (sender, response) = streamed();
-    tokio::task::spawn_blocking(move || {
+    tokio::spawn(async move {
         let wanted = |domain: &Domain, rule: &Rule| {
             (request.domain.is_empty() || *request.domain == *domain.name)
                 && rule.path.starts_with(&request.path_prefix)
         };
-        let rules = snapshot.rules.rules().filter(|(domain, rule)| wanted(domain, rule));
-        let mut rules = rules.map(|(domain, rule)| listed(domain, rule)).peekable();
+        let mut rules = snapshot.rules.rules().peekable();
         while rules.peek().is_some() {
-            let page = rules.by_ref().take(PAGE).collect();
-            if sender.blocking_send(Ok(wire::ListRulesResponse { rules: page })).is_err() {
+            let page = rules.by_ref().take(PAGE).filter(|(domain, rule)| wanted(domain, rule));
+            let page: Vec<_> = page.map(|(domain, rule)| listed(domain, rule)).collect();
+            let page = wire::ListRulesResponse { rules: page };
+            if !page.rules.is_empty() && sender.send(Ok(page)).await.is_err() {
                 return;
             }
+            tokio::task::yield_now().await;
         }
     });
     response

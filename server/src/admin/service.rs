@@ -41,8 +41,11 @@ const EXPLAINING_MAX: usize = 4;
 /// How long the store may take to tell how counters stand. A person waits, not Envoy.
 pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most tenants whose counters are being looked for at once. Others wait.
-const TENANTS_MAX: usize = 4;
+/// The most tenants whose counters are being listed at once. Others wait.
+const LISTING_MAX: usize = 4;
+
+/// The most tenants that are being reset at once. Others wait, but not for those who list.
+const RESETTING_MAX: usize = 4;
 
 /// Answers operators.
 pub(crate) struct Admin {
@@ -54,7 +57,9 @@ pub(crate) struct Admin {
     /// Hashes that explanations show, where the log of decisions does.
     shown_hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
-    tenants: Arc<Semaphore>,
+    listing: Arc<Semaphore>,
+    resetting: Arc<Semaphore>,
+    resets: Resets,
 }
 
 impl Admin {
@@ -66,6 +71,7 @@ impl Admin {
         vitals: Vitals,
         shown_hash: Option<Arc<KeyHash>>,
     ) -> Self {
+        let resets = Resets::new(Arc::clone(&store), Arc::clone(&telemetry), names.clone());
         Self {
             snapshot,
             store,
@@ -74,16 +80,15 @@ impl Admin {
             vitals,
             shown_hash,
             explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)),
-            tenants: Arc::new(Semaphore::new(TENANTS_MAX)),
+            listing: Arc::new(Semaphore::new(LISTING_MAX)),
+            resetting: Arc::new(Semaphore::new(RESETTING_MAX)),
+            resets,
         }
     }
 
-    fn resets(&self) -> Resets {
-        Resets {
-            store: Arc::clone(&self.store),
-            telemetry: Arc::clone(&self.telemetry),
-            names: self.names.clone(),
-        }
+    /// The resets that are being done, for whoever waits until they have ended.
+    pub(crate) fn resets(&self) -> Resets {
+        self.resets.clone()
     }
 
     /// An explanation by the rules in force, and by the store what it knows by the deadline, and the question that was
@@ -214,7 +219,7 @@ impl AdminService for Admin {
     ) -> Result<Response<Self::ListCountersStream>, Status> {
         let wire::ListCountersRequest { domain, tenant, limit } = request.into_inner();
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
-        let permit = Arc::clone(&self.tenants).acquire_owned().await.ok();
+        let permit = Arc::clone(&self.listing).acquire_owned().await.ok();
         let (store, names) = (Arc::clone(&self.store), self.names.clone());
         let (sender, response) = streamed();
         tokio::spawn(async move {
@@ -245,8 +250,7 @@ impl AdminService for Admin {
             }
             None => return Err(Status::invalid_argument("descriptor or counter_key must be set")),
         };
-        let results =
-            self.resets().counters(&caller, domain.as_deref(), &keys, reset_of(dry_run)).await?;
+        let results = self.resets.counters(caller, domain, keys, reset_of(dry_run)).await?;
         Ok(Response::new(wire::ResetCounterResponse { results }))
     }
 
@@ -259,13 +263,9 @@ impl AdminService for Admin {
         let caller = Caller::of(&request);
         let wire::ResetTenantRequest { domain, tenant, dry_run } = request.into_inner();
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
-        let permit = Arc::clone(&self.tenants).acquire_owned().await.ok();
-        let resets = self.resets();
+        let permit = Arc::clone(&self.resetting).acquire_owned().await.ok();
         let (sender, response) = streamed();
-        tokio::spawn(async move {
-            let _permit = permit;
-            resets.tenant(&caller, &tenant, reset_of(dry_run), &sender).await;
-        });
+        self.resets.start_tenant(caller, tenant, reset_of(dry_run), sender, permit);
         Ok(response)
     }
 

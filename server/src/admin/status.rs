@@ -76,7 +76,7 @@ fn redis_server(node: NodeStatus) -> wire::RedisServerStatus {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     wire::RedisServerStatus {
         address: node.address.to_string(),
-        breaker_open: node.complaint.is_some(),
+        breaker_open: node.is_breaker_open(),
         complaint: node.complaint.unwrap_or_default(),
         connections: number(node.connections),
         connections_wanted: number(node.connections_wanted),

@@ -66,7 +66,8 @@ pub(super) async fn list(
 ) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(LISTED);
     let limit = limit.min(LISTED_MAX);
-    let mut seen = HashSet::new();
+    // Names may be long, and there may be many.
+    let mut seen = HashSet::<u64>::new();
     let mut cursor = Some(Cursor::Start);
     let mut more = false;
     let mut told_at = Instant::now();
@@ -80,14 +81,14 @@ pub(super) async fn list(
         };
         let mut fresh = Vec::new();
         for key in step.found {
-            if seen.contains(&key) {
+            if seen.contains(&key.hash64()) {
                 continue;
             }
             if seen.len() >= limit {
                 more = true;
                 break;
             }
-            seen.insert(key.clone());
+            seen.insert(key.hash64());
             fresh.push(key);
         }
         // Whoever waits hears that it goes on, also where nothing is found for long.
@@ -102,6 +103,8 @@ pub(super) async fn list(
             }
         }
         cursor = step.next;
+        // Memory waits for nothing, and others want to be answered.
+        tokio::task::yield_now().await;
     }
     let end = wire::ListCountersResponse { counters: Vec::new(), more };
     let _gone = sender.send(Ok(end)).await;

@@ -68,7 +68,7 @@ pub(crate) struct Listed {
     pub(crate) label: Arc<Label>,
     /// Text of the key.
     pub(crate) key: Vec<u8>,
-    /// How often, since the window before this one began; never less than the truth.
+    /// How often, since the window before this one began; never less than the truth, except for what was missed.
     pub(crate) count: u64,
     /// By how much that may be too much.
     pub(crate) error: u64,

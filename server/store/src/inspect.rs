@@ -8,12 +8,15 @@ use crate::redis;
 /// The most places, or keys, that one step looks at.
 pub const STEP_MAX: usize = 1000;
 
+/// The most keys that are reset together, if they are of one owner: all of them or none.
+pub const RESET_MAX: usize = 100;
+
 /// Looks at counters by name.
 pub trait Inspect: Send + Sync + 'static {
     /// Resets counters, each of which is then as if never used. Returns how many were in use.
     ///
     /// # Errors
-    /// Some of them cannot be reached. Others may be reset.
+    /// Some of them cannot be reached; the error tells whether any may be reset.
     fn reset(
         &self,
         keys: &[CounterKey],
@@ -71,5 +74,11 @@ pub struct Step {
 
 /// Counters cannot be reached, and why not.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("the store is not available: {0}")]
-pub struct Unavailable(pub String);
+pub enum Unavailable {
+    /// Nothing was done.
+    #[error("the store is not available: {0}")]
+    NotRun(String),
+    /// Some of it may have been done, or may be done still.
+    #[error("the store has not answered: {0}")]
+    Unknown(String),
+}

@@ -13,7 +13,7 @@ mod replicas;
 mod stack;
 
 pub use clock::{Clock, Clocks, ManualClock, SystemClock};
-pub use inspect::{Cursor, Inspect, Reset, STEP_MAX, Step, Unavailable};
+pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
     deny_cache::DenyCache,

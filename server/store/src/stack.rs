@@ -100,20 +100,21 @@ impl Stack {
     /// then on a decision of this process sees them as never used, until they are used again.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// The store cannot be asked. Where it may have reset them all the same, this process has forgotten them.
     pub async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
         let policy = match self {
             Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
             Self::Redis(policy) => policy,
         };
-        let count = policy.inner().inner().inner().reset(keys, reset).await?;
-        if reset == Reset::Now {
+        let outcome = policy.inner().inner().inner().reset(keys, reset).await;
+        let may_be_reset = !matches!(outcome, Err(Unavailable::NotRun(_)));
+        if reset == Reset::Now && may_be_reset {
             if let Some(local) = policy.local() {
                 local.store.reset(keys, reset).await?;
             }
-            policy.inner().clear();
+            policy.inner().forget(keys);
         }
-        Ok(count)
+        outcome
     }
 
     /// Finds counters of an owner in the store, see [`Inspect::step`](crate::Inspect::step).
@@ -127,7 +128,8 @@ impl Stack {
         }
     }
 
-    /// Resets what this process has counted for an owner while the store could not be asked.
+    /// Resets what this process has counted for an owner while the store could not be asked, and forgets every refusal:
+    /// some may be of counters that the store no longer had.
     ///
     /// # Errors
     /// None: this is memory.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_response::Code,
@@ -465,14 +466,18 @@ async fn resets_are_written_down_with_who_asked() {
             let lines = output.lines().filter_map(|line| serde_json::from_str(line).ok());
             let lines: Vec<Value> =
                 lines.filter(|line: &Value| line["target"] == "sluicegate::audit").collect();
-            (lines.len() == 3).then_some(lines)
+            (lines.len() == 5).then_some(lines)
         })
         .await;
-        let [dry, tenant, counter] = &lines[..] else { panic!("{lines:?}") };
+        let [dry_begins, dry, tenant_begins, tenant, counter] = &lines[..] else {
+            panic!("{lines:?}")
+        };
         for (line, message, domain, count) in [
-            (dry, "tenant reset", "api", USED),
-            (tenant, "tenant reset", "api", USED),
-            (counter, "counter reset", "api", 0),
+            (dry_begins, "tenant reset begins", "api", None),
+            (dry, "tenant reset", "api", Some(USED)),
+            (tenant_begins, "tenant reset begins", "api", None),
+            (tenant, "tenant reset", "api", Some(USED)),
+            (counter, "counter reset", "api", Some(0)),
         ] {
             assert_eq!(
                 (&line["message"], &line["level"]),
@@ -487,6 +492,8 @@ async fn resets_are_written_down_with_who_asked() {
             assert!(line["caller"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
         }
         assert_eq!([&dry["dry_run"], &tenant["dry_run"]], [true, false]);
+        assert_eq!([&dry_begins["dry_run"], &tenant_begins["dry_run"]], [true, false]);
+        assert_eq!(tenant_begins["tenant"], tenant["tenant"]);
         let plain = labels == "plain";
         assert_eq!(tenant["tenant"] == "acme", plain, "{tenant}");
         assert_eq!(counter["counter"] == "s1:fw:86400:{api:ip=%3a%3a1}", plain, "{counter}");
@@ -554,10 +561,117 @@ async fn a_reset_is_refused_while_redis_is_away() {
     assert_eq!(status["store"]["redis"][0]["breaker"], "open");
     assert_eq!(status["store"]["redis"][0]["connections"], 0);
     let answer = ctl(&server, &["status"]).await;
-    assert!(answer.stdout.contains("breaker open: "), "{answer:?}");
+    assert!(answer.stdout.contains("breaker open, 0 of "), "{answer:?}");
+    let output = server.process.output();
+    assert!(output.contains("tenant not reset as a whole"), "{output}");
+    assert!(output.contains("counter not reset"), "{output}");
     redis.restart().await;
     until("the store", || async { (ctl(&server, &["status"]).await.code == 0).then_some(()) })
         .await;
+}
+
+#[tokio::test]
+async fn a_reset_that_may_have_run_is_told_and_written_down_though_its_caller_gives_up() {
+    let mut redis = Redis::start().await;
+    let server = serve(&redis.url(), &["--redis-connect-timeout", "1s"]).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&server, hit("ip", "::1")).await, Code::Ok);
+    }
+    let refused = async || {
+        assert_eq!(ask(&server, hit("ip", "::1")).await, Code::OverLimit);
+        let (_, status) = ctl_json(&server, &["status"]).await;
+        assert_eq!(status["store"]["deny_cache_refusals"], 1);
+    };
+    let forgotten = async || {
+        let (_, status) = ctl_json(&server, &["status"]).await;
+        (status["store"]["deny_cache_refusals"] == 0).then_some(())
+    };
+    let lines = || server.process.output().matches("counter may have been reset").count();
+    let reset = ["reset", "counter", "--domain", "api", "--descriptor", "ip=::1"];
+
+    refused().await;
+    redis.pause();
+    let mut command = Command::new(binary("sluicectl"));
+    command.args(reset).args(["--timeout", "200ms"]);
+    command.arg("--admin-server").arg(format!("http://{}", server.admin));
+    assert_eq!(finish(command).await.code, 3);
+    until("the line", || async { (lines() == 1).then_some(()) }).await;
+    until("the refusal to be forgotten", forgotten).await;
+    redis.resume();
+    // What Redis was told, it has done.
+    until("the reset", || async { redis.keys("s1:fw:*").await.is_empty().then_some(()) }).await;
+
+    until("the store", || async { (ctl(&server, &["status"]).await.code == 0).then_some(()) })
+        .await;
+    for _ in 0..3 {
+        assert_eq!(ask(&server, hit("ip", "::1")).await, Code::Ok);
+    }
+    refused().await;
+    redis.pause();
+    let answer = ctl(&server, &reset).await;
+    assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
+    assert!(answer.stderr.contains("the store has not answered: 127.0.0.1"), "{answer:?}");
+    let said = "0 counters were reset before, and more may have been reset";
+    assert!(answer.stderr.contains(said), "{answer:?}");
+    assert_eq!(lines(), 2);
+    assert!(forgotten().await.is_some());
+    redis.resume();
+}
+
+#[tokio::test]
+async fn a_tenants_reset_is_written_down_though_the_server_stops() {
+    let mut redis = Redis::start().await;
+    let flags = ["--redis-connect-timeout", "3s", "--drain-delay", "0s"];
+    let mut server = serve(&redis.url(), &flags).await;
+    use_some(&server, b"acme", b"x").await;
+    redis.pause();
+    let mut command = Command::new(binary("sluicectl"));
+    command.args(["reset", "tenant", "--domain", "api", "--tenant", "acme", "--timeout", "30s"]);
+    command.arg("--admin-server").arg(format!("http://{}", server.admin));
+    let asked = tokio::spawn(finish(command));
+    until("the reset", || async {
+        server.process.output().contains("tenant reset begins").then_some(())
+    })
+    .await;
+    server.process.signal(Signal::SIGTERM);
+    server.process.ended().await;
+    let output = server.process.output();
+    assert!(output.contains("tenant not reset as a whole"), "{output}");
+    assert_eq!(asked.await.unwrap().code, 3);
+    redis.resume();
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_has_a_complaint_and_its_breaker_closed() {
+    let redis = Redis::start().await;
+    let server = serve(&redis.url(), &[]).await;
+    redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let complaint = until("the complaint", || async {
+        ask(&server, hit("ip", "::1")).await;
+        let (_, status) = ctl_json(&server, &["status"]).await;
+        let redis = &status["store"]["redis"][0];
+        assert_eq!(redis["breaker"], "closed", "{status}");
+        redis["complaint"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(complaint.starts_with("OOM"), "{complaint}");
+    let text = ctl(&server, &["status"]).await.stdout;
+    assert!(text.contains("breaker closed, ") && text.contains(" connections: OOM"), "{text}");
+}
+
+#[tokio::test]
+async fn what_was_reset_before_a_failure_is_told() {
+    let server = serve("memory", &[]).await;
+    ask(&server, request(&[&[("tenant", "acme"), ("user", "bob")]])).await;
+    let both = ["--descriptor", "tenant=acme,user=bob", "--descriptor", "ip=::1"];
+    let reset = [&["reset", "counter", "--domain", "api", "--limit", "daily"][..], &both].concat();
+    let answer = ctl(&server, &reset).await;
+    assert_eq!(answer.code, 3, "{answer:?}");
+    assert_eq!(answer.stdout, "reset        s1:fw:86400:{acme}:api:tenant:user=bob\n");
+    assert!(answer.stderr.contains("no limit of that name"), "{answer:?}");
+    let answer = ctl(&server, &[&reset[..], &["--output", "json"]].concat()).await;
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!((answer.code, &json["counters"][0]["was_used"]), (3, &json!(false)));
 }
 
 #[tokio::test]

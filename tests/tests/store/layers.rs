@@ -10,7 +10,8 @@ use std::{
 };
 
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, Decision, Limit, OnFailure, Store, StoreError, Take, Time,
+    Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, OnFailure, Store, StoreError,
+    Take, Time,
     store::{Source, Veto},
 };
 use sluicegate_store::{
@@ -256,6 +257,10 @@ impl Store for Asked {
     }
 }
 
+fn named(name: &str) -> CounterKey {
+    check(name, daily(1), 0, Take::Exactly(1)).key
+}
+
 fn cache(entries: usize) -> DenyCache<Asked> {
     DenyCache::new(Asked { inner: memory(), checks: AtomicUsize::new(0) }, entries)
 }
@@ -325,6 +330,11 @@ async fn refusals_are_forgotten_when_they_may_no_longer_hold() {
     assert_eq!(one(daily(1)).await, 1, "somebody has given back");
     assert_eq!(one(daily(1)).await, 0);
     cache.clear();
+    assert_eq!(one(daily(1)).await, 1);
+    assert_eq!(one(daily(1)).await, 0);
+    cache.forget(&[named("other")]);
+    assert_eq!(one(daily(1)).await, 0, "another counter was reset");
+    cache.forget(&[named("k")]);
     assert_eq!(one(daily(1)).await, 1);
     assert_eq!(one(daily(1)).await, 0);
     tokio::time::sleep(Duration::from_millis(1_100)).await;

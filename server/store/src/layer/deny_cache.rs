@@ -31,7 +31,7 @@ const LIFE_MAX: Duration = Duration::from_secs(1);
 pub struct DenyCache<S> {
     inner: S,
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
-    /// How often everything was forgotten: what was asked before is not remembered after.
+    /// How often something was forgotten: what was asked before is not remembered after.
     forgotten: AtomicU64,
 }
 
@@ -80,6 +80,14 @@ impl<S: Store> DenyCache<S> {
     pub fn clear(&self) {
         self.forgotten.fetch_add(1, SeqCst);
         self.refusals.clear();
+    }
+
+    /// Forgets what is known of these counters, because they were reset.
+    pub fn forget(&self, keys: &[CounterKey]) {
+        self.forgotten.fetch_add(1, SeqCst);
+        for key in keys {
+            self.refusals.remove(key);
+        }
     }
 
     /// The answer to a check that is known to be refused.
@@ -137,7 +145,7 @@ impl<S: Store> DenyCache<S> {
                 && !decision.allowed
             {
                 self.remember(check, decision, *now.get_or_insert_with(Instant::now));
-                // Afterwards: whoever clears now has counted before.
+                // Afterwards: whoever forgets now has counted before.
                 if self.forgotten.load(SeqCst) != forgotten {
                     self.refusals.remove(&check.key);
                 }

@@ -9,16 +9,13 @@ use fred::types::Value;
 use sluicegate_core::{CounterKey, key::Owner};
 
 use super::{Address, Redis, hash_slot, node::NoAnswer};
-use crate::{Cursor as AnyCursor, Inspect, Reset, STEP_MAX, Step, Unavailable};
+use crate::{Cursor as AnyCursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 
-/// How long a slot may be on its way, or without a server, before that is an error.
+/// How long a slot may be on its way, or without a server, before that is an error: for each step.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// The most keys in one command.
-const KEYS_MAX: usize = 100;
 
 /// Where to go on looking: valid at one server only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,13 +32,20 @@ impl Inspect for Redis {
         keys.sort_by_key(|(slot, _)| *slot);
         keys.dedup_by(|a, b| a.1 == b.1);
         let mut count = 0;
+        let mut ran = false;
         for of_slot in keys.chunk_by(|a, b| a.0 == b.0) {
             let Some((_, first)) = of_slot.first() else { continue };
-            for some in of_slot.chunks(KEYS_MAX) {
+            for some in of_slot.chunks(RESET_MAX) {
                 let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
                 let command = Self::command_of(reset);
-                let (_, reply) = self.ask_owner(|| self.slot_of(first), command, names).await?;
+                let deadline = Instant::now() + PATIENCE;
+                let asked = self.ask_owner(|| self.slot_of(first), command, names, deadline).await;
+                let (_, reply) = asked.map_err(|error| match error {
+                    Unavailable::NotRun(why) if ran => Unavailable::Unknown(why),
+                    error => error,
+                })?;
                 count += reply.as_u64().unwrap_or_default();
+                ran = true;
             }
         }
         Ok(count)
@@ -62,7 +66,8 @@ impl Inspect for Redis {
         loop {
             // Whoever answers has the slot; a cursor of another server means nothing to it.
             let exists = Self::command_of(Reset::DryRun);
-            let (address, _) = self.ask_owner(slot, exists, vec![self.name(&probe)]).await?;
+            let probed = || vec![self.name(&probe)];
+            let (address, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
             let at = from.take_if(|from| from.address == address).map(|from| from.at);
             let args = vec![
                 at.as_deref().unwrap_or("0").into(),
@@ -71,13 +76,13 @@ impl Inspect for Redis {
                 "COUNT".into(),
                 Value::from(i64::try_from(STEP_MAX).unwrap_or(i64::MAX)),
             ];
-            let (asked, reply) = self.ask_owner(slot, "SCAN", args).await?;
-            let (still, _) = self.ask_owner(slot, exists, vec![self.name(&probe)]).await?;
+            let (asked, reply) = self.ask_owner(slot, "SCAN", args, deadline).await?;
+            let (still, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
             if asked == address && still == address {
                 return self.found(owner, address, reply);
             }
             if Instant::now() >= deadline {
-                return Err(Unavailable("the slot changes its server".to_owned()));
+                return Err(Unavailable::NotRun("the slot changes its server".to_owned()));
             }
         }
     }
@@ -118,7 +123,7 @@ impl Redis {
     }
 
     fn found(&self, owner: &Owner, address: Address, reply: Value) -> Result<Step, Unavailable> {
-        let unreadable = || Unavailable("the reply to SCAN cannot be read".to_owned());
+        let unreadable = || Unavailable::NotRun("the reply to SCAN cannot be read".to_owned());
         let Value::Array(parts) = reply else { return Err(unreadable()) };
         let [at, Value::Array(names)] = parts.as_slice() else { return Err(unreadable()) };
         let at = at.as_string().ok_or_else(unreadable)?;
@@ -132,14 +137,15 @@ impl Redis {
         Ok(Step { found, next })
     }
 
-    /// Asks the server that has a slot; which one that was, and what it says. Waits while the slot is on its way.
+    /// Asks the server that has a slot; which one that was, and what it says. Waits while the slot is on its way, until the
+    /// deadline.
     async fn ask_owner(
         &self,
         slot: impl Fn() -> u16,
         command: &'static str,
         args: Vec<Value>,
+        deadline: Instant,
     ) -> Result<(Address, Value), Unavailable> {
-        let deadline = Instant::now() + PATIENCE;
         loop {
             let owner = self.topology.map().owner(slot()).cloned();
             let why = match &owner {
@@ -148,13 +154,21 @@ impl Redis {
                     Ok(reply) => return Ok((node.address.clone(), reply)),
                     Err(NoAnswer::Elsewhere(why)) => format!("{}: {why}", node.address),
                     Err(NoAnswer::Because(why)) => {
-                        return Err(Unavailable(format!("{}: {why}", node.address)));
+                        return Err(Unavailable::NotRun(format!("{}: {why}", node.address)));
+                    }
+                    Err(NoAnswer::Unknown(why)) => {
+                        let why = format!("{}: {why}", node.address);
+                        // Looking changes nothing.
+                        let changes = command == Self::command_of(Reset::Now);
+                        let error =
+                            if changes { Unavailable::Unknown } else { Unavailable::NotRun };
+                        return Err(error(why));
                     }
                 },
             };
             self.topology.trouble();
             if Instant::now() >= deadline {
-                return Err(Unavailable(why));
+                return Err(Unavailable::NotRun(why));
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -77,8 +77,10 @@ pub(super) enum Failure {
 pub(super) enum NoAnswer {
     /// Nothing was run: the slot is at another server, or on its way.
     Elsewhere(String),
-    /// Something else.
+    /// Nothing was run, for another reason.
     Because(String),
+    /// Nobody knows whether it was run.
+    Unknown(String),
 }
 
 /// What must hold for a server beside answering.
@@ -328,9 +330,13 @@ impl Node {
                 Refused::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
                     NoAnswer::Elsewhere(error.details().to_owned())
                 }
+                // Whatever else the server says to one command, it has not run it.
+                Refused::Failure(Failure::Unknown) if !error.details().starts_with("ERR ") => {
+                    NoAnswer::Unknown(error.details().to_owned())
+                }
                 _ => NoAnswer::Because(error.details().to_owned()),
             }),
-            Err(_) => Err(NoAnswer::Because("no answer in time".to_owned())),
+            Err(_) => Err(NoAnswer::Unknown("no answer in time".to_owned())),
         }
     }
 
