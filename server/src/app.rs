@@ -615,7 +615,12 @@ impl Watched {
             tokio::spawn(background.clone().run_until_cancelled_owned(reloading));
         };
         let admin_tls = admin.and_then(|admin| admin.tls.clone());
-        for tls in tls.into_iter().chain(admin_tls) {
+        let listeners: Vec<_> = tls.into_iter().chain(admin_tls).collect();
+        let shown = listeners.clone();
+        telemetry.show_gauge(catalogue::TLS_LAST_LOAD, move || {
+            usize::from(!shown.iter().any(Tls::is_rejected))
+        });
+        for tls in listeners {
             let telemetry = Arc::clone(&telemetry);
             watch(tls.files(), Box::new(move || reload(&tls, &telemetry)));
         }

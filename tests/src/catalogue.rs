@@ -50,6 +50,21 @@ impl Catalogue {
         Self { labels }
     }
 
+    /// Adds what a recording rule makes: the part of its name before the first colon tells the labels.
+    ///
+    /// # Panics
+    /// It is not a name of the form `level:metric:operations`, or the query does not leave these labels.
+    pub fn record(&mut self, name: &str, query: &str) {
+        let parts: Vec<_> = name.split(':').collect();
+        let [level, metric, _] = parts[..] else { panic!("{name} is not level:metric:operations") };
+        assert!(metric.starts_with("sluicegate_"), "{name}");
+        let by = format!(" by ({}) ", level.replace('_', ", "));
+        assert!(query.contains(&by), "{name}: {query}");
+        self.check(query);
+        let own = level.split('_').filter(|it| !TARGET_LABELS.contains(it)).map(str::to_owned);
+        self.labels.insert(name.to_owned(), own.collect());
+    }
+
     /// Every name that a query can have; a histogram has three.
     #[must_use]
     pub fn names(&self) -> BTreeSet<String> {
@@ -71,6 +86,7 @@ impl Catalogue {
                 grouped_by.extend(list.filter(|it| *it != ",").cloned());
             }
             let is_metric = token == "up"
+                || token.contains(':')
                 || ["sluicegate_", "process_"].iter().any(|prefix| token.starts_with(prefix));
             if !is_metric {
                 continue;

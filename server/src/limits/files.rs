@@ -41,6 +41,21 @@ impl Sources {
         Self(sources)
     }
 
+    /// A number below 2^53, which a double holds exactly: the same for the same texts in the same order, and the
+    /// same options. Where the files are does not matter.
+    pub(crate) fn hash(&self, options: &CompileOptions) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{options:?}").as_bytes());
+        for text in self.0.iter().filter_map(|(_, text)| text.as_ref().ok()) {
+            // Its length, so that the same bytes cut otherwise are others.
+            hasher.update(&text.len().to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let mut first = [0; 8];
+        hasher.finalize_xof().fill(&mut first);
+        u64::from_le_bytes(first) >> (u64::BITS - f64::MANTISSA_DIGITS)
+    }
+
     /// Compiles them.
     ///
     /// # Errors
@@ -147,4 +162,41 @@ fn read(path: &Path) -> io::Result<String> {
 fn unreadable(name: &str, why: &str) -> CompileError {
     let place = Place { file: Arc::from(name), line: 0, column: 0, path: String::new() };
     CompileError { place, problem: Problem::Unreadable(why.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use sluicegate_core::rules::{CompileOptions, Modes};
+
+    use super::Sources;
+
+    fn hash(texts: &[&str], folder: &str, options: &CompileOptions) -> u64 {
+        let files = texts.iter().enumerate();
+        let file = |(at, text): (usize, &&str)| {
+            (PathBuf::from(format!("{folder}/{at}.yaml")), Ok((*text).to_owned()))
+        };
+        Sources(files.map(file).collect()).hash(options)
+    }
+
+    #[test]
+    fn hashes_tell_texts_and_options_apart_and_not_folders() {
+        let usual = CompileOptions::default();
+        let of = |texts: &[&str]| hash(texts, "/etc/limits", &usual);
+        assert_eq!(of(&["domain: a", "domain: b"]), hash(&["domain: a", "domain: b"], "x", &usual));
+        let modes = Modes { shadow_mode: true, ..Modes::default() };
+        let shadow = CompileOptions { modes, ..usual };
+        let all = [
+            of(&["domain: a", "domain: b"]),
+            of(&["domain: a", "domain: c"]),
+            of(&["domain: b", "domain: a"]),
+            of(&["domain: a"]),
+            of(&["domain: adomain: b"]),
+            hash(&["domain: a"], "/etc/limits", &shadow),
+        ];
+        let apart: std::collections::BTreeSet<_> = all.into_iter().collect();
+        assert_eq!(apart.len(), all.len(), "{all:?}");
+        assert!(all.iter().all(|it| *it < 1 << 53) && all.iter().any(|it| *it > 1 << 32));
+    }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Snapshot {
     pub(crate) counters: RuleSetCounters,
     /// 1 for the first set, one more with each that takes its place.
     pub(crate) generation: usize,
+    /// Tells whether other processes have the same limits in force.
+    pub(crate) hash: u64,
     /// When it was put in force.
     pub(crate) loaded_at: SystemTime,
     /// What lists of counters call its rules.
@@ -51,11 +53,17 @@ impl Rejected {
 }
 
 impl Snapshot {
-    fn new(rules: RuleSet, sources: Sources, before: Option<&Self>, telemetry: &Telemetry) -> Self {
+    fn new(
+        rules: RuleSet,
+        sources: Sources,
+        hash: u64,
+        before: Option<&Self>,
+        telemetry: &Telemetry,
+    ) -> Self {
         let counters = RuleSetCounters::new(&rules, before, telemetry);
         let generation = before.map_or(0, |before| before.generation) + 1;
         let labels = Labels::new(&rules);
-        Self { rules, counters, generation, loaded_at: SystemTime::now(), labels, sources }
+        Self { rules, counters, generation, hash, loaded_at: SystemTime::now(), labels, sources }
     }
 }
 
@@ -81,8 +89,9 @@ impl Limits {
         let rules = sources.compile(&options)?;
         warn(&rules);
         telemetry.limits_loads.succeeded();
-        let current =
-            Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, sources, None, telemetry)));
+        let hash = sources.hash(&options);
+        let first = Snapshot::new(rules, sources, hash, None, telemetry);
+        let current = Arc::new(ArcSwap::from_pointee(first));
         Ok(Self { paths, options, current, rejected: None, told: Arc::default() })
     }
 
@@ -116,7 +125,8 @@ impl Limits {
             Ok(rules) => {
                 warn(&rules);
                 let changes = diff(&before.rules, &rules);
-                let snapshot = Snapshot::new(rules, sources, Some(&before), telemetry);
+                let hash = sources.hash(&self.options);
+                let snapshot = Snapshot::new(rules, sources, hash, Some(&before), telemetry);
                 telemetry.limits_loads.succeeded();
                 let counts = Counts::of(&changes);
                 tracing::info!(

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -127,6 +127,8 @@ struct Shared {
     config: ArcSwap<ServerConfig>,
     /// As last read, whether or not they could be used: files that are rejected are reported once.
     files: ArcSwap<Files>,
+    /// Whether the files as last read are of no use.
+    rejected: AtomicBool,
     handshakes_failed: AtomicU64,
 }
 
@@ -145,6 +147,7 @@ impl Tls {
             settings,
             config: ArcSwap::from_pointee(config),
             files: ArcSwap::from_pointee(files),
+            rejected: AtomicBool::new(false),
             handshakes_failed: AtomicU64::new(0),
         })))
     }
@@ -155,15 +158,21 @@ impl Tls {
     /// # Errors
     /// As [`Tls::load`]. What was in force stays so, and the same files do not fail twice.
     pub(crate) fn reload(&self) -> Result<bool, TlsError> {
-        let Shared { settings, config, files: last, .. } = &*self.0;
+        let Shared { settings, config, files: last, rejected, .. } = &*self.0;
         let files = Files::read(settings);
         if files == **last.load() {
             return Ok(false);
         }
         let built = files.build(settings);
         last.store(Arc::new(files));
+        rejected.store(built.is_err(), Ordering::Relaxed);
         config.store(Arc::new(built?));
         Ok(true)
+    }
+
+    /// Whether the files as last read could not be used, and those before them stay in force.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.0.rejected.load(Ordering::Relaxed)
     }
 
     /// The files, to be watched for changes.

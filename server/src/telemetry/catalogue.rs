@@ -183,6 +183,9 @@ catalogue! {
         "1 if the limits files are in force as they are, 0 if they have mistakes and the limits before them stay.";
     Gauge CONFIG_GENERATION = "sluicegate_config_generation" []:
         "Number of the limits in force: 1 after the start, one more with each change taken up.";
+    Gauge CONFIG_HASH = "sluicegate_config_hash" []:
+        "A number below 2^53 made from the limits in force: the same wherever the same files are in force with the \
+         same settings, whatever the folders are called.";
     Gauge RULES = "sluicegate_rules" []:
         "Rules in force.";
     Gauge COUNTERS = "sluicegate_memory_counters" []:
@@ -246,6 +249,9 @@ catalogue! {
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:
         "Times the TLS files were loaded because they had changed.";
+    Gauge TLS_LAST_LOAD = "sluicegate_tls_last_load_successful" []:
+        "1 if the TLS files of every listener are in force as they are, 0 if some are of no use and those before them \
+         stay.";
     Gauge BUILD_INFO = "sluicegate_build_info" [VERSION]:
         "1; the label tells what runs.";
     Counter PROCESS_CPU = "process_cpu_seconds_total" []:

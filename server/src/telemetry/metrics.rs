@@ -279,6 +279,8 @@ impl Telemetry {
         let current = Arc::clone(snapshot);
         self.show_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
         let current = Arc::clone(snapshot);
+        self.show_gauges(catalogue::CONFIG_HASH, move |show| show(current.load().hash, &[]));
+        let current = Arc::clone(snapshot);
         self.show_gauge(catalogue::RULES, move || current.load().counters.rules.len());
     }
 

@@ -114,11 +114,14 @@ async fn new_certificates_are_shown_to_new_connections() {
     assert_eq!(answer.code, 3, "{answer:?}");
     assert!(server.process.output().contains("TLS files taken up"));
 
+    let successful = async || server.metric("sluicegate_tls_last_load_successful").await;
+    assert_eq!(successful().await, 1.0);
     fs::write(server.folder().join("server.key"), "no key").unwrap();
     until("the bad key to be rejected", || async {
         server.process.output().contains("TLS files rejected").then_some(())
     })
     .await;
+    assert_eq!(successful().await, 0.0);
     let mut connection = connect(&server, &authorities[2].pem()).await;
     connection.should_rate_limit(hit("user", "bob")).await.unwrap();
 }

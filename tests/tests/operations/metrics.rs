@@ -121,12 +121,15 @@ async fn traffic(server: &Sluicegate) {
 async fn assert_as_documented(server: &Sluicegate) -> BTreeMap<String, Family> {
     traffic(server).await;
     let metric = |name: &'static str| async move { server.metric(name).await };
+    let first = metric("sluicegate_config_hash").await;
     server.replace_limits(&LIMITS.replace("10}", "20}"));
     until("other limits", async || {
         (metric("sluicegate_config_generation").await == 2.0).then_some(())
     })
     .await;
     assert_eq!(metric("sluicegate_config_last_load_successful").await, 1.0);
+    let second = metric("sluicegate_config_hash").await;
+    assert_ne!(second, first);
     server.replace_limits("domain: [");
     until("bad limits to be refused", async || {
         (metric("sluicegate_config_last_load_successful").await == 0.0).then_some(())
@@ -147,6 +150,7 @@ async fn assert_as_documented(server: &Sluicegate) -> BTreeMap<String, Family> {
     })
     .await;
     assert_eq!(metric("sluicegate_config_generation").await, 2.0);
+    assert_eq!(metric("sluicegate_config_hash").await, second);
     shown
 }
 
@@ -171,6 +175,9 @@ async fn what_servers_show_is_what_the_catalogue_says() {
     ] {
         assert_eq!(memory.metric(metric).await, value, "{metric}");
     }
+    // The same limits, in folders of their own.
+    let hash = memory.metric("sluicegate_config_hash").await;
+    assert_eq!(fleet.servers[0].metric("sluicegate_config_hash").await, hash);
     let refused = "sluicegate_hits_over_limit_from_deny_cache_total";
     assert_eq!(fleet.sum(refused, &[("rule", "user")]).await, 8.0);
 }
