@@ -40,7 +40,7 @@ use crate::{
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 1024;
 
-/// How often health looks at the store, where it depends on it.
+/// How often health looks at the store.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long calls over HTTP and to the admin service may take to finish, once gRPC has stopped. They are local and
@@ -194,12 +194,17 @@ impl Serving {
         }
     }
 
-    /// Says that the server serves while the store does, for ever.
-    async fn follow(self, store: Arc<Stack>) {
+    /// Says how the store does, and if the store is required that the server serves while the store does, for ever.
+    async fn follow(self, store: Arc<Stack>, is_required: bool) {
+        let mut said = None;
         loop {
             let serving = !store.is_degraded();
-            if serving != self.serving.load(Ordering::Relaxed) {
-                self.set(serving).await;
+            if said != Some(serving) {
+                self.health.set_store(serving).await;
+                if is_required {
+                    self.set(serving).await;
+                }
+                said = Some(serving);
             }
             tokio::time::sleep(FOLLOW_INTERVAL).await;
         }
@@ -341,10 +346,9 @@ impl App {
         let swept = Arc::clone(&store);
         tokio::spawn(background.clone().run_until_cancelled_owned(sweep(swept)));
         let follow = CancellationToken::new();
-        if settings.failure.health_requires_store {
-            let followed = serving.clone().follow(Arc::clone(&store));
-            tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
-        }
+        let is_required = settings.failure.health_requires_store;
+        let followed = serving.clone().follow(Arc::clone(&store), is_required);
+        tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
         let poll_interval = settings.poll_interval;
         let watched = Watched {
             limits,

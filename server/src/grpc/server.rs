@@ -17,7 +17,7 @@ use super::{
     Health, InFlight, Rls,
     calls::Calls,
     connection::{self, Bounds},
-    health::LIVENESS,
+    health::{LIVENESS, STORE},
 };
 use crate::{listen::Connection, settings::GrpcSettings, telemetry::Traces};
 
@@ -40,6 +40,7 @@ impl Services {
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
         reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
+        reporter.set_service_status(STORE, ServingStatus::NotServing).await;
         let message_max = settings.grpc_max_message_bytes.get();
         let service = RateLimitServiceServer::from_arc(Arc::clone(&rls));
         let routes = Routes::new(service.max_decoding_message_size(message_max))

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use sluicegate_tests::{Finished, Sluicegate, binary, finish, free_port, until};
+use sluicegate_tests::{Finished, Redis, Sluicegate, binary, finish, free_port, until};
 use tokio::process::Command;
 
 const LIMITS: &str = "domain: api";
@@ -51,6 +51,28 @@ async fn a_server_that_needs_a_lost_redis_is_live() {
     })
     .await;
     is_live(&server).await;
+}
+
+#[tokio::test]
+async fn health_of_the_store_comes_and_goes_with_redis() {
+    let mut redis = Redis::start().await;
+    let store = format!("redis://{}", redis.address());
+    let server = Sluicegate::start(LIMITS, &["--store", &store]).await;
+    let becomes = async |expected: (i32, String)| {
+        until("the store's health", || async {
+            (health(&server, &["--service", "store"]).await == expected).then_some(())
+        })
+        .await;
+        // Whoever sends requests elsewhere must not learn of it.
+        assert_eq!(health(&server, &[]).await, said(0, "serving"));
+    };
+    becomes(said(0, "serving")).await;
+    redis.kill().await;
+    becomes(said(1, "not serving")).await;
+    redis.restart().await;
+    becomes(said(0, "serving")).await;
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    assert_eq!(health(&server, &["--service", "store"]).await, said(0, "serving"));
 }
 
 #[tokio::test]

@@ -294,10 +294,13 @@ fn a_network_policy_lets_through_what_the_server_needs() {
 }
 
 #[test]
-fn alerts_and_dashboard_are_the_files_as_they_are() {
+fn alerts_and_dashboard_are_the_files() {
     let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));
     let file = |name: &str| fs::read_to_string(workspace().join("helm/files").join(name)).unwrap();
-    let alerts = yaml::read("alerts.yaml", &file("alerts.yaml"));
+    let runbook = yaml::read("values", &fs::read_to_string(&rendered.values).unwrap());
+    let runbook = format!("{}#", runbook["prometheusRule"]["runbook"].as_str().unwrap());
+    let alerts = file("alerts.yaml").replace("docs/runbook.md#", &runbook);
+    let alerts = yaml::read("alerts.yaml", &alerts);
     assert_eq!(rendered.only("PrometheusRule").unwrap()["spec"], alerts);
     let name = json!("edge-limiter-dashboard");
     let dashboard = &rendered.named("ConfigMap", &name).unwrap()["data"]["sluicegate.json"];

@@ -94,6 +94,7 @@ fn nonsense_is_refused_with_what_to_do() {
         ("{podLabels: {app.kubernetes.io/name: a}}".to_owned(), "podLabels: app.kubernetes.io/name is the chart's own"),
         ("{commonLabels: {app.kubernetes.io/component: a}}".to_owned(), "commonLabels: app.kubernetes.io/component is the chart's own"),
         ("{replicas: 2}".to_owned(), "additional properties 'replicas' not allowed"),
+        ("{prometheusRule: {runbook: 'a wiki'}}".to_owned(), "'/prometheusRule/runbook': 'a wiki' does not match pattern"),
         ("{image: {digest: latest}}".to_owned(), "'/image/digest': 'latest' does not match pattern"),
     ] {
         let said = complaint(&values);

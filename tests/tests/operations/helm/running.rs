@@ -149,10 +149,16 @@ async fn probe(server: &Sluicegate, probe: &Value) {
     assert_eq!(answer.into_inner().status(), ServingStatus::Serving, "{probe}");
 }
 
-/// Runs the test's pod, with the server in the Service's place.
-async fn test_pod(rendered: &Rendered, server: &Sluicegate, others: &Others) -> Option<Finished> {
+/// Runs a container of the test's pod, with the server in the Service's place.
+async fn test_container(
+    rendered: &Rendered,
+    name: &str,
+    server: &Sluicegate,
+    others: &Others,
+) -> Option<Finished> {
     let pod = &rendered.only("Pod")?["spec"];
-    let container = &pod["containers"][0];
+    let mut containers = pod["containers"].as_array().unwrap().iter();
+    let container = containers.find(|container| container["name"] == name).unwrap();
     let folder: TempDir = tempfile::tempdir().unwrap();
     mount(rendered, pod, folder.path(), others);
     let path = Path::new(texts(&container["command"])[0]);
@@ -184,12 +190,15 @@ async fn the_server_takes_every_command_line_and_answers_its_probes() {
         for name in ["startupProbe", "readinessProbe", "livenessProbe"] {
             probe(&server, &rendered.container()[name]).await;
         }
-        if let Some(Finished { code, stdout, stderr }) = test_pod(&rendered, &server, &others).await
-        {
-            tested += 1;
-            assert_eq!(code, 0, "{}: {stdout}{stderr}", rendered.values.display());
-            assert!(stdout.starts_with("allowed"), "{stdout}");
-        }
+        let run = async |name| test_container(&rendered, name, &server, &others).await;
+        let (Some(check), Some(store)) = (run("check").await, run("store").await) else { continue };
+        tested += 1;
+        assert_eq!(check.code, 0, "{}: {check:?}", rendered.values.display());
+        assert!(check.stdout.starts_with("allowed"), "{check:?}");
+        // No values lead to a Redis that is there.
+        let is_memory = rendered.flag("--store") == Some("memory");
+        let expected = if is_memory { (0, "serving\n") } else { (1, "not serving\n") };
+        assert_eq!((store.code, store.stdout.as_str()), expected, "{store:?}");
     }
     assert!(tested > 2);
 }
