@@ -191,6 +191,11 @@ impl Envoy {
         value.map_or(0, |value| value.parse().unwrap())
     }
 
+    /// The statistics in use whose names match a regular expression, a line each, for messages.
+    pub async fn stats(&self, filter: &str) -> String {
+        self.admin(&format!("/stats?usedonly&filter={filter}")).await.unwrap()
+    }
+
     /// Gets a page through the listener `main`. Values may be any bytes that HTTP can carry.
     pub async fn get(&self, path: &str, headers: &[(&str, &[u8])]) -> Answer {
         self.get_from("main", path, headers).await
