@@ -96,7 +96,7 @@ labels! {
     RULE = "rule":
         "A rule's path, `key=value.key`; `(override)` where a request brought its own limit and no rule matched.";
     CODE = "code":
-        "What was decided: `ok`, `over_limit`, or `shadowed`: refused by a rule that only simulates.";
+        "What was decided: `ok`, `over_limit`, or `shadowed`: refused, but only simulated.";
     SOURCE = "source":
         "Who decided: the `store`; the `deny_cache`, which remembers what the store refused; `local`, this process \
          alone, or the failure `policy`, because the store could not; `not_asked`: the request was refused before.";
@@ -127,6 +127,9 @@ macro_rules! catalogue {
 }
 
 catalogue! {
+    Counter REQUESTS = "sluicegate_requests_total" [DOMAIN, CODE]:
+        "Requests decided: each of them once, however many descriptors it has. Not those shed, deferred or invalid, nor \
+         those for a domain that is not configured.";
     Counter DECISIONS = "sluicegate_decisions_total" [DOMAIN, RULE, CODE, SOURCE]:
         "Descriptors decided.";
     Counter HITS = "sluicegate_hits_total" [DOMAIN, RULE, KEY]

@@ -17,7 +17,7 @@ use crate::limits::Snapshot;
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
     /// Decisions, by outcome.
-    decisions: [[Count; CODES.len()]; Source::ALL.len()],
+    decisions: [ByCode; Source::ALL.len()],
     pub(super) hits: Hits,
     /// Hits in place of these, where the rule tells values of the request apart.
     pub(super) by_value: Series<Hits>,
@@ -25,6 +25,28 @@ pub(crate) struct RuleCounters {
 
 /// Outcomes, as the labels show them.
 pub(super) const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
+
+/// Counts by outcome.
+#[derive(Debug, Default)]
+pub(super) struct ByCode([Count; CODES.len()]);
+
+impl ByCode {
+    /// Counts one that was decided like this, and maybe only simulated.
+    pub(super) fn add(&self, code: Code, shadowed: bool) {
+        let Self([ok, over_limit, shadow]) = self;
+        let count = match (code, shadowed) {
+            (_, true) => shadow,
+            (Code::OverLimit, false) => over_limit,
+            (Code::Ok, false) => ok,
+        };
+        count.add(1);
+    }
+
+    /// Each outcome and how often it came.
+    fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        CODES.into_iter().zip(&self.0).map(|(code, count)| (code, count.get()))
+    }
+}
 
 impl RuleCounters {
     fn new(budget: &Arc<Budget>) -> Arc<Self> {
@@ -34,15 +56,9 @@ impl RuleCounters {
 
     /// Counts what was decided of one descriptor.
     pub(super) fn decided(&self, status: &Status<'_>, source: Source) {
-        let code = match (status.code, status.shadowed) {
-            (_, true) => 2,
-            (Code::OverLimit, false) => 1,
-            (Code::Ok, false) => 0,
-        };
         let source = Source::ALL.iter().position(|it| *it == source);
-        let codes = source.and_then(|source| self.decisions.get(source));
-        if let Some(count) = codes.and_then(|codes| codes.get(code)) {
-            count.add(1);
+        if let Some(by_code) = source.and_then(|source| self.decisions.get(source)) {
+            by_code.add(status.code, status.shadowed);
         }
     }
 
@@ -59,10 +75,12 @@ impl RuleCounters {
     }
 }
 
-/// Counters of one domain's descriptors that no rule's counters take.
+/// What is counted about one domain, and not about one of its rules.
 #[derive(Debug)]
 pub(crate) struct DomainCounters {
-    /// No limit applied.
+    /// Requests.
+    pub(super) requests: ByCode,
+    /// Descriptors to which no limit applied.
     pub(super) unmatched: Count,
     /// An override applied where no rule matched.
     pub(super) overridden: Arc<RuleCounters>,
@@ -90,8 +108,10 @@ impl RuleSetCounters {
         let kept = |domain: &str, path: &str| known.get(&(domain, path)).map(|it| Arc::clone(it));
         let domain = |name: &str| before?.counters.domains.get(name).cloned();
         let new_rule = || RuleCounters::new(&telemetry.detailed);
-        let new_domain =
-            || Arc::new(DomainCounters { unmatched: Count::default(), overridden: new_rule() });
+        let new_domain = || {
+            let (requests, unmatched) = (ByCode::default(), Count::default());
+            Arc::new(DomainCounters { requests, unmatched, overridden: new_rule() })
+        };
         Self {
             rules: rules
                 .rules()
@@ -151,6 +171,13 @@ pub(super) fn show_hits(snapshot: &Snapshot, count: CountOf, show: Show<'_, u64>
     });
 }
 
+/// Shows the requests of every domain, also where there were none yet: that they have stopped can be told then.
+pub(super) fn show_requests(snapshot: &Snapshot, show: Show<'_, u64>) {
+    for (domain, counters) in &snapshot.counters.domains {
+        counters.requests.each().for_each(|(code, count)| show(count, &[domain, code]));
+    }
+}
+
 /// Shows the decisions of every rule, as far as there were any.
 pub(super) fn show_decisions(snapshot: &Snapshot, show: Show<'_, u64>) {
     let of_rules = snapshot.rules.rules().zip(&snapshot.counters.rules);
@@ -163,9 +190,9 @@ pub(super) fn show_decisions(snapshot: &Snapshot, show: Show<'_, u64>) {
 }
 
 fn show_outcomes(domain: &str, rule: &str, counters: &RuleCounters, show: Show<'_, u64>) {
-    for (source, codes) in Source::ALL.iter().zip(&counters.decisions) {
-        for (code, count) in CODES.iter().zip(codes).filter(|(_, count)| count.get() > 0) {
-            show(count.get(), &[domain, rule, code, source.name()]);
+    for (source, by_code) in Source::ALL.iter().zip(&counters.decisions) {
+        for (code, count) in by_code.each().filter(|(_, count)| *count > 0) {
+            show(count, &[domain, rule, code, source.name()]);
         }
     }
 }

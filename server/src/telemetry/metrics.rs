@@ -17,7 +17,7 @@ use sluicegate_core::{Request, rules::StatsKey};
 
 use super::{
     catalogue::{self, Counter, Gauge},
-    decisions::{HITS, show_decisions, show_hits},
+    decisions::{HITS, show_decisions, show_hits, show_requests},
     hits::{Hits, NearLimitRatio},
     instruments::{Instruments, MetricsError, Show},
     otlp,
@@ -155,6 +155,9 @@ impl Telemetry {
             return;
         };
         let of_domain = snapshot.counters.domains.get(&domain.name);
+        if let Some(of_domain) = of_domain {
+            of_domain.requests.add(verdict.code, verdict.shadowed);
+        }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
             let of_rule = status.rule.and_then(|rule| snapshot.counters.rules.get(rule.id));
             let asked = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
@@ -259,6 +262,9 @@ impl Telemetry {
         });
         self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
+        let current = Arc::clone(snapshot);
+        self.instruments
+            .counts(catalogue::REQUESTS, move |show| show_requests(&current.load(), show));
         let current = Arc::clone(snapshot);
         self.instruments
             .counts(catalogue::DECISIONS, move |show| show_decisions(&current.load(), show));

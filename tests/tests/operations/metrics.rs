@@ -14,7 +14,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 };
 use sluicegate_tests::{
     Authority, Cluster, Collector, Fleet, Mode, Proxy, Redis, Setup, Sluicegate, finish, hit, hits,
-    tools, until,
+    request, tools, until,
 };
 
 const LIMITS: &str = "
@@ -182,6 +182,38 @@ async fn what_servers_show_is_what_the_catalogue_says() {
     assert_eq!(fleet.sum(refused, &[("rule", "user")]).await, 8.0);
 }
 
+/// However many descriptors it has: the share of requests that are refused is not that of descriptors.
+#[tokio::test]
+async fn a_request_is_counted_once_by_its_verdict() {
+    let limits = |unit: &str| {
+        format!("{LIMITS}  - key: once\n    rate_limit: {{unit: {unit}, requests_per_unit: 1}}\n")
+    };
+    let counted = async |server: &Sluicegate| {
+        let mut counted = Vec::new();
+        for code in ["ok", "over_limit", "shadowed"] {
+            let series = format!("sluicegate_requests_total{{code=\"{code}\",domain=\"api\"}}");
+            counted.push(server.metric(&series).await);
+        }
+        counted
+    };
+    let asked: [&[(&str, &str)]; 4] =
+        [&[("once", "x")], &[("simulated", "x")], &[("customer", "x")], &[("nothing", "x")]];
+    for (flag, expected) in [(None, [1.0, 2.0, 0.0]), (Some("--shadow-mode"), [1.0, 0.0, 2.0])] {
+        let server = Sluicegate::start(&limits("day"), flag.as_slice()).await;
+        assert_eq!(counted(&server).await, [0.0; 3]);
+        for _ in 0..3 {
+            server.should_rate_limit(request(&asked)).await.unwrap();
+        }
+        assert_eq!(counted(&server).await, expected, "{flag:?}");
+        server.replace_limits(&limits("hour"));
+        until("other limits", async || {
+            (server.metric("sluicegate_config_generation").await == 2.0).then_some(())
+        })
+        .await;
+        assert_eq!(counted(&server).await, expected, "{flag:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_process_is_measured() {
     let server = Sluicegate::start(LIMITS, &[]).await;
@@ -190,12 +222,17 @@ async fn the_process_is_measured() {
     // The system counts in ticks of 10 ms.
     assert!(shown + 0.02 >= used, "{shown} {used}");
     assert!(shown <= server.process.cpu().as_secs_f64(), "{shown}");
-    let status = fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+    let threads = || {
+        let status = format!("/proc/{}/status", server.process.id());
+        let status = fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+        line.trim().parse::<f64>().unwrap()
     };
-    assert_eq!(server.metric("process_threads").await, field("Threads"));
+    // They come and go, also with what is asked here.
+    until("the number of threads", async || {
+        (server.metric("process_threads").await == threads()).then_some(())
+    })
+    .await;
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
     let age = now - server.metric("process_start_time_seconds").await;
     assert!((-1.0..60.0).contains(&age), "{age}");
