@@ -84,6 +84,9 @@ const CUT_OFF: [&str; 5] = [
     "frame with invalid size",
 ];
 
+/// What tonic says of an answer that is no gRPC.
+const NO_GRPC: &str = "grpc-status header missing, mapped from HTTP status code";
+
 /// What may be done about a connection that was cut off.
 const CUT_OFF_HINT: &str = "does it ask for TLS, or for a client certificate?";
 
@@ -96,10 +99,11 @@ impl CheckError {
         if local.is_some() && CUT_OFF.iter().any(|part| reason.contains(part)) {
             reason = format!("{reason}; {CUT_OFF_HINT}");
         }
-        if reason.is_empty() {
+        if reason.is_empty() || reason.starts_with(NO_GRPC) {
             reason = match status.code() {
                 Code::Unimplemented => format!("no such service here; is this {listener}?"),
-                code => code.description().to_owned(),
+                code if reason.is_empty() => code.description().to_owned(),
+                _ => format!("{reason}; is this {listener}?"),
             };
         }
         match status.code() {
@@ -179,6 +183,15 @@ mod tests {
         assert_eq!(
             error(Status::unimplemented("")),
             "Unimplemented: no such service here; is this the listener?"
+        );
+        // What a web server answers: tonic makes a status of it.
+        assert_eq!(
+            error(Status::unimplemented(format!("{NO_GRPC} 404"))),
+            "Unimplemented: no such service here; is this the listener?"
+        );
+        assert_eq!(
+            error(Status::permission_denied(format!("{NO_GRPC} 403"))),
+            format!("PermissionDenied: {NO_GRPC} 403; is this the listener?")
         );
         assert_eq!(error(Status::unimplemented("why")), "Unimplemented: why");
         assert_eq!(error(Status::internal("")), "Internal: Internal error");

@@ -47,8 +47,8 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 /// short.
 const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it may take to send a collector what was counted last.
-const TELEMETRY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it may take to send a collector what was counted and traced last.
+const TELEMETRY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Why the server cannot start.
 #[derive(Debug, Error)]
@@ -405,17 +405,21 @@ impl App {
         tokio::time::sleep(self.drain_delay).await;
         self.serving.health.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
-        self.store.finish().await;
+        let http = async {
+            self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT).await;
+            // What was refused over HTTP is given back too.
+            self.store.finish().await;
+        };
         let admin = async {
             if let Some(admin) = self.admin {
                 admin.stop().await;
             }
         };
-        tokio::join!(self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT), admin);
+        tokio::join!(http, admin);
         self.background.cancel();
         let traces = async {
             if let Some(traces) = self.traces {
-                traces.finish().await;
+                traces.finish(TELEMETRY_TIMEOUT).await;
             }
         };
         let metrics = async {
@@ -628,17 +632,27 @@ impl Watched {
             let telemetry = Arc::clone(&telemetry);
             watch(tls.files(), Box::new(move || reload(&tls, &telemetry)));
         }
-        if let Some(token) = admin.and_then(|admin| admin.token.clone()) {
-            watch(vec![token.path().to_owned()], Box::new(move || reload_token(&token)));
+        let token = admin.and_then(|admin| admin.token.clone());
+        let shown = token.clone();
+        telemetry.show_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
+            usize::from(!shown.as_ref().is_some_and(admin::Token::is_rejected))
+        });
+        if let Some(token) = token {
+            let file = token.path().to_owned();
+            watch(vec![file], Box::new(move || reload_token(&token, &telemetry)));
         }
     }
 }
 
-fn reload_token(token: &admin::Token) {
+fn reload_token(token: &admin::Token, telemetry: &Telemetry) {
     match token.reload() {
         Ok(false) => {}
-        Ok(true) => tracing::info!("admin token taken up"),
+        Ok(true) => {
+            telemetry.admin_token_loads.succeeded();
+            tracing::info!("admin token taken up");
+        }
         Err(error) => {
+            telemetry.admin_token_loads.failed();
             let cause = error.source().map(ToString::to_string);
             tracing::error!(%error, cause, "admin token rejected, the old one stays in force");
         }
@@ -664,5 +678,24 @@ async fn sweep(store: Arc<Stack>) {
     loop {
         ticks.tick().await;
         store.sweep(SWEEP_STEPS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_store::GIVE_BACK_TIMEOUT;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_after_grpc_fits_into_the_charts_grace_period() {
+        let chart = include_str!("../../helm/templates/_server.tpl");
+        let (_, rest) = chart.split_once("add .Values.drain.delaySeconds ").unwrap();
+        let (sum, _) = rest.split_once(" -}}").unwrap();
+        let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
+        let http = LOCAL_DRAIN_TIMEOUT + GIVE_BACK_TIMEOUT;
+        let admin = LOCAL_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
+        let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
+        assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");
     }
 }

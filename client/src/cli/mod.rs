@@ -22,6 +22,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use thiserror::Error;
+use tonic::Code;
 
 pub use self::{
     admin_server::{AdminServerSettings, AdminServersSettings},
@@ -120,6 +121,8 @@ enum Failure {
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
     Ask { endpoint: Endpoint, source: CheckError },
+    #[error("{endpoint}")]
+    Missing { endpoint: Endpoint, source: CheckError },
     #[error("the terminal cannot be used")]
     Terminal(#[source] io::Error),
     #[error(transparent)]
@@ -131,8 +134,18 @@ enum Failure {
 }
 
 impl Failure {
+    /// Why an operator has no answer about something that is named: unlike others, that there is no such thing is one.
+    fn about(endpoint: &Endpoint, source: CheckError) -> Self {
+        let endpoint = endpoint.clone();
+        match source {
+            CheckError::Other { code: Code::NotFound, .. } => Self::Missing { endpoint, source },
+            _ => Self::Ask { endpoint, source },
+        }
+    }
+
     fn exit_code(&self) -> ExitCode {
         match self {
+            Self::Missing { .. } => ExitCode::from(1),
             // The command connects when it asks, so this is about settings.
             Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
             Self::Start(_) | Self::Terminal(_) | Self::Ask { .. } => ExitCode::from(3),

@@ -141,7 +141,7 @@ async fn of_tenant(
     client: &AdminClient,
     tenant: &[u8],
 ) -> Result<ExitCode, Failure> {
-    let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
+    let ask = |source| Failure::about(client.endpoint(), source);
     let mut answers =
         client.counters(&settings.domain, tenant, settings.limit).await.map_err(ask)?;
     let (mut counters, mut more) = (Vec::new(), false);

@@ -81,7 +81,7 @@ Try it:
 
 Exit codes:
   0  reset, or would be
-  1  there was nothing to reset: no counter that was in use
+  1  there was nothing to reset: no counter that was in use, or no such domain or limit
   2  the command line cannot be used, or a file that it names
   3  the server could not be asked, or its store: unreachable, too slow, or an error";
 
@@ -120,7 +120,7 @@ Try it:
 
 Exit codes:
   0  reset, or would be
-  1  there was nothing to reset: no counter that was in use; or you said no
+  1  there was nothing to reset: no counter that was in use, or no such domain; or you said no
   2  the command line cannot be used, or a file that it names
   3  the server could not be asked, or its store: unreachable, too slow, or an error";
 
@@ -137,11 +137,11 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
     let dry_run = settings.dry_run;
     let mut results = Vec::new();
     let asked = every(settings, &client, &mut results).await;
-    let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
-    let outcome = asked.map_err(ask);
-    if outcome.is_err() && results.is_empty() {
-        return outcome.map(|()| ExitCode::FAILURE);
-    }
+    let endpoint = client.endpoint();
+    let outcome = match asked {
+        Err(source) if results.is_empty() => return Err(Failure::about(endpoint, source)),
+        asked => asked.map_err(|source| Failure::Ask { endpoint: endpoint.clone(), source }),
+    };
     let used = results.iter().filter(|result| result.was_used).count();
     output::print(&match settings.output {
         OutputFormat::Text if results.is_empty() => "no limit applies".to_owned(),
@@ -191,7 +191,7 @@ async fn tenant(settings: &ResetTenantSettings) -> Result<ExitCode, Failure> {
     if !settings.dry_run && !settings.yes && !confirmed(settings, &client) {
         return Ok(ExitCode::FAILURE);
     }
-    let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
+    let ask = |source| Failure::about(client.endpoint(), source);
     let (tenant, dry_run) = (settings.tenant.as_encoded_bytes(), settings.dry_run);
     let mut answers = client.reset_tenant(&settings.domain, tenant, dry_run).await.map_err(ask)?;
     let mut done = ResetTenantResponse::default();

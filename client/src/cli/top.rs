@@ -14,7 +14,8 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::descriptor::shown};
 
-use super::{Failure, OutputFormat, admin_server::AdminServersSettings, output};
+use super::{Failure, OutputFormat, admin_server::AdminServersSettings, output, report};
+use crate::error::chain;
 use rows::{Asked, Row, Rows};
 
 /// Settings of `sluicectl top`.
@@ -97,7 +98,7 @@ In the live table:
 Exit codes:
   0  told
   2  the command line cannot be used, or a file that it names
-  3  a server could not be asked: unreachable, too slow, or an error";
+  3  a server could not be asked: unreachable, too slow, or an error; what the others say is told";
 
 /// The shortest time between two questions.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -120,15 +121,17 @@ pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
         live::run(settings, clients).await.map_err(Failure::Terminal)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Asked { rows, failures } = rows::ask(&clients, settings, settings.kind).await;
-    if let Some(failure) = failures.into_iter().next() {
-        return Err(failure);
+    let Asked { rows, mut failures } = rows::ask(&clients, settings, settings.kind).await;
+    // What the others say is worth something only if somebody has said something.
+    if rows.servers > 0 {
+        output::print(&match settings.output {
+            OutputFormat::Text => text(settings.kind, &rows),
+            OutputFormat::Json => json(settings.kind, &rows, &failures).to_string(),
+        });
     }
-    output::print(&match settings.output {
-        OutputFormat::Text => text(settings.kind, &rows),
-        OutputFormat::Json => json(settings.kind, &rows).to_string(),
-    });
-    Ok(ExitCode::SUCCESS)
+    let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
+    failures.iter().for_each(|failure| report(failure));
+    Err(last)
 }
 
 fn text(kind: Kind, rows: &Rows) -> String {
@@ -144,7 +147,7 @@ fn text(kind: Kind, rows: &Rows) -> String {
     lines.join("\n")
 }
 
-fn json(kind: Kind, rows: &Rows) -> Value {
+fn json(kind: Kind, rows: &Rows, failures: &[Failure]) -> Value {
     let counters = rows.rows.iter().map(|row: &Row| {
         json!({
             "domain": row.domain,
@@ -163,6 +166,7 @@ fn json(kind: Kind, rows: &Rows) -> Value {
         "window_seconds": rows.window.as_secs_f64(),
         "hashed": rows.hashed,
         "servers": rows.servers,
+        "failures": failures.iter().map(|failure| chain(failure)).collect::<Vec<_>>(),
         "missed": rows.missed,
         "hashes_differ": rows.hashes_differ,
         "counters": counters.collect::<Vec<_>>(),

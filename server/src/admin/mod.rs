@@ -16,6 +16,8 @@ mod top;
 
 pub(crate) use names::Names;
 pub(crate) use open::{AdminError, Open};
+#[cfg(test)]
+pub(crate) use resets::END_TIMEOUT as RESETS_END_TIMEOUT;
 pub(crate) use resets::Resets;
 pub(crate) use server::Services;
 pub(crate) use service::Admin;

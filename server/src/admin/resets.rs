@@ -14,7 +14,7 @@ use sluicegate_store::{Cursor, RESET_MAX, Reset, Stack, Unavailable};
 use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{Names, caller::Caller, streamed::Sender, tenant::Tenant};
 use crate::telemetry::{AUDIT, Telemetry};
@@ -25,8 +25,11 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// The most counters that a dry run tells apart.
 const TOLD_APART_MAX: usize = 1_000_000;
 
-/// How long a step that has begun may take when the process ends.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long resets may take to end, and to be told of, when the process ends.
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the store may take then to answer what it was told to reset.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// What resets counters. Clones share what is being done.
 #[derive(Clone)]
@@ -97,12 +100,12 @@ impl Resets {
         let mut results: Vec<wire::ResetCounterResult> = Vec::new();
         for key in keys {
             let counter = self.names.counter(key);
-            let was_used = match self.store.reset(std::slice::from_ref(key), reset).await {
+            let was_used = match self.reset(std::slice::from_ref(key), reset).await {
                 Ok(count) => count > 0,
                 Err(error) => {
                     let done = results.iter().filter(|it| it.was_used).count() as u64;
                     match error {
-                        Unavailable::NotRun(_) => tracing::warn!(
+                        Unavailable::NotRun(_) | Unavailable::NotAllowed { .. } => tracing::warn!(
                             target: AUDIT, %caller, certificate, domain, counter, dry_run, %error,
                             "counter not reset"
                         ),
@@ -111,7 +114,7 @@ impl Resets {
                             "counter may have been reset"
                         ),
                     }
-                    return Err(unavailable(&error.into(), done, reset));
+                    return Err(status(&error.into(), done, reset));
                 }
             };
             self.count(u64::from(was_used), reset);
@@ -179,7 +182,7 @@ impl Resets {
                     target: AUDIT, %caller, certificate, domain, tenant = name, counters, dry_run, %error,
                     "tenant not reset as a whole"
                 );
-                Err(unavailable(&error, counters, reset))
+                Err(status(&error, counters, reset))
             }
         }
     }
@@ -199,15 +202,16 @@ impl Resets {
             if sender.is_closed() {
                 return Err(Early::Gone);
             }
-            if self.ending.is_cancelled() {
-                return Err(Early::Stops);
-            }
-            let step = self.store.step(&tenant.owner, from).await?;
+            let step = tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return Err(Early::Stops),
+                step = self.store.step(&tenant.owner, from) => step?,
+            };
             cursor = step.next;
             match reset {
                 Reset::Now => {
                     for some in step.found.chunks(RESET_MAX) {
-                        let count = self.store.reset(some, reset).await?;
+                        let count = self.reset(some, reset).await?;
                         progress.counters += count;
                         self.count(count, reset);
                     }
@@ -235,6 +239,19 @@ impl Resets {
         Ok(())
     }
 
+    /// Resets counters. When the process ends, the store's answer is waited for a while, and no longer.
+    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+        let late = async {
+            self.ending.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            outcome = self.store.reset(keys, reset) => outcome,
+            () = late => Err(Unavailable::Unknown("the server stops".to_owned())),
+        }
+    }
+
     fn count(&self, counters: u64, reset: Reset) {
         if reset == Reset::Now {
             self.telemetry.counters_reset.add(counters);
@@ -242,12 +259,25 @@ impl Resets {
     }
 }
 
-fn unavailable(error: &Early, done: u64, reset: Reset) -> Status {
-    Status::unavailable(match (reset, error) {
+/// What it means for whoever asked that counters cannot be reached: come again, or put something right.
+pub(super) const fn code(error: &Unavailable) -> Code {
+    match error {
+        Unavailable::NotAllowed { .. } => Code::FailedPrecondition,
+        Unavailable::NotRun(_) | Unavailable::Unknown(_) => Code::Unavailable,
+    }
+}
+
+fn status(error: &Early, done: u64, reset: Reset) -> Status {
+    let code = match error {
+        Early::Unavailable(error) => code(error),
+        Early::Gone | Early::Stops => Code::Unavailable,
+    };
+    let message = match (reset, error) {
         (Reset::DryRun, _) => error.to_string(),
         (Reset::Now, Early::Unavailable(Unavailable::Unknown(_))) => {
             format!("{error}; {done} counters were reset before, and more may have been reset")
         }
         (Reset::Now, _) => format!("{error}; {done} counters were reset before"),
-    })
+    };
+    Status::new(code, message)
 }

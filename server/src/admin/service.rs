@@ -115,18 +115,27 @@ impl Admin {
         asked: wire::DescriptorCounters,
     ) -> Result<Vec<CounterKey>, Status> {
         let wire::DescriptorCounters { domain, descriptor, limit_name } = asked;
+        let named = domain.clone();
         let descriptor =
             descriptor.ok_or_else(|| Status::invalid_argument("descriptor must be set"))?;
         let message = RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 0 };
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
         let (explained, question, _permit) = self.by_rules(message, permit).await?;
+        if self.snapshot.load().rules.domain(&named).is_none() {
+            return Err(tenant::no_domain(&named));
+        }
         let limits = explained.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
         let names: Vec<&str> = limits.map(|limit| &*limit.name).collect();
         if !limit_name.is_empty() && !names.contains(&&*limit_name) {
-            return Err(Status::not_found(format!(
-                "no limit of that name applies to the descriptor, but these: {}",
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-            )));
+            let has: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
+            let but = match (&*has, &*names) {
+                ([], []) => "no limit does".to_owned(),
+                ([], _) => "those that do have no names".to_owned(),
+                (has, _) => format!("these do: {}", has.join(", ")),
+            };
+            let message =
+                format!("no limit of the name {limit_name} applies to the descriptor; {but}");
+            return Err(Status::not_found(message));
         }
         let peeks = question.peeks();
         let wanted = names.iter().zip(peeks.iter());

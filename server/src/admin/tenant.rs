@@ -15,7 +15,12 @@ use sluicegate_proto::sluicegate::admin::v1::{self as wire, limit_explanation::S
 use sluicegate_store::{Cursor, Stack, redis::hash_slot};
 use tonic::Status;
 
-use super::{Names, resets::PROGRESS_INTERVAL, service::PEEK_TIMEOUT, streamed::Sender};
+use super::{
+    Names,
+    resets::{PROGRESS_INTERVAL, code},
+    service::PEEK_TIMEOUT,
+    streamed::Sender,
+};
 use crate::{explain, limits::Snapshot};
 
 /// Counters that are listed unless somebody asks for another number, and the most.
@@ -42,7 +47,7 @@ impl Tenant {
         value: &[u8],
     ) -> Result<Self, Status> {
         match snapshot.rules.domain(&domain) {
-            None => return Err(Status::not_found(format!("no limits file has domain {domain}"))),
+            None => return Err(no_domain(&domain)),
             Some(Domain { tenant: None, .. }) => {
                 return Err(Status::failed_precondition(format!(
                     "domain {domain} names no tenant: its counters are reset one by one"
@@ -54,6 +59,11 @@ impl Tenant {
             .ok_or_else(|| Status::invalid_argument("tenant must not be empty"))?;
         Ok(Self { snapshot, domain, value: value.to_vec(), owner })
     }
+}
+
+/// No limits file has the domain that was asked for.
+pub(super) fn no_domain(domain: &str) -> Status {
+    Status::not_found(format!("no limits file has domain {domain}"))
 }
 
 /// Lists the counters of a tenant.
@@ -75,7 +85,8 @@ pub(super) async fn list(
         let step = match store.step(&tenant.owner, from).await {
             Ok(step) => step,
             Err(error) => {
-                let _gone = sender.send(Err(Status::unavailable(error.to_string()))).await;
+                let status = Status::new(code(&error), error.to_string());
+                let _gone = sender.send(Err(status)).await;
                 return;
             }
         };

@@ -15,6 +15,9 @@ use tonic::{Request, Status, service::Interceptor};
 /// What is read of a token file, in bytes.
 const FILE_MAX: u64 = 64 << 10;
 
+/// The shortest token, in bytes. A shorter one can be guessed.
+const TOKEN_MIN: usize = 16;
+
 /// Why a file holds no token.
 #[derive(Debug, Error)]
 pub enum TokenError {
@@ -26,9 +29,15 @@ pub enum TokenError {
         /// What the system says.
         source: io::Error,
     },
-    /// The first line is empty, or cannot stand in a header.
+    /// The first line cannot stand in a header.
     #[error("the first line of {path} is no token: visible ASCII without spaces")]
     NoToken {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The first line is too short.
+    #[error("the first line of {path} has less than {TOKEN_MIN} bytes")]
+    TooShort {
         /// The file.
         path: PathBuf,
     },
@@ -82,6 +91,11 @@ impl Token {
         Ok(true)
     }
 
+    /// Whether the file is of no use as it is now, so that an older token is in force.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.0.rejected.load().is_some()
+    }
+
     /// Whether this is the token in force. How long that takes tells nothing but its length.
     fn is(&self, shown: &str) -> bool {
         shown.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
@@ -96,8 +110,11 @@ fn read(path: &Path) -> Result<String, TokenError> {
     };
     let text = text().map_err(|source| TokenError::Unreadable { path: path.to_owned(), source })?;
     let token = text.lines().next().unwrap_or_default().trim();
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(TokenError::NoToken { path: path.to_owned() });
+    }
+    if token.len() < TOKEN_MIN {
+        return Err(TokenError::TooShort { path: path.to_owned() });
     }
     Ok(token.to_owned())
 }
@@ -119,6 +136,28 @@ impl Interceptor for Gate {
             None => Err(Status::unauthenticated(
                 "a token is asked for: authorization: Bearer TOKEN (sluicectl --token-file)",
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_is_the_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            read(&file).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("  0123456789abcdef\r\nmore").unwrap(), "0123456789abcdef");
+        for short in ["", "\n0123456789abcdef", "0123456789abcde"] {
+            assert!(read(short).unwrap_err().ends_with(" has less than 16 bytes"), "{short:?}");
+        }
+        for none in ["0123456789 abcdef", "0123456789abcdefé"] {
+            assert!(read(none).unwrap_err().contains(" is no token: "), "{none:?}");
         }
     }
 }

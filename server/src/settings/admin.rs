@@ -20,8 +20,8 @@ pub struct AdminSettings {
     )]
     pub admin_listen: AdminListen,
 
-    /// File whose first line is the token that callers must show (authorization: Bearer TOKEN). A replaced file is
-    /// taken up without a restart.
+    /// File whose first line is the token that callers must show (authorization: Bearer TOKEN), 16 bytes or more. A
+    /// replaced file is taken up without a restart.
     #[arg(long, env = "SLUICEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 

@@ -255,6 +255,11 @@ catalogue! {
     Gauge TLS_LAST_LOAD = "sluicegate_tls_last_load_successful" []:
         "1 if the TLS files of every listener are in force as they are, 0 if some are of no use and those before them \
          stay.";
+    Counter ADMIN_TOKEN_LOADS = "sluicegate_admin_token_loads_total" [RESULT]:
+        "Times the admin token's file was loaded because it had changed.";
+    Gauge ADMIN_TOKEN_LAST_LOAD = "sluicegate_admin_token_last_load_successful" []:
+        "1 if the admin token is in force as its file has it, or none is asked for, 0 if the file is of no use and the \
+         token before it stays.";
     Gauge BUILD_INFO = "sluicegate_build_info" [VERSION]:
         "1; the label tells what runs.";
     Counter PROCESS_CPU = "process_cpu_seconds_total" []:

@@ -23,7 +23,7 @@ const WAITING_MAX: usize = 4 << 20;
 const AUDIT_WAITING_MAX: usize = 5 << 20;
 
 /// For how long the end of the process waits for what is not written yet.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Message {
     Line(Vec<u8>),

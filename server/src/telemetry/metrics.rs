@@ -98,6 +98,7 @@ pub(crate) struct Telemetry {
     pub(crate) punctuality: Punctuality,
     pub(crate) limits_loads: Loads,
     pub(crate) tls_loads: Loads,
+    pub(crate) admin_token_loads: Loads,
     pub(crate) counters_reset: Count,
     /// Who is being limited, if that is to be remembered.
     pub(crate) top: Option<Top>,
@@ -129,6 +130,7 @@ impl Telemetry {
             punctuality: Punctuality::default(),
             limits_loads: Loads::default(),
             tls_loads: Loads::default(),
+            admin_token_loads: Loads::default(),
             counters_reset: Count::default(),
             top: Top::new(top_keys, settings.near_limit_ratio),
         })
@@ -262,6 +264,7 @@ impl Telemetry {
         });
         self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
+        self.show_loads(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
         let current = Arc::clone(snapshot);
         self.instruments
             .counts(catalogue::REQUESTS, move |show| show_requests(&current.load(), show));

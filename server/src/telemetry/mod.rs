@@ -30,6 +30,8 @@ pub(crate) use log::{
     AUDIT, ChangeError, InForce, levels as log_levels, lines_dropped as log_lines_dropped,
     start as start_log,
 };
+#[cfg(test)]
+pub(crate) use log_writer::END_TIMEOUT as LOG_END_TIMEOUT;
 pub(crate) use metrics::Telemetry;
 pub use otlp::OtlpError;
 pub(crate) use series::OTHER;

@@ -52,9 +52,6 @@ const SPANS_WAITING_MAX: usize = 2048;
 /// How long sending a batch may take, all attempts together.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the last spans may take when the process ends.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`
 const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -177,11 +174,10 @@ impl Traces {
     }
 
     /// Sends what waits, because the process ends.
-    pub(crate) async fn finish(self: Arc<Self>) {
+    pub(crate) async fn finish(self: Arc<Self>, within: Duration) {
         let Some(spans) = self.spans.clone() else { return };
-        let finishing = tokio::task::spawn_blocking(move || {
-            spans.provider.shutdown_with_timeout(FINISH_TIMEOUT)
-        });
+        let finishing =
+            tokio::task::spawn_blocking(move || spans.provider.shutdown_with_timeout(within));
         if let Ok(Err(error)) = finishing.await {
             tracing::warn!(%error, "the last traces were not sent to the collector");
         }

@@ -78,6 +78,14 @@ pub enum Unavailable {
     /// Nothing was done.
     #[error("the store is not available: {0}")]
     NotRun(String),
+    /// Nothing was done, because the user of Redis may not run this command.
+    #[error("the user of Redis may not run {command}: {why}")]
+    NotAllowed {
+        /// The command.
+        command: &'static str,
+        /// What Redis says.
+        why: String,
+    },
     /// Some of it may have been done, or may be done still.
     #[error("the store has not answered: {0}")]
     Unknown(String),

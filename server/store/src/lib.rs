@@ -17,7 +17,7 @@ pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
     deny_cache::DenyCache,
-    failure_policy::{Decisions, Deferred, FailurePolicy, Local},
+    failure_policy::{Decisions, Deferred, FailurePolicy, GIVE_BACK_TIMEOUT, Local},
 };
 pub use memory::{Memory, MemorySettings};
 pub use redis::Redis;

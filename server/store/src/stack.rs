@@ -107,7 +107,7 @@ impl Stack {
             Self::Redis(policy) => policy,
         };
         let outcome = policy.inner().inner().inner().reset(keys, reset).await;
-        let may_be_reset = !matches!(outcome, Err(Unavailable::NotRun(_)));
+        let may_be_reset = matches!(outcome, Ok(_) | Err(Unavailable::Unknown(_)));
         if reset == Reset::Now && may_be_reset {
             if let Some(local) = policy.local() {
                 local.store.reset(keys, reset).await?;

@@ -79,13 +79,15 @@ fn is_turned_away(answer: Result<(), CheckError>) {
 
 #[tokio::test]
 async fn only_the_token_lets_in() {
-    let server = guarded("secret\nnot this\n", &[]).await;
+    let server = guarded("the-operators-secret\nnot this\n", &[]).await;
     let bare = client(&server).explain(question()).await.map(|_| ());
     is_turned_away(bare);
-    for wrong in ["wrong", "secre", "secrets", "SECRET", "not"] {
+    for wrong in
+        ["wrong", "the-operators-secre", "the-operators-secrets", "THE-OPERATORS-SECRET", "not"]
+    {
         is_turned_away(shows(&server, wrong).await);
     }
-    shows(&server, "secret").await.unwrap();
+    shows(&server, "the-operators-secret").await.unwrap();
 
     let raw = async |authorization: Option<&'static str>| {
         let endpoint = Channel::from_shared(format!("http://{}", server.admin)).unwrap();
@@ -98,9 +100,15 @@ async fn only_the_token_lets_in() {
         client.explain(request).await.unwrap_err().code()
     };
     // Past the gate, a request without a domain makes no sense.
-    assert_eq!(raw(Some("Bearer secret")).await, Code::InvalidArgument);
-    assert_eq!(raw(Some("bearer secret")).await, Code::InvalidArgument);
-    for wrong in ["secret", "Basic secret", "Bearer", "Bearer  secret", "Bearer secret "] {
+    assert_eq!(raw(Some("Bearer the-operators-secret")).await, Code::InvalidArgument);
+    assert_eq!(raw(Some("bearer the-operators-secret")).await, Code::InvalidArgument);
+    for wrong in [
+        "the-operators-secret",
+        "Basic the-operators-secret",
+        "Bearer",
+        "Bearer  the-operators-secret",
+        "Bearer the-operators-secret ",
+    ] {
         assert_eq!(raw(Some(wrong)).await, Code::Unauthenticated, "{wrong:?}");
     }
     assert_eq!(raw(None).await, Code::Unauthenticated);
@@ -108,7 +116,7 @@ async fn only_the_token_lets_in() {
 
 #[tokio::test]
 async fn sluicectl_shows_the_token_of_a_file() {
-    let server = guarded("secret\n", &[]).await;
+    let server = guarded("the-operators-secret\n", &[]).await;
     let sluicectl = async |flags: &[&str]| {
         let mut command = Command::new(binary("sluicectl"));
         command.args(["explain", "--domain", "api", "--descriptor", "user=bob"]);
@@ -139,17 +147,24 @@ async fn sluicectl_shows_the_token_of_a_file() {
 
 #[tokio::test]
 async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
-    let server = guarded("first", &["--poll-interval", "200ms"]).await;
-    shows(&server, "first").await.unwrap();
-    put(server.folder(), "token", "second\n");
-    until("the new token", || async { shows(&server, "second").await.ok() }).await;
-    is_turned_away(shows(&server, "first").await);
-    put(server.folder(), "token", "\n");
+    let server = guarded("the-first-of-tokens", &["--poll-interval", "200ms"]).await;
+    shows(&server, "the-first-of-tokens").await.unwrap();
+    put(server.folder(), "token", "the-second-of-tokens\n");
+    until("the new token", || async { shows(&server, "the-second-of-tokens").await.ok() }).await;
+    is_turned_away(shows(&server, "the-first-of-tokens").await);
+    let loads = async |result: &str| {
+        server.metric(&format!("sluicegate_admin_token_loads_total{{result=\"{result}\"}}")).await
+    };
+    let last = async || server.metric("sluicegate_admin_token_last_load_successful").await;
+    assert_eq!((loads("success").await, loads("failure").await, last().await), (1.0, 0.0, 1.0));
+    put(server.folder(), "token", "too-short\n");
     until("the bad one to be rejected", || async {
         server.process.output().contains("admin token rejected").then_some(())
     })
     .await;
-    shows(&server, "second").await.unwrap();
+    assert!(server.process.output().contains("has less than 16 bytes"));
+    assert_eq!((loads("success").await, loads("failure").await, last().await), (1.0, 1.0, 0.0));
+    shows(&server, "the-second-of-tokens").await.unwrap();
     fs::remove_file(server.folder().join("token")).unwrap();
     until("the missing one to be rejected", || async {
         (server.process.output().matches("admin token rejected").count() > 1).then_some(())
@@ -158,8 +173,14 @@ async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
     // Several polls later it has been told once.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.process.output().matches("admin token rejected").count(), 2);
-    shows(&server, "second").await.unwrap();
-    assert!(!server.process.output().contains("second"), "the token is not logged");
+    shows(&server, "the-second-of-tokens").await.unwrap();
+    assert!(!server.process.output().contains("the-second-of-tokens"), "the token is not logged");
+    put(server.folder(), "token", "the-second-of-tokens\n");
+    until("the one in force to be no longer rejected", || async {
+        (last().await == 1.0).then_some(())
+    })
+    .await;
+    assert_eq!((loads("success").await, loads("failure").await), (1.0, 2.0));
 }
 
 async fn channel(server: &Sluicegate) -> Channel {
@@ -206,12 +227,12 @@ async fn health(server: &Sluicegate, service: &str) -> ServingStatus {
 
 #[tokio::test]
 async fn health_is_for_everybody_and_reflection_for_those_with_the_token() {
-    let server = guarded("secret", &[]).await;
+    let server = guarded("the-operators-secret", &[]).await;
     for name in ["", SERVICE] {
         assert_eq!(health(&server, name).await, ServingStatus::Serving);
     }
     assert_eq!(reflect(&server, None).await.unwrap_err().code(), Code::Unauthenticated);
-    let names = reflect(&server, Some("secret")).await.unwrap();
+    let names = reflect(&server, Some("the-operators-secret")).await.unwrap();
     for name in [SERVICE, "grpc.health.v1.Health", "sluicegate/admin/v1/admin_service.proto"] {
         assert!(names.iter().any(|it| it == name), "{name} of {names:?}");
     }
@@ -334,7 +355,7 @@ async fn with_client_names_only_these_get_in() {
 #[tokio::test]
 async fn new_certificates_are_shown_to_new_connections() {
     let server = certified(&[]).await;
-    let second = Authority::new("second");
+    let second = Authority::new("the-second-of-tokens");
     second.issue(HOST).write(server.folder(), "server");
     second.issue("spiffe://test/ops").write(server.folder(), "ops");
     fs::write(server.folder().join("ca.pem"), second.pem()).unwrap();
@@ -371,20 +392,25 @@ async fn nobody_on_the_network_gets_in_unasked() {
     assert!(answer.code == 1 && answer.stderr.contains("is open to the network"), "{answer:?}");
 
     let warned = "the admin token crosses the network unencrypted";
-    let server = guarded("secret", &["--admin-listen", "0.0.0.0:0"]).await;
+    let server = guarded("the-operators-secret", &["--admin-listen", "0.0.0.0:0"]).await;
     assert!(server.process.output().contains(warned));
-    let server = guarded("secret", &[&tls[..], &["--admin-listen", "0.0.0.0:0"]].concat()).await;
+    let server =
+        guarded("the-operators-secret", &[&tls[..], &["--admin-listen", "0.0.0.0:0"]].concat())
+            .await;
     assert!(!server.process.output().contains(warned));
-    let server = guarded("secret", &[]).await;
+    let server = guarded("the-operators-secret", &[]).await;
     assert!(!server.process.output().contains(warned));
 }
 
 #[tokio::test]
 async fn a_token_that_cannot_be_had_ends_start_up() {
     let folder = tempfile::tempdir().unwrap();
-    for (text, said) in
-        [("", "is no token"), ("two words", "is no token"), ("\nsecond", "is no token")]
-    {
+    for (text, said) in [
+        ("two words", "is no token"),
+        ("", "less than 16 bytes"),
+        ("\nthe-second-of-tokens", "less than 16 bytes"),
+        ("fifteen-bytes--", "less than 16 bytes"),
+    ] {
         let file = put(folder.path(), "token", text);
         let answer = refused(&["--admin-token-file", &file]).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");

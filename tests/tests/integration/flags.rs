@@ -876,7 +876,7 @@ async fn admin_listen(given: Given) {
 }
 
 async fn admin_token_file(given: Given) {
-    given.write("token", "secret");
+    given.write("token", "the-operators-secret");
     given.write("other", "guess");
     let server = given.serve(&[]).await;
     let address = format!("http://{}", server.admin);
@@ -886,6 +886,9 @@ async fn admin_token_file(given: Given) {
         given.elsewhere().explain(&flags).await.code
     };
     assert_eq!((explain(&good).await, explain(&bad).await), (0, 3));
+    given.write("token", "fifteen-bytes--");
+    let refused = finish(given.serve_command(&[])).await;
+    one_line(&refused, 1, &["--admin-token-file: the first line of ", "less than 16 bytes"]);
 }
 
 async fn admin_tls(given: Given) {
@@ -1220,7 +1223,7 @@ async fn explain_admin_server(given: Given) {
 }
 
 async fn explain_token_file(given: Given) {
-    given.write("token", "secret");
+    given.write("token", "the-operators-secret");
     let token = given.path("token");
     let server = Sluicegate::start(LIMITS, &["--admin-token-file", &token]).await;
     let address = format!("http://{}", server.admin);
@@ -1328,7 +1331,7 @@ async fn admin_server(command: &'static str, given: Given) {
 }
 
 async fn admin_token(command: &'static str, given: Given) {
-    given.write("token", "secret");
+    given.write("token", "the-operators-secret");
     let (_server, address) = administered(&["--admin-token-file", &given.path("token")]).await;
     was_answered(&given.admin(command, &[("--admin-server", &address)]).await);
     let other = given.elsewhere().admin(command, &[("--admin-server", &address)]).await;

@@ -161,3 +161,16 @@ async fn what_was_counted_here_is_forgotten_when_redis_is_back() {
     let server = fleet.servers.remove(0);
     assert_eq!(server.should_rate_limit(hit("local", "x")).await.unwrap().overall_code(), Code::Ok);
 }
+
+#[tokio::test]
+async fn a_full_store_answers_everybody() {
+    let server = Sluicegate::start(LIMITS, &["--memory-max-counters", "1"]).await;
+    assert_eq!(ask(&server, &["silent"]).await, Ok(Code::Ok));
+    for key in ["local", "deny", "defer"] {
+        assert_eq!(ask(&server, &[key]).await, Ok(Code::OverLimit), "{key}");
+    }
+    for key in ["allow", "shadow_deny", "shadow_defer", "silent"] {
+        assert_eq!(ask(&server, &[key]).await, Ok(Code::Ok), "{key}");
+    }
+    assert_eq!(server.metric("sluicegate_requests_deferred_total").await, 0.0);
+}

@@ -408,28 +408,33 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
 #[tokio::test]
 async fn what_cannot_be_meant_is_said() {
     let server = serve("memory", &[]).await;
+    let of_limit = |descriptor: &'static str| {
+        ["reset", "counter", "--domain", "api", "--descriptor", descriptor, "--limit", "x"]
+    };
+    let no_limit = "no limit of the name x applies to the descriptor; ";
     for (arguments, said) in [
         (
             &["reset", "tenant", "--domain", "nothing", "--tenant", "a"][..],
             "no limits file has domain nothing",
         ),
-        (&["reset", "tenant", "--domain", "plain", "--tenant", "a"], "names no tenant"),
+        (
+            &["reset", "counter", "--domain", "nothing", "--descriptor", "a=b"],
+            "no limits file has domain nothing",
+        ),
+        (&["peek", "--domain", "nothing", "--tenant", "a"], "no limits file has domain nothing"),
+        (&of_limit("tenant=a,user=b"), &format!("{no_limit}these do: daily, burst")),
+        (&of_limit("ip=::1"), &format!("{no_limit}those that do have no names")),
+        (&of_limit("no=thing"), &format!("{no_limit}no limit does")),
+    ] {
+        let answer = ctl(&server, arguments).await;
+        assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
+        assert!(answer.stderr.contains(said) && answer.stdout.is_empty(), "{answer:?}");
+    }
+    for (arguments, said) in [
+        (&["reset", "tenant", "--domain", "plain", "--tenant", "a"][..], "names no tenant"),
         (&["reset", "tenant", "--domain", "api", "--tenant", ""], "tenant must not be empty"),
         (&["peek", "--domain", "plain", "--tenant", "a"], "names no tenant"),
         (&["reset", "counter", "--key", "user:bob"], "not the name of a counter"),
-        (
-            &[
-                "reset",
-                "counter",
-                "--domain",
-                "api",
-                "--descriptor",
-                "tenant=a,user=b",
-                "--limit",
-                "x",
-            ],
-            "but these: daily, burst",
-        ),
         (&["peek", "--domain", "", "--descriptor", "a=b"], "domain must not be empty"),
     ] {
         let answer = ctl(&server, arguments).await;
@@ -642,6 +647,29 @@ async fn a_tenants_reset_is_written_down_though_the_server_stops() {
 }
 
 #[tokio::test]
+async fn a_counters_reset_is_written_down_though_redis_has_not_answered_when_the_server_stops() {
+    let redis = Redis::start().await;
+    let flags = ["--redis-connect-timeout", "60s", "--drain-delay", "0s"];
+    let mut server = serve(&redis.url(), &flags).await;
+    // Whoever writes waits.
+    redis.query(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let mut command = Command::new(binary("sluicectl"));
+    command.args(["reset", "counter", "--domain", "api", "--descriptor", "ip=::1"]);
+    command.args(["--timeout", "60s", "--admin-server", &format!("http://{}", server.admin)]);
+    let asked = tokio::spawn(finish(command));
+    until("the reset", || async {
+        redis.query(&["CLIENT", "LIST"]).await.contains("cmd=unlink").then_some(())
+    })
+    .await;
+    server.process.signal(Signal::SIGTERM);
+    server.process.ended().await;
+    let output = server.process.output();
+    assert!(output.contains("counter may have been reset"), "{output}");
+    assert!(!output.contains("resets were cut off"), "{output}");
+    assert_eq!(asked.await.unwrap().code, 3);
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_has_a_complaint_and_its_breaker_closed() {
     let redis = Redis::start().await;
     let server = serve(&redis.url(), &[]).await;
@@ -660,6 +688,42 @@ async fn a_server_that_refuses_has_a_complaint_and_its_breaker_closed() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_away_is_told_in_words() {
+    let mut redis = Redis::start().await;
+    let server = serve(&redis.url(), &[]).await;
+    redis.kill().await;
+    until("the complaint", || async {
+        let text = ctl(&server, &["status"]).await.stdout;
+        text.contains("connections: Connection refused (os error 111)").then_some(())
+    })
+    .await;
+    let answer = ctl(&server, &["reset", "tenant", "--domain", "api", "--tenant", "acme"]).await;
+    assert_eq!(answer.code, 3, "{answer:?}");
+    assert!(answer.stderr.contains("Connection refused"), "{answer:?}");
+    let output = server.process.output();
+    assert!(!output.contains("Os {") && !answer.stderr.contains("Os {"), "{output}");
+}
+
+#[tokio::test]
+async fn whoever_asks_at_another_port_is_told() {
+    let server = serve("memory", &[]).await;
+    for address in [&server.http, &server.grpc] {
+        let mut command = Command::new(binary("sluicectl"));
+        command.args([
+            "status",
+            "--timeout",
+            "30s",
+            "--admin-server",
+            &format!("http://{address}"),
+        ]);
+        let answer = finish(command).await;
+        assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
+        let said = "no such service here; is this the admin listener?";
+        assert!(answer.stderr.contains(said), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_was_reset_before_a_failure_is_told() {
     let server = serve("memory", &[]).await;
     ask(&server, request(&[&[("tenant", "acme"), ("user", "bob")]])).await;
@@ -668,7 +732,7 @@ async fn what_was_reset_before_a_failure_is_told() {
     let answer = ctl(&server, &reset).await;
     assert_eq!(answer.code, 3, "{answer:?}");
     assert_eq!(answer.stdout, "reset        s1:fw:86400:{acme}:api:tenant:user=bob\n");
-    assert!(answer.stderr.contains("no limit of that name"), "{answer:?}");
+    assert!(answer.stderr.contains("no limit of the name daily"), "{answer:?}");
     let answer = ctl(&server, &[&reset[..], &["--output", "json"]].concat()).await;
     let json: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert_eq!((answer.code, &json["counters"][0]["was_used"]), (3, &json!(false)));

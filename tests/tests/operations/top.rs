@@ -184,6 +184,35 @@ async fn without_a_terminal_one_table_is_printed() {
     assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
 }
 
+#[tokio::test]
+async fn what_servers_say_is_told_while_others_are_away() {
+    let server = serve(&["--top-labels", "plain"]).await;
+    take(&server, "bob", 13).await;
+    let ask = async |flags: &[&str]| {
+        let some = format!("http://{},http://127.0.0.1:1,http://127.0.0.1:2", server.admin);
+        let mut command = Command::new(binary("sluicectl"));
+        command.args(["top", "--once", "--timeout", "30s", "--admin-server", &some]).args(flags);
+        finish(command).await
+    };
+    let answer = ask(&[]).await;
+    assert_eq!((answer.code, answer.stdout.lines().count()), (3, 3), "{answer:?}");
+    assert!(answer.stdout.starts_with("refused in the last 10s, 1 server\n"), "{answer:?}");
+    assert!(answer.stdout.contains(&name("bob")), "{answer:?}");
+    assert_eq!(answer.stderr.lines().count(), 2, "{answer:?}");
+    for away in ["error: http://127.0.0.1:1", "error: http://127.0.0.1:2"] {
+        assert!(answer.stderr.lines().any(|line| line.starts_with(away)), "{answer:?}");
+    }
+    let answer = ask(&["--output", "json"]).await;
+    let told: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!((answer.code, &told["servers"]), (3, &json!(1)));
+    assert_eq!(totals(&told), [(name("bob"), 3)]);
+    let failures = told["failures"].as_array().unwrap();
+    assert_eq!((failures.len(), answer.stderr.lines().count()), (2, 2), "{answer:?}");
+    for failure in failures {
+        assert!(answer.stderr.contains(failure.as_str().unwrap()), "{answer:?}");
+    }
+}
+
 /// `sluicectl top` in a terminal of its own.
 struct Terminal {
     child: Child,

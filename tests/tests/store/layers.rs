@@ -130,10 +130,19 @@ async fn every_policy_answers_for_a_store_that_cannot() {
 }
 
 #[tokio::test]
-async fn where_a_store_is_full_local_denies() {
+async fn where_a_store_is_full_no_policy_counts_or_makes_an_error() {
     let policy = half(StoreError::Full, Some(local(1)));
-    let decisions = decided(&policy, vec![one("a", dead(4))]).await.unwrap();
-    assert_eq!((decisions[0].allowed, decisions[0].source), (false, Source::Policy));
+    for (how, allowed) in [
+        (OnFailure::Local, false),
+        (OnFailure::Deny, false),
+        (OnFailure::Defer, false),
+        (OnFailure::Allow, true),
+    ] {
+        let decisions = decided(&policy, vec![on(how, one("a", dead(4)))]).await.unwrap();
+        assert_eq!((decisions[0].allowed, decisions[0].source), (allowed, Source::Policy));
+    }
+    let shadow = Check { veto: Veto::None, ..on(OnFailure::Defer, one("a", dead(4))) };
+    assert!(decided(&policy, vec![shadow, one("b", daily(1))]).await.unwrap()[1].allowed);
 }
 
 #[tokio::test]

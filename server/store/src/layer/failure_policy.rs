@@ -26,7 +26,7 @@ pub type Decisions = SmallVec<[Decision; 4]>;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long giving back may take. Nobody waits for it.
-const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most requests whose takes are being given back at once.
 const GIVE_BACKS_MAX: usize = 4096;
@@ -261,17 +261,18 @@ impl Conclusion {
         }
         match check.on_failure {
             OnFailure::Allow => allowed(check, Source::Policy),
+            // Ever new values fill a store. Local counters would be as full, the caller could do no better, and a client
+            // must not be able to make errors, which Envoy lets pass.
+            OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied(),
             OnFailure::Defer => {
                 // A rule that refuses nobody does not fail a request either.
                 self.deferred |= check.veto != Veto::None;
                 allowed(check, Source::Policy)
             }
-            OnFailure::Local if has_local && error != StoreError::Full => {
+            OnFailure::Local if has_local => {
                 self.local.push(at);
                 allowed(check, Source::NotAsked)
             }
-            // Letting unknown counters pass where a store is full would make a flood of new keys a way
-            // around every limit.
             OnFailure::Local | OnFailure::Deny => denied(),
         }
     }

@@ -42,6 +42,9 @@ impl Inspect for Redis {
                 let asked = self.ask_owner(|| self.slot_of(first), command, names, deadline).await;
                 let (_, reply) = asked.map_err(|error| match error {
                     Unavailable::NotRun(why) if ran => Unavailable::Unknown(why),
+                    Unavailable::NotAllowed { .. } if ran => {
+                        Unavailable::Unknown(error.to_string())
+                    }
                     error => error,
                 })?;
                 count += reply.as_u64().unwrap_or_default();
@@ -153,6 +156,10 @@ impl Redis {
                 Some(node) => match node.command(command, args.clone()).await {
                     Ok(reply) => return Ok((node.address.clone(), reply)),
                     Err(NoAnswer::Elsewhere(why)) => format!("{}: {why}", node.address),
+                    Err(NoAnswer::Because(why)) if why.starts_with("NOPERM") => {
+                        let why = format!("{}: {why}", node.address);
+                        return Err(Unavailable::NotAllowed { command, why });
+                    }
                     Err(NoAnswer::Because(why)) => {
                         return Err(Unavailable::NotRun(format!("{}: {why}", node.address)));
                     }

@@ -21,7 +21,7 @@ use rustls::{
 };
 use thiserror::Error;
 
-use super::Address;
+use super::{Address, said::said};
 
 /// The most commands that wait for a connection's writer. Far more than a healthy server ever lets wait.
 const WAITING_MAX: usize = 20_000;
@@ -104,7 +104,7 @@ pub enum FileError {
 pub(super) enum LinkError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{0}")]
+    #[error("{}", said(.0))]
     Redis(#[from] FredError),
     #[error("{0}")]
     Unfit(String),

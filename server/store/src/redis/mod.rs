@@ -14,6 +14,7 @@ mod inspect;
 mod link;
 mod node;
 mod outage;
+mod said;
 mod script;
 mod size;
 mod slots;

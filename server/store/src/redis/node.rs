@@ -31,6 +31,7 @@ use super::{
     Address, Stats,
     call::Call,
     link::{Link, LinkError, LinkSettings, plain},
+    said::said,
     script::Script,
     size::Size,
     slots,
@@ -328,13 +329,13 @@ impl Node {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => Err(match self.refused(&error) {
                 Refused::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
-                    NoAnswer::Elsewhere(error.details().to_owned())
+                    NoAnswer::Elsewhere(said(&error))
                 }
                 // Whatever else the server says to one command, it has not run it.
                 Refused::Failure(Failure::Unknown) if !error.details().starts_with("ERR ") => {
-                    NoAnswer::Unknown(error.details().to_owned())
+                    NoAnswer::Unknown(said(&error))
                 }
-                _ => NoAnswer::Because(error.details().to_owned()),
+                _ => NoAnswer::Because(said(&error)),
             }),
             Err(_) => Err(NoAnswer::Unknown("no answer in time".to_owned())),
         }
@@ -407,7 +408,7 @@ impl Node {
         match loaded.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                self.complain(&error.to_string(), fitness);
+                self.complain(&said(&error), fitness);
                 Err(Failure::NotRun)
             }
             None => Err(Failure::NotRun),

@@ -49,7 +49,8 @@ fn nonsense_is_refused_with_what_to_do() {
         ("{admin: {exposed: true}}".to_owned(), "admin.exposed needs admin.tls"),
         ("{admin: {exposed: true, enabled: false}}".to_owned(), "admin.exposed needs admin.enabled"),
         ("{admin: {exposed: true, tls: {enabled: true, secretName: a}}}".to_owned(), "admin.exposed needs a token"),
-        ("{admin: {token: a, existingSecret: {name: b}}}".to_owned(), "admin.token and admin.existingSecret.name: only one"),
+        ("{admin: {token: fifteen-bytes--}}".to_owned(), "'/admin/token': 'fifteen-bytes--' does not match pattern"),
+        ("{admin: {token: a-token-of-some-length, existingSecret: {name: b}}}".to_owned(), "admin.token and admin.existingSecret.name: only one"),
         ("{admin: {tls: {enabled: true}}}".to_owned(), "admin.tls.enabled needs admin.tls.secretName"),
         // Ports.
         ("{http: {port: 8081}}".to_owned(), "grpc.port, http.port and admin.port must differ: 8081, 8081, 8082"),

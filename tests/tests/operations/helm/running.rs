@@ -46,7 +46,8 @@ impl Others {
             "tls.key" => assert!(folder.join("tls.crt").exists()),
             "ca.crt" => fs::write(folder.join(file), self.authority.pem()).unwrap(),
             "salt" => fs::write(folder.join(file), "a salt of sixteen bytes and more").unwrap(),
-            "password" | "token" => fs::write(folder.join(file), "secret\n").unwrap(),
+            "password" => fs::write(folder.join(file), "secret\n").unwrap(),
+            "token" => fs::write(folder.join(file), "a-token-of-some-length\n").unwrap(),
             other => panic!("{other}"),
         }
     }
