@@ -4,9 +4,11 @@ ARG RUST_IMAGE=rust:1.95-slim-bookworm
 FROM ${RUST_IMAGE} AS build
 WORKDIR /build
 COPY . .
-# What is downloaded and compiled stays with the builder, so that a change of the sources compiles only them.
+ARG TARGETARCH
+# What is downloaded and compiled stays with the builder, so that a change of the sources compiles only them. What is
+# compiled is kept for each architecture: they would take turns in replacing the two programs.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/build/target \
+    --mount=type=cache,id=target-$TARGETARCH,target=/build/target \
     cargo build --release --locked --package sluicegate --package sluicegate-client \
     && image/assemble /image target/release/sluicegate target/release/sluicectl
 

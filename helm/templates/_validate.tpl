@@ -5,6 +5,7 @@
 {{- include "sluicegate.validateListener" (dict "name" "grpc" "tls" .Values.grpc.tls) -}}
 {{- include "sluicegate.validateListener" (dict "name" "admin" "tls" .Values.admin.tls) -}}
 {{- include "sluicegate.validateAdmin" . -}}
+{{- include "sluicegate.validateService" . -}}
 {{- include "sluicegate.validateLimits" . -}}
 {{- include "sluicegate.validateScaling" . -}}
 {{- include "sluicegate.validateDisruptions" . -}}
@@ -96,6 +97,21 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "sluicegate.validateService" -}}
+{{- with .Values.service -}}
+{{- if and .loadBalancerSourceRanges (ne .type "LoadBalancer") -}}
+{{- fail (printf "service.loadBalancerSourceRanges: a Service of type %s lets in everybody; set service.type: LoadBalancer" .type) -}}
+{{- end -}}
+{{- if eq .type "ClusterIP" -}}
+{{- if .externalTrafficPolicy -}}
+{{- fail "service.externalTrafficPolicy: nothing comes from outside to a Service of type ClusterIP" -}}
+{{- end -}}
+{{- else if not (or $.Values.grpc.tls.clientCaSecret.name .loadBalancerSourceRanges (and $.Values.networkPolicy.enabled $.Values.networkPolicy.callers)) -}}
+{{- fail (printf "service.type: %s lets everybody outside the cluster ask, and use up anybody's limits; ask for client certificates (grpc.tls.clientCaSecret), or say who may connect (service.loadBalancerSourceRanges of a LoadBalancer, or networkPolicy.callers)" .type) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "sluicegate.validateLimits" -}}
 {{- if and .Values.limits .Values.existingConfigMap -}}
 {{- fail "limits and existingConfigMap: only one may give the limits" -}}
@@ -171,8 +187,8 @@
 
 {{- define "sluicegate.validatePods" -}}
 {{- $own := merge (include "sluicegate.selectorLabels" . | fromYaml) (include "sluicegate.ownLabels" . | fromYaml) -}}
-{{- range $name := list "podLabels" "commonLabels" -}}
-{{- range $label, $value := index $.Values $name -}}
+{{- range $name, $labels := dict "podLabels" .Values.podLabels "commonLabels" .Values.commonLabels "test.podLabels" .Values.test.podLabels -}}
+{{- range $label, $value := $labels -}}
 {{- if hasKey $own $label -}}
 {{- fail (printf "%s: %s is the chart's own" $name $label) -}}
 {{- end -}}

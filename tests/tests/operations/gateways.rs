@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Envoy, Sluicegate, Upstream, away_from_midnight,
+    Answer, Authority, Envoy, Sluicegate, Upstream, away_from_midnight, finish,
     tools::{self, succeed, workspace},
     until, yaml,
 };
@@ -198,6 +198,21 @@ fn merge(into: &mut Value, value: &Value) {
     }
 }
 
+/// The patches of an example.
+fn patches(example: &str) -> Vec<Value> {
+    let [filter] = &documents(&workspace().join("examples/istio").join(example))[..] else {
+        panic!("{example} is one object")
+    };
+    filter["spec"]["configPatches"].as_array().unwrap().clone()
+}
+
+/// The blocks of YAML in a text for people.
+fn blocks(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(workspace().join(file)).unwrap();
+    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks.map(|block| yaml::read(file, block)).collect()
+}
+
 const LIMITS: &str = "
 domain: public_api
 tenant: tenant
@@ -212,6 +227,10 @@ descriptors:
             rate_limit: {name: route, unit: day, requests_per_unit: 2}
   - key: remote_address
     rate_limit: {name: address, unit: day, requests_per_unit: 100}
+  - key: caller
+    rate_limit: {name: caller, unit: day, requests_per_unit: 20}
+  - key: service
+    rate_limit: {name: service, unit: day, requests_per_unit: 50}
 ";
 
 struct Mesh {
@@ -220,22 +239,34 @@ struct Mesh {
     _upstream: Upstream,
 }
 
-/// A proxy with the patches of an example, which asks a real server. The Service's name is replaced by its address.
-async fn mesh(example: &str, context: &str, virtual_host: &str) -> Mesh {
-    mesh_of("sluicegate", example, context, virtual_host).await
+/// An ingress gateway with these patches, which asks a real server. The Service's name is replaced by its address.
+async fn gateway(patches: &[Value]) -> Mesh {
+    mesh("GATEWAY", "api.example.com:443", patches, "sluicegate", &Value::Null).await
 }
 
-/// The same with a cluster of this name.
-async fn mesh_of(cluster: &str, example: &str, context: &str, virtual_host: &str) -> Mesh {
+/// A sidecar of the example with a cluster of this name, which takes requests through this transport socket.
+async fn sidecar(cluster: &str, transport_socket: &Value) -> Mesh {
+    let patches = patches("sidecar.yaml");
+    mesh("SIDECAR_INBOUND", "inbound|http|8000", &patches, cluster, transport_socket).await
+}
+
+async fn mesh(
+    context: &str,
+    virtual_host: &str,
+    patches: &[Value],
+    cluster: &str,
+    transport_socket: &Value,
+) -> Mesh {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &[]).await;
     let upstream = Upstream::start().await;
     let mut proxy = proxy(context, virtual_host, &upstream);
-    let [filter] = &documents(&workspace().join("examples/istio").join(example))[..] else {
-        panic!("{example} is one object")
-    };
-    for patch in filter["spec"]["configPatches"].as_array().unwrap() {
-        assert_eq!(patch["match"]["context"], context, "{example}");
+    if !transport_socket.is_null() {
+        let chain = proxy.pointer_mut("/static_resources/listeners/0/filter_chains/0").unwrap();
+        chain["transport_socket"] = transport_socket.clone();
+    }
+    for patch in patches {
+        assert_eq!(patch["match"]["context"], context, "{patch}");
         apply(patch, &mut proxy);
     }
     let folder = tempfile::tempdir().unwrap();
@@ -276,9 +307,7 @@ fn closest(answer: &Answer) -> (u16, &str, u64) {
     (answer.status, limit.split(',').next().unwrap(), answer.number("x-ratelimit-remaining"))
 }
 
-#[tokio::test]
-async fn the_ingress_gateway_limits_hosts_and_routes() {
-    let mesh = mesh("ingress-gateway.yaml", "GATEWAY", "api.example.com:443").await;
+async fn assert_hosts_and_routes_are_limited(mesh: &Mesh) {
     for expected in [(200, "3", 2), (200, "3", 1), (200, "3", 0), (429, "3", 0)] {
         assert_eq!(closest(&mesh.get("/", b"ann").await), expected);
     }
@@ -293,13 +322,142 @@ async fn the_ingress_gateway_limits_hosts_and_routes() {
 }
 
 #[tokio::test]
+async fn the_ingress_gateway_limits_hosts_and_routes() {
+    let mesh = gateway(&patches("ingress-gateway.yaml")).await;
+    assert_hosts_and_routes_are_limited(&mesh).await;
+}
+
+/// What the README says for them, which newer ones know as well.
+#[tokio::test]
+async fn the_patches_for_older_envoys_limit_the_same() {
+    let older = blocks("examples/istio/README.md").into_iter().find_map(|block| {
+        let patches = block.as_array()?.clone();
+        patches.iter().any(|patch| patch["applyTo"] == "HTTP_ROUTE").then_some(patches)
+    });
+    let older = older.unwrap();
+    let mut patches = patches("ingress-gateway.yaml");
+    let replaced: Vec<_> = older.iter().map(|patch| &patch["applyTo"]).collect();
+    let before = patches.len();
+    patches.retain(|patch| !replaced.contains(&&patch["applyTo"]));
+    patches.extend(older.iter().cloned());
+    assert_eq!(patches.len(), before);
+    assert!(!json!(patches).to_string().contains("RateLimitPerRoute"));
+    assert_hosts_and_routes_are_limited(&gateway(&patches).await).await;
+}
+
+/// The same for plain Envoys, as the guide shows it.
+#[tokio::test]
+async fn virtual_hosts_for_older_envoys_limit_hosts_and_routes() {
+    let mut blocks = blocks("docs/envoy.md").into_iter();
+    let hosts = blocks.find(|block| block["virtual_hosts"].is_array()).unwrap();
+    let mut patches = patches("ingress-gateway.yaml");
+    patches
+        .retain(|patch| ["CLUSTER", "HTTP_FILTER"].contains(&patch["applyTo"].as_str().unwrap()));
+    let host = &hosts["virtual_hosts"][0];
+    let [search, all] = [0, 1].map(|route| host["routes"][route]["route"].clone());
+    assert_eq!(all, json!({"cluster": "upstream"}));
+    for (to, value) in [
+        ("VIRTUAL_HOST", json!({"rate_limits": host["rate_limits"]})),
+        ("HTTP_ROUTE", json!({"route": search})),
+    ] {
+        let vhost = json!({"name": "api.example.com:443", "route": {"name": "search"}});
+        patches.push(json!({
+            "applyTo": to,
+            "match": {"context": "GATEWAY", "routeConfiguration": {"vhost": vhost}},
+            "patch": {"operation": "MERGE", "value": value},
+        }));
+    }
+    let mesh = gateway(&patches).await;
+    assert_eq!(closest(&mesh.envoy.get("/", &[]).await), (200, "100", 99));
+    // No rule is for what the route asks in the host's place.
+    assert_eq!(mesh.envoy.get("/search", &[]).await.header("x-ratelimit-limit"), None);
+    assert_eq!(closest(&mesh.envoy.get("/", &[]).await), (200, "100", 98));
+    mesh.assert_all_decided(3, 0).await;
+}
+
+#[tokio::test]
+async fn a_gateway_goes_by_the_address_of_the_connection() {
+    let mesh = gateway(&patches("ingress-gateway.yaml")).await;
+    for left in [99, 98, 97] {
+        let forwarded = format!("203.0.113.{left}");
+        let answer = mesh.envoy.get("/", &[("x-forwarded-for", forwarded.as_bytes())]).await;
+        assert_eq!(closest(&answer), (200, "100", left));
+    }
+    mesh.assert_all_decided(3, 0).await;
+}
+
+#[tokio::test]
 async fn a_sidecar_limits_its_service() {
-    let mesh = mesh("sidecar.yaml", "SIDECAR_INBOUND", "inbound|http|8000").await;
+    let mesh = sidecar("sluicegate", &Value::Null).await;
     for expected in [(200, "3", 2), (200, "3", 1), (200, "3", 0), (429, "3", 0)] {
         assert_eq!(closest(&mesh.get("/", b"ann").await), expected);
     }
     assert_eq!(mesh.get("/", b"bob").await.status, 200);
     mesh.assert_all_decided(4, 1).await;
+}
+
+/// Asks by curl, which writes other addresses each time, and gives the limit that is closest and what is left of it.
+async fn ask(port: &str, folder: &Path, caller: Option<&str>, attempt: u32) -> (String, u64) {
+    let mut curl = tokio::process::Command::new("curl");
+    curl.args(["--silent", "--show-error", "--noproxy", "*", "--output", "/dev/null"]);
+    curl.args(["--write-out", "%header{x-ratelimit-limit}\n%header{x-ratelimit-remaining}"]);
+    curl.arg("--header").arg(format!("x-forwarded-for: 203.0.113.{attempt}"));
+    curl.arg("--header").arg(format!("x-forwarded-client-cert: URI=spiffe://mesh/{attempt}"));
+    let url = match caller {
+        Some(caller) => {
+            curl.arg("--cacert").arg(folder.join("ca.pem"));
+            curl.arg("--cert").arg(folder.join(format!("{caller}.pem")));
+            curl.arg("--key").arg(folder.join(format!("{caller}.key")));
+            format!("https://localhost:{port}/")
+        }
+        None => format!("http://127.0.0.1:{port}/"),
+    };
+    curl.arg(url);
+    let output = finish(curl).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let (limit, left) = output.stdout.split_once('\n').unwrap();
+    (limit.split(',').next().unwrap().to_owned(), left.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_sidecar_goes_by_the_certificate_and_never_by_what_a_client_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let authority = Authority::new("mesh");
+    fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+    authority.issue("localhost").write(folder, "orders");
+    for caller in ["shop", "billing"] {
+        authority.issue(&format!("spiffe://mesh/ns/{caller}/sa/default")).write(folder, caller);
+    }
+    let file = |name: &str| json!({"filename": folder.join(name)});
+    let mutual_tls = json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "require_client_certificate": true,
+            "common_tls_context": {
+                "tls_certificates": [{"certificate_chain": file("orders.pem"), "private_key": file("orders.key")}],
+                "validation_context": {"trusted_ca": file("ca.pem")},
+            },
+        },
+    });
+    let port = async |mesh: &Mesh| {
+        mesh.envoy.listener("main").await.rsplit_once(':').unwrap().1.to_owned()
+    };
+    let mesh = sidecar("sluicegate", &mutual_tls).await;
+    let main = port(&mesh).await;
+    for (attempt, (caller, left)) in (1..).zip([("shop", 19), ("shop", 18), ("billing", 19)]) {
+        let expected = ("20".to_owned(), left);
+        assert_eq!(ask(&main, folder, Some(caller), attempt).await, expected, "{caller}");
+    }
+    mesh.assert_all_decided(3, 0).await;
+    // Without certificates it is one limit for all.
+    let mesh = sidecar("sluicegate", &Value::Null).await;
+    let main = port(&mesh).await;
+    for (attempt, left) in [(1, 49), (2, 48), (3, 47)] {
+        assert_eq!(ask(&main, folder, None, attempt).await, ("50".to_owned(), left));
+    }
+    mesh.assert_all_decided(3, 0).await;
 }
 
 #[tokio::test]
@@ -308,7 +466,21 @@ async fn a_cluster_of_istios_own_is_asked_under_another_authority() {
     let named = example.lines().find_map(|line| line.split_once("cluster_name: "));
     let (_, cluster) = named.unwrap();
     assert!(cluster.starts_with("outbound|"), "{cluster}");
-    let mesh = mesh_of(cluster, "sidecar.yaml", "SIDECAR_INBOUND", "inbound|http|8000").await;
+    let mesh = sidecar(cluster, &Value::Null).await;
     assert_eq!(mesh.get("/", b"ann").await.status, 200);
     mesh.assert_all_decided(1, 0).await;
+}
+
+/// A classic sidecar of the chart's pods lets the server drain.
+#[test]
+fn sidecars_of_the_servers_pods_stay_for_the_whole_grace_period() {
+    let deployment = succeed(tools::helm().args(["template", "edge", "helm"]));
+    let grace = deployment
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("terminationGracePeriodSeconds: "));
+    let drain = format!("terminationDrainDuration: {}s", grace.unwrap());
+    for text in ["examples/istio/README.md", "docs/kubernetes.md"] {
+        let told = fs::read_to_string(workspace().join(text)).unwrap();
+        assert!(told.contains(&drain), "{text} does not say {drain}");
+    }
 }

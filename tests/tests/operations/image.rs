@@ -78,6 +78,18 @@ fn the_programs_run_as_nobody_and_without_a_shell() {
     }
 }
 
+/// Or builds for two architectures would replace each other's programs, and one could get the other's.
+#[test]
+fn what_is_compiled_is_kept_for_each_architecture() {
+    let stage: Vec<_> = instructions().into_iter().skip_while(|(word, _)| word != "FROM").collect();
+    let run = stage.iter().position(|(word, rest)| word == "RUN" && rest.contains("cargo build"));
+    let (before, run) = (&stage[..run.unwrap()], &stage[run.unwrap()].1);
+    assert!(before.iter().any(|(word, rest)| word == "ARG" && rest == "TARGETARCH"), "{before:?}");
+    let mounts = run.split_whitespace().filter_map(|word| word.strip_prefix("--mount="));
+    let mounts: Vec<_> = mounts.filter(|it| it.contains("target=/build/target")).collect();
+    assert_eq!(mounts, ["type=cache,id=target-$TARGETARCH,target=/build/target"]);
+}
+
 #[test]
 fn labels_and_ports_are_those_of_the_server() {
     let version = format!("VERSION={}", env!("CARGO_PKG_VERSION"));

@@ -293,6 +293,35 @@ fn a_network_policy_lets_through_what_the_server_needs() {
     assert!(callers.as_array().unwrap().iter().any(|peer| peer["podSelector"] == test));
 }
 
+/// Or a sidecar that does not end by itself would keep the test from ending.
+#[test]
+fn the_tests_pod_has_labels_and_annotations_of_its_own() {
+    let metadata = |name: &str| {
+        let rendered = Rendered::new(workspace().join("helm/ci").join(name));
+        rendered.only("Pod").unwrap()["metadata"].clone()
+    };
+    let label = "sidecar.istio.io/inject";
+    assert_eq!(metadata("default.yaml")["labels"][label], "false");
+    let given = metadata("everything.yaml");
+    assert_eq!(
+        (&given["labels"][label], &given["labels"]["tier"]),
+        (&json!("true"), &json!("test"))
+    );
+    assert_eq!(given["annotations"]["linkerd.io/inject"], "disabled");
+    assert_eq!(given["annotations"]["helm.sh/hook"], "test");
+}
+
+#[test]
+fn a_service_lets_in_the_addresses_that_are_given() {
+    let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));
+    let service = rendered.named("Service", &json!("edge-limiter")).unwrap();
+    assert_eq!(service["spec"]["loadBalancerSourceRanges"], json!(["10.0.0.0/8", "fd00::/8"]));
+    assert_eq!(service["spec"]["externalTrafficPolicy"], "Local");
+    for other in rendered.of_kind("Service").filter(|it| it["metadata"] != service["metadata"]) {
+        assert_eq!(other["spec"]["type"], "ClusterIP");
+    }
+}
+
 #[test]
 fn alerts_and_dashboard_are_the_files() {
     let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));

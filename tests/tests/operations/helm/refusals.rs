@@ -52,6 +52,15 @@ fn nonsense_is_refused_with_what_to_do() {
         ("{admin: {token: fifteen-bytes--}}".to_owned(), "'/admin/token': 'fifteen-bytes--' does not match pattern"),
         ("{admin: {token: a-token-of-some-length, existingSecret: {name: b}}}".to_owned(), "admin.token and admin.existingSecret.name: only one"),
         ("{admin: {tls: {enabled: true}}}".to_owned(), "admin.tls.enabled needs admin.tls.secretName"),
+        // Who comes from outside.
+        ("{service: {type: LoadBalancer}}".to_owned(), "service.type: LoadBalancer lets everybody outside the cluster ask"),
+        ("{service: {type: NodePort}, grpc: {tls: {enabled: true, secretName: a}}}".to_owned(), "service.type: NodePort lets everybody outside the cluster ask"),
+        ("{service: {type: NodePort}, networkPolicy: {enabled: true}}".to_owned(), "service.type: NodePort lets everybody outside the cluster ask"),
+        ("{service: {type: NodePort}, networkPolicy: {callers: [{podSelector: {}}]}}".to_owned(), "service.type: NodePort lets everybody outside the cluster ask"),
+        ("{service: {type: NodePort, loadBalancerSourceRanges: [10.0.0.0/8]}}".to_owned(), "service.loadBalancerSourceRanges: a Service of type NodePort lets in everybody"),
+        ("{service: {loadBalancerSourceRanges: [10.0.0.0/8]}}".to_owned(), "service.loadBalancerSourceRanges: a Service of type ClusterIP lets in everybody"),
+        ("{service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0]}}".to_owned(), "'/service/loadBalancerSourceRanges/0': '10.0.0.0' does not match pattern"),
+        ("{service: {externalTrafficPolicy: Local}}".to_owned(), "service.externalTrafficPolicy: nothing comes from outside"),
         // Ports.
         ("{http: {port: 8081}}".to_owned(), "grpc.port, http.port and admin.port must differ: 8081, 8081, 8082"),
         ("{grpc: {port: 80}}".to_owned(), "'/grpc/port': minimum: got 80, want 1,024"),
@@ -93,6 +102,7 @@ fn nonsense_is_refused_with_what_to_do() {
         ("{serviceMonitor: {interval: often}}".to_owned(), "'/serviceMonitor/interval'"),
         // Pods.
         ("{podLabels: {app.kubernetes.io/name: a}}".to_owned(), "podLabels: app.kubernetes.io/name is the chart's own"),
+        ("{test: {podLabels: {app.kubernetes.io/component: a}}}".to_owned(), "test.podLabels: app.kubernetes.io/component is the chart's own"),
         ("{commonLabels: {app.kubernetes.io/component: a}}".to_owned(), "commonLabels: app.kubernetes.io/component is the chart's own"),
         ("{replicas: 2}".to_owned(), "additional properties 'replicas' not allowed"),
         ("{prometheusRule: {runbook: 'a wiki'}}".to_owned(), "'/prometheusRule/runbook': 'a wiki' does not match pattern"),
@@ -113,6 +123,9 @@ fn sense_is_not_refused() {
         "{store: redis, redis: {url: 'redis://limiter@redis', password: a}}".to_owned(),
         "{podDisruptionBudget: {enabled: false, maxUnavailable: 0}}".to_owned(),
         "{serviceMonitor: {interval: 1m, scrapeTimeout: 60s}}".to_owned(),
+        "{service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/8, 'fd00::/8']}}".to_owned(),
+        "{service: {type: NodePort, externalTrafficPolicy: Local}, networkPolicy: {enabled: true, callers: [{ipBlock: {cidr: 10.0.0.0/8}}]}}".to_owned(),
+        "{service: {type: NodePort}, grpc: {tls: {enabled: true, secretName: a, clientCaSecret: {name: b}}}}".to_owned(),
     ] {
         assert_eq!(complaint(&values), "", "{values}");
     }
