@@ -174,6 +174,9 @@
 {{- end -}}
 {{- end -}}
 {{- with .Values.serviceMonitor -}}
+{{- if gt (include "sluicegate.seconds" .interval | int) 60 -}}
+{{- fail (printf "serviceMonitor.interval: %s is more than 1m: the alerts look at rates over 5m, which take several scrapes, and would never fire" .interval) -}}
+{{- end -}}
 {{- if gt (include "sluicegate.seconds" .scrapeTimeout | int) (include "sluicegate.seconds" .interval | int) -}}
 {{- fail (printf "serviceMonitor.scrapeTimeout: %s is longer than serviceMonitor.interval: %s" .scrapeTimeout .interval) -}}
 {{- end -}}

@@ -196,6 +196,11 @@ impl Envoy {
         self.admin(&format!("/stats?usedonly&filter={filter}")).await.unwrap()
     }
 
+    /// What it shows to Prometheus.
+    pub async fn metrics(&self) -> String {
+        self.admin("/stats/prometheus").await.unwrap()
+    }
+
     /// Gets a page through the listener `main`. Values may be any bytes that HTTP can carry.
     pub async fn get(&self, path: &str, headers: &[(&str, &[u8])]) -> Answer {
         self.get_from("main", path, headers).await

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate_tests::{
-    Catalogue, Load, Prometheus, Redis, Sluicegate, hit,
-    tools::{succeed, workspace},
+    Catalogue, Envoy, Listener, Load, Prometheus, Redis, Sluicegate, Upstream, bootstrap,
+    free_port, hit,
+    tools::{self, succeed, workspace},
     until, yaml,
 };
 
@@ -108,6 +109,48 @@ fn alerts_name_metrics_and_labels_that_there_are() {
             None => drop(catalogue.check(text(rule, "/expr"))),
         }
     }
+}
+
+// === Of Envoys ===
+
+/// The rules that `docs/envoy.md` has to copy.
+fn envoy_rules() -> String {
+    let page = fs::read_to_string(workspace().join("docs/envoy.md")).unwrap();
+    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let rules: Vec<_> = blocks.filter(|block| block.starts_with("groups:")).collect();
+    let [rules] = rules[..] else { panic!("docs/envoy.md has {} blocks of rules", rules.len()) };
+    rules.to_owned()
+}
+
+#[test]
+fn prometheus_takes_the_rules_about_envoys() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, envoy_rules()).unwrap();
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal", file.to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn envoy_tells_the_metric_of_its_rule() {
+    let rules = yaml::read("docs/envoy.md", &envoy_rules());
+    let [rule] = &Vec::from_iter(alert_rules(&rules))[..] else { panic!("{rules}") };
+    // sum by (LABELS) (rate(METRIC[SPAN])) > 0
+    let (labels, rate) = text(rule, "/expr").split_once(") (rate(").unwrap();
+    let label = labels.split(", ").last().unwrap();
+    let metric = rate.split('[').next().unwrap();
+
+    let upstream = Upstream::start().await;
+    let actions = json!([{"actions": [{"generic_key": {"descriptor_value": "all"}}]}]);
+    let listener = Listener::new("main", "api").route("/", &actions);
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let config = bootstrap(upstream.address, &nobody, &[listener]);
+    let envoy = Envoy::start(&tools::envoy(), &config).await;
+    assert_eq!(envoy.get("/", &[]).await.status, 200, "it fails open");
+    let line = format!("{metric}{{{label}=\"upstream\"}} 1");
+    until("the error to be counted", async || {
+        envoy.metrics().await.lines().any(|it| it == line).then_some(())
+    })
+    .await;
 }
 
 // === Redis dies ===

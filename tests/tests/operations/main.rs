@@ -23,6 +23,8 @@ mod logs;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod runbook;
+#[cfg(test)]
 mod threats;
 #[cfg(test)]
 mod top;

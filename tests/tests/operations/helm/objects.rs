@@ -1,6 +1,6 @@
 //! What must hold of the chart's objects, for every values file of the matrix.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::{Value, json};
 use sluicegate_tests::{
@@ -229,6 +229,43 @@ fn what_selects_the_pods_selects_them_and_nothing_else() {
             let ports = service["spec"]["ports"].as_array().unwrap();
             assert!(ports.iter().any(|it| it["name"] == *port));
         }
+    }
+}
+
+/// Alerts tell series apart by namespace and job.
+#[test]
+fn two_of_one_release_are_two_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("charts/sluicegate");
+    fs::create_dir(folder.path().join("charts")).unwrap();
+    succeed(Command::new("cp").arg("-r").arg(workspace().join("helm")).arg(&chart));
+    let version = fs::read_to_string(chart.join("Chart.yaml")).unwrap();
+    let version = yaml::read("Chart.yaml", &version)["version"].clone();
+    let aliases = ["inner", "outer"];
+    let dependencies =
+        aliases.map(|it| json!({"name": "sluicegate", "version": version, "alias": it}));
+    let umbrella = json!({"apiVersion": "v2", "name": "umbrella", "version": "1.0.0", "dependencies": dependencies});
+    fs::write(folder.path().join("Chart.yaml"), umbrella.to_string()).unwrap();
+    let mut helm = tools::helm();
+    helm.args(["template", "edge"]).arg(folder.path());
+    helm.args(aliases.map(|it| format!("--set={it}.serviceMonitor.enabled=true")));
+    let objects = yaml::read_all("template", &succeed(&mut helm));
+    let monitors: Vec<_> = objects.iter().filter(|it| it["kind"] == "ServiceMonitor").collect();
+    assert_eq!(monitors.len(), aliases.len());
+    let mut jobs = BTreeSet::new();
+    for monitor in monitors {
+        let selector = &monitor["spec"]["selector"]["matchLabels"];
+        let services = objects.iter().filter(|it| it["kind"] == "Service");
+        let services: Vec<_> =
+            services.filter(|it| selects(selector, &it["metadata"]["labels"])).collect();
+        let [service] = services[..] else { panic!("{selector}: {services:?}") };
+        let own = monitor["spec"]["jobLabel"]
+            .as_str()
+            .map_or(&service["metadata"]["name"], |label| &service["metadata"]["labels"][label]);
+        let relabelings = monitor["spec"]["endpoints"][0]["relabelings"].as_array();
+        let replaced = relabelings.into_iter().flatten().filter(|it| it["targetLabel"] == "job");
+        let job = replaced.map(|it| &it["replacement"]).next_back().unwrap_or(own);
+        assert!(jobs.insert(job.as_str().unwrap().to_owned()), "twice {job}");
     }
 }
 

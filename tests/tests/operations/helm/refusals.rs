@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use sluicegate_tests::tools;
+use sluicegate_tests::tools::{self, workspace};
 
 /// Renders, and gives what Helm complains of; nothing if it does not.
 fn complaint(values: &str) -> String {
@@ -99,6 +99,8 @@ fn nonsense_is_refused_with_what_to_do() {
         ("{otlp: {traceRatio: 2}}".to_owned(), "'/otlp/traceRatio': maximum: got 2, want 1"),
         ("{otlp: {endpoint: 'http://collector:4317', caSecret: {name: a}}}".to_owned(), "otlp.endpoint is not encrypted"),
         ("{serviceMonitor: {interval: 5s}}".to_owned(), "serviceMonitor.scrapeTimeout: 10s is longer than serviceMonitor.interval: 5s"),
+        ("{serviceMonitor: {interval: 61s}}".to_owned(), "serviceMonitor.interval: 61s is more than 1m"),
+        ("{serviceMonitor: {interval: 2m}}".to_owned(), "serviceMonitor.interval: 2m is more than 1m"),
         ("{serviceMonitor: {interval: often}}".to_owned(), "'/serviceMonitor/interval'"),
         // Pods.
         ("{podLabels: {app.kubernetes.io/name: a}}".to_owned(), "podLabels: app.kubernetes.io/name is the chart's own"),
@@ -129,6 +131,23 @@ fn sense_is_not_refused() {
     ] {
         assert_eq!(complaint(&values), "", "{values}");
     }
+}
+
+/// A rate over a span with fewer scrapes may have no data, and an alert on it never fires.
+#[test]
+fn alerts_see_four_scrapes_however_seldom_they_come() {
+    let rules = fs::read_to_string(workspace().join("helm/files/alerts.yaml")).unwrap();
+    let spans = rules.split('[').skip(1).filter_map(|rest| rest.split(']').next());
+    let seconds = spans.filter_map(|span| {
+        let (number, unit) = span.split_at_checked(span.len() - 1)?;
+        let unit = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
+            .into_iter()
+            .find(|it| it.0 == unit)?;
+        Some(number.parse::<u64>().ok()? * unit.1)
+    });
+    let beyond = seconds.min().unwrap() / 4 + 1;
+    let values = format!("{{serviceMonitor: {{interval: {beyond}s, scrapeTimeout: 1s}}}}");
+    assert!(complaint(&values).contains("serviceMonitor.interval"), "{values} is taken");
 }
 
 /// For those who skip the schema.
