@@ -332,6 +332,7 @@ impl App {
             serving: Arc::clone(&serving),
             store: Arc::clone(&store),
             traces: traces.clone(),
+            pages: http::Pages::default(),
         };
         let (http_address, http) =
             start_http(settings.http_listen, http::router(shared, body_max)).await?;

@@ -2,6 +2,7 @@
 
 mod health;
 mod json;
+mod pages;
 mod rlconfig;
 mod stats;
 
@@ -25,6 +26,7 @@ use axum::{
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_store::Stack;
 
+pub(crate) use self::pages::Pages;
 use crate::{
     grpc::{AnswerError, InFlight, Rls},
     limits::Snapshot,
@@ -40,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) serving: Arc<AtomicBool>,
     pub(crate) store: Arc<Stack>,
     pub(crate) traces: Option<Arc<Traces>>,
+    pub(crate) pages: Pages,
 }
 
 /// The routes. A body of more than `body_max` bytes is refused.
@@ -134,51 +137,23 @@ async fn livez() -> &'static str {
 
 /// The metrics, in Prometheus' text format.
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    page(move || match shared.telemetry.render() {
+    let of = Arc::clone(&shared);
+    let render = move || match of.telemetry.render() {
         Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    })
-    .await
+    };
+    shared.pages.make(render).await
 }
 
 /// What was counted, under the names of envoyproxy/ratelimit.
 async fn stats(State(shared): State<Arc<Shared>>) -> Response {
-    page(move || stats::render(&shared.telemetry, &shared.snapshot.load(), &shared.store)).await
+    let of = Arc::clone(&shared);
+    let render = move || stats::render(&of.telemetry, &of.snapshot.load(), &of.store);
+    shared.pages.make(render).await
 }
 
 /// The limits in force.
 async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
-    page(move || rlconfig::render(&shared.snapshot.load().rules)).await
-}
-
-/// A page that takes long if there is much to show: made on a thread that decides nothing.
-async fn page<T: IntoResponse + Send + 'static>(
-    render: impl FnOnce() -> T + Send + 'static,
-) -> Response {
-    match tokio::task::spawn_blocking(render).await {
-        Ok(page) => page.into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn pages_are_made_on_a_thread_that_decides_nothing() {
-        let here = thread::current().id();
-        let elsewhere = move || if thread::current().id() == here { "here" } else { "elsewhere" };
-        let response = page(elsewhere).await;
-        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
-        assert_eq!(body, "elsewhere");
-    }
-
-    #[tokio::test]
-    async fn a_page_that_fails_is_an_error() {
-        let response = page(|| -> String { panic!("no page") }).await;
-        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    }
+    let of = Arc::clone(&shared);
+    shared.pages.make(move || rlconfig::render(&of.snapshot.load().rules)).await
 }

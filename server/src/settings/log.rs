@@ -10,8 +10,8 @@ use super::Ratio;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Log")]
 pub struct LogSettings {
-    /// What is logged: error, warn, info, debug or trace, also by module (info,h2=debug). Can be changed while
-    /// the server runs (sluicectl log-level).
+    /// What is logged: error, warn, info, debug or trace, also by module (warn,h2=debug). What no module stands
+    /// for is logged at info if nothing else is said. Can be changed while the server runs (sluicectl log-level).
     #[arg(long, env = "SLUICEGATE_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 

@@ -1,8 +1,8 @@
 //! What is counted.
 
-use clap::Args;
+use clap::{Args, builder::RangedU64ValueParser};
 
-use crate::telemetry::NearLimitRatio;
+use crate::telemetry::{NearLimitRatio, SERIES_MAX};
 
 /// What is counted.
 #[derive(Args, Clone, Debug)]
@@ -13,12 +13,13 @@ pub struct MetricSettings {
     pub near_limit_ratio: NearLimitRatio,
 
     /// For how many different values rules with `detailed_metric` or `value_to_metric` are counted apart, all
-    /// together. Beyond, they are counted as (other).
+    /// together, at most 1000000. Beyond, they are counted as (other).
     #[arg(
         long,
         env = "SLUICEGATE_DETAILED_METRIC_SERIES",
         value_name = "SERIES",
         default_value = "10000"
     )]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(0..=SERIES_MAX as u64))]
     pub detailed_metric_series: usize,
 }

@@ -21,7 +21,7 @@ pub struct OtlpSettings {
     #[arg(long, env = "SLUICEGATE_OTLP_TLS_CA", value_name = "FILE", requires = "otlp_endpoint")]
     pub otlp_tls_ca: Option<PathBuf>,
 
-    /// How often metrics are sent to the collector. 0s: never; /metrics has them anyway.
+    /// How often metrics are sent to the collector, at least 1s apart. 0s: never; /metrics has them anyway.
     #[arg(
         long,
         env = "SLUICEGATE_OTLP_METRICS_INTERVAL",
@@ -29,7 +29,7 @@ pub struct OtlpSettings {
         default_value = "60s",
         requires = "otlp_endpoint"
     )]
-    #[arg(value_parser = humantime::parse_duration)]
+    #[arg(value_parser = metrics_interval)]
     pub otlp_metrics_interval: Duration,
 
     /// Which share of the requests that come without a trace is traced, 0 to 1. A request that comes with one is
@@ -42,6 +42,14 @@ pub struct OtlpSettings {
         requires = "otlp_endpoint"
     )]
     pub trace_ratio: Ratio,
+}
+
+fn metrics_interval(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(interval) if interval.is_zero() || interval >= Duration::from_secs(1) => Ok(interval),
+        Ok(_) => Err("must be 1s or longer, or 0s for never".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Where a collector is.

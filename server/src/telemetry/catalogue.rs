@@ -248,6 +248,8 @@ catalogue! {
         "Requests that were traced.";
     Counter TRACED_SENT = "sluicegate_traced_requests_sent_total" []:
         "Requests of which the OpenTelemetry collector took the trace; the others' wait, or are lost.";
+    Counter METRICS_PUSHES = "sluicegate_metrics_pushes_total" [RESULT]:
+        "Times that the metrics were sent to the OpenTelemetry collector.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

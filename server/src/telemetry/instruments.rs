@@ -14,11 +14,12 @@ use thiserror::Error;
 
 use super::{
     catalogue::{Counter, Gauge, Histogram, Metric},
-    otlp::{OtlpError, Pushed},
+    otlp::OtlpError,
+    push::Pushed,
 };
 
 /// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
-const SERIES_MAX: usize = 1_000_000;
+pub(crate) const SERIES_MAX: usize = 1_000_000;
 
 /// Why the metrics cannot be set up or shown.
 #[derive(Debug, Error)]

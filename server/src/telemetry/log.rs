@@ -12,7 +12,10 @@ use thiserror::Error;
 use tokio::task::AbortHandle;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use super::log_writer::{LogGuard, LogWriter};
+use super::{
+    log_fields::TextFields,
+    log_writer::{LogGuard, LogWriter},
+};
 use crate::settings::{LogFormat, LogSettings};
 
 /// What operators change is logged under this name, whatever the level.
@@ -49,7 +52,7 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer.clone());
     let (put, started): (Put, _) = match settings.log_format {
         LogFormat::Text => {
-            let log = log.with_ansi(false).with_filter_reloading();
+            let log = log.with_ansi(false).fmt_fields(TextFields).with_filter_reloading();
             let handle = log.reload_handle();
             (Box::new(move |filter| handle.reload(filter).is_ok()), log.try_init())
         }
@@ -66,13 +69,17 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
     Ok(guard)
 }
 
-/// A bare word must be a level: the filter would take it for a module, and log nothing else.
+/// The level of a module stands after its name; what has none is that of all others, info if there is none. The filter
+/// by itself would take a bare word for a module, nothing for a level, and log nothing else.
 fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
     let no_level = || InvalidLevel { given: given.chars().take(LEVEL_MAX).collect() };
-    let bare = given.split(',').map(str::trim).filter(|part| !part.contains('='));
-    for word in bare {
-        // It would take no word at all for error.
-        let level = (!word.is_empty()).then(|| word.parse::<LevelFilter>());
+    for part in given.split(',').map(str::trim) {
+        let level = match part.split_once('=') {
+            None => part,
+            Some((module, level)) if !module.trim().is_empty() => level.trim(),
+            Some(_) => return Err(no_level()),
+        };
+        let level = (!level.is_empty()).then(|| level.parse::<LevelFilter>());
         level.and_then(Result::ok).ok_or_else(no_level)?;
     }
     // With a span or a field a directive is more particular than the one below that keeps the audit.
@@ -81,7 +88,7 @@ fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
     }
     // What the client library says of every connection, the store says once. What is said of every event of
     // a file would be an event itself, if the log lies beside the limits. Who wants them names them.
-    EnvFilter::try_new(format!("fred=off,notify=info,mio=info,{given},{AUDIT}=info"))
+    EnvFilter::try_new(format!("info,fred=off,notify=info,mio=info,{given},{AUDIT}=info"))
         .map_err(|_| no_level())
 }
 
@@ -226,15 +233,45 @@ mod tests {
 
     #[test]
     fn what_is_a_level_is_one() {
-        for level in ["error", "info", "INFO", "off", "info,h2=debug", "h2=trace", "warn, info"] {
+        for level in
+            ["error", "info", "INFO", "off", "info,h2=debug", "h2=trace", "warn, info", "h2=off"]
+        {
             assert!(filter(level).is_ok(), "{level}");
         }
-        for other in
-            ["", "loud", "info,", "info,,warn", "h2=loud", "sluicegate", ",", " ", "[{caller}]=off"]
-        {
+        for other in [
+            "",
+            "loud",
+            "info,",
+            "info,,warn",
+            "h2=loud",
+            "sluicegate",
+            ",",
+            " ",
+            "[{caller}]=off",
+            "h2=",
+            "info=",
+            "info,h2= ",
+            "=info",
+            "=",
+            "h2=debug=info",
+        ] {
             let said = filter(other).unwrap_err().to_string();
             assert!(said.starts_with(&format!("{other:?} is not a level; use error, ")), "{said}");
         }
         assert!(filter(&"h2=info,".repeat(1000)).is_err());
+    }
+
+    #[test]
+    fn what_is_not_named_stays_at_info() {
+        for (given, of_all) in [
+            ("h2=debug", LevelFilter::INFO),
+            ("sluicegate=debug,h2=off", LevelFilter::INFO),
+            ("h2=debug,warn", LevelFilter::WARN),
+            ("off", LevelFilter::OFF),
+        ] {
+            let shown = filter(given).unwrap().to_string();
+            let bare = shown.split(',').find(|part| !part.contains('='));
+            assert_eq!(bare, Some(&*of_all.to_string()), "{given}: {shown}");
+        }
     }
 }

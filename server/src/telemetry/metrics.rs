@@ -22,6 +22,7 @@ use super::{
     instruments::{Instruments, MetricsError, Show},
     otlp,
     punctuality::Punctuality,
+    push::{self, Pushes},
     series::{Budget, Series},
     top::Top,
 };
@@ -100,6 +101,7 @@ pub(crate) struct Telemetry {
     pub(crate) tls_loads: Loads,
     pub(crate) admin_token_loads: Loads,
     pub(crate) counters_reset: Count,
+    pushes: Arc<Pushes>,
     /// Who is being limited, if that is to be remembered.
     pub(crate) top: Option<Top>,
 }
@@ -111,7 +113,8 @@ impl Telemetry {
         otlp: &OtlpSettings,
         top_keys: usize,
     ) -> Result<Self, MetricsError> {
-        let instruments = Instruments::new(otlp::resource(), otlp::pushed(otlp)?)?;
+        let pushes = Arc::<Pushes>::default();
+        let instruments = Instruments::new(otlp::resource(), push::pushed(otlp, &pushes)?)?;
         let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
         instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
         #[cfg(target_os = "linux")]
@@ -132,6 +135,7 @@ impl Telemetry {
             tls_loads: Loads::default(),
             admin_token_loads: Loads::default(),
             counters_reset: Count::default(),
+            pushes,
             top: Top::new(top_keys, settings.near_limit_ratio),
         })
     }
@@ -265,6 +269,11 @@ impl Telemetry {
         self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
         self.show_loads(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
+        let pushes = Arc::clone(&self.pushes);
+        self.instruments.counts(catalogue::METRICS_PUSHES, move |show| {
+            show(pushes.success.get(), &["success"]);
+            show(pushes.failure.get(), &["failure"]);
+        });
         let current = Arc::clone(snapshot);
         self.instruments
             .counts(catalogue::REQUESTS, move |show| show_requests(&current.load(), show));

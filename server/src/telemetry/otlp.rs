@@ -1,24 +1,15 @@
-//! How an OpenTelemetry collector is reached, what it is told of this process, and metrics on their way to it.
+//! How an OpenTelemetry collector is reached, and what it is told of this process.
 
-use std::{
-    fs, io,
-    path::PathBuf,
-    sync::{
-        LazyLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{env, fs, io, path::PathBuf, sync::LazyLock};
 
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, WithExportConfig as _, WithTonicConfig as _,
+    ExporterBuildError,
     tonic_types::transport::{Certificate, ClientTlsConfig},
 };
 use opentelemetry_sdk::{
     Resource,
-    error::OTelSdkResult,
-    metrics::{PeriodicReader, Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
+    resource::{EnvResourceDetector, TelemetryResourceDetector},
     trace::{IdGenerator as _, RandomIdGenerator},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -46,17 +37,27 @@ pub enum OtlpError {
     /// The exporter could not be made.
     #[error("cannot send to the collector")]
     Exporter(#[from] ExporterBuildError),
+    /// The address or the certificates cannot be used.
+    #[error("cannot send to the collector")]
+    Connection(#[from] tonic::transport::Error),
 }
 
-/// What names this process to collectors. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
+/// What names this process to collectors. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` add to it, and win.
 pub(crate) fn resource() -> Resource {
     static INSTANCE: LazyLock<String> =
         LazyLock::new(|| RandomIdGenerator::default().new_trace_id().to_string());
-    Resource::builder()
+    let own = Resource::builder_empty()
         .with_service_name("sluicegate")
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .with_attribute(KeyValue::new("service.instance.id", INSTANCE.as_str()))
-        .build()
+        .with_detectors(&[
+            Box::new(TelemetryResourceDetector),
+            Box::new(EnvResourceDetector::new()),
+        ]);
+    match env::var("OTEL_SERVICE_NAME") {
+        Ok(name) if !name.is_empty() => own.with_service_name(name).build(),
+        Ok(_) | Err(_) => own.build(),
+    }
 }
 
 /// How the collector is spoken to over TLS; `None` if it is not.
@@ -75,57 +76,4 @@ pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, Ot
         return Err(OtlpError::NoCertificate(file.clone()));
     }
     Ok(Some(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))))
-}
-
-/// Sends the metrics to the collector, now and then; `None` if there is none, or never. Needs a runtime.
-pub(super) fn pushed(settings: &OtlpSettings) -> Result<Option<PeriodicReader<Pushed>>, OtlpError> {
-    // A mistake is one, also where nothing is sent.
-    let tls = tls(settings)?;
-    let interval = settings.otlp_metrics_interval;
-    let Some(endpoint) = &settings.otlp_endpoint else { return Ok(None) };
-    if interval.is_zero() {
-        return Ok(None);
-    }
-    let mut exporter =
-        MetricExporter::builder().with_tonic().with_endpoint(endpoint.uri().to_string());
-    if let Some(tls) = tls {
-        exporter = exporter.with_tls_config(tls);
-    }
-    let exporter = exporter.with_temporality(Temporality::Cumulative).build()?;
-    let pushed = Pushed { exporter, fails: AtomicBool::new(false) };
-    Ok(Some(PeriodicReader::builder(pushed).with_interval(interval).build()))
-}
-
-/// Tells once when the collector cannot be reached, and when it can again.
-#[derive(Debug)]
-pub(super) struct Pushed {
-    exporter: MetricExporter,
-    fails: AtomicBool,
-}
-
-impl PushMetricExporter for Pushed {
-    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        let exported = self.exporter.export(metrics).await;
-        let failed = self.fails.swap(exported.is_err(), Ordering::Relaxed);
-        match (&exported, failed) {
-            (Err(error), false) => {
-                tracing::warn!(%error, "metrics cannot be sent to the collector");
-            }
-            (Ok(()), true) => tracing::info!("metrics are sent to the collector again"),
-            (Err(_), true) | (Ok(()), false) => {}
-        }
-        exported
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
-    }
-
-    fn temporality(&self) -> Temporality {
-        self.exporter.temporality()
-    }
 }

@@ -112,7 +112,7 @@ fn rows() -> Vec<Row> {
         row("serve --detailed-metric-series", "1", detailed_metric_series),
         row("serve --otlp-endpoint", "http://127.0.0.1:1", otlp_endpoint),
         row("serve --otlp-tls-ca", "{folder}/ca.pem", otlp_tls_ca),
-        row("serve --otlp-metrics-interval", "100ms", otlp_metrics_interval),
+        row("serve --otlp-metrics-interval", "1s", otlp_metrics_interval),
         row("serve --grpc-listen", "unix:{folder}/s.sock", grpc_listen),
         row("serve --grpc-tls-cert", "{folder}/server.pem", grpc_tls),
         row("serve --grpc-tls-key", "{folder}/server.key", grpc_tls),
@@ -967,6 +967,8 @@ async fn log_level(given: Given) {
     server.process.line("debug", |line| line.contains("DEBUG").then_some(())).await;
     let refused = finish(given.with("sluicegate=loud").serve_command(&[])).await;
     one_line(&refused, 1, &["--log-level"]);
+    // What is not named stays at info: else it would not be said where it serves.
+    given.with("h2=off").serve(&[]).await;
 }
 
 async fn log_format(given: Given) {
@@ -996,9 +998,12 @@ fn logged_decisions(server: &Sluicegate) -> Vec<String> {
 }
 
 async fn decision_log_ratio(given: Given) {
+    let is_decision = |line: &str| {
+        line.contains("limited domain=\"api\"") && line.contains(" limit=\"10 per day\" ")
+    };
     let mut server = given.serve(&[]).await;
     refuse(&server, 1).await;
-    server.process.line("a decision", |line| line.contains("limited domain=").then_some(())).await;
+    server.process.line("a decision", |line| is_decision(line).then_some(())).await;
     let server = given.with("0").serve(&[]).await;
     refuse(&server, 1).await;
     assert_eq!(logged_decisions(&server), Vec::<String>::new());
@@ -1474,6 +1479,12 @@ async fn top_keys(given: Given) {
     let mut top = Command::new(binary("sluicectl"));
     top.args(["top", "--admin-server", &format!("http://{}", server.admin)]);
     one_line(&finish(top).await, 3, &["--top-keys 0"]);
+    for many in ["100001", "18446744073709551615"] {
+        let refused = finish(given.with(many).serve_command(&[])).await;
+        one_line(&refused, 2, &["--top-keys", &format!("{many} is not in 0..=100000")]);
+    }
+    let server = given.with("100000").serve(&[]).await;
+    assert_eq!(code(&server, "bob", 11).await, Code::OverLimit);
 }
 
 async fn top_labels(given: Given) {
@@ -1711,7 +1722,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
 
 #[tokio::test]
 async fn a_word_that_is_no_log_level_is_said() {
-    for word in ["loud", "info,sluicegate::audit[{caller}]=off"] {
+    for word in ["loud", "h2=", "info=", "=info", "info,sluicegate::audit[{caller}]=off"] {
         one_line(
             &refused(&["--log-level", word]).await,
             1,
@@ -1816,6 +1827,8 @@ async fn detailed_metric_series(given: Given) {
     for (key, hits) in [("user_bob", 2.0), ("user_ann", 0.0), ("(other)", 2.0)] {
         assert_eq!(server.sum("sluicegate_hits_total", &[("key", key)]).await, hits, "{key}");
     }
+    let refused = finish(given.with("1000001").serve_command(&[])).await;
+    one_line(&refused, 2, &["--detailed-metric-series", "1000001 is not in 0..=1000000"]);
 }
 
 // === OpenTelemetry ===
@@ -1844,7 +1857,7 @@ async fn otlp_tls_ca(given: Given) {
     let flags = [&flags[..], &["--grpc-tls-key", &key]].concat();
     let collector = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
     let endpoint = format!("https://{}", collector.grpc);
-    let own = [("--otlp-endpoint", &*endpoint), ("--otlp-metrics-interval", "100ms")];
+    let own = [("--otlp-endpoint", &*endpoint), ("--otlp-metrics-interval", "1s")];
     let mut server = given.serve(&own).await;
     let answered = |line: &str| line.contains("Unimplemented").then_some(());
     server.process.line("the answer", answered).await;
@@ -1859,6 +1872,11 @@ async fn otlp_metrics_interval(given: Given) {
     assert_eq!(has_metrics(&never), None);
     let alone = finish(given.serve_command(&[])).await;
     one_line(&alone, 2, &["not provided: --otlp-endpoint <URL>"]);
+    for too_often in ["1ns", "999ms"] {
+        let with = [("--otlp-endpoint", "http://127.0.0.1:1")];
+        let refused = finish(given.with(too_often).serve_command(&with)).await;
+        one_line(&refused, 2, &["--otlp-metrics-interval", too_often, "must be 1s or longer"]);
+    }
 }
 
 // === Modes of all rules ===

@@ -131,7 +131,7 @@ async fn what_is_no_level_changes_nothing() {
     let answer = log_level(&server, &["loud"]).await;
     assert_eq!((answer.code, &*answer.stdout), (3, ""));
     assert!(answer.stderr.contains(by_flag), "{answer:?}");
-    for level in ["", "info,", "sluicegate", "h2=loud"] {
+    for level in ["", "info,", "sluicegate", "h2=loud", "bogus=", "info="] {
         assert_eq!(log_level(&server, &[level]).await.code, 3, "{level:?}");
     }
     for duration in ["0s", "500000000000years"] {

@@ -1,7 +1,7 @@
 //! Every metric of the catalogue, as Prometheus scrapes it and as OTLP carries it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs,
     io::Write as _,
     process::{Command, Stdio},
@@ -469,6 +469,9 @@ async fn every_primary_of_a_cluster_is_shown() {
 
 // === OTLP ===
 
+const PUSHES: &str = "sluicegate_metrics_pushes_total{result=\"success\"}";
+const FAILED_PUSHES: &str = "sluicegate_metrics_pushes_total{result=\"failure\"}";
+
 /// The last value that a collector has received of a metric, whatever its labels.
 fn received(collector: &Collector, metric: &str) -> Option<f64> {
     let output = collector.process.output();
@@ -515,7 +518,7 @@ async fn a_collector_that_is_away_is_told_of_once() {
     let collector = Collector::start().await;
     let proxy = Proxy::start(collector.endpoint.strip_prefix("http://").unwrap()).await;
     let endpoint = format!("http://{}", proxy.address());
-    let flags = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "50ms"];
+    let flags = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "1s"];
     let mut server = Sluicegate::start(LIMITS, &flags).await;
     let lines = |server: &Sluicegate, text: &str| server.process.output().matches(text).count();
     let (away, back) = ("cannot be sent to the collector", "sent to the collector again");
@@ -529,8 +532,11 @@ async fn a_collector_that_is_away_is_told_of_once() {
         .await;
         proxy.set(Mode::Refuse);
         until("that it is away", async || (lines(&server, away) == times).then_some(())).await;
-        // Time for many pushes.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let failed = server.metric(FAILED_PUSHES).await;
+        until("more that fail", async || {
+            (server.metric(FAILED_PUSHES).await >= failed + 2.0).then_some(())
+        })
+        .await;
         server.should_rate_limit(hit("user", "bob")).await.unwrap();
         proxy.set(Mode::Pass);
         until("that it is back", async || (lines(&server, back) == times).then_some(())).await;
@@ -542,6 +548,78 @@ async fn a_collector_that_is_away_is_told_of_once() {
     let line = |line: &str| line.contains("does not take what was counted last").then_some(());
     server.process.line("that the last push is given up", line).await;
     assert!(server.process.ended().await.success());
+}
+
+#[tokio::test]
+async fn more_series_than_a_message_holds_all_arrive() {
+    const KEYS: usize = 16_000;
+    let limits = "
+domain: api
+descriptors:
+  - key: user
+    detailed_metric: true
+    rate_limit: {unit: day, requests_per_unit: 9}
+";
+    let collector = Collector::start().await;
+    let flags = ["--otlp-endpoint", &collector.endpoint, "--otlp-metrics-interval", "3s"];
+    let series = ["--detailed-metric-series", &KEYS.to_string()];
+    let server = Sluicegate::start(limits, &[&flags[..], &series].concat()).await;
+    // The points of one metric alone take more than the 4 MiB of a message.
+    let value = |number: usize| format!("{number:05}{}", "x".repeat(240));
+    for numbers in (0..KEYS).collect::<Vec<_>>().chunks(250) {
+        let values: Vec<_> = numbers.iter().map(|number| [("user", value(*number))]).collect();
+        let descriptors: Vec<_> = values.iter().map(|entries| &entries[..]).collect();
+        server.should_rate_limit(request(&descriptors)).await.unwrap();
+    }
+    let before = server.metric(PUSHES).await;
+    // The first may have begun before.
+    until("two pushes", async || (server.metric(PUSHES).await >= before + 2.0).then_some(())).await;
+    assert_eq!(server.metric(FAILED_PUSHES).await, 0.0, "{}", server.process.output());
+    until("every series", async || {
+        let output = collector.process.output();
+        let (mut keys, mut is_hits) = (HashSet::new(), false);
+        for line in output.lines() {
+            if let Some((_, name)) = line.split_once("-> Name: ") {
+                is_hits = name == "sluicegate_hits_total";
+            } else if let Some((_, key)) = line.split_once("-> key: Str(user_")
+                && is_hits
+            {
+                keys.insert(key.get(..5).unwrap());
+            }
+        }
+        (keys.len() == KEYS).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_environment_names_the_process() {
+    let attributes =
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,service.instance.id=pod-1,team=b");
+    for (environment, name) in
+        [(&[attributes][..], "a"), (&[attributes, ("OTEL_SERVICE_NAME", "edge")], "edge")]
+    {
+        let collector = Collector::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let limits = folder.path().join("limits.yaml");
+        fs::write(&limits, LIMITS).unwrap();
+        let flags = ["--limits", limits.to_str().unwrap(), "--otlp-endpoint", &collector.endpoint];
+        let command = Sluicegate::command(&flags, environment);
+        let server = Sluicegate::started(folder, command).await;
+        assert!(server.stop().await.success());
+        until("the metrics", async || received(&collector, "sluicegate_rules")).await;
+        let output = collector.process.output();
+        let wanted = [
+            &*format!("service.name: Str({name})"),
+            "service.instance.id: Str(pod-1)",
+            "team: Str(b)",
+            "telemetry.sdk.language: Str(rust)",
+        ];
+        for attribute in wanted {
+            assert!(output.contains(attribute), "{attribute} is missing\n{output}");
+        }
+        assert_eq!(output.matches("service.name: ").count(), 1, "{output}");
+    }
 }
 
 /// The last count that a collector has received of a histogram.
@@ -569,7 +647,7 @@ async fn a_collector_behind_tls_is_trusted_if_its_authority_is() {
     for (authority, trusted) in [("ours.pem", true), ("other.pem", false)] {
         let authority = path(authority);
         let flags = ["--otlp-endpoint", &endpoint, "--otlp-tls-ca", &authority];
-        let all = [&flags[..], &["--otlp-metrics-interval", "100ms"]].concat();
+        let all = [&flags[..], &["--otlp-metrics-interval", "1s"]].concat();
         let before = failed().await;
         let mut server = Sluicegate::start(LIMITS, &all).await;
         let why = |line: &str| line.contains("cannot be sent").then(|| line.to_owned());

@@ -14,6 +14,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
     Envoy, Listener, Sluicegate, Upstream, bootstrap, hit, request,
     tools::{self, workspace},
+    until,
 };
 use tokio::runtime::Runtime;
 use tonic::{Request, metadata::MetadataValue};
@@ -65,7 +66,17 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1}
   - key: cost
     rate_limit: {unit: hour, requests_per_unit: 1000, algorithm: sliding_window_counter}
+  - key: open
+    on_failure: allow
+    rate_limit: {unit: day, requests_per_unit: 2}
+  - key: deferring
+    on_failure: defer
+    rate_limit: {unit: day, requests_per_unit: 2}
 ";
+
+/// What has trace headers read. Nobody listens there.
+const READS_TRACES: [&str; 4] =
+    ["--decision-log-ratio", "1", "--otlp-endpoint", "http://127.0.0.1:1"];
 
 fn header(name: &str, key: &str) -> Value {
     json!({"request_headers": {"header_name": name, "descriptor_key": key}})
@@ -79,6 +90,8 @@ fn all_from_the_client() -> Listener {
         {"actions": [header("x-a", "a"), header("x-b", "b")]},
         {"actions": [header("x-c", "c")], "hits_addend": hits},
         {"actions": [header(":path", "query")]},
+        {"actions": [header("x-b", "open")]},
+        {"actions": [header("x-c", "deferring")]},
         {"actions": [header("x-forwarded-for", "c"), header("user-agent", "d")]},
         {"actions": [header("x-a", "cost")],
             "hits_addend": {"format": "%REQ(x-hits)%", "is_negative_hits": true}},
@@ -181,6 +194,7 @@ fn nothing_that_a_client_sends_becomes_an_error() {
     let runtime = Runtime::new().unwrap();
     // So few counters that the store is full most of the time.
     let flags = ["--memory-max-counters", "200", "--detailed-metric-series", "10"];
+    let flags = [&flags[..], &READS_TRACES].concat();
     let server = runtime.block_on(Sluicegate::start(LIMITS, &flags));
     let upstream = runtime.block_on(Upstream::start());
     let config = bootstrap(upstream.address, &server.grpc, &[all_from_the_client()]);
@@ -295,14 +309,22 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
 
 #[tokio::test]
 async fn trace_headers_that_are_no_trace_change_nothing() {
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(LIMITS, &READS_TRACES).await;
     let huge = "a=".to_owned() + &"b".repeat(8_000);
-    for (parent, state) in [
-        ("", ""),
-        ("00-0-0-0", "=,=,="),
-        ("ff-00000000000000000000000000000000-0000000000000000-ff", huge.as_str()),
-        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", "\t"),
-        ("'; drop", &huge),
+    let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let mut traced = 0.0;
+    for (parent, state, is_trace) in [
+        ("", "", false),
+        ("00-0-0-0", "=,=,=", false),
+        ("ff-00000000000000000000000000000000-0000000000000000-ff", huge.as_str(), false),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", "\t", false),
+        ("'; drop", &huge, false),
+        (sampled, "a=b", true),
+        // The trace goes on without what is no state.
+        (sampled, "=,=,=", true),
+        (sampled, "\t", true),
+        (sampled, &huge, true),
+        (sampled, "a=1,a=2,B@=\u{7e}", true),
     ] {
         let mut asked = hit("c", parent);
         asked.domain = "edge".to_owned();
@@ -311,7 +333,12 @@ async fn trace_headers_that_are_no_trace_change_nothing() {
         metadata.insert("traceparent", MetadataValue::try_from(parent).unwrap());
         metadata.insert("tracestate", MetadataValue::try_from(state).unwrap());
         let answer = server.connect().await.should_rate_limit(asked).await.unwrap();
-        assert_eq!(answer.into_inner().overall_code(), Code::Ok, "{parent}");
+        assert_eq!(answer.into_inner().overall_code(), Code::Ok, "{parent} {state}");
+        traced += f64::from(u8::from(is_trace));
+        until(&format!("{traced} traces, {parent} {state}"), async || {
+            (server.metric("sluicegate_traced_requests_total").await == traced).then_some(())
+        })
+        .await;
     }
 }
 

@@ -96,6 +96,9 @@ fn nonsense_is_refused_with_what_to_do() {
         // Telemetry.
         ("{otlp: {endpoint: 'collector:4317'}}".to_owned(), "'/otlp/endpoint'"),
         ("{otlp: {traceRatio: 1}}".to_owned(), "otlp.traceRatio needs otlp.endpoint"),
+        ("{otlp: {metricsInterval: 1ms}}".to_owned(), "'/otlp/metricsInterval': '1ms' does not match pattern"),
+        ("{settings: {top-keys: 100001}}".to_owned(), "'/settings/top-keys': maximum: got 100,001, want 100,000"),
+        ("{settings: {detailed-metric-series: 1000001}}".to_owned(), "'/settings/detailed-metric-series': maximum: got 1.000001"),
         ("{otlp: {traceRatio: 2}}".to_owned(), "'/otlp/traceRatio': maximum: got 2, want 1"),
         ("{otlp: {endpoint: 'http://collector:4317', caSecret: {name: a}}}".to_owned(), "otlp.endpoint is not encrypted"),
         ("{serviceMonitor: {interval: 5s}}".to_owned(), "serviceMonitor.scrapeTimeout: 10s is longer than serviceMonitor.interval: 5s"),

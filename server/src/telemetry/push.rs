@@ -1,0 +1,199 @@
+//! Metrics on their way to an OpenTelemetry collector.
+//!
+//! The SDK's exporter sends all of them in one message, and collectors take 4 MiB: with many series they would take
+//! nothing from then on. So the messages are made here, of its transformation.
+
+mod messages;
+
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, metrics_service_client::MetricsServiceClient,
+};
+use opentelemetry_sdk::{
+    error::{OTelSdkError, OTelSdkResult},
+    metrics::{PeriodicReader, Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
+};
+use percent_encoding::percent_decode_str;
+use prost::Message as _;
+use thiserror::Error;
+use tonic::{
+    Code, Request,
+    metadata::{AsciiMetadataKey, MetadataMap},
+    transport::{Channel, Endpoint},
+};
+
+use super::{
+    metrics::Count,
+    otlp::{self, OtlpError},
+};
+use crate::settings::OtlpSettings;
+
+/// The largest message, in bytes. Collectors take 4 MiB unless they are told otherwise.
+const MESSAGE_BYTES_MAX: usize = 3 << 20;
+
+/// How long a push may take, if the environment does not say.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What became of pushes.
+#[derive(Debug, Default)]
+pub(super) struct Pushes {
+    pub(super) success: Count,
+    pub(super) failure: Count,
+}
+
+/// Sends the metrics to the collector, now and then; `None` if there is none, or never. Needs a runtime.
+pub(super) fn pushed(
+    settings: &OtlpSettings,
+    pushes: &Arc<Pushes>,
+) -> Result<Option<PeriodicReader<Pushed>>, OtlpError> {
+    // A mistake is one, also where nothing is sent.
+    let tls = otlp::tls(settings)?;
+    let interval = settings.otlp_metrics_interval;
+    let Some(endpoint) = &settings.otlp_endpoint else { return Ok(None) };
+    if interval.is_zero() {
+        return Ok(None);
+    }
+    let timeout = variable("TIMEOUT").and_then(|text| text.parse().ok());
+    let timeout = timeout.map_or(TIMEOUT, Duration::from_millis);
+    let mut endpoint = Endpoint::from(endpoint.uri().clone())
+        .user_agent(concat!("sluicegate/", env!("CARGO_PKG_VERSION")))?
+        .connect_timeout(timeout);
+    if let Some(tls) = tls {
+        endpoint = endpoint.tls_config(tls)?;
+    }
+    let pushed = Pushed {
+        client: MetricsServiceClient::new(endpoint.connect_lazy()),
+        headers: variable("HEADERS").map_or_else(MetadataMap::new, |text| headers(&text)),
+        timeout,
+        pushes: Arc::clone(pushes),
+        fails: AtomicBool::new(false),
+    };
+    Ok(Some(PeriodicReader::builder(pushed).with_interval(interval).build()))
+}
+
+/// What the environment says of sending metrics, or of sending anything.
+fn variable(name: &str) -> Option<String> {
+    let of_metrics = env::var(format!("OTEL_EXPORTER_OTLP_METRICS_{name}"));
+    of_metrics.or_else(|_| env::var(format!("OTEL_EXPORTER_OTLP_{name}"))).ok()
+}
+
+/// Headers as OpenTelemetry's variables have them: `NAME=VALUE,NAME=VALUE`, encoded as in a URL. What is no header is
+/// left out.
+fn headers(text: &str) -> MetadataMap {
+    let mut headers = MetadataMap::new();
+    for (name, value) in text.split(',').filter_map(|header| header.split_once('=')) {
+        let value = percent_decode_str(value.trim()).decode_utf8_lossy();
+        let header = (name.trim().parse::<AsciiMetadataKey>(), value.parse());
+        if let (Ok(name), Ok(value)) = header {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// Tells once when the collector does not take the metrics, and when it does again.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    client: MetricsServiceClient<Channel>,
+    headers: MetadataMap,
+    /// How long a push may take, all its messages together.
+    timeout: Duration,
+    pushes: Arc<Pushes>,
+    fails: AtomicBool,
+}
+
+/// Why the collector has not taken all metrics.
+#[derive(Debug, Error)]
+enum PushError {
+    #[error("{code:?}: {message} (a message of {bytes} bytes)")]
+    Refused { code: Code, message: String, bytes: usize },
+    #[error("the collector dropped {points} data points: {message}")]
+    Dropped { points: i64, message: String },
+}
+
+impl Pushed {
+    async fn send(&self, metrics: &ResourceMetrics) -> Result<(), PushError> {
+        let began = Instant::now();
+        for message in messages::of(metrics, MESSAGE_BYTES_MAX) {
+            self.send_message(message, self.timeout.saturating_sub(began.elapsed())).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_message(
+        &self,
+        message: ExportMetricsServiceRequest,
+        timeout: Duration,
+    ) -> Result<(), PushError> {
+        let bytes = message.encoded_len();
+        let mut request = Request::new(message);
+        *request.metadata_mut() = self.headers.clone();
+        request.set_timeout(timeout);
+        let refused = |status: tonic::Status| PushError::Refused {
+            code: status.code(),
+            message: status.message().to_owned(),
+            bytes,
+        };
+        let answer = self.client.clone().export(request).await.map_err(refused)?.into_inner();
+        match answer.partial_success {
+            Some(partial) if partial.rejected_data_points > 0 => Err(PushError::Dropped {
+                points: partial.rejected_data_points,
+                message: partial.error_message,
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl PushMetricExporter for Pushed {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let sent = self.send(metrics).await;
+        let failed = self.fails.swap(sent.is_err(), Ordering::Relaxed);
+        match &sent {
+            Ok(()) => self.pushes.success.add(1),
+            Err(_) => self.pushes.failure.add(1),
+        }
+        match (&sent, failed) {
+            (Err(error), false) => {
+                tracing::warn!(%error, "metrics cannot be sent to the collector");
+            }
+            (Ok(()), true) => tracing::info!("metrics are sent to the collector again"),
+            (Err(_), true) | (Ok(()), false) => {}
+        }
+        sent.map_err(|error| OTelSdkError::InternalFailure(error.to_string()))
+    }
+
+    /// Nothing waits here.
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn temporality(&self) -> Temporality {
+        Temporality::Cumulative
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::headers;
+
+    #[test]
+    fn headers_are_read_as_opentelemetry_writes_them() {
+        let read = headers("authorization=Basic%20YTpi, x-tenant = a=b ,nonsense,na me=x,=y,");
+        assert_eq!(read.len(), 2, "{read:?}");
+        assert_eq!(read.get("authorization").unwrap(), "Basic YTpi");
+        assert_eq!(read.get("x-tenant").unwrap(), "a=b");
+    }
+}

@@ -1,0 +1,156 @@
+//! Messages that hold no more than a collector takes.
+
+use std::mem;
+
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    metrics::v1::{Gauge, Metric, NumberDataPoint, Sum, metric::Data},
+};
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use prost::Message as _;
+
+/// More than the tag and the length that stand before a message in another, and by which those around it grow.
+const FRAME_BYTES: usize = 16;
+
+/// All metrics, in messages of at most so many bytes each. A single point is never split.
+pub(super) fn of(metrics: &ResourceMetrics, bytes_max: usize) -> Vec<ExportMetricsServiceRequest> {
+    split(metrics.into(), bytes_max)
+}
+
+fn split(all: ExportMetricsServiceRequest, bytes_max: usize) -> Vec<ExportMetricsServiceRequest> {
+    let mut messages = Vec::new();
+    for mut resource in all.resource_metrics {
+        for mut scope in mem::take(&mut resource.scope_metrics) {
+            let metrics = mem::take(&mut scope.metrics);
+            let around = resource.encoded_len() + scope.encoded_len() + 2 * FRAME_BYTES;
+            let room = bytes_max.saturating_sub(around);
+            for metrics in shared_out(metrics, room) {
+                let mut resource = resource.clone();
+                let mut scope = scope.clone();
+                scope.metrics = metrics;
+                resource.scope_metrics.push(scope);
+                messages.push(ExportMetricsServiceRequest { resource_metrics: vec![resource] });
+            }
+        }
+    }
+    messages
+}
+
+/// The metrics in order, each list of at most so many bytes.
+fn shared_out(metrics: Vec<Metric>, room: usize) -> Vec<Vec<Metric>> {
+    let mut lists: Vec<Vec<Metric>> = Vec::new();
+    let mut taken = 0;
+    for part in metrics.into_iter().flat_map(|metric| parts(metric, room)) {
+        let bytes = part.encoded_len() + FRAME_BYTES;
+        match lists.last_mut() {
+            Some(list) if taken + bytes <= room => list.push(part),
+            Some(_) | None => {
+                lists.push(vec![part]);
+                taken = 0;
+            }
+        }
+        taken += bytes;
+    }
+    lists
+}
+
+/// A metric with its points, in parts of at most so many bytes. Histograms have no labels, so they stay whole.
+fn parts(mut metric: Metric, room: usize) -> Vec<Metric> {
+    let Some(all) = points(&mut metric).map(mem::take) else { return vec![metric] };
+    let around = metric.encoded_len() + 2 * FRAME_BYTES;
+    let mut parts: Vec<Metric> = Vec::new();
+    let mut taken = 0;
+    for point in all {
+        let bytes = point.encoded_len() + FRAME_BYTES;
+        if parts.is_empty() || taken + bytes > room {
+            parts.push(metric.clone());
+            taken = around;
+        }
+        taken += bytes;
+        if let Some(points) = parts.last_mut().and_then(points) {
+            points.push(point);
+        }
+    }
+    parts
+}
+
+fn points(metric: &mut Metric) -> Option<&mut Vec<NumberDataPoint>> {
+    match &mut metric.data {
+        Some(Data::Gauge(Gauge { data_points }) | Data::Sum(Sum { data_points, .. })) => {
+            Some(data_points)
+        }
+        Some(Data::Histogram(_) | Data::ExponentialHistogram(_) | Data::Summary(_)) | None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::{
+        common::v1::KeyValue,
+        metrics::v1::{Histogram, ResourceMetrics, ScopeMetrics},
+    };
+
+    use super::*;
+
+    fn sum(name: &str, points: usize) -> Metric {
+        let point = |number: usize| NumberDataPoint {
+            attributes: vec![KeyValue { key: "k".repeat(number % 90), ..KeyValue::default() }],
+            time_unix_nano: u64::try_from(number).unwrap(),
+            ..NumberDataPoint::default()
+        };
+        let data_points = (0..points).map(point).collect();
+        let data = Data::Sum(Sum { data_points, aggregation_temporality: 2, is_monotonic: true });
+        Metric { name: name.to_owned(), data: Some(data), ..Metric::default() }
+    }
+
+    fn message(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
+        let scope = ScopeMetrics { metrics, schema_url: "scope".to_owned(), ..Default::default() };
+        let resource = ResourceMetrics {
+            scope_metrics: vec![scope],
+            schema_url: "resource".to_owned(),
+            ..Default::default()
+        };
+        ExportMetricsServiceRequest { resource_metrics: vec![resource] }
+    }
+
+    #[test]
+    fn messages_hold_all_points_once_and_no_more_bytes_than_they_may() {
+        let histogram = Metric {
+            name: "h".to_owned(),
+            data: Some(Data::Histogram(Histogram::default())),
+            ..Metric::default()
+        };
+        let metrics = vec![sum("a", 3), sum("b", 1_000), histogram, sum("c", 40), sum("d", 1)];
+        let all = message(metrics.clone());
+        assert_eq!(split(all.clone(), 1 << 20), vec![all.clone()], "what fits stays as it is");
+        for bytes_max in [600, 1_000, 1_001, 4_096, 20_000] {
+            let messages = split(all.clone(), bytes_max);
+            let mut joined: Vec<Metric> = Vec::new();
+            for message in messages {
+                assert!(
+                    message.encoded_len() <= bytes_max,
+                    "{} {bytes_max}",
+                    message.encoded_len()
+                );
+                let [resource] = &message.resource_metrics[..] else { panic!("{message:?}") };
+                let [scope] = &resource.scope_metrics[..] else { panic!("{message:?}") };
+                assert_eq!((&*resource.schema_url, &*scope.schema_url), ("resource", "scope"));
+                for mut part in scope.metrics.clone() {
+                    match joined.last_mut().filter(|metric| metric.name == part.name) {
+                        Some(metric) => {
+                            points(metric).unwrap().append(points(&mut part).unwrap());
+                        }
+                        None => joined.push(part),
+                    }
+                }
+            }
+            assert_eq!(joined, metrics, "{bytes_max}");
+        }
+    }
+
+    #[test]
+    fn a_point_that_is_too_large_goes_alone() {
+        let messages = split(message(vec![sum("a", 3)]), 0);
+        assert_eq!(messages.len(), 3);
+    }
+}
