@@ -107,7 +107,7 @@
 {{- fail "service.externalTrafficPolicy: nothing comes from outside to a Service of type ClusterIP" -}}
 {{- end -}}
 {{- else if not (or $.Values.grpc.tls.clientCaSecret.name .loadBalancerSourceRanges (and $.Values.networkPolicy.enabled $.Values.networkPolicy.callers)) -}}
-{{- fail (printf "service.type: %s lets everybody outside the cluster ask, and use up anybody's limits; ask for client certificates (grpc.tls.clientCaSecret), or say who may connect (service.loadBalancerSourceRanges of a LoadBalancer, or networkPolicy.callers)" .type) -}}
+{{- fail (printf "service.type: %s lets everybody outside the cluster ask, and use up anybody's limits; ask for client certificates (grpc.tls.clientCaSecret), or say who may connect (service.loadBalancerSourceRanges of a LoadBalancer, or networkPolicy.enabled with networkPolicy.callers)" .type) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -67,6 +67,19 @@ impl Process {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until a text was printed so many times, for what is written a little after it has happened. Returns all that
+    /// was printed.
+    ///
+    /// # Panics
+    /// It takes too long.
+    pub async fn printed(&self, text: &str, times: usize) -> String {
+        until(&format!("{text} to be printed"), async || {
+            let output = self.output();
+            (output.matches(text).count() >= times).then_some(output)
+        })
+        .await
+    }
+
     /// Waits until a printed line gives something.
     ///
     /// # Panics

@@ -60,7 +60,7 @@ Try it:
 
 Exit codes:
   0  told
-  1  there are no such counters: no limit applies, or the tenant uses none
+  1  there are no such counters: no limit applies, or the tenant uses none, or there is no such domain
   2  the command line cannot be used, or a file that it names
   3  the server could not be asked, or could not ask a counter: unreachable, too slow, or an error";
 

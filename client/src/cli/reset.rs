@@ -138,9 +138,9 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
     let mut results = Vec::new();
     let asked = every(settings, &client, &mut results).await;
     let endpoint = client.endpoint();
-    let outcome = match asked {
-        Err(source) if results.is_empty() => return Err(Failure::about(endpoint, source)),
-        asked => asked.map_err(|source| Failure::Ask { endpoint: endpoint.clone(), source }),
+    let outcome = match asked.map_err(|source| Failure::about(endpoint, source)) {
+        Err(failure) if results.is_empty() => return Err(failure),
+        outcome => outcome,
     };
     let used = results.iter().filter(|result| result.was_used).count();
     output::print(&match settings.output {

@@ -29,7 +29,7 @@ const TOLD_APART_MAX: usize = 1_000_000;
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the store may take then to answer what it was told to reset.
-const LAST_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What resets counters. Clones share what is being done.
 #[derive(Clone)]

@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Debug};
 
+use tracing::field::{Field, Visit};
 use tracing_subscriber::{
-    field::{MakeExt as _, RecordFields},
+    field::RecordFields,
     fmt::{FormatFields, format},
 };
 
@@ -18,15 +19,38 @@ impl<'writer> FormatFields<'writer> for TextFields {
         writer: format::Writer<'writer>,
         fields: R,
     ) -> fmt::Result {
-        let fields_of = format::debug_fn(|writer, field, value: &dyn Debug| match field.name() {
-            "message" => write_message(writer, &format!("{value:?}")),
-            name => {
-                let value = format!("{value:?}");
-                write!(writer, "{name}=")?;
-                if is_one(&value) { writer.write_str(&value) } else { write!(writer, "{value:?}") }
-            }
-        });
-        fields_of.delimited(" ").format_fields(writer, fields)
+        let mut line = Line { writer, is_begun: false, written: Ok(()) };
+        fields.record(&mut line);
+        line.written
+    }
+}
+
+struct Line<'writer> {
+    writer: format::Writer<'writer>,
+    is_begun: bool,
+    written: fmt::Result,
+}
+
+impl Line<'_> {
+    fn write(&mut self, name: &str, value: &str) -> fmt::Result {
+        if self.is_begun {
+            self.writer.write_char(' ')?;
+        }
+        self.is_begun = true;
+        if name == "message" {
+            return write_message(&mut self.writer, value);
+        }
+        write!(self.writer, "{name}=")?;
+        if is_one(value) { self.writer.write_str(value) } else { write!(self.writer, "{value:?}") }
+    }
+}
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Where in its source a library speaks, on the machine that built it.
+        if self.written.is_ok() && !field.name().starts_with("log.") {
+            self.written = self.write(field.name(), &format!("{value:?}"));
+        }
     }
 }
 
@@ -130,6 +154,14 @@ mod tests {
             let line = logged(|| tracing::info!(%value, "said"));
             assert_eq!(line, format!(" INFO said value={written}\n"));
         }
+    }
+
+    #[test]
+    fn where_a_library_speaks_is_not_told() {
+        let line = logged(|| {
+            tracing::info!(log.target = "a", log.file = "/b", log.line = 1, said = "c", "d");
+        });
+        assert_eq!(line, " INFO d said=\"c\"\n");
     }
 
     #[test]

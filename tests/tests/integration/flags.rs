@@ -190,7 +190,7 @@ fn rows() -> Vec<Row> {
         row("peek --descriptor", "other=x", peek_elsewhere).without_variable(question),
         row("peek --tenant", "bob", peek_tenant).without_variable(question),
         row("peek --limit", "1", peek_limit).without_variable(question),
-        row("reset counter --domain", "other", reset_elsewhere).without_variable(question),
+        row("reset counter --domain", "other", reset_domain).without_variable(question),
         row("reset counter --descriptor", "other=x", reset_elsewhere).without_variable(question),
         row("reset counter --limit", "some", reset_limit).without_variable(question),
         row("reset counter --key", BOB, reset_key).without_variable(question),
@@ -1407,6 +1407,14 @@ async fn peek_limit(given: Given) {
     says(&given.run("sluicectl", "peek", &flags).await, 0, "and more; see --limit");
 }
 
+async fn reset_domain(given: Given) {
+    let (server, address) = administered(&[]).await;
+    let flags = [("--admin-server", &*address)];
+    let other = given.admin("reset counter", &flags).await;
+    one_line(&other, 1, &["no limits file has domain other"]);
+    assert_eq!(left(&server, "bob").await, 8);
+}
+
 async fn reset_elsewhere(given: Given) {
     let (server, address) = administered(&[]).await;
     let flags = [("--admin-server", &*address)];
@@ -1418,7 +1426,7 @@ async fn reset_limit(given: Given) {
     let (server, address) = administered(&[]).await;
     let flags = [("--admin-server", &*address)];
     let other = given.with("other").admin("reset counter", &flags).await;
-    one_line(&other, 3, &["but these: some"]);
+    one_line(&other, 1, &["no limit of the name other", "these do: some"]);
     says(&given.admin("reset counter", &flags).await, 0, BOB);
     assert_eq!(left(&server, "bob").await, 10);
 }

@@ -2,7 +2,7 @@
 
 use std::{env, fs, process::Output};
 
-use sluicegate_tests::{Process, free_port};
+use sluicegate_tests::{Process, fenced, free_port};
 use snapbox::{Assert, assert::Action};
 use tokio::process::Command;
 
@@ -16,9 +16,8 @@ struct Step {
 
 /// The steps of every `console` block.
 fn steps(markdown: &str) -> Vec<Step> {
-    let blocks = markdown.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
     let mut steps: Vec<Step> = Vec::new();
-    for line in blocks.flat_map(str::lines) {
+    for line in fenced(markdown, "console").into_iter().flat_map(str::lines) {
         if let Some(command) = line.strip_prefix("$ ") {
             steps.push(Step { command: command.to_owned(), prints: String::new() });
         } else if let Some(step) = steps.last_mut() {

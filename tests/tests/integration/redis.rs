@@ -300,8 +300,9 @@ async fn a_redis_that_may_drop_counters_is_warned_of() {
         let config = format!("maxmemory 100mb\nmaxmemory-policy {policy}");
         let redis = Setup::new().config(&config).start().await;
         let fleet = fleet(1, CHAIN, &redis.url(), &[]).await;
-        let log = fleet.servers[0].process.output();
-        assert_eq!(log.matches("may drop live counters").count(), usize::from(warned), "{log}");
+        let what = "may drop live counters";
+        let log = fleet.servers[0].process.printed(what, usize::from(warned)).await;
+        assert_eq!(log.matches(what).count(), usize::from(warned), "{log}");
     }
 }
 
@@ -320,7 +321,7 @@ async fn an_outage_is_logged_once_and_not_by_request() {
     }
     redis.restart().await;
     fleet.until_well().await;
-    let log = server.process.output();
+    let log = server.process.printed("Redis answers", 2).await;
     assert_eq!(log.matches("Redis does not answer").count(), 1, "{log}");
     assert_eq!(log.matches("Redis answers").count(), 2, "at first, and again: {log}");
     // With what it said when it was asked again.
@@ -352,7 +353,7 @@ descriptors:
         (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
     })
     .await;
-    let log = server.process.output();
+    let log = server.process.printed("Redis is of use again", 1).await;
     assert_eq!(log.matches("Redis is of no use").count(), 1, "{log}");
     assert_eq!(log.matches("Redis is of use again").count(), 1, "{log}");
 }

@@ -99,8 +99,8 @@ async fn the_log_tells_which_counters_start_anew() {
     let log = server.process.output();
     assert!(log.contains("added=0 removed=0 changed=25"), "{log}");
     assert!(log.contains("added=0 removed=0 changed=26"), "{log}");
-    assert!(log.contains("domain=api rule=k00 edits=window minute -> hour"), "{log}");
-    assert!(log.contains("domain=api rule= edits=tenant none -> user"), "{log}");
+    assert!(log.contains("domain=api rule=k00 edits=\"window minute -> hour\""), "{log}");
+    assert!(log.contains("domain=api rule=\"\" edits=\"tenant none -> user\""), "{log}");
     // The first edit starts none; of the second's, those beyond 20 are only counted.
     assert_eq!(log.matches("counters start anew").count(), 21, "{log}");
 }
@@ -128,7 +128,7 @@ async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
     generation(&server, 2.0).await;
     assert_eq!(left(&server).await, 3);
     assert_eq!((loads(&server, "success").await, loads(&server, "failure").await), (2.0, 1.0));
-    let log = server.process.output();
+    let log = server.process.printed("limits rejected", 1).await;
     for mistake in mistakes {
         assert_eq!(log.matches(mistake).count(), 1, "{mistake}\n{log}");
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Catalogue, Envoy, Listener, Load, Prometheus, Redis, Sluicegate, Upstream, bootstrap,
+    Catalogue, Envoy, Listener, Load, Prometheus, Redis, Sluicegate, Upstream, bootstrap, fenced,
     free_port, hit,
     tools::{self, succeed, workspace},
     until, yaml,
@@ -116,8 +116,8 @@ fn alerts_name_metrics_and_labels_that_there_are() {
 /// The rules that `docs/envoy.md` has to copy.
 fn envoy_rules() -> String {
     let page = fs::read_to_string(workspace().join("docs/envoy.md")).unwrap();
-    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let rules: Vec<_> = blocks.filter(|block| block.starts_with("groups:")).collect();
+    let mut rules = fenced(&page, "yaml");
+    rules.retain(|block| block.starts_with("groups:"));
     let [rules] = rules[..] else { panic!("docs/envoy.md has {} blocks of rules", rules.len()) };
     rules.to_owned()
 }

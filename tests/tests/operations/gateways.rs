@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Authority, Envoy, Sluicegate, Upstream, away_from_midnight, finish,
+    Answer, Authority, Envoy, Sluicegate, Upstream, away_from_midnight, fenced, finish,
     tools::{self, succeed, workspace},
     until, yaml,
 };
@@ -209,8 +209,7 @@ fn patches(example: &str) -> Vec<Value> {
 /// The blocks of YAML in a text for people.
 fn blocks(file: &str) -> Vec<Value> {
     let text = fs::read_to_string(workspace().join(file)).unwrap();
-    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    blocks.map(|block| yaml::read(file, block)).collect()
+    fenced(&text, "yaml").into_iter().map(|block| yaml::read(file, block)).collect()
 }
 
 const LIMITS: &str = "

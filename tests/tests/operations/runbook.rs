@@ -3,7 +3,7 @@
 use std::fs;
 
 use sluicegate_tests::{
-    Sluicegate, binary, finish, hit,
+    Sluicegate, binary, fenced, finish, hit,
     tools::{self, succeed, workspace},
     until, yaml,
 };
@@ -12,8 +12,7 @@ use tokio::process::Command;
 /// What stands between the fences, lines that go on put together.
 fn commands() -> Vec<String> {
     let page = fs::read_to_string(workspace().join("docs/runbook.md")).unwrap();
-    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let joined = blocks.collect::<String>().replace("\\\n", " ");
+    let joined = fenced(&page, "sh").concat().replace("\\\n", " ");
     joined.lines().map(|line| line.trim().to_owned()).collect()
 }
 

@@ -1,0 +1,8 @@
+//! What documents have to copy.
+
+/// The blocks of a page that are fenced as being in a language, in order.
+#[must_use]
+pub fn fenced<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
+    let begins = format!("```{language}\n");
+    page.split(begins.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
