@@ -13,6 +13,7 @@ mod http;
 pub mod limiter;
 pub mod limits;
 mod listen;
+mod secret;
 pub mod settings;
 pub mod telemetry;
 mod watch;

@@ -58,10 +58,16 @@ pub struct Sluicegate {
 impl Sluicegate {
     /// Starts a server with these limits on free ports; later flags win.
     pub async fn start(limits: &str, flags: &[&str]) -> Self {
+        Self::start_in(limits, flags, &[]).await
+    }
+
+    /// The same in this environment.
+    pub async fn start_in(limits: &str, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.yaml");
         fs::write(&file, limits).unwrap();
-        Self::start_with(folder, &[&["--limits", file.to_str().unwrap()], flags].concat()).await
+        let flags = [&["--limits", file.to_str().unwrap()], flags].concat();
+        Self::started(folder, Self::command(&flags, environment)).await
     }
 
     /// Starts a server with `--limits` among the flags. The folder lives as long as the server.

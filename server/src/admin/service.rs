@@ -100,7 +100,8 @@ impl Admin {
     ) -> Result<(ExplainResponse, Question), Status> {
         // Never closed, so there is always a permit to come.
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
-        let (mut explained, question, _permit) = self.by_rules(message, permit).await?;
+        let snapshot = self.snapshot.load_full();
+        let (mut explained, question, _permit) = self.by_rules(snapshot, message, permit).await?;
         let peeks = question.peeks();
         if !peeks.is_empty() {
             let answers = self.store.peek(peeks, Some(deadline)).await;
@@ -115,15 +116,14 @@ impl Admin {
         asked: wire::DescriptorCounters,
     ) -> Result<Vec<CounterKey>, Status> {
         let wire::DescriptorCounters { domain, descriptor, limit_name } = asked;
-        let named = domain.clone();
+        let snapshot = self.snapshot.load_full();
+        let unknown = snapshot.rules.domain(&domain).is_none().then(|| tenant::no_domain(&domain));
         let descriptor =
             descriptor.ok_or_else(|| Status::invalid_argument("descriptor must be set"))?;
         let message = RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 0 };
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
-        let (explained, question, _permit) = self.by_rules(message, permit).await?;
-        if self.snapshot.load().rules.domain(&named).is_none() {
-            return Err(tenant::no_domain(&named));
-        }
+        let (explained, question, _permit) = self.by_rules(snapshot, message, permit).await?;
+        unknown.map_or(Ok(()), Err)?;
         let limits = explained.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
         let names: Vec<&str> = limits.map(|limit| &*limit.name).collect();
         if !limit_name.is_empty() && !names.contains(&&*limit_name) {
@@ -143,14 +143,15 @@ impl Admin {
         Ok(wanted.map(|(_, check)| check.key.clone()).collect())
     }
 
-    /// What the rules in force say about a request, and the permit, which is free when the work has ended and
+    /// What these rules say about a request, and the permit, which is free when the work has ended and
     /// not when its caller gives up. The work ends soon after that too.
     async fn by_rules(
         &self,
+        snapshot: Arc<Snapshot>,
         message: RateLimitRequest,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(ExplainResponse, Question, Option<OwnedSemaphorePermit>), Status> {
-        let (snapshot, prefix) = (self.snapshot.load_full(), self.names.prefix().clone());
+        let prefix = self.names.prefix().clone();
         let gone = CancellationToken::new();
         let _cancel_when_dropped = gone.clone().drop_guard();
         // Off the threads that decide: every rule of a level is looked at.

@@ -1,7 +1,6 @@
 //! The token that callers show, from a file that can be replaced while the server runs.
 
 use std::{
-    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,11 +11,7 @@ use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 use tonic::{Request, Status, service::Interceptor};
 
-/// What is read of a token file, in bytes.
-const FILE_MAX: u64 = 64 << 10;
-
-/// The shortest token, in bytes. A shorter one can be guessed.
-const TOKEN_MIN: usize = 16;
+use crate::secret::{self, SECRET_MIN};
 
 /// Why a file holds no token.
 #[derive(Debug, Error)]
@@ -36,7 +31,7 @@ pub enum TokenError {
         path: PathBuf,
     },
     /// The first line is too short.
-    #[error("the first line of {path} has less than {TOKEN_MIN} bytes")]
+    #[error("the first line of {path} has less than {SECRET_MIN} bytes")]
     TooShort {
         /// The file.
         path: PathBuf,
@@ -105,7 +100,7 @@ impl Token {
 fn read(path: &Path) -> Result<String, TokenError> {
     let text = || {
         let mut text = String::new();
-        File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?;
+        secret::open(path)?.read_to_string(&mut text)?;
         Ok(text)
     };
     let text = text().map_err(|source| TokenError::Unreadable { path: path.to_owned(), source })?;
@@ -113,7 +108,7 @@ fn read(path: &Path) -> Result<String, TokenError> {
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(TokenError::NoToken { path: path.to_owned() });
     }
-    if token.len() < TOKEN_MIN {
+    if token.len() < SECRET_MIN {
         return Err(TokenError::TooShort { path: path.to_owned() });
     }
     Ok(token.to_owned())

@@ -137,23 +137,27 @@ async fn livez() -> &'static str {
 
 /// The metrics, in Prometheus' text format.
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let of = Arc::clone(&shared);
-    let render = move || match of.telemetry.render() {
+    page(shared, |shared| match shared.telemetry.render() {
         Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    };
-    shared.pages.make(render).await
+    })
+    .await
 }
 
 /// What was counted, under the names of envoyproxy/ratelimit.
 async fn stats(State(shared): State<Arc<Shared>>) -> Response {
-    let of = Arc::clone(&shared);
-    let render = move || stats::render(&of.telemetry, &of.snapshot.load(), &of.store);
-    shared.pages.make(render).await
+    page(shared, |it| stats::render(&it.telemetry, &it.snapshot.load(), &it.store)).await
 }
 
 /// The limits in force.
 async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
-    let of = Arc::clone(&shared);
-    shared.pages.make(move || rlconfig::render(&of.snapshot.load().rules)).await
+    page(shared, |it| rlconfig::render(&it.snapshot.load().rules)).await
+}
+
+async fn page<T: IntoResponse + Send + 'static>(
+    shared: Arc<Shared>,
+    render: impl FnOnce(&Shared) -> T + Send + 'static,
+) -> Response {
+    let shown = Arc::clone(&shared);
+    shared.pages.make(move || render(&shown)).await
 }

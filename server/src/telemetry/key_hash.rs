@@ -1,7 +1,6 @@
 //! Hashes of counters' keys, for places where the keys themselves must not stand.
 
 use std::{
-    fs::File,
     hash::{BuildHasher as _, RandomState},
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -9,14 +8,10 @@ use std::{
 
 use thiserror::Error;
 
+use crate::secret::{self, SECRET_MIN};
+
 /// Hex digits of a hash.
 const DIGITS: usize = 16;
-
-/// What is read of a salt file, in bytes.
-const FILE_MAX: u64 = 64 << 10;
-
-/// The shortest salt, in bytes. With one that can be guessed, so can the keys.
-const SALT_MIN: usize = 16;
 
 /// What the hashes are for: the same salt used elsewhere gives others.
 const CONTEXT: &str = "sluicegate 2026-11 keys of counters";
@@ -33,7 +28,7 @@ pub enum SaltError {
         source: io::Error,
     },
     /// The first line is too short.
-    #[error("--key-hash-salt-file: the first line of {path} has less than {SALT_MIN} bytes")]
+    #[error("--key-hash-salt-file: the first line of {path} has less than {SECRET_MIN} bytes")]
     TooShort {
         /// The file.
         path: PathBuf,
@@ -75,10 +70,10 @@ impl KeyHash {
 fn read(path: &Path) -> Result<Vec<u8>, SaltError> {
     let unreadable = |source| SaltError::Unreadable { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+    let mut file = secret::open(path).map_err(unreadable)?;
+    file.read_to_end(&mut bytes).map_err(unreadable)?;
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
-    if line.len() < SALT_MIN {
+    if line.len() < SECRET_MIN {
         return Err(SaltError::TooShort { path: path.to_owned() });
     }
     Ok(line.to_vec())

@@ -22,7 +22,7 @@ use super::{
     instruments::{Instruments, MetricsError, Show},
     otlp,
     punctuality::Punctuality,
-    push::{self, Pushes},
+    push,
     series::{Budget, Series},
     top::Top,
 };
@@ -55,23 +55,23 @@ impl Count {
     }
 }
 
-/// Successes and failures of something that is loaded from files.
+/// Successes and failures of something that is done again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Loads {
+pub(crate) struct Attempts {
     pub(crate) success: Count,
     pub(crate) failure: Count,
-    /// Whether the files as they are have mistakes.
+    /// Whether the last one failed.
     bad: AtomicBool,
 }
 
-impl Loads {
-    /// The files were loaded.
+impl Attempts {
+    /// One has succeeded: files were loaded.
     pub(crate) fn succeeded(&self) {
         self.success.add(1);
         self.restored();
     }
 
-    /// The files have mistakes.
+    /// One has failed: files have mistakes.
     pub(crate) fn failed(&self) {
         self.failure.add(1);
         self.bad.store(true, Ordering::Relaxed);
@@ -80,6 +80,11 @@ impl Loads {
     /// The files are again as they were when they were loaded last.
     pub(crate) fn restored(&self) {
         self.bad.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the last one failed.
+    pub(super) fn is_bad(&self) -> bool {
+        self.bad.load(Ordering::Relaxed)
     }
 }
 
@@ -97,11 +102,11 @@ pub(crate) struct Telemetry {
     pub(crate) overrides_ignored: Count,
     pub(crate) deferred: Count,
     pub(crate) punctuality: Punctuality,
-    pub(crate) limits_loads: Loads,
-    pub(crate) tls_loads: Loads,
-    pub(crate) admin_token_loads: Loads,
+    pub(crate) limits_loads: Attempts,
+    pub(crate) tls_loads: Attempts,
+    pub(crate) admin_token_loads: Attempts,
     pub(crate) counters_reset: Count,
-    pushes: Arc<Pushes>,
+    pushes: Arc<Attempts>,
     /// Who is being limited, if that is to be remembered.
     pub(crate) top: Option<Top>,
 }
@@ -113,7 +118,7 @@ impl Telemetry {
         otlp: &OtlpSettings,
         top_keys: usize,
     ) -> Result<Self, MetricsError> {
-        let pushes = Arc::<Pushes>::default();
+        let pushes = Arc::<Attempts>::default();
         let instruments = Instruments::new(otlp::resource(), push::pushed(otlp, &pushes)?)?;
         let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
         instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
@@ -131,9 +136,9 @@ impl Telemetry {
             overrides_ignored: Count::default(),
             deferred: Count::default(),
             punctuality: Punctuality::default(),
-            limits_loads: Loads::default(),
-            tls_loads: Loads::default(),
-            admin_token_loads: Loads::default(),
+            limits_loads: Attempts::default(),
+            tls_loads: Attempts::default(),
+            admin_token_loads: Attempts::default(),
             counters_reset: Count::default(),
             pushes,
             top: Top::new(top_keys, settings.near_limit_ratio),
@@ -266,14 +271,10 @@ impl Telemetry {
         self.instruments.seconds(catalogue::SCHEDULING_DELAY, move || {
             Some(telemetry.punctuality.longest_delay())
         });
-        self.show_loads(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
-        self.show_loads(catalogue::TLS_LOADS, |it| &it.tls_loads);
-        self.show_loads(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
-        let pushes = Arc::clone(&self.pushes);
-        self.instruments.counts(catalogue::METRICS_PUSHES, move |show| {
-            show(pushes.success.get(), &["success"]);
-            show(pushes.failure.get(), &["failure"]);
-        });
+        self.show_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
+        self.show_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
+        self.show_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
+        self.show_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
         let current = Arc::clone(snapshot);
         self.instruments
             .counts(catalogue::REQUESTS, move |show| show_requests(&current.load(), show));
@@ -292,7 +293,7 @@ impl Telemetry {
         });
         let telemetry = Arc::clone(self);
         self.show_gauge(catalogue::CONFIG_LAST_LOAD, move || {
-            usize::from(!telemetry.limits_loads.bad.load(Ordering::Relaxed))
+            usize::from(!telemetry.limits_loads.is_bad())
         });
         let current = Arc::clone(snapshot);
         self.show_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
@@ -302,12 +303,12 @@ impl Telemetry {
         self.show_gauge(catalogue::RULES, move || current.load().counters.rules.len());
     }
 
-    fn show_loads(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Loads) {
+    fn show_attempts(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Attempts) {
         let telemetry = Arc::clone(self);
         self.instruments.counts(metric, move |show| {
-            let loads = of(&telemetry);
-            show(loads.success.get(), &["success"]);
-            show(loads.failure.get(), &["failure"]);
+            let attempts = of(&telemetry);
+            show(attempts.success.get(), &["success"]);
+            show(attempts.failure.get(), &["failure"]);
         });
     }
 }

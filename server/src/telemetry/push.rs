@@ -7,10 +7,7 @@ mod messages;
 
 use std::{
     env,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,7 +28,7 @@ use tonic::{
 };
 
 use super::{
-    metrics::Count,
+    metrics::Attempts,
     otlp::{self, OtlpError},
 };
 use crate::settings::OtlpSettings;
@@ -42,17 +39,10 @@ const MESSAGE_BYTES_MAX: usize = 3 << 20;
 /// How long a push may take, if the environment does not say.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What became of pushes.
-#[derive(Debug, Default)]
-pub(super) struct Pushes {
-    pub(super) success: Count,
-    pub(super) failure: Count,
-}
-
 /// Sends the metrics to the collector, now and then; `None` if there is none, or never. Needs a runtime.
 pub(super) fn pushed(
     settings: &OtlpSettings,
-    pushes: &Arc<Pushes>,
+    pushes: &Arc<Attempts>,
 ) -> Result<Option<PeriodicReader<Pushed>>, OtlpError> {
     // A mistake is one, also where nothing is sent.
     let tls = otlp::tls(settings)?;
@@ -74,7 +64,6 @@ pub(super) fn pushed(
         headers: variable("HEADERS").map_or_else(MetadataMap::new, |text| headers(&text)),
         timeout,
         pushes: Arc::clone(pushes),
-        fails: AtomicBool::new(false),
     };
     Ok(Some(PeriodicReader::builder(pushed).with_interval(interval).build()))
 }
@@ -106,8 +95,7 @@ pub(super) struct Pushed {
     headers: MetadataMap,
     /// How long a push may take, all its messages together.
     timeout: Duration,
-    pushes: Arc<Pushes>,
-    fails: AtomicBool,
+    pushes: Arc<Attempts>,
 }
 
 /// Why the collector has not taken all metrics.
@@ -156,10 +144,10 @@ impl Pushed {
 impl PushMetricExporter for Pushed {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let sent = self.send(metrics).await;
-        let failed = self.fails.swap(sent.is_err(), Ordering::Relaxed);
+        let failed = self.pushes.is_bad();
         match &sent {
-            Ok(()) => self.pushes.success.add(1),
-            Err(_) => self.pushes.failure.add(1),
+            Ok(()) => self.pushes.succeeded(),
+            Err(_) => self.pushes.failed(),
         }
         match (&sent, failed) {
             (Err(error), false) => {

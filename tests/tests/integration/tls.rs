@@ -117,10 +117,7 @@ async fn new_certificates_are_shown_to_new_connections() {
     let successful = async || server.metric("sluicegate_tls_last_load_successful").await;
     assert_eq!(successful().await, 1.0);
     fs::write(server.folder().join("server.key"), "no key").unwrap();
-    until("the bad key to be rejected", || async {
-        server.process.output().contains("TLS files rejected").then_some(())
-    })
-    .await;
+    server.process.printed("TLS files rejected", 1).await;
     assert_eq!(successful().await, 0.0);
     let mut connection = connect(&server, &authorities[2].pem()).await;
     connection.should_rate_limit(hit("user", "bob")).await.unwrap();

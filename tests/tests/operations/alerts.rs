@@ -160,6 +160,11 @@ const HASTE: u64 = 60;
 
 /// A span of the rules in milliseconds, as the test has it.
 fn hurried(span: &str) -> u64 {
+    seconds(span) * 1_000 / HASTE
+}
+
+/// A span of the rules.
+pub(crate) fn seconds(span: &str) -> u64 {
     let (number, unit) = span.split_at(span.len() - 1);
     let seconds = match unit {
         "s" => 1,
@@ -168,7 +173,7 @@ fn hurried(span: &str) -> u64 {
         "d" => 86_400,
         _ => panic!("{span} is no span"),
     };
-    number.parse::<u64>().unwrap() * seconds * 1_000 / HASTE
+    number.parse::<u64>().unwrap() * seconds
 }
 
 /// The rules with shorter spans, and otherwise as they are.

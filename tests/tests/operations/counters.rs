@@ -633,10 +633,7 @@ async fn a_tenants_reset_is_written_down_though_the_server_stops() {
     command.args(["reset", "tenant", "--domain", "api", "--tenant", "acme", "--timeout", "30s"]);
     command.arg("--admin-server").arg(format!("http://{}", server.admin));
     let asked = tokio::spawn(finish(command));
-    until("the reset", || async {
-        server.process.output().contains("tenant reset begins").then_some(())
-    })
-    .await;
+    server.process.printed("tenant reset begins", 1).await;
     server.process.signal(Signal::SIGTERM);
     server.process.ended().await;
     let output = server.process.output();

@@ -563,13 +563,10 @@ descriptors:
     let collector = Collector::start().await;
     let flags = ["--otlp-endpoint", &collector.endpoint, "--otlp-metrics-interval", "3s"];
     let series = ["--detailed-metric-series", &KEYS.to_string()];
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.yaml");
-    fs::write(&file, limits).unwrap();
-    let flags = [&["--limits", file.to_str().unwrap()][..], &flags, &series].concat();
+    let flags = [&flags[..], &series].concat();
     // The collector writes down every point, which may take its time.
     let patience = [("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")];
-    let server = Sluicegate::started(folder, Sluicegate::command(&flags, &patience)).await;
+    let server = Sluicegate::start_in(limits, &flags, &patience).await;
     // The points of one metric alone take more than the 4 MiB of a message.
     let value = |number: usize| format!("{number:05}{}", "x".repeat(240));
     for numbers in (0..KEYS).collect::<Vec<_>>().chunks(250) {
@@ -606,13 +603,8 @@ async fn the_environment_names_the_process() {
         [(&[attributes][..], "a"), (&[attributes, ("OTEL_SERVICE_NAME", "edge")], "edge")]
     {
         let collector = Collector::start().await;
-        let folder = tempfile::tempdir().unwrap();
-        let limits = folder.path().join("limits.yaml");
-        fs::write(&limits, LIMITS).unwrap();
-        let flags = ["--limits", limits.to_str().unwrap(), "--otlp-endpoint", &collector.endpoint];
-        let flags = [&flags[..], &["--otlp-metrics-interval", "1s"]].concat();
-        let command = Sluicegate::command(&flags, environment);
-        let _server = Sluicegate::started(folder, command).await;
+        let flags = ["--otlp-endpoint", &collector.endpoint, "--otlp-metrics-interval", "1s"];
+        let _server = Sluicegate::start_in(LIMITS, &flags, environment).await;
         until("the metrics", async || received(&collector, "sluicegate_rules")).await;
         let output = collector.process.output();
         let wanted = [

@@ -109,13 +109,8 @@ fn parent(flags: &str) -> String {
 
 /// A server that sends traces soon.
 async fn server(endpoint: &str, flags: &[&str]) -> Sluicegate {
-    let folder = tempfile::tempdir().unwrap();
-    let limits = folder.path().join("limits.yaml");
-    std::fs::write(&limits, LIMITS).unwrap();
-    let own = ["--limits", limits.to_str().unwrap(), "--otlp-endpoint", endpoint];
-    let soon = [("OTEL_BSP_SCHEDULE_DELAY", "100")];
-    let command = Sluicegate::command(&[&own[..], flags].concat(), &soon);
-    Sluicegate::started(folder, command).await
+    let flags = [&["--otlp-endpoint", endpoint], flags].concat();
+    Sluicegate::start_in(LIMITS, &flags, &[("OTEL_BSP_SCHEDULE_DELAY", "100")]).await
 }
 
 async fn ask(
@@ -490,10 +485,7 @@ async fn a_collector_that_is_away_changes_no_answer() {
         let answer = ask(&server, hit("user", "bob"), Some(&parent("01"))).await.unwrap();
         assert_eq!(answer.overall_code(), code);
     }
-    until("the warning", || async {
-        server.process.output().contains("traces cannot be sent to the collector").then_some(())
-    })
-    .await;
+    server.process.printed("traces cannot be sent to the collector", 1).await;
     assert_eq!(server.metric("sluicegate_traced_requests_total").await, 3_003.0);
     assert_eq!(server.metric("sluicegate_traced_requests_sent_total").await, 0.0);
     let mut server = server;

@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::{
     metrics::v1::{Gauge, Metric, NumberDataPoint, Sum, metric::Data},
 };
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
-use prost::Message as _;
+use prost::Message;
 
 /// More than the tag and the length that stand before a message in another, and by which those around it grow.
 const FRAME_BYTES: usize = 16;
@@ -24,7 +24,8 @@ fn split(all: ExportMetricsServiceRequest, bytes_max: usize) -> Vec<ExportMetric
             let metrics = mem::take(&mut scope.metrics);
             let around = resource.encoded_len() + scope.encoded_len() + 2 * FRAME_BYTES;
             let room = bytes_max.saturating_sub(around);
-            for metrics in shared_out(metrics, room) {
+            let parts = metrics.into_iter().flat_map(|metric| parts(metric, room));
+            for metrics in shared_out(parts, room) {
                 let mut resource = resource.clone();
                 let mut scope = scope.clone();
                 scope.metrics = metrics;
@@ -36,42 +37,36 @@ fn split(all: ExportMetricsServiceRequest, bytes_max: usize) -> Vec<ExportMetric
     messages
 }
 
-/// The metrics in order, each list of at most so many bytes.
-fn shared_out(metrics: Vec<Metric>, room: usize) -> Vec<Vec<Metric>> {
-    let mut lists: Vec<Vec<Metric>> = Vec::new();
+/// A metric with its points, in parts of at most so many bytes. Histograms have no labels, so they stay whole.
+fn parts(mut metric: Metric, room: usize) -> Vec<Metric> {
+    let Some(all) = points(&mut metric).map(mem::take) else { return vec![metric] };
+    let around = metric.encoded_len() + 2 * FRAME_BYTES;
+    let part = |some| {
+        let mut part = metric.clone();
+        if let Some(points) = points(&mut part) {
+            *points = some;
+        }
+        part
+    };
+    shared_out(all, room.saturating_sub(around)).into_iter().map(part).collect()
+}
+
+/// All in order, in lists of at most so many bytes; what is larger goes alone.
+fn shared_out<T: Message>(all: impl IntoIterator<Item = T>, room: usize) -> Vec<Vec<T>> {
+    let mut lists: Vec<Vec<T>> = Vec::new();
     let mut taken = 0;
-    for part in metrics.into_iter().flat_map(|metric| parts(metric, room)) {
-        let bytes = part.encoded_len() + FRAME_BYTES;
+    for one in all {
+        let bytes = one.encoded_len() + FRAME_BYTES;
         match lists.last_mut() {
-            Some(list) if taken + bytes <= room => list.push(part),
+            Some(list) if taken + bytes <= room => list.push(one),
             Some(_) | None => {
-                lists.push(vec![part]);
+                lists.push(vec![one]);
                 taken = 0;
             }
         }
         taken += bytes;
     }
     lists
-}
-
-/// A metric with its points, in parts of at most so many bytes. Histograms have no labels, so they stay whole.
-fn parts(mut metric: Metric, room: usize) -> Vec<Metric> {
-    let Some(all) = points(&mut metric).map(mem::take) else { return vec![metric] };
-    let around = metric.encoded_len() + 2 * FRAME_BYTES;
-    let mut parts: Vec<Metric> = Vec::new();
-    let mut taken = 0;
-    for point in all {
-        let bytes = point.encoded_len() + FRAME_BYTES;
-        if parts.is_empty() || taken + bytes > room {
-            parts.push(metric.clone());
-            taken = around;
-        }
-        taken += bytes;
-        if let Some(points) = parts.last_mut().and_then(points) {
-            points.push(point);
-        }
-    }
-    parts
 }
 
 fn points(metric: &mut Metric) -> Option<&mut Vec<NumberDataPoint>> {

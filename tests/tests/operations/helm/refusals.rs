@@ -4,6 +4,8 @@ use std::fs;
 
 use sluicegate_tests::tools::{self, workspace};
 
+use crate::alerts::seconds;
+
 /// Renders, and gives what Helm complains of; nothing if it does not.
 fn complaint(values: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -141,14 +143,7 @@ fn sense_is_not_refused() {
 fn alerts_see_four_scrapes_however_seldom_they_come() {
     let rules = fs::read_to_string(workspace().join("helm/files/alerts.yaml")).unwrap();
     let spans = rules.split('[').skip(1).filter_map(|rest| rest.split(']').next());
-    let seconds = spans.filter_map(|span| {
-        let (number, unit) = span.split_at_checked(span.len() - 1)?;
-        let unit = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)]
-            .into_iter()
-            .find(|it| it.0 == unit)?;
-        Some(number.parse::<u64>().ok()? * unit.1)
-    });
-    let beyond = seconds.min().unwrap() / 4 + 1;
+    let beyond = spans.map(seconds).min().unwrap() / 4 + 1;
     let values = format!("{{serviceMonitor: {{interval: {beyond}s, scrapeTimeout: 1s}}}}");
     assert!(complaint(&values).contains("serviceMonitor.interval"), "{values} is taken");
 }
