@@ -145,6 +145,28 @@ impl Process {
         Duration::from(clock.now().unwrap())
     }
 
+    /// Resident memory in bytes.
+    ///
+    /// # Panics
+    /// The process has ended.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let kibibytes = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        });
+        kibibytes.unwrap() * 1024
+    }
+
+    /// The number of open file descriptors.
+    ///
+    /// # Panics
+    /// The process has ended.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
+    }
+
     /// Sends a signal.
     ///
     /// # Panics

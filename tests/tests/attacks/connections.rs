@@ -1,0 +1,1 @@
+//! Attacks with many, silent or half-sent connections, on every listener.

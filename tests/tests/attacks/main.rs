@@ -1,0 +1,16 @@
+//! Attacks on a running server, each with a healthy client beside it: all its calls are decided, memory grows within a
+//! stated bound, and what was taken is given back after the attacker has left.
+
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+mod connections;
+#[cfg(test)]
+mod files;
+#[cfg(test)]
+mod messages;
+#[cfg(test)]
+mod peers;
+#[cfg(test)]
+mod redis;
+#[cfg(test)]
+mod streams;

@@ -1,0 +1,1 @@
+//! Attacks with large messages and values.
