@@ -96,6 +96,7 @@ impl HealthReport {
     ///
     /// # Panics
     /// A call failed or was refused, or there were no calls.
+    #[expect(clippy::print_stdout, reason = "latencies are reported, not asserted")]
     pub fn assert_all_decided(&self, attack: &str) {
         let at = |quantile| Duration::from_micros(self.latencies.value_at_quantile(quantile));
         println!(
