@@ -100,7 +100,11 @@ async fn groups_of_a_batch_are_settled_each_for_itself(store: &impl Store, algor
     let groups = groups.into_iter().map(Group::from).collect();
     let answers = store.decide(Batch { groups, deadline: None }).await;
     let allowed: Vec<_> = answers.iter().map(|answer| answer.unwrap().allowed).collect();
-    assert_eq!(allowed, [true, true, false, false, true]);
+    // Which of the equal groups passes is not promised: each may go out in a call of its own.
+    let (equal, other) = allowed.split_at(4);
+    let passed = [[true, true, false, false], [false, false, true, true]];
+    assert!(passed.iter().any(|it| it == equal), "{allowed:?}");
+    assert_eq!(other, [true]);
 }
 
 /// Callers in each concurrency case, and how often each asks.
