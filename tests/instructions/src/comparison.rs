@@ -2,33 +2,46 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// How many percent more than committed are too many.
 const WORSE_MAX: u64 = 10;
 
 /// Instructions by operation, and who has made and counted them.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Instructions {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Instructions {
     /// The compiler's version and what it builds for.
-    pub compiler: String,
+    pub(crate) compiler: String,
     /// The version of valgrind.
-    pub valgrind: String,
+    pub(crate) valgrind: String,
     /// Instructions of one operation, by its name.
-    pub counts: BTreeMap<String, u64>,
+    pub(crate) counts: BTreeMap<String, u64>,
 }
 
 impl Instructions {
+    /// Reads what [`json`](Self::json) has written. Without serde's macros, which the server is built without.
+    pub(crate) fn parse(json: &str) -> serde_json::Result<Self> {
+        let mut json: Value = serde_json::from_str(json)?;
+        let mut text = |name: &str| serde_json::from_value(json[name].take());
+        let (compiler, valgrind) = (text("compiler")?, text("valgrind")?);
+        Ok(Self { compiler, valgrind, counts: serde_json::from_value(json["counts"].take())? })
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let Self { compiler, valgrind, counts } = self;
+        json!({"compiler": compiler, "valgrind": valgrind, "counts": counts})
+    }
+
     /// Holds what was measured against these figures, which are the committed ones.
     #[must_use]
-    pub fn compare<'i>(&'i self, measured: &'i Self) -> Comparison<'i> {
+    pub(crate) fn compare<'i>(&'i self, measured: &'i Self) -> Comparison<'i> {
         Comparison { committed: self, measured }
     }
 }
 
 /// Committed and measured figures, side by side.
 #[derive(Debug)]
-pub struct Comparison<'i> {
+pub(crate) struct Comparison<'i> {
     committed: &'i Instructions,
     measured: &'i Instructions,
 }
@@ -42,7 +55,7 @@ impl Comparison<'_> {
 
     /// Whether an operation has become too dear, or has no committed figure, or is not measured any more.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.is_fair() && self.rows().any(|(_, committed, measured)| is_wrong(committed, measured))
     }
 
@@ -112,6 +125,14 @@ mod tests {
 
     fn fails(committed: &Instructions, measured: &Instructions) -> bool {
         committed.compare(measured).has_failed()
+    }
+
+    #[test]
+    fn figures_are_read_as_they_are_written() {
+        let counts = counted("rustc 1", [("key", 1000), ("plan", 50)]);
+        let json = counts.json().to_string();
+        assert_eq!(Instructions::parse(&json).unwrap(), counts);
+        assert!(Instructions::parse("{}").is_err());
     }
 
     #[test]

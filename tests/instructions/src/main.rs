@@ -9,6 +9,7 @@
     reason = "a program for people"
 )]
 
+mod comparison;
 mod measured;
 
 use std::{
@@ -20,12 +21,11 @@ use std::{
     thread,
 };
 
+use comparison::Instructions;
 use measured::{Measured, TENANTS};
-use sluicegate_tests::Instructions;
 
 fn main() -> ExitCode {
-    // Cargo adds `--bench` to what it is given.
-    let arguments: Vec<_> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<_> = env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         [] => compare(),
@@ -94,7 +94,7 @@ fn measure() -> Instructions {
 }
 
 fn update() -> ExitCode {
-    let text = serde_json::to_string_pretty(&measure()).unwrap() + "\n";
+    let text = format!("{:#}\n", measure().json());
     fs::write(committed(), &text).unwrap();
     print!("{text}");
     ExitCode::SUCCESS
@@ -102,7 +102,7 @@ fn update() -> ExitCode {
 
 fn compare() -> ExitCode {
     let committed = fs::read_to_string(committed()).unwrap();
-    let committed: Instructions = serde_json::from_str(&committed).unwrap();
+    let committed = Instructions::parse(&committed).unwrap();
     let measured = measure();
     let comparison = committed.compare(&measured);
     print!("{comparison}");
@@ -110,5 +110,5 @@ fn compare() -> ExitCode {
 }
 
 fn committed() -> impl AsRef<Path> {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.json")
+    concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.json")
 }

@@ -1,11 +1,12 @@
 //! Times of the steps of a request:
 //!
 //! ```sh
-//! cargo bench -p sluicegate-tests --bench times
+//! cargo bench -p sluicegate-instructions
 //! ```
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a program for people")]
 
+#[path = "../src/measured.rs"]
 mod measured;
 
 use criterion::{Criterion, criterion_group, criterion_main};
