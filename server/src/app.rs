@@ -19,7 +19,7 @@ use sluicegate_store::{
     redis::{FileError, LinkSettings, Password, RedisSettings, TlsFiles},
 };
 use thiserror::Error;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     http::{self, Shared},
     limiter::Limiter,
     limits::Limits,
-    listen::{ListenAddress, Listener, Tls, TlsSettings},
+    listen::{Admission, Capacity, CapacityError, ListenAddress, Listener, Tls, TlsSettings},
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
     telemetry::{
         self, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces, catalogue,
@@ -64,6 +64,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// There are fewer descriptors than connections are asked for.
+    #[error(transparent)]
+    Capacity(#[from] CapacityError),
     /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] crate::listen::TlsError),
@@ -242,18 +245,20 @@ struct AdminRunning {
 }
 
 impl AdminRunning {
-    async fn start(opened: admin::Open, admin: Admin) -> Result<Self, StartError> {
+    async fn start(
+        opened: admin::Open,
+        admin: Admin,
+        admission: Admission,
+    ) -> Result<Self, StartError> {
         let admin::Open { listener, tls, token } = opened;
         let resets = admin.resets();
         let (services, health) = admin::Services::new(admin, token.clone())?;
         let address = listener.local_address();
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        let connections = listener.incoming(tls.clone());
+        let connections = listener.incoming(tls.clone(), admission);
         let task = tokio::spawn(async move {
-            if let Err(error) = services.serve(connections, stopped).await {
-                tracing::error!(%error, "admin listener failed");
-            }
+            services.serve(connections, stopped).await;
         });
         Ok(Self { address, health, running: Running { stop, task }, resets, tls, token })
     }
@@ -275,6 +280,8 @@ impl App {
         let key_hash = Arc::new(KeyHash::load(settings.log.key_hash_salt_file.as_deref())?);
         let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys)?;
         let telemetry = Arc::new(telemetry);
+        let capacity = Capacity::new(&settings.connections)?;
+        telemetry::show_connections(&telemetry, &capacity);
         let limits = load_limits(&settings.limits, &telemetry)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
@@ -322,7 +329,8 @@ impl App {
         let admin = admin::Open::new(&settings.admin).await?;
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
         show_tls_failures(&telemetry, tls.iter().chain(&admin_tls).cloned().collect());
-        let (grpc_address, grpc) = start_grpc(settings, services, tls.clone()).await?;
+        let (grpc_address, grpc) =
+            start_grpc(settings, services, tls.clone(), capacity.grpc).await?;
         let body_max = settings.grpc.grpc_max_message_bytes.get();
         let shared = Shared {
             rls,
@@ -335,8 +343,8 @@ impl App {
             pages: http::Pages::default(),
         };
         let (http_address, http) =
-            start_http(settings.http_listen, http::router(shared, body_max)).await?;
-        let admin = start_admin(admin, admin_service).await?;
+            start_http(settings, http::router(shared, body_max), body_max, capacity.http).await?;
+        let admin = start_admin(admin, admin_service, capacity.admin).await?;
         let admin_health = admin.as_ref().map(|admin| admin.health.clone());
         let serving = Serving { health, admin: admin_health, serving };
         serving.set(true).await;
@@ -527,6 +535,7 @@ async fn start_grpc(
     settings: &ServeSettings,
     services: Services,
     tls: Option<Tls>,
+    admission: Admission,
 ) -> Result<(ListenAddress, Running), StartError> {
     let wanted = &settings.grpc.grpc_listen;
     let cannot = |source| StartError::Listen { address: wanted.to_string(), source };
@@ -535,7 +544,7 @@ async fn start_grpc(
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {
-        services.serve(listener.incoming(tls), stopped).await;
+        services.serve(listener.incoming(tls, admission), stopped).await;
     });
     Ok((address, Running { stop, task }))
 }
@@ -548,24 +557,28 @@ fn show_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
 async fn start_admin(
     opened: Option<admin::Open>,
     admin: Admin,
+    admission: Admission,
 ) -> Result<Option<AdminRunning>, StartError> {
     let Some(opened) = opened else { return Ok(None) };
-    AdminRunning::start(opened, admin).await.map(Some)
+    AdminRunning::start(opened, admin, admission).await.map(Some)
 }
 
 async fn start_http(
-    wanted: SocketAddr,
+    settings: &ServeSettings,
     router: axum::Router,
+    body_max: usize,
+    admission: Admission,
 ) -> Result<(SocketAddr, Running), StartError> {
+    let wanted = settings.http_listen;
     let cannot = |source| StartError::Listen { address: wanted.to_string(), source };
-    let listener = TcpListener::bind(wanted).await.map_err(cannot)?;
-    let address = listener.local_addr().map_err(cannot)?;
+    let listener = Listener::bind(&ListenAddress::Tcp(wanted.to_string())).await.map_err(cannot)?;
+    let address = listener.socket_address().unwrap_or(wanted);
+    let idle_timeout = settings.connections.http_idle_timeout;
+    let server = http::Server::new(router, body_max, admission.clone(), idle_timeout);
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
-            tracing::error!(%error, "HTTP listener failed");
-        }
+        server.serve(listener.incoming(None, admission), stopped).await;
     });
     Ok((address, Running { stop, task }))
 }

@@ -1,6 +1,7 @@
 //! The admin listener: what operators ask a running server, apart from what Envoy asks.
 
 mod caller;
+mod connection;
 mod log;
 mod names;
 mod open;

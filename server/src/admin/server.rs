@@ -1,31 +1,25 @@
-//! The admin listener's services and what bounds its connections.
+//! The admin listener's services.
 
-use std::{io, time::Duration};
+use std::io;
 
 use futures::Stream;
 use sluicegate_proto::{
     ADMIN_TEXT_FILE_DESCRIPTOR_SET,
     sluicegate::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME},
 };
-use tonic::{
-    service::interceptor::InterceptedService,
-    transport::{Server, server::Router},
+use tonic::service::{Routes, interceptor::InterceptedService};
+
+use super::{Admin, Token, connection::Calls, token::Gate};
+use crate::{
+    grpc::Health,
+    listen::{self, Connection},
 };
-
-use super::{Admin, Token, token::Gate};
-use crate::{grpc::Health, listen::Connection};
-
-/// The most calls in progress on one connection.
-const CALLS_MAX: usize = 32;
-
-/// How long a connection that carries nothing waits before it is pinged.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Names under which health can be asked: the whole server, the service.
 const HEALTH_NAMES: &[&str] = &["", SERVICE_NAME];
 
 /// The admin services, ready to serve connections.
-pub(crate) struct Services(Router);
+pub(crate) struct Services(Calls);
 
 impl Services {
     /// The admin service and reflection for those who show the token, and health for everybody.
@@ -38,14 +32,9 @@ impl Services {
         let admin = InterceptedService::new(AdminServiceServer::new(admin), gate.clone());
         let v1 = InterceptedService::new(reflection().build_v1()?, gate.clone());
         let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, gate);
-        let router = Server::builder()
-            .concurrency_limit_per_connection(CALLS_MAX)
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .add_service(admin)
-            .add_service(health)
-            .add_service(v1)
-            .add_service(v1alpha);
-        Ok((Self(router), Health::new(reporter, HEALTH_NAMES)))
+        let routes =
+            Routes::new(admin).add_service(health).add_service(v1).add_service(v1alpha).prepare();
+        Ok((Self(Calls::new(routes)), Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.
@@ -53,8 +42,12 @@ impl Services {
         self,
         connections: impl Stream<Item = io::Result<Connection>>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<(), tonic::transport::Error> {
-        self.0.serve_with_incoming_shutdown(connections, shutdown).await
+    ) {
+        let Self(calls) = self;
+        listen::serve(connections, shutdown, |connection, stop| {
+            calls.clone().serve(connection, stop)
+        })
+        .await;
     }
 }
 

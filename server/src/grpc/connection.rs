@@ -54,6 +54,7 @@ pub(super) async fn serve(
 ) {
     let arrived = Arrived::default();
     let mut tasks = Tasks::new(arrived.clone());
+    let place = connection.place();
     let mut connection = pin!(
         http2::Builder::new(arrived)
             .timer(TokioTimer::new())
@@ -63,7 +64,10 @@ pub(super) async fn serve(
             .serve_connection(
                 TokioIo::new(connection),
                 // Boxed at once, because it is large and HTTP/2 moves it about.
-                service_fn(move |request| Box::pin(Arc::clone(&calls).answer(request))),
+                service_fn(move |request| {
+                    place.mark_used();
+                    Box::pin(Arc::clone(&calls).answer(request))
+                }),
             )
     );
     let (age, end) = bounds.lifetime.unzip();

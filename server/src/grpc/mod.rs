@@ -22,4 +22,4 @@ pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, Rls};
 pub(crate) use server::Services;
 pub(crate) use status::of as status;
-pub(crate) use timeout::left as timeout;
+pub(crate) use timeout::{left as timeout, of_caller as caller_timeout};

@@ -1,15 +1,14 @@
 //! The gRPC listener's services.
 
-use std::{io, pin::pin, sync::Arc};
+use std::{io, sync::Arc};
 
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
     envoy::service::ratelimit::v3::rate_limit_service_server::{
         RateLimitServiceServer, SERVICE_NAME,
     },
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 
@@ -19,7 +18,11 @@ use super::{
     connection::{self, Bounds},
     health::{LIVENESS, STORE},
 };
-use crate::{listen::Connection, settings::GrpcSettings, telemetry::Traces};
+use crate::{
+    listen::{self, Connection},
+    settings::GrpcSettings,
+    telemetry::Traces,
+};
 
 /// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
 const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
@@ -59,20 +62,10 @@ impl Services {
         connections: impl Stream<Item = io::Result<Connection>>,
         shutdown: impl Future<Output = ()>,
     ) {
-        let (served, stop) = (TaskTracker::new(), CancellationToken::new());
-        {
-            // Dropped before the drain, so that nobody connects who will not be served.
-            let mut connections = pin!(connections.take_until(shutdown));
-            while let Some(connection) = connections.next().await {
-                if let Ok(connection) = connection {
-                    let calls = Arc::clone(&self.calls);
-                    served.spawn(connection::serve(connection, self.bounds, calls, stop.clone()));
-                }
-            }
-        }
-        stop.cancel();
-        served.close();
-        served.wait().await;
+        listen::serve(connections, shutdown, |connection, stop| {
+            connection::serve(connection, self.bounds, Arc::clone(&self.calls), stop)
+        })
+        .await;
     }
 }
 

@@ -1,9 +1,11 @@
 //! The HTTP listener: `/json`, `/healthcheck`, `/livez`, `/metrics`, `/stats`, `/rlconfig`.
 
+mod bodies;
 mod health;
 mod json;
 mod pages;
 mod rlconfig;
+mod server;
 mod stats;
 
 use std::{
@@ -26,7 +28,7 @@ use axum::{
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_store::Stack;
 
-pub(crate) use self::pages::Pages;
+pub(crate) use self::{pages::Pages, server::Server};
 use crate::{
     grpc::{AnswerError, InFlight, Rls},
     limits::Snapshot,

@@ -1,30 +1,31 @@
 //! Accepting connections, and TLS handshakes beside it.
 
-use std::{io, time::Duration};
+use std::{
+    future, io, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc, task::ready,
+    time::Duration,
+};
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, stream};
 use tokio::{
     net::{TcpListener, UnixListener},
+    sync::Semaphore,
     task::JoinSet,
-    time::{self, Instant},
+    time::{self, Instant, Interval, MissedTickBehavior},
 };
-use tokio_util::either::Either;
+use tokio_util::{either::Either, sync::PollSemaphore};
 
 use super::{
-    ListenAddress, Tls,
-    connection::{Connection, Socket, connect_info},
+    Admission, ListenAddress, Tls,
+    admission::SWEEP_INTERVAL,
+    connection::{Admitted, Connection, Socket, connect_info},
     unix::{self, SocketFile},
 };
 
-/// How long to leave a listener alone that cannot accept: what it lacks, mostly file descriptors,
-/// does not come back at once, and each try is a line in the log.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(500);
+/// How long to leave a listener alone that cannot accept, mostly for want of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(10);
 
-/// The most handshakes in progress. Beyond it connections wait to be accepted.
-const HANDSHAKES_MAX: usize = 512;
-
-/// How long a handshake may take. Clients that connect and say nothing hold a place no longer.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two lines in the log about that.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A bound address. Dropping it, or the stream that it becomes, gives the address back.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct Listener {
     address: ListenAddress,
     /// Not before this is the next connection accepted.
     accept_from: Instant,
+    /// Not before this is the next failure to accept logged.
+    log_from: Instant,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,8 @@ impl Listener {
                 (Source::Unix(listener, file), address.clone())
             }
         };
-        Ok(Self { source, address, accept_from: Instant::now() })
+        let now = Instant::now();
+        Ok(Self { source, address, accept_from: now, log_from: now })
     }
 
     /// Where it listens: names looked up, and the port that port 0 became.
@@ -66,30 +70,31 @@ impl Listener {
         self.address.clone()
     }
 
-    /// The connections that are accepted from now on, without end and without errors. With `tls`,
-    /// those whose handshake succeeds.
-    pub(crate) fn incoming(
-        self,
-        tls: Option<Tls>,
-    ) -> impl Stream<Item = io::Result<Connection>> + Send {
-        match tls {
-            None => endless(self, Self::next).left_stream(),
-            Some(tls) => {
-                let bounds =
-                    HandshakeBounds { pending_max: HANDSHAKES_MAX, timeout: HANDSHAKE_TIMEOUT };
-                endless(Handshakes::new(self, tls, bounds), Handshakes::next).right_stream()
-            }
+    /// The address and port, of a TCP listener.
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
+        match &self.source {
+            Source::Tcp(listener) => listener.local_addr().ok(),
+            Source::Unix(..) => None,
         }
     }
 
-    async fn next(mut self) -> (Connection, Self) {
-        let socket = self.accept().await;
-        (Connection::plain(socket), self)
+    /// The connections that are accepted from now on and given a place, without end and without errors. With `tls`,
+    /// those whose TLS handshake succeeds. When it is dropped, connections in their handshakes are dropped too.
+    pub(crate) fn incoming(
+        self,
+        tls: Option<Tls>,
+        admission: Admission,
+    ) -> impl Stream<Item = io::Result<Connection>> + Send {
+        stream::unfold(Incoming::new(self, tls, admission), |mut incoming| async move {
+            let connection = incoming.next().await;
+            Some((Ok(connection), incoming))
+        })
     }
 
     /// Waits for a connection, through whatever goes wrong. Cancel safe.
-    async fn accept(&mut self) -> Socket {
+    async fn accept(&mut self, admission: &Admission) -> Socket {
         loop {
+            admission.room().await;
             time::sleep_until(self.accept_from).await;
             match self.source.accept().await {
                 Ok(socket) => return socket,
@@ -97,8 +102,13 @@ impl Listener {
                     tracing::debug!(%error, "connection was gone before it was accepted");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, address = %self.address, "cannot accept connections");
-                    self.accept_from = Instant::now() + ACCEPT_BACKOFF;
+                    let now = Instant::now();
+                    if now >= self.log_from {
+                        tracing::warn!(%error, address = %self.address, "cannot accept connections");
+                        self.log_from = now + ACCEPT_LOG_INTERVAL;
+                    }
+                    admission.free_descriptor();
+                    self.accept_from = now + ACCEPT_BACKOFF;
                 }
             }
         }
@@ -126,64 +136,59 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
 }
 
-/// The stream of what `next` returns, over and over.
-pub(super) fn endless<S, F>(
-    state: S,
-    next: impl Fn(S) -> F,
-) -> impl Stream<Item = io::Result<Connection>>
-where
-    F: Future<Output = (Connection, S)>,
-{
-    stream::unfold((state, next), |(state, next)| async move {
-        let (connection, state) = next(state).await;
-        Some((Ok(connection), (state, next)))
-    })
-}
-
-/// Bounds of the handshakes in progress.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HandshakeBounds {
-    pub(super) pending_max: usize,
-    pub(super) timeout: Duration,
-}
-
-/// Accepts connections and shakes hands with many at a time, so that a slow client delays nobody.
+/// Accepts connections and shakes hands with many at a time, so that a slow client does not delay others.
 #[derive(Debug)]
-pub(super) struct Handshakes {
+struct Incoming {
     listener: Listener,
-    tls: Tls,
-    bounds: HandshakeBounds,
-    /// Tasks of their own: the arithmetic of many handshakes spreads over all cores.
-    pending: JoinSet<Option<Connection>>,
+    tls: Option<Tls>,
+    admission: Admission,
+    sweep: Interval,
+    /// Tasks of their own: the arithmetic of many handshakes spreads over cores.
+    handshakes: JoinSet<Option<Connection>>,
+    turns: Arc<Semaphore>,
 }
 
-impl Handshakes {
-    pub(super) fn new(listener: Listener, tls: Tls, bounds: HandshakeBounds) -> Self {
-        Self { listener, tls, bounds, pending: JoinSet::new() }
+impl Incoming {
+    fn new(listener: Listener, tls: Option<Tls>, admission: Admission) -> Self {
+        let mut sweep = time::interval(SWEEP_INTERVAL);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let turns = Arc::new(Semaphore::new((cores / 2).max(1)));
+        Self { listener, tls, admission, sweep, handshakes: JoinSet::new(), turns }
     }
 
-    /// The next connection whose handshake succeeds.
-    pub(super) async fn next(mut self) -> (Connection, Self) {
+    /// The next connection that can be read.
+    async fn next(&mut self) -> Connection {
         loop {
-            let has_place = self.pending.len() < self.bounds.pending_max;
             tokio::select! {
-                Some(done) = self.pending.join_next() => {
+                _ = self.sweep.tick() => self.admission.sweep(),
+                Some(done) = self.handshakes.join_next() => {
                     if let Ok(Some(connection)) = done {
-                        return (connection, self);
+                        return connection;
                     }
                 }
-                socket = self.listener.accept(), if has_place => {
-                    self.pending.spawn(shake_hands(self.tls.clone(), socket, self.bounds.timeout));
+                socket = self.listener.accept(&self.admission) => {
+                    let peer = connect_info(&socket).remote_addr;
+                    // A socket without a place is closed at once.
+                    let Some(place) = self.admission.admit(peer) else { continue };
+                    let socket = Admitted::new(socket, place);
+                    let Some(tls) = self.tls.clone() else { return Connection::plain(socket) };
+                    self.handshakes.spawn(shake_hands(tls, socket, Arc::clone(&self.turns)));
                 }
             }
         }
     }
 }
 
-async fn shake_hands(tls: Tls, socket: Socket, timeout: Duration) -> Option<Connection> {
-    let peer = connect_info(&socket).remote_addr;
-    let handshake = time::timeout(timeout, tls.acceptor().accept(socket)).await;
-    match handshake.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.admission.end_handshakes();
+    }
+}
+
+async fn shake_hands(tls: Tls, socket: Admitted, turns: Arc<Semaphore>) -> Option<Connection> {
+    let peer = connect_info(socket.socket()).remote_addr;
+    match in_turns(tls.acceptor().accept(socket), turns).await {
         Ok(stream) => Some(Connection::tls(stream)),
         Err(error) => {
             tls.count_failure();
@@ -191,4 +196,19 @@ async fn shake_hands(tls: Tls, socket: Socket, timeout: Duration) -> Option<Conn
             None
         }
     }
+}
+
+/// Polls a handshake only in its turn. Signatures take up to a millisecond each: many that are due at once would
+/// delay every decision, so they run on half of the cores, and other tasks run between any two of them.
+async fn in_turns<T>(
+    handshake: impl Future<Output = io::Result<T>>,
+    turns: Arc<Semaphore>,
+) -> io::Result<T> {
+    let mut handshake = pin!(handshake);
+    let mut turns = PollSemaphore::new(turns);
+    future::poll_fn(|context| {
+        let _turn = ready!(turns.poll_acquire(context));
+        handshake.as_mut().poll(context)
+    })
+    .await
 }

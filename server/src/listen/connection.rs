@@ -16,16 +16,51 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use super::client_names;
+use super::{
+    admission::{Place, PlaceGuard},
+    client_names,
+};
 
 /// What the system accepts.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
+/// A socket that has a place, and fails after the place was taken away.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    // Closed before its place is given back.
+    socket: Socket,
+    guard: PlaceGuard,
+}
+
+impl Admitted {
+    pub(super) fn new(socket: Socket, guard: PlaceGuard) -> Self {
+        Self { socket, guard }
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    fn place(&self) -> &Place {
+        &self.guard.0
+    }
+
+    fn written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if result.is_ready() {
+            self.place().touch();
+        }
+        result
+    }
+}
+
 /// A connection that is ready to be read: a TLS handshake is over.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: Either<Socket, Box<TlsStream<Socket>>>,
+    stream: Either<Admitted, Box<TlsStream<Admitted>>>,
     peer: Peer,
+    place: Place,
+    /// Bytes that are still to be read until the handshake is over. `None` if it does not end by bytes, or is over.
+    handshake_left: Option<usize>,
 }
 
 /// Who is at the other end.
@@ -61,17 +96,37 @@ impl Peer {
 }
 
 impl Connection {
-    pub(super) fn plain(socket: Socket) -> Self {
-        let peer = Peer::new(&socket);
-        Self { stream: Either::Left(socket), peer }
+    pub(super) fn plain(socket: Admitted) -> Self {
+        let peer = Peer::new(socket.socket());
+        let place = socket.place().clone();
+        Self::new(Either::Left(socket), peer, place)
     }
 
-    pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
+    pub(super) fn tls(stream: TlsStream<Admitted>) -> Self {
         let (socket, session) = stream.get_ref();
         let shown = session.peer_certificates().and_then(<[_]>::first);
         let certificate = shown.and_then(client_names::name).map(Into::into);
-        let peer = Peer { certificate, ..Peer::new(socket) };
-        Self { stream: Either::Right(Box::new(stream)), peer }
+        let peer = Peer { certificate, ..Peer::new(socket.socket()) };
+        let place = socket.place().clone();
+        Self::new(Either::Right(Box::new(stream)), peer, place)
+    }
+
+    fn new(stream: Either<Admitted, Box<TlsStream<Admitted>>>, peer: Peer, place: Place) -> Self {
+        let handshake_left = place.handshake_bytes();
+        Self { stream, peer, place, handshake_left }
+    }
+
+    /// The place of this connection, to be marked at its first complete request.
+    pub(crate) fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    fn count_handshake(&mut self, read: usize) {
+        let Some(left) = self.handshake_left else { return };
+        self.handshake_left = left.checked_sub(read).filter(|left| *left > 0);
+        if self.handshake_left.is_none() {
+            self.place.end_handshake();
+        }
     }
 }
 
@@ -91,13 +146,66 @@ impl Connected for Connection {
     }
 }
 
+impl AsyncRead for Admitted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.place().check(context)?;
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.place().hear();
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Admitted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.place().check(context)?;
+        let result = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.written(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.place().check(context)?;
+        let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
+        self.written(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.count_handshake(buffer.filled().len() - before);
+        result
     }
 }
 

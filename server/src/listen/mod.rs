@@ -6,8 +6,12 @@
 
 mod accept;
 mod address;
+mod admission;
+mod byte_budget;
+mod capacity;
 mod client_names;
 mod connection;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -15,5 +19,9 @@ mod unix;
 
 pub(crate) use accept::Listener;
 pub(crate) use address::{AddressError, ListenAddress};
+pub(crate) use admission::{Admission, AdmissionBounds, DropReason, Handshake, Place};
+pub(crate) use byte_budget::{ByteBudget, HeldBytes};
+pub(crate) use capacity::{Capacity, CapacityError};
 pub(crate) use connection::{Connection, Peer, Process};
+pub(crate) use serve::serve;
 pub(crate) use tls::{Tls, TlsError, TlsSettings};

@@ -4,6 +4,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -26,8 +27,9 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    Connection, ListenAddress, Listener, Tls, TlsError, TlsSettings,
-    accept::{HandshakeBounds, Handshakes, endless},
+    Admission, AdmissionBounds, Connection, DropReason, Handshake, ListenAddress, Listener, Tls,
+    TlsError, TlsSettings,
+    admission::{IDLE_SWEEPS, PlaceGuard},
 };
 
 /// Far beyond what any step takes.
@@ -46,6 +48,19 @@ async fn listener() -> (Listener, String) {
     let listener = Listener::bind(&"localhost:0".parse().unwrap()).await.unwrap();
     let ListenAddress::Tcp(address) = listener.local_address() else { panic!("not TCP") };
     (listener, address)
+}
+
+const BOUNDS: AdmissionBounds = AdmissionBounds {
+    connections: 100,
+    pending_per_address: 64,
+    handshake_timeout: NEVER,
+    // Over at once, so that no test depends on how long it takes.
+    handshake: Handshake::Bytes(0),
+    idle_timeout: None,
+};
+
+fn admission() -> Admission {
+    Admission::new(BOUNDS)
 }
 
 /// Sends back to each client what it sends.
@@ -150,7 +165,7 @@ impl Files {
     async fn serve(&self, settings: TlsSettings) -> Server {
         let (listener, address) = listener().await;
         let tls = Tls::load(settings).unwrap();
-        echo(listener.incoming(Some(tls.clone())));
+        echo(listener.incoming(Some(tls.clone()), admission()));
         Server { address, tls, client: Client::trusting(&self.authority) }
     }
 }
@@ -214,7 +229,7 @@ fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
 #[tokio::test]
 async fn plain_connections_are_served_and_known_by_address() {
     let (listener, address) = listener().await;
-    let mut connections = Box::pin(listener.incoming(None));
+    let mut connections = Box::pin(listener.incoming(None, admission()));
     let client = TcpStream::connect(address).await.unwrap();
     let connection = bound(connections.next()).await.unwrap().unwrap();
     let info = connection.connect_info();
@@ -230,7 +245,7 @@ async fn an_address_is_free_again_when_the_stream_is_dropped() {
     let (listener, address) = listener().await;
     let wanted = ListenAddress::Tcp(address);
     assert_eq!(Listener::bind(&wanted).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    drop(listener.incoming(None));
+    drop(listener.incoming(None, admission()));
     Listener::bind(&wanted).await.unwrap();
 }
 
@@ -253,7 +268,7 @@ async fn a_socket_is_served_and_its_file_removed_on_drop() {
     let (_guard, path, address) = socket();
     let listener = Listener::bind(&address).await.unwrap();
     assert_eq!(listener.local_address(), address);
-    let mut connections = Box::pin(listener.incoming(None));
+    let mut connections = Box::pin(listener.incoming(None, admission()));
     let mut client = UnixStream::connect(&path).await.unwrap();
     echo(futures::stream::iter([bound(connections.next()).await.unwrap()]));
     exchange(&mut client).await.unwrap();
@@ -266,14 +281,14 @@ async fn a_stale_socket_is_replaced() {
     let (_guard, path, address) = socket();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    echo(Listener::bind(&address).await.unwrap().incoming(None));
+    echo(Listener::bind(&address).await.unwrap().incoming(None, admission()));
     answers(&path).await;
 }
 
 #[tokio::test]
 async fn a_live_socket_is_refused_and_stays() {
     let (_guard, path, address) = socket();
-    echo(Listener::bind(&address).await.unwrap().incoming(None));
+    echo(Listener::bind(&address).await.unwrap().incoming(None, admission()));
     let error = Listener::bind(&address).await.unwrap_err();
     assert_eq!(error.to_string(), "another server listens there");
     answers(&path).await;
@@ -295,7 +310,7 @@ async fn the_socket_of_a_successor_stays() {
     // Keeps the inode from being given out again.
     fs::hard_link(&path, path.with_extension("old")).unwrap();
     fs::remove_file(&path).unwrap();
-    echo(Listener::bind(&address).await.unwrap().incoming(None));
+    echo(Listener::bind(&address).await.unwrap().incoming(None, admission()));
     drop(first);
     answers(&path).await;
 }
@@ -318,7 +333,7 @@ async fn tls_runs_over_unix_sockets_too() {
     let files = Files::new();
     let (_guard, path, address) = socket();
     let listener = Listener::bind(&address).await.unwrap();
-    echo(listener.incoming(Some(Tls::load(files.settings()).unwrap())));
+    echo(listener.incoming(Some(Tls::load(files.settings()).unwrap()), admission()));
     let socket = UnixStream::connect(&path).await.unwrap();
     Client::trusting(&files.authority).connect(socket, None).await.unwrap();
 }
@@ -446,35 +461,270 @@ fn errors_name_the_file_and_what_is_wrong() {
     assert_eq!(message(names), "client names are only checked with a client CA");
 }
 
+// === Bounds ===
+
+/// Serves with these bounds; a connection is used at its first byte.
+async fn serve_within(bounds: AdmissionBounds) -> (String, Admission) {
+    let (listener, address) = listener().await;
+    let admission = Admission::new(bounds);
+    let connections = listener.incoming(None, admission.clone());
+    tokio::spawn(connections.for_each(async |connection| {
+        tokio::spawn(async {
+            let connection = connection.unwrap();
+            let place = connection.place();
+            let (mut from, mut to) = tokio::io::split(connection);
+            let mut bytes = [0; 100];
+            while let Ok(read @ 1..) = from.read(&mut bytes).await {
+                place.mark_used();
+                if to.write_all(&bytes[..read]).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }));
+    (address, admission)
+}
+
+async fn connect(address: &str) -> TcpStream {
+    TcpStream::connect(address).await.unwrap()
+}
+
+/// Whether the server has closed it.
+async fn is_closed(client: &mut TcpStream) -> bool {
+    bound(client.read(&mut [0])).await.unwrap_or(0) == 0
+}
+
+fn is_dropped(guard: &PlaceGuard) -> bool {
+    guard.0.check(&Context::from_waker(Waker::noop())).is_err()
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waited = time::timeout(BOUND, async {
+        while !condition() {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+}
+
+#[tokio::test]
+async fn beyond_the_share_of_an_address_its_oldest_pending_connection_is_dropped() {
+    let bounds = AdmissionBounds { connections: 10, pending_per_address: 2, ..BOUNDS };
+    let (address, admission) = serve_within(bounds).await;
+    let mut first = connect(&address).await;
+    let mut used = connect(&address).await;
+    exchange(&mut used).await.unwrap();
+    let mut second = connect(&address).await;
+    let mut third = connect(&address).await;
+    assert!(is_closed(&mut first).await);
+    exchange(&mut second).await.unwrap();
+    exchange(&mut third).await.unwrap();
+    exchange(&mut used).await.unwrap();
+    assert_eq!((admission.open(), admission.pending()), (3, 0));
+    assert_eq!(admission.dropped(DropReason::Address), 1);
+}
+
+#[tokio::test]
+async fn a_new_connection_takes_the_place_of_the_oldest_pending_one() {
+    // Half of them may be pending.
+    let bounds = AdmissionBounds { connections: 4, ..BOUNDS };
+    let (address, admission) = serve_within(bounds).await;
+    let mut pending = [connect(&address).await, connect(&address).await];
+    let mut next = connect(&address).await;
+    assert!(is_closed(&mut pending[0]).await);
+    exchange(&mut next).await.unwrap();
+    exchange(&mut pending[1]).await.unwrap();
+    assert_eq!(admission.dropped(DropReason::Replaced), 1);
+}
+
+#[tokio::test]
+async fn the_address_that_has_most_pending_connections_loses_its_oldest() {
+    let bounds = AdmissionBounds { connections: 6, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let from = |host: u8| Some(([192, 0, 2, host], 1).into());
+    let quiet = admission.admit(from(1)).unwrap();
+    let flood = [admission.admit(from(2)).unwrap(), admission.admit(from(2)).unwrap()];
+    let next = admission.admit(from(3)).unwrap();
+    assert_eq!(flood.each_ref().map(is_dropped), [true, false]);
+    assert!(!is_dropped(&quiet) && !is_dropped(&next));
+    assert_eq!((admission.open(), admission.pending()), (4, 3));
+    drop(flood);
+    assert_eq!((admission.open(), admission.pending()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_connection_that_has_sent_something_outlasts_silent_ones() {
+    let bounds = AdmissionBounds { connections: 10, pending_per_address: 2, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let admit = || admission.admit(None).unwrap();
+    let first = admit();
+    first.0.hear();
+    let (silent, last) = (admit(), admit());
+    assert_eq!([&first, &silent, &last].map(is_dropped), [false, true, false]);
+    last.0.hear();
+    let next = admit();
+    assert_eq!([&first, &last, &next].map(is_dropped), [true, false, false]);
+}
+
+#[tokio::test]
+async fn a_host_counts_with_all_its_ipv6_addresses_and_as_itself_in_both_families() {
+    let bounds = AdmissionBounds { connections: 100, pending_per_address: 1, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let mut held = Vec::new();
+    let mut dropped_after = |address: &str| {
+        held.push(admission.admit(Some(address.parse().unwrap())).unwrap());
+        admission.dropped(DropReason::Address)
+    };
+    assert_eq!(dropped_after("[2001:db8::1]:1"), 0);
+    assert_eq!(dropped_after("[2001:db8:0:1::1]:1"), 0);
+    assert_eq!(dropped_after("[2001:db8::ffff]:1"), 1);
+    assert_eq!(dropped_after("192.0.2.1:1"), 1);
+    assert_eq!(dropped_after("192.0.2.2:1"), 1);
+    assert_eq!(dropped_after("[::ffff:192.0.2.1]:1"), 2);
+}
+
+#[tokio::test]
+async fn without_pending_or_idle_connections_a_new_one_is_refused() {
+    let bounds = AdmissionBounds { connections: 2, ..BOUNDS };
+    let (address, admission) = serve_within(bounds).await;
+    let mut used = Vec::new();
+    for _ in 0..2 {
+        let mut client = connect(&address).await;
+        exchange(&mut client).await.unwrap();
+        used.push(client);
+    }
+    let mut refused = connect(&address).await;
+    assert!(is_closed(&mut refused).await);
+    assert_eq!(admission.dropped(DropReason::Refused), 1);
+    for client in &mut used {
+        exchange(client).await.unwrap();
+    }
+    // A place that is given back is taken.
+    drop(used.pop());
+    until("the place", || admission.open() == 1).await;
+    let mut next = connect(&address).await;
+    exchange(&mut next).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_connection_gives_its_place_to_a_new_one() {
+    let bounds = AdmissionBounds { connections: 2, ..BOUNDS };
+    let (address, admission) = serve_within(bounds).await;
+    let mut idle = connect(&address).await;
+    exchange(&mut idle).await.unwrap();
+    let mut busy = connect(&address).await;
+    exchange(&mut busy).await.unwrap();
+    for _ in 0..IDLE_SWEEPS + 1 {
+        exchange(&mut busy).await.unwrap();
+        admission.sweep();
+    }
+    let mut next = connect(&address).await;
+    exchange(&mut next).await.unwrap();
+    exchange(&mut busy).await.unwrap();
+    assert!(is_closed(&mut idle).await);
+    assert_eq!(admission.dropped(DropReason::Replaced), 1);
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_after_their_time() {
+    let bounds = AdmissionBounds { idle_timeout: Some(Duration::from_secs(1)), ..BOUNDS };
+    let (address, admission) = serve_within(bounds).await;
+    let mut idle = connect(&address).await;
+    exchange(&mut idle).await.unwrap();
+    assert!(is_closed(&mut idle).await);
+    assert_eq!(admission.dropped(DropReason::Idle), 1);
+    assert_eq!(admission.open(), 0);
+}
+
+#[tokio::test]
+async fn a_handshake_by_bytes_ends_with_the_last_of_them() {
+    let bounds = AdmissionBounds {
+        handshake: Handshake::Bytes(3),
+        handshake_timeout: Duration::from_secs(1),
+        ..BOUNDS
+    };
+    let (listener, address) = listener().await;
+    let admission = Admission::new(bounds);
+    echo(listener.incoming(None, admission.clone()));
+    let (mut half, mut whole) = (connect(&address).await, connect(&address).await);
+    half.write_all(b"pr").await.unwrap();
+    whole.write_all(b"pre").await.unwrap();
+    let mut bytes = [0; 3];
+    bound(whole.read_exact(&mut bytes)).await.unwrap();
+    bound(half.read_exact(&mut bytes[..2])).await.unwrap();
+    assert!(is_closed(&mut half).await);
+    assert_eq!(admission.dropped(DropReason::Timeout), 1);
+    // Still without a request, and not dropped for it.
+    exchange(&mut whole).await.unwrap();
+    assert_eq!((admission.open(), admission.pending()), (1, 1));
+}
+
 // === Handshakes ===
 
 impl Files {
-    async fn serve_within(&self, bounds: HandshakeBounds) -> Server {
+    async fn serve_within(&self, bounds: AdmissionBounds) -> (Server, Admission) {
         let (listener, address) = listener().await;
         let tls = Tls::load(self.settings()).unwrap();
-        echo(endless(Handshakes::new(listener, tls.clone(), bounds), Handshakes::next));
-        Server { address, tls, client: Client::trusting(&self.authority) }
+        let admission = Admission::new(bounds);
+        echo(listener.incoming(Some(tls.clone()), admission.clone()));
+        (Server { address, tls, client: Client::trusting(&self.authority) }, admission)
     }
 }
 
 #[tokio::test]
-async fn a_silent_client_delays_nobody() {
+async fn a_silent_client_delays_no_other() {
     let files = Files::new();
-    let server = files.serve_within(HandshakeBounds { pending_max: 2, timeout: NEVER }).await;
-    let _silent = TcpStream::connect(&server.address).await.unwrap();
+    let (server, _) = files.serve_within(BOUNDS).await;
+    let _silent = connect(&server.address).await;
     server.connect(None).await.unwrap();
     server.connect(None).await.unwrap();
     assert_eq!(server.tls.handshakes_failed(), 0);
 }
 
 #[tokio::test]
-async fn silent_clients_are_cut_off_and_others_wait_for_their_places() {
+async fn silent_clients_are_dropped_when_others_connect() {
     let files = Files::new();
-    let bounds = HandshakeBounds { pending_max: 2, timeout: Duration::from_secs(1) };
-    let server = files.serve_within(bounds).await;
-    let mut silent = TcpStream::connect(&server.address).await.unwrap();
-    let _silent = TcpStream::connect(&server.address).await.unwrap();
+    let bounds = AdmissionBounds { connections: 4, ..BOUNDS };
+    let (server, admission) = files.serve_within(bounds).await;
+    let mut silent = [connect(&server.address).await, connect(&server.address).await];
     server.connect(None).await.unwrap();
-    assert!(server.tls.handshakes_failed() > 0, "let in beyond the bound");
-    assert_eq!(bound(silent.read(&mut [0])).await.unwrap_or(0), 0, "closed");
+    assert!(is_closed(&mut silent[0]).await);
+    // On a slow machine after the short time, else for the new one.
+    let dropped = [DropReason::Replaced, DropReason::Timeout].map(|it| admission.dropped(it));
+    assert!(dropped.iter().sum::<u64>() >= 1, "{dropped:?}");
+}
+
+#[tokio::test]
+async fn silent_clients_are_dropped_after_their_time() {
+    let files = Files::new();
+    let bounds = AdmissionBounds { handshake_timeout: Duration::from_secs(1), ..BOUNDS };
+    let (server, admission) = files.serve_within(bounds).await;
+    let mut silent = connect(&server.address).await;
+    assert!(is_closed(&mut silent).await);
+    assert_eq!(admission.dropped(DropReason::Timeout), 1);
+    assert_eq!(server.tls.handshakes_failed(), 1);
+}
+
+#[tokio::test]
+async fn the_time_is_short_while_half_of_the_places_are_taken() {
+    let files = Files::new();
+    // With four, two may be pending; with one of them it is short.
+    let bounds = AdmissionBounds { connections: 4, ..BOUNDS };
+    let (server, admission) = files.serve_within(bounds).await;
+    let mut silent = connect(&server.address).await;
+    assert!(is_closed(&mut silent).await);
+    assert_eq!(admission.dropped(DropReason::Timeout), 1);
+}
+
+#[tokio::test]
+async fn handshakes_end_with_the_listener() {
+    let (listener, address) = listener().await;
+    let admission = Admission::new(AdmissionBounds { handshake: Handshake::Request, ..BOUNDS });
+    let mut connections = Box::pin(listener.incoming(None, admission.clone()));
+    let mut silent = connect(&address).await;
+    let connection = bound(connections.next()).await.unwrap();
+    echo(futures::stream::iter([connection]));
+    drop(connections);
+    assert!(is_closed(&mut silent).await);
+    assert_eq!(DropReason::ALL.map(|reason| admission.dropped(reason)), [0; 5]);
 }

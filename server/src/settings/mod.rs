@@ -2,6 +2,7 @@
 //! and reloaded while the server runs.
 
 mod admin;
+mod connections;
 mod explain;
 mod limits;
 mod log;
@@ -24,6 +25,7 @@ use thiserror::Error;
 
 pub use self::{
     admin::{AdminListen, AdminSettings},
+    connections::ConnectionSettings,
     explain::ExplainArguments,
     limits::{
         CompileArguments, CountingName, DiffSettings, HoldingArguments, LimitsSettings,
@@ -116,6 +118,10 @@ pub struct ServeSettings {
     /// The admin listener.
     #[command(flatten)]
     pub admin: AdminSettings,
+
+    /// How many connections the listeners hold.
+    #[command(flatten)]
+    pub connections: ConnectionSettings,
 
     /// The most requests in progress at once. What is beyond is refused (OVER_LIMIT) without being looked at.
     #[arg(

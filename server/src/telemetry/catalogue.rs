@@ -105,6 +105,12 @@ labels! {
          `--detailed-metric-series` of them, or longer than 256 bytes, `(other)`.";
     RESULT = "result": "`success` or `failure`.";
     SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
+    LISTENER = "listener": "`grpc`, `http` or `admin`.";
+    REASON = "reason":
+        "Why a connection was dropped: `refused`: it was new, and all places were in use; `address`: its address had \
+         more than --max-pending-connections-per-address without a complete request, and it was the oldest; \
+         `replaced`: it was the oldest without a complete request, or the longest idle, when a new one needed its place; \
+         `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
     VERSION = "version": "The version of Sluicegate.";
 }
 
@@ -250,6 +256,14 @@ catalogue! {
         "Requests of which the OpenTelemetry collector took the trace; the others' wait, or are lost.";
     Counter METRICS_PUSHES = "sluicegate_metrics_pushes_total" [RESULT]:
         "Times that the metrics were sent to the OpenTelemetry collector.";
+    Gauge CONNECTIONS = "sluicegate_connections_open" [LISTENER]:
+        "Connections that callers have opened.";
+    Gauge CONNECTIONS_PENDING = "sluicegate_connections_pending" [LISTENER]:
+        "Open connections that have not sent a complete request yet.";
+    Gauge CONNECTIONS_MAX = "sluicegate_connections_max" [LISTENER]:
+        "The most connections: --grpc-max-connections, --http-max-connections, and a part of the limit of open files.";
+    Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
+        "Connections that a listener has closed because of a bound.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

@@ -214,6 +214,15 @@ impl Telemetry {
         self.instruments.counts(metric, move |show| show(read(), &[]));
     }
 
+    /// Shows numbers that only grow, by label.
+    pub(crate) fn show_counts(
+        &self,
+        metric: Counter,
+        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
+    ) {
+        self.instruments.counts(metric, read);
+    }
+
     /// Shows a span of time that only grows, in seconds.
     pub(crate) fn show_seconds_count(
         &self,

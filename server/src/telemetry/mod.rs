@@ -1,6 +1,7 @@
 //! What can be seen of the server from outside.
 
 pub(crate) mod catalogue;
+mod connections;
 mod decision_log;
 mod decisions;
 mod hits;
@@ -21,6 +22,7 @@ pub(crate) mod top;
 mod trace_context;
 mod traces;
 
+pub(crate) use connections::show as show_connections;
 pub(crate) use decision_log::DecisionLog;
 pub(crate) use decisions::{HITS, HitsOf, OVERRIDE, RuleSetCounters, visit_hits};
 pub use hits::NearLimitRatio;

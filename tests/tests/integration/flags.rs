@@ -18,7 +18,13 @@ use sluicegate_tests::{
     finish, free_port, hit, hits, request, until,
 };
 use tempfile::TempDir;
-use tokio::{net::TcpListener, process::Command, sync::Semaphore, task::JoinSet};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    sync::Semaphore,
+    task::JoinSet,
+};
 use tonic::Code as GrpcCode;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -130,6 +136,15 @@ fn rows() -> Vec<Row> {
         row("serve --admin-tls-key", "{folder}/server.key", admin_tls),
         row("serve --admin-tls-client-ca", "{folder}/ca.pem", admin_tls_client_ca),
         row("serve --admin-tls-client-names", "other,spiffe://test/a", admin_tls_client_names),
+        row("serve --grpc-max-connections", "1", grpc_max_connections),
+        row("serve --http-max-connections", "1", http_max_connections),
+        row(
+            "serve --max-pending-connections-per-address",
+            "64",
+            max_pending_connections_per_address,
+        ),
+        row("serve --handshake-timeout", "200ms", handshake_timeout),
+        row("serve --http-idle-timeout", "1s", http_idle_timeout),
         row("serve --max-in-flight", "1", max_in_flight),
         row("serve --drain-delay", "1h", drain_delay),
         row("serve --drain-timeout", "200ms", drain_timeout),
@@ -914,6 +929,71 @@ async fn admin_tls_client_names(given: Given) {
     let server = given.serve(&flags).await;
     assert_eq!(given.call_admin(&server, Some("a")).await.code, 0);
     assert_eq!(given.call_admin(&server, Some("b")).await.code, 3);
+}
+
+async fn grpc_max_connections(given: Given) {
+    let server = given.serve(&[]).await;
+    let max = "sluicegate_connections_max{listener=\"grpc\"}";
+    assert_eq!(server.metric(max).await, 1.0);
+    let mut used = server.connect().await;
+    used.should_rate_limit(hit("user", "bob")).await.unwrap();
+    let mut refused = TcpStream::connect(&server.grpc).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap_or(0), 0);
+    used.should_rate_limit(hit("user", "bob")).await.unwrap();
+    let refused = "sluicegate_connections_dropped_total{listener=\"grpc\",reason=\"refused\"}";
+    assert_eq!(server.metric(refused).await, 1.0);
+}
+
+async fn http_max_connections(given: Given) {
+    let server = given.serve(&[]).await;
+    let mut first = TcpStream::connect(&server.http).await.unwrap();
+    let mut second = TcpStream::connect(&server.http).await.unwrap();
+    second.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    second.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    // Its place was taken.
+    assert_eq!(first.read(&mut answer).await.unwrap_or(0), 0);
+}
+
+async fn max_pending_connections_per_address(given: Given) {
+    let server = given.serve(&[]).await;
+    // Their handshakes are over, so that time drops none.
+    let mut pending = Vec::new();
+    for _ in 0..65 {
+        let mut connection = RawConnection::connect(&server.grpc).await;
+        connection.until("hello", |frame| (*frame == Frame::Other(4)).then_some(())).await;
+        pending.push(connection);
+    }
+    pending.remove(0).closed().await;
+    let dropped = "sluicegate_connections_dropped_total{listener=\"grpc\",reason=\"address\"}";
+    assert_eq!(server.metric(dropped).await, 1.0);
+    let refused = finish(given.with("63").serve_command(&[])).await;
+    one_line(&refused, 2, &[given.name, "must be at least 64"]);
+}
+
+async fn handshake_timeout(given: Given) {
+    let server = given.serve(&[]).await;
+    let connected = Instant::now();
+    let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
+    assert_eq!(silent.read(&mut [0]).await.unwrap_or(0), 0);
+    // The default is 10s.
+    assert!(connected.elapsed() < Duration::from_secs(8), "{:?}", connected.elapsed());
+    let dropped = "sluicegate_connections_dropped_total{listener=\"grpc\",reason=\"timeout\"}";
+    assert_eq!(server.metric(dropped).await, 1.0);
+}
+
+async fn http_idle_timeout(given: Given) {
+    let server = given.serve(&[]).await;
+    let mut idle = TcpStream::connect(&server.http).await.unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    // The answer, and the end.
+    let mut answer = Vec::new();
+    let answered = Instant::now();
+    idle.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    // The default is 75s.
+    assert!(answered.elapsed() < Duration::from_secs(60), "{:?}", answered.elapsed());
 }
 
 async fn max_in_flight(given: Given) {

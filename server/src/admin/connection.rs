@@ -1,0 +1,307 @@
+//! Serving connections of the admin listener, and their bounds. Most hold before any token is checked.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, Sleep, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body, service::Routes, transport::server::Connected as _};
+use tower::Service as _;
+
+use crate::{
+    grpc::caller_timeout,
+    listen::{ByteBudget, Connection, HeldBytes, Peer, Place},
+};
+
+/// The most calls in progress on one connection.
+const CALLS_MAX: u32 = 32;
+
+/// The most calls in progress that may last, health's Watch and reflection, on all connections.
+const LASTING_CALLS_MAX: usize = 64;
+
+/// The most bytes of a call's headers.
+const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+
+/// What a caller may send ahead: for one call, and for all of a connection.
+const CALL_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
+
+/// The most bytes that the messages of all calls in progress hold.
+const MESSAGE_BYTES_MAX: u32 = 32 * 1024 * 1024;
+
+/// The time for a call's message. Reflection, which takes one message after another, ends then.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a connection that carries nothing waits before it is pinged, and for the answer.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The time without a call after which a connection ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The time for a client to close a connection that was told to end and has no calls.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Answers calls within bounds. Clones share the bounds.
+#[derive(Clone)]
+pub(super) struct Calls {
+    services: Routes,
+    lasting: Arc<Semaphore>,
+    messages: ByteBudget,
+}
+
+/// Calls of one connection whose messages are whole.
+#[derive(Debug)]
+struct InProgress {
+    calls: AtomicUsize,
+    idle_since: parking_lot::Mutex<Instant>,
+}
+
+impl InProgress {
+    fn is_none(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Calls {
+    pub(super) fn new(services: Routes) -> Self {
+        Self {
+            services,
+            lasting: Arc::new(Semaphore::new(LASTING_CALLS_MAX)),
+            messages: ByteBudget::new(MESSAGE_BYTES_MAX),
+        }
+    }
+
+    /// Serves a connection to its end. When told to `stop`, it takes no more calls and ends with the last of those whose
+    /// messages are whole.
+    pub(super) async fn serve(self, connection: Connection, stop: CancellationToken) {
+        let in_progress = Arc::new(InProgress {
+            calls: AtomicUsize::new(0),
+            idle_since: parking_lot::Mutex::new(Instant::now()),
+        });
+        let (place, peer) = (connection.place(), connection.connect_info());
+        let calls = Arc::clone(&in_progress);
+        let service = service_fn(move |request| {
+            self.clone().answer(request, peer.clone(), place.clone(), Arc::clone(&calls))
+        });
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(CALLS_MAX)
+                .max_header_list_size(HEADERS_BYTES_MAX)
+                .initial_stream_window_size(CALL_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .keep_alive_interval(KEEPALIVE_INTERVAL)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .serve_connection(TokioIo::new(connection), service)
+        );
+        tokio::select! {
+            ended = connection.as_mut() => return log(ended),
+            () = stop.cancelled() => {}
+            () = idle(&in_progress) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = connection => log(ended),
+            () = finished(&in_progress) => {}
+        }
+    }
+
+    async fn answer(
+        mut self,
+        request: Request<Incoming>,
+        peer: Peer,
+        place: Place,
+        in_progress: Arc<InProgress>,
+    ) -> Result<Response<Body>, Infallible> {
+        let lasting = if may_last(request.uri().path()) {
+            let Ok(permit) = Arc::clone(&self.lasting).try_acquire_owned() else {
+                let busy = "too many calls of Watch and of reflection are in progress";
+                return Ok(Status::resource_exhausted(busy).into_http());
+            };
+            Some(permit)
+        } else {
+            None
+        };
+        let timeout = caller_timeout(request.headers());
+        let call = Arc::new(Call { in_progress, is_whole: AtomicBool::new(false) });
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(peer);
+        let body = RequestBody {
+            body,
+            call: Arc::clone(&call),
+            timeout: Box::pin(sleep(MESSAGE_TIMEOUT)),
+            messages: self.messages.clone(),
+            bytes: 0,
+            held: HeldBytes::default(),
+        };
+        let answer = self.services.call(Request::from_parts(parts, Body::new(body)));
+        let answer = match timeout {
+            None => answer.await?,
+            Some(timeout) => match tokio::time::timeout(timeout, answer).await {
+                Ok(answer) => answer?,
+                Err(_elapsed) => Status::deadline_exceeded("Timeout expired").into_http(),
+            },
+        };
+        if call.is_whole.load(Ordering::Relaxed) && !is_error(answer.headers()) {
+            place.mark_used();
+        }
+        Ok(answer.map(|body| Body::new(ResponseBody { body, _call: call, _lasting: lasting })))
+    }
+}
+
+/// Whether a call may last as long as the caller wants.
+fn may_last(path: &str) -> bool {
+    path == "/grpc.health.v1.Health/Watch" || path.starts_with("/grpc.reflection.")
+}
+
+/// Whether a call ended with its headers, which tell an error: it may have been without a token.
+fn is_error(headers: &HeaderMap) -> bool {
+    Status::from_header_map(headers).is_some_and(|status| status.code() != tonic::Code::Ok)
+}
+
+fn log(ended: Result<(), hyper::Error>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "admin connection failed");
+    }
+}
+
+/// Waits until there were no calls for a while.
+async fn idle(in_progress: &InProgress) {
+    loop {
+        let since = *in_progress.idle_since.lock();
+        sleep_until(since + IDLE_TIMEOUT).await;
+        if !in_progress.is_none() {
+            sleep(IDLE_TIMEOUT).await;
+        } else if *in_progress.idle_since.lock() == since {
+            return;
+        }
+    }
+}
+
+/// Waits until there are no calls, for a moment that lets the client close the connection.
+async fn finished(in_progress: &InProgress) {
+    loop {
+        sleep(GOODBYE_TIMEOUT).await;
+        if in_progress.is_none() {
+            return;
+        }
+    }
+}
+
+/// A call, until its answer is sent.
+#[derive(Debug)]
+struct Call {
+    in_progress: Arc<InProgress>,
+    is_whole: AtomicBool,
+}
+
+impl Call {
+    fn mark_whole(&self) {
+        if !self.is_whole.swap(true, Ordering::Relaxed) {
+            self.in_progress.calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.is_whole.load(Ordering::Relaxed) {
+            *self.in_progress.idle_since.lock() = Instant::now();
+            self.in_progress.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The messages of a call, bounded in time and bytes.
+#[derive(Debug)]
+struct RequestBody {
+    body: Incoming,
+    call: Arc<Call>,
+    timeout: Pin<Box<Sleep>>,
+    messages: ByteBudget,
+    bytes: usize,
+    held: HeldBytes,
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.timeout.as_mut().poll(context).is_ready() {
+            let late = "the message has not come within 30s";
+            return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            this.bytes = this.bytes.saturating_add(data.len());
+            if !this.messages.hold(&mut this.held, this.bytes) {
+                let busy = "the messages of all calls in progress are too large";
+                return Poll::Ready(Some(Err(Status::resource_exhausted(busy))));
+            }
+        }
+        if frame.is_none() || this.body.is_end_stream() {
+            this.call.mark_whole();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| Status::from_error(Box::new(error)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer, with which the call ends.
+#[derive(Debug)]
+struct ResponseBody {
+    body: Body,
+    _call: Arc<Call>,
+    _lasting: Option<OwnedSemaphorePermit>,
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,146 @@
+//! Serving HTTP connections.
+
+use std::{
+    convert::Infallible,
+    error::Error as _,
+    io,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, Request, StatusCode, header::CONNECTION},
+    response::{IntoResponse, Response},
+};
+use futures::Stream;
+use http_body::Body as _;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::bodies::{Bodies, BodyError};
+use crate::listen::{self, Admission, Connection, Place};
+
+/// The most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// The time for the head of a request after the first of a connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time for the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The HTTP listener's pages, ready to serve connections.
+#[derive(Clone)]
+pub(crate) struct Server {
+    router: Router,
+    bodies: Arc<Bodies>,
+    admission: Admission,
+    idle_timeout: Duration,
+}
+
+impl Server {
+    /// Serves `router`, with bodies of at most `body_max` bytes. Connections are idle for at most `idle_timeout`.
+    pub(crate) fn new(
+        router: Router,
+        body_max: usize,
+        admission: Admission,
+        idle_timeout: Duration,
+    ) -> Self {
+        Self { router, bodies: Arc::new(Bodies::new(body_max)), admission, idle_timeout }
+    }
+
+    /// Serves connections until `shutdown`, then finishes the requests in progress.
+    pub(crate) async fn serve(
+        self,
+        connections: impl Stream<Item = io::Result<Connection>>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        listen::serve(connections, shutdown, |connection, stop| {
+            self.clone().serve_one(connection, stop)
+        })
+        .await;
+    }
+
+    async fn serve_one(self, connection: Connection, stop: CancellationToken) {
+        // Whether the latest request has come whole.
+        let answering = Arc::new(AtomicBool::new(false));
+        let idle_timeout = self.idle_timeout;
+        let place = connection.place();
+        let whole = Arc::clone(&answering);
+        let service = service_fn(move |request| {
+            self.clone().answer(request, place.clone(), Arc::clone(&whole))
+        });
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                // Counted from the end of the answer before. The listener closes connections that are idle.
+                .header_read_timeout(idle_timeout.saturating_add(HEAD_TIMEOUT))
+                .max_buf_size(HEAD_BYTES_MAX)
+                .serve_connection(TokioIo::new(connection), service)
+        );
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                if !answering.load(Ordering::Relaxed) {
+                    return;
+                }
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            let cause = error.source().map(ToString::to_string);
+            tracing::debug!(%error, cause, "HTTP connection failed");
+        }
+    }
+
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+        place: Place,
+        whole: Arc<AtomicBool>,
+    ) -> Result<Response, Infallible> {
+        whole.store(false, Ordering::Relaxed);
+        let (parts, body) = request.into_parts();
+        let has_body = !body.is_end_stream();
+        let read = timeout(BODY_TIMEOUT, self.bodies.read(body)).await;
+        let body = match read.unwrap_or(Err(BodyError::Slow)) {
+            Ok(body) => body,
+            Err(error) => return Ok(closing(error.into_response())),
+        };
+        whole.store(true, Ordering::Relaxed);
+        place.mark_used();
+        let crowded = self.admission.is_crowded();
+        let _held = body.held;
+        let body = if has_body { Body::from(body.bytes) } else { Body::empty() };
+        let response = self.router.oneshot(Request::from_parts(parts, body)).await?;
+        Ok(if crowded { closing(response) } else { response })
+    }
+}
+
+/// An answer after which the connection ends.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Large(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Crowded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Broken(_) => StatusCode::BAD_REQUEST,
+        };
+        (status, format!("{self}\n")).into_response()
+    }
+}

@@ -1,0 +1,460 @@
+//! Admission of connections: how many a listener holds, and which one it drops for a new one.
+//!
+//! A connection passes three phases. In the *handshake* it has to show within a deadline that it speaks the listener's
+//! protocol; it is *pending* until its first complete request, and *in use* from then on. Connections that are not in use
+//! cost an attacker nothing, so they are dropped first: of the address that has the most of them the oldest one that has
+//! sent nothing, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake. In-use connections are dropped only after they
+//! were idle for a while, and a new connection is refused if there is none.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
+    task::Context,
+    time::{Duration, Instant},
+};
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// How often the ages and the activity of connections are checked.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Sweeps without a byte in either direction after which a connection in use may be dropped for a new one: 5 s.
+pub(super) const IDLE_SWEEPS: u32 = 10;
+
+/// The time for a handshake while half of the pending places are taken.
+const HANDSHAKE_TIMEOUT_CROWDED: Duration = Duration::from_secs(1);
+
+/// What a listener admits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdmissionBounds {
+    /// The most connections.
+    pub(crate) connections: usize,
+    /// The most pending connections of one peer address.
+    pub(crate) pending_per_address: usize,
+    /// The time for the handshake.
+    pub(crate) handshake_timeout: Duration,
+    /// What ends the handshake.
+    pub(crate) handshake: Handshake,
+    /// The time after which an idle connection is closed.
+    pub(crate) idle_timeout: Option<Duration>,
+}
+
+/// What ends the handshake phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    /// So many bytes, counted after TLS.
+    Bytes(usize),
+    /// The first complete request.
+    Request,
+}
+
+/// Why a connection was dropped by its listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    /// It was new, and all places were taken by connections in use.
+    Refused,
+    /// It was pending, and its address had too many pending connections.
+    Address,
+    /// It was the oldest pending or longest idle one when a new connection needed its place.
+    Replaced,
+    /// Its handshake or first request took too long.
+    Timeout,
+    /// It was idle for too long.
+    Idle,
+}
+
+impl DropReason {
+    /// All reasons, in the order of their numbers.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Refused, Self::Address, Self::Replaced, Self::Timeout, Self::Idle];
+
+    /// The reason as a label of a metric.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Address => "address",
+            Self::Replaced => "replaced",
+            Self::Timeout => "timeout",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// The connections of one listener. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    bounds: AdmissionBounds,
+    table: Mutex<Table>,
+    /// Told at each connection that was closed.
+    closed: Notify,
+    dropped: [AtomicU64; DropReason::ALL.len()],
+}
+
+/// Numbers of connections, which grow with time.
+type Id = u64;
+
+#[derive(Debug, Default)]
+struct Table {
+    next: Id,
+    /// Every connection until its socket is closed.
+    open: HashMap<Id, Arc<Slot>>,
+    /// Those among them that have been dropped.
+    dropped: usize,
+    /// Those that are not in use and not dropped, by address; oldest first.
+    pending: HashMap<Origin, BTreeSet<Id>>,
+    pending_count: usize,
+}
+
+/// Where a connection comes from, as far as connections are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Origin {
+    Address(IpAddr),
+    /// A Unix socket.
+    Local,
+}
+
+impl Origin {
+    /// One IPv4 address, or 64 bits of an IPv6 address: a single host commands all addresses that share them.
+    fn of(address: Option<SocketAddr>) -> Self {
+        match address.map(|address| address.ip().to_canonical()) {
+            None => Self::Local,
+            Some(IpAddr::V6(address)) => {
+                Self::Address(IpAddr::V6((address.to_bits() >> 64 << 64).into()))
+            }
+            Some(address) => Self::Address(address),
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Slot {
+    id: Id,
+    origin: Origin,
+    accepted: Instant,
+    phase: AtomicU8,
+    dropped: AtomicBool,
+    /// The task that waits for the socket.
+    waker: AtomicWaker,
+    /// Whether the peer has sent anything.
+    heard: AtomicBool,
+    /// Whether bytes passed since the last sweep.
+    active: AtomicBool,
+    /// Sweeps in a row without a byte.
+    idle_sweeps: AtomicU32,
+}
+
+const HANDSHAKE: u8 = 0;
+const PENDING: u8 = 1;
+const IN_USE: u8 = 2;
+
+impl Slot {
+    fn phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+}
+
+impl Table {
+    fn live(&self) -> usize {
+        self.open.len() - self.dropped
+    }
+
+    fn forget_pending(&mut self, slot: &Slot) {
+        let Some(of_origin) = self.pending.get_mut(&slot.origin) else { return };
+        if of_origin.remove(&slot.id) {
+            self.pending_count -= 1;
+        }
+        if of_origin.is_empty() {
+            self.pending.remove(&slot.origin);
+        }
+    }
+
+    /// Makes the connection's next read or write fail. Returns whether that is new.
+    fn drop_connection(&mut self, slot: &Slot) -> bool {
+        let is_new = !slot.dropped.swap(true, Ordering::AcqRel);
+        if is_new {
+            self.forget_pending(slot);
+            self.dropped += 1;
+            slot.waker.wake();
+        }
+        is_new
+    }
+
+    /// The oldest pending connection of an address that has sent nothing, or else its oldest.
+    fn oldest_pending_of(&self, origin: Origin) -> Option<Arc<Slot>> {
+        let mut of_origin =
+            self.pending.get(&origin)?.iter().filter_map(|id| self.open.get(id)).peekable();
+        let oldest = of_origin.peek().copied();
+        of_origin.find(|slot| !slot.heard.load(Ordering::Relaxed)).or(oldest).cloned()
+    }
+
+    /// The same of the address that has the most pending connections.
+    fn oldest_pending(&self) -> Option<Arc<Slot>> {
+        let (origin, _) = self.pending.iter().max_by_key(|(_, of_origin)| of_origin.len())?;
+        self.oldest_pending_of(*origin)
+    }
+
+    /// The connection in use that has been idle for longest, if that is long enough.
+    fn idlest(&self) -> Option<Arc<Slot>> {
+        let idle = |slot: &&Arc<Slot>| slot.idle_sweeps.load(Ordering::Relaxed);
+        self.open
+            .values()
+            .filter(|slot| slot.phase() == IN_USE && !slot.dropped.load(Ordering::Relaxed))
+            .filter(|slot| idle(slot) >= IDLE_SWEEPS)
+            .max_by_key(idle)
+            .cloned()
+    }
+}
+
+impl Admission {
+    pub(crate) fn new(bounds: AdmissionBounds) -> Self {
+        Self(Arc::new(Shared {
+            bounds,
+            table: Mutex::default(),
+            closed: Notify::new(),
+            dropped: Default::default(),
+        }))
+    }
+
+    /// The most connections.
+    pub(crate) fn max(&self) -> usize {
+        self.0.bounds.connections
+    }
+
+    /// Open connections.
+    pub(crate) fn open(&self) -> usize {
+        self.0.table.lock().open.len()
+    }
+
+    /// Open connections without a complete request.
+    pub(crate) fn pending(&self) -> usize {
+        self.0.table.lock().pending_count
+    }
+
+    /// Connections that were dropped for this reason.
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.0.count(reason).load(Ordering::Relaxed)
+    }
+
+    /// Whether three quarters of the places are in use, so that connections should end after their answers.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let table = self.0.table.lock();
+        (table.live() - table.pending_count) * 4 > self.0.bounds.connections * 3
+    }
+
+    /// Waits until another connection may be accepted. Those that were dropped hold their descriptors until their tasks
+    /// have run; at most one connection is open beyond the bound meanwhile.
+    pub(super) async fn room(&self) {
+        loop {
+            let closed = self.0.closed.notified();
+            if self.open() <= self.max() {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    /// Gives a place to a new connection, if need be another's. `None` if all places are in use.
+    pub(super) fn admit(&self, peer: Option<SocketAddr>) -> Option<PlaceGuard> {
+        let bounds = &self.0.bounds;
+        let origin = Origin::of(peer);
+        let mut table = self.0.table.lock();
+        let of_origin = table.pending.get(&origin).map_or(0, BTreeSet::len);
+        if of_origin >= bounds.pending_per_address {
+            let oldest = table.oldest_pending_of(origin);
+            self.0.drop_one(&mut table, oldest, DropReason::Address);
+        } else if table.pending_count >= bounds.pending_max() {
+            let oldest = table.oldest_pending();
+            self.0.drop_one(&mut table, oldest, DropReason::Replaced);
+        }
+        if table.live() >= bounds.connections && !self.0.make_room(&mut table) {
+            self.0.count(DropReason::Refused).fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let id = table.next;
+        table.next += 1;
+        let slot = Arc::new(Slot {
+            id,
+            origin,
+            accepted: Instant::now(),
+            phase: AtomicU8::new(HANDSHAKE),
+            dropped: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+            heard: AtomicBool::new(false),
+            active: AtomicBool::new(true),
+            idle_sweeps: AtomicU32::new(0),
+        });
+        table.open.insert(id, Arc::clone(&slot));
+        table.pending.entry(origin).or_default().insert(id);
+        table.pending_count += 1;
+        Some(PlaceGuard(Place { shared: Arc::clone(&self.0), slot }))
+    }
+
+    /// Drops a connection that is pending or idle, if there is one, because the process has no more descriptors.
+    pub(super) fn free_descriptor(&self) {
+        self.0.make_room(&mut self.0.table.lock());
+    }
+
+    /// Drops connections that take too long, and notes which are idle.
+    pub(super) fn sweep(&self) {
+        let bounds = &self.0.bounds;
+        let now = Instant::now();
+        let mut table = self.0.table.lock();
+        let crowded = table.pending_count * 2 >= bounds.pending_max();
+        let mut late = Vec::new();
+        for slot in table.open.values() {
+            let idle_sweeps = if slot.active.swap(false, Ordering::Relaxed) {
+                0
+            } else {
+                slot.idle_sweeps.load(Ordering::Relaxed).saturating_add(1)
+            };
+            slot.idle_sweeps.store(idle_sweeps, Ordering::Relaxed);
+            if slot.phase() == HANDSHAKE {
+                let of_origin = table.pending.get(&slot.origin).map_or(0, BTreeSet::len);
+                let short = crowded || of_origin * 2 >= bounds.pending_per_address;
+                let timeout = bounds.handshake_timeout;
+                let timeout = if short { timeout.min(HANDSHAKE_TIMEOUT_CROWDED) } else { timeout };
+                if now.duration_since(slot.accepted) >= timeout {
+                    late.push((Arc::clone(slot), DropReason::Timeout));
+                }
+            } else if bounds.idle_timeout.is_some_and(|it| SWEEP_INTERVAL * idle_sweeps >= it) {
+                late.push((Arc::clone(slot), DropReason::Idle));
+            }
+        }
+        for (slot, reason) in late {
+            self.0.drop_one(&mut table, Some(slot), reason);
+        }
+    }
+
+    /// Drops the connections whose handshake is not over: the listener is closed.
+    pub(super) fn end_handshakes(&self) {
+        let mut table = self.0.table.lock();
+        let ended: Vec<_> =
+            table.open.values().filter(|slot| slot.phase() == HANDSHAKE).cloned().collect();
+        for slot in ended {
+            table.drop_connection(&slot);
+        }
+    }
+}
+
+impl AdmissionBounds {
+    /// The most pending connections: half of all, so that a flood of them leaves idle connections in use alone.
+    fn pending_max(&self) -> usize {
+        self.connections.div_ceil(2)
+    }
+}
+
+impl Shared {
+    fn count(&self, reason: DropReason) -> &AtomicU64 {
+        let [refused, address, replaced, timeout, idle] = &self.dropped;
+        match reason {
+            DropReason::Refused => refused,
+            DropReason::Address => address,
+            DropReason::Replaced => replaced,
+            DropReason::Timeout => timeout,
+            DropReason::Idle => idle,
+        }
+    }
+
+    /// Drops this connection. Returns whether there was one to drop.
+    fn drop_one(&self, table: &mut Table, slot: Option<Arc<Slot>>, reason: DropReason) -> bool {
+        let dropped = slot.is_some_and(|slot| table.drop_connection(&slot));
+        if dropped {
+            self.count(reason).fetch_add(1, Ordering::Relaxed);
+        }
+        dropped
+    }
+
+    /// Drops a connection for a new one: a pending one if a quarter of the places are pending, else an idle one, else a
+    /// pending one. So clients that are connecting keep places when all others are in use.
+    fn make_room(&self, table: &mut Table) -> bool {
+        let pending_first = table.pending_count * 4 > self.bounds.connections;
+        let victim = if pending_first { None } else { table.idlest() };
+        let victim = victim.or_else(|| table.oldest_pending());
+        self.drop_one(table, victim, DropReason::Replaced)
+    }
+}
+
+/// The place of one connection, to be marked as used. Clones are for the same connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+}
+
+impl Place {
+    /// Notes that the connection has sent a complete request.
+    pub(crate) fn mark_used(&self) {
+        if self.slot.phase() == IN_USE {
+            return;
+        }
+        let mut table = self.shared.table.lock();
+        self.slot.phase.store(IN_USE, Ordering::Relaxed);
+        table.forget_pending(&self.slot);
+    }
+
+    /// The bytes, after TLS, that end the handshake; `None` if only a complete request does.
+    pub(super) fn handshake_bytes(&self) -> Option<usize> {
+        match self.shared.bounds.handshake {
+            Handshake::Bytes(bytes) => Some(bytes),
+            Handshake::Request => None,
+        }
+    }
+
+    /// Notes that the handshake is over.
+    pub(super) fn end_handshake(&self) {
+        let (from, to, order) = (HANDSHAKE, PENDING, Ordering::Relaxed);
+        let _other_phase = self.slot.phase.compare_exchange(from, to, order, order);
+    }
+
+    /// Notes that the peer has sent something.
+    pub(super) fn hear(&self) {
+        self.slot.heard.store(true, Ordering::Relaxed);
+        self.touch();
+    }
+
+    /// Notes that bytes have passed.
+    pub(super) fn touch(&self) {
+        self.slot.active.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails once the connection has been dropped, of which the task is told.
+    pub(super) fn check(&self, context: &Context<'_>) -> io::Result<()> {
+        self.slot.waker.register(context.waker());
+        if self.slot.dropped.load(Ordering::Acquire) {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "dropped by the listener: too slow, or its place was needed",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Holds a place until the connection is closed.
+#[derive(Debug)]
+pub(super) struct PlaceGuard(pub(super) Place);
+
+impl Drop for PlaceGuard {
+    fn drop(&mut self) {
+        let Place { shared, slot } = &self.0;
+        let mut table = shared.table.lock();
+        table.forget_pending(slot);
+        table.open.remove(&slot.id);
+        if slot.dropped.load(Ordering::Acquire) {
+            table.dropped -= 1;
+        }
+        drop(table);
+        shared.closed.notify_one();
+    }
+}

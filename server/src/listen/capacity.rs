@@ -1,0 +1,182 @@
+//! How many connections each listener holds, from the settings and the limit of open files.
+
+use std::io;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use thiserror::Error;
+
+use super::{Admission, AdmissionBounds, Handshake};
+use crate::settings::ConnectionSettings;
+
+/// Descriptors that no connection takes: for Redis, a collector, files that are read, and the runtime.
+const FILES_RESERVED: usize = 64;
+
+/// The most connections by default, where there are descriptors for them.
+const GRPC_MAX: usize = 16_384;
+const HTTP_MAX: usize = 1_024;
+
+/// The most connections of the admin listener, which serves a few operators.
+const ADMIN_MAX: usize = 128;
+
+/// The parts of the descriptors that HTTP and the admin listener have where they are few: a fifth and a tenth.
+const HTTP_PART: usize = 5;
+const ADMIN_PART: usize = 10;
+
+/// The bytes that end the handshake of a gRPC connection: HTTP/2's preface and the head of the SETTINGS frame after it.
+const PREFACE_BYTES: usize = 24 + 9;
+
+/// Why no listener can be given its connections.
+#[derive(Debug, Error)]
+pub enum CapacityError {
+    /// Too few descriptors to serve at all.
+    #[error(
+        "the limit of open files is {files}, and at least {} are needed: raise it (ulimit -n)",
+        FILES_RESERVED * 3 / 2
+    )]
+    TooFewFiles {
+        /// The limit.
+        files: usize,
+    },
+    /// More connections are asked for than there are descriptors.
+    #[error(
+        "{connections} connections (--grpc-max-connections, --http-max-connections and {admin} for the admin listener) and \
+         {FILES_RESERVED} other files exceed the limit of open files, {files}: raise it (ulimit -n) or lower them"
+    )]
+    TooManyConnections {
+        /// Those of all listeners.
+        connections: usize,
+        /// Those of the admin listener.
+        admin: usize,
+        /// The limit.
+        files: usize,
+    },
+    /// The limit cannot be read.
+    #[error("cannot read the limit of open files: {0}")]
+    Unknown(#[from] io::Error),
+}
+
+/// What each listener admits.
+#[derive(Clone, Debug)]
+pub(crate) struct Capacity {
+    /// The gRPC listener's connections.
+    pub(crate) grpc: Admission,
+    /// The HTTP listener's.
+    pub(crate) http: Admission,
+    /// The admin listener's.
+    pub(crate) admin: Admission,
+}
+
+/// The most connections of each listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shares {
+    grpc: usize,
+    http: usize,
+    admin: usize,
+}
+
+impl Capacity {
+    /// Raises the soft limit of open files to the hard one, and divides the descriptors among the listeners.
+    ///
+    /// # Errors
+    /// There are fewer descriptors than the settings ask for.
+    pub(crate) fn new(settings: &ConnectionSettings) -> Result<Self, CapacityError> {
+        let shares = Shares::of(settings, raise_file_limit()?)?;
+        let admission = |connections, handshake, idle_timeout| {
+            Admission::new(AdmissionBounds {
+                connections,
+                pending_per_address: settings.max_pending_connections_per_address,
+                handshake_timeout: settings.handshake_timeout,
+                handshake,
+                idle_timeout,
+            })
+        };
+        Ok(Self {
+            grpc: admission(shares.grpc, Handshake::Bytes(PREFACE_BYTES), None),
+            http: admission(shares.http, Handshake::Request, Some(settings.http_idle_timeout)),
+            admin: admission(shares.admin, Handshake::Request, None),
+        })
+    }
+
+    /// The listeners with their names in metrics.
+    pub(crate) fn listeners(&self) -> [(&'static str, &Admission); 3] {
+        [("grpc", &self.grpc), ("http", &self.http), ("admin", &self.admin)]
+    }
+}
+
+impl Shares {
+    fn of(settings: &ConnectionSettings, files: usize) -> Result<Self, CapacityError> {
+        let free = files.saturating_sub(FILES_RESERVED);
+        if free < FILES_RESERVED / 2 {
+            return Err(CapacityError::TooFewFiles { files });
+        }
+        let admin = ADMIN_MAX.min(free / ADMIN_PART);
+        let http = settings.http_max_connections.map(usize::from);
+        let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_PART));
+        let grpc = settings.grpc_max_connections.map(usize::from);
+        let grpc = grpc.unwrap_or_else(|| {
+            // One at least, so that too many of the others are an error that names them.
+            GRPC_MAX.min(free.saturating_sub(http).saturating_sub(admin)).max(1)
+        });
+        let connections = grpc.saturating_add(http).saturating_add(admin);
+        if connections > free {
+            return Err(CapacityError::TooManyConnections { connections, admin, files });
+        }
+        Ok(Self { grpc, http, admin })
+    }
+}
+
+/// Raises the soft limit of open files to the hard one, and returns it. The soft limit is low by default only because of
+/// `select(2)`, which is not used here.
+fn raise_file_limit() -> io::Result<usize> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let files = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            tracing::warn!(%error, soft, hard, "cannot raise the limit of open files");
+            soft
+        }
+    };
+    Ok(usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn settings(grpc: Option<usize>, http: Option<usize>) -> ConnectionSettings {
+        let number = |it: Option<usize>| it.map(|it| it.try_into().unwrap());
+        ConnectionSettings {
+            grpc_max_connections: number(grpc),
+            http_max_connections: number(http),
+            max_pending_connections_per_address: 256,
+            handshake_timeout: Duration::from_secs(10),
+            http_idle_timeout: Duration::from_secs(75),
+        }
+    }
+
+    #[test]
+    fn descriptors_are_divided_among_the_listeners() {
+        let of = |files| Shares::of(&settings(None, None), files).unwrap();
+        assert_eq!(of(usize::MAX), Shares { grpc: 16_384, http: 1_024, admin: 128 });
+        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96 });
+        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19 });
+        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3 });
+        let given = Shares::of(&settings(Some(10), Some(20)), 256).unwrap();
+        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19 });
+    }
+
+    #[test]
+    fn too_few_descriptors_are_an_error() {
+        let error = |settings, files| Shares::of(&settings, files).unwrap_err().to_string();
+        assert_eq!(
+            error(settings(None, None), 95),
+            "the limit of open files is 95, and at least 96 are needed: raise it (ulimit -n)"
+        );
+        let text = "connections (--grpc-max-connections, --http-max-connections and 96 for the admin listener) and \
+                    64 other files exceed the limit of open files, 1024: raise it (ulimit -n) or lower them";
+        assert_eq!(error(settings(Some(673), None), 1_024), format!("961 {text}"));
+        assert_eq!(error(settings(None, Some(5_000)), 1_024), format!("5097 {text}"));
+    }
+}

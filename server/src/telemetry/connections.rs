@@ -1,0 +1,30 @@
+//! Metrics of the listeners' connections.
+
+use super::{
+    Telemetry,
+    catalogue::{self, Gauge},
+};
+use crate::listen::{Admission, Capacity, DropReason};
+
+/// Registers the metrics of all listeners.
+pub(crate) fn show(telemetry: &Telemetry, capacity: &Capacity) {
+    let gauge = |metric: Gauge, read: fn(&Admission) -> usize| {
+        let capacity = capacity.clone();
+        telemetry.show_gauges(metric, move |show| {
+            for (listener, admission) in capacity.listeners() {
+                show(u64::try_from(read(admission)).unwrap_or(u64::MAX), &[listener]);
+            }
+        });
+    };
+    gauge(catalogue::CONNECTIONS, Admission::open);
+    gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
+    gauge(catalogue::CONNECTIONS_MAX, Admission::max);
+    let capacity = capacity.clone();
+    telemetry.show_counts(catalogue::CONNECTIONS_DROPPED, move |show| {
+        for (listener, admission) in capacity.listeners() {
+            for reason in DropReason::ALL {
+                show(admission.dropped(reason), &[listener, reason.label()]);
+            }
+        }
+    });
+}
