@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod alerts;
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod counters;
 #[cfg(test)]
 mod dashboards;
