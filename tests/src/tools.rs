@@ -96,6 +96,12 @@ pub fn cargo_cyclonedx() -> Command {
     cyclonedx
 }
 
+/// A tool that is written in Go: `h2spec`, `grpcurl`, `ghz`.
+#[must_use]
+pub fn go(name: &str) -> Command {
+    Command::new(tool("go/bin").join(name))
+}
+
 /// Fails with all that the command printed unless it succeeds.
 pub fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
