@@ -144,6 +144,29 @@ pub fn bootstrap(upstream: SocketAddr, grpc: &str, listeners: &[Listener]) -> St
     config.to_string()
 }
 
+/// A configuration whose first listener sends a trace of every request to a collector of OTLP over gRPC.
+#[must_use]
+pub fn traced(bootstrap: &str, collector: &str) -> String {
+    let mut config: Value = serde_json::from_str(bootstrap).unwrap();
+    let clusters = config["static_resources"]["clusters"].as_array_mut().unwrap();
+    let mut cluster = clusters.iter().find(|it| it["name"] == "sluicegate").unwrap().clone();
+    let address = collector.strip_prefix("http://").unwrap().parse().unwrap();
+    cluster["name"] = json!("collector");
+    cluster["load_assignment"]["cluster_name"] = json!("collector");
+    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"] =
+        socket(address);
+    clusters.push(cluster);
+    let manager = &mut config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0];
+    let kind = "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig";
+    let grpc = json!({"envoy_grpc": {"cluster_name": "collector"}, "timeout": "5s"});
+    let tracer = json!({"@type": kind, "service_name": "gateway", "grpc_service": grpc});
+    manager["typed_config"]["tracing"] = json!({
+        "random_sampling": {"value": 100},
+        "provider": {"name": "envoy.tracers.opentelemetry", "typed_config": tracer},
+    });
+    config.to_string()
+}
+
 fn socket(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
 }
@@ -159,13 +182,19 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts the binary with this configuration, and waits until it serves.
+    /// Starts the binary with this configuration and two workers, and waits until it serves.
     pub async fn start(binary: &Path, config: &str) -> Self {
+        Self::start_with_workers(binary, config, 2).await
+    }
+
+    /// Starts the binary with this configuration and so many worker threads, and waits until it serves.
+    pub async fn start_with_workers(binary: &Path, config: &str, workers: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [config_file, admin_file] = ["envoy.yaml", "admin"].map(|it| folder.path().join(it));
         fs::write(&config_file, config).unwrap();
         let mut command = Command::new(binary);
-        command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warn"]);
+        command.args(["--disable-hot-restart", "--log-level", "warn"]);
+        command.args(["--concurrency", &workers.to_string()]);
         command.arg("--config-path").arg(config_file);
         command.arg("--admin-address-path").arg(&admin_file);
         let mut process = Process::start(command);

@@ -35,7 +35,7 @@ pub use ask::{chain, hit, hits, request};
 pub use catalogue::Catalogue;
 pub use certificates::{Authority, Issued};
 pub use collector::Collector;
-pub use envoy::{Answer, Envoy, Listener, bootstrap};
+pub use envoy::{Answer, Envoy, Listener, bootstrap, traced};
 pub use fleet::Fleet;
 pub use healthy::{HealthReport, HealthyClient};
 pub use http2::{Call, Caller, Frame, RawConnection, framed};

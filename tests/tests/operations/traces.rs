@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, path::Path};
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
 };
 use sluicegate_tests::{
     Authority, Caller, Collector, Envoy, Listener, Mode, Proxy, Redis, Sluicegate, Upstream,
-    away_from_midnight, bootstrap, free_port, hit, hits, request, tools, until,
+    away_from_midnight, bootstrap, free_port, hit, hits, request, tools, traced, until,
 };
 use tonic::{Request, Status};
 
@@ -374,30 +374,6 @@ async fn a_call_that_its_caller_gives_up_is_told() {
 
 // === Envoy ===
 
-/// The configuration with every request traced to that collector.
-fn traced(bootstrap: &str, collector: &Collector) -> String {
-    let mut config: Value = serde_json::from_str(bootstrap).unwrap();
-    let clusters = config["static_resources"]["clusters"].as_array_mut().unwrap();
-    let mut cluster = clusters.iter().find(|it| it["name"] == "sluicegate").unwrap().clone();
-    let address = collector.endpoint.strip_prefix("http://").unwrap();
-    let (host, port) = address.rsplit_once(':').unwrap();
-    cluster["name"] = json!("collector");
-    cluster["load_assignment"]["cluster_name"] = json!("collector");
-    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"] = json!({
-        "socket_address": {"address": host, "port_value": port.parse::<u16>().unwrap()},
-    });
-    clusters.push(cluster);
-    let manager = &mut config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0];
-    let kind = "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig";
-    let grpc = json!({"envoy_grpc": {"cluster_name": "collector"}, "timeout": "5s"});
-    let tracer = json!({"@type": kind, "service_name": "gateway", "grpc_service": grpc});
-    manager["typed_config"]["tracing"] = json!({
-        "random_sampling": {"value": 100},
-        "provider": {"name": "envoy.tracers.opentelemetry", "typed_config": tracer},
-    });
-    config.to_string()
-}
-
 #[tokio::test]
 async fn envoy_and_the_server_share_a_trace() {
     away_from_midnight().await;
@@ -408,7 +384,8 @@ async fn envoy_and_the_server_share_a_trace() {
         {"request_headers": {"header_name": "x-user", "descriptor_key": "user"}},
     ]}]);
     let listener = Listener::new("main", "api").route("/", &actions);
-    let config = traced(&bootstrap(upstream.address, &server.grpc, &[listener]), &collector);
+    let config =
+        traced(&bootstrap(upstream.address, &server.grpc, &[listener]), &collector.endpoint);
     let envoy = Envoy::start(&tools::envoy(), &config).await;
     let secret = "sEcReT-customer";
     for status in [200, 200, 429] {
