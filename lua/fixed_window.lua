@@ -52,13 +52,21 @@ fixed_window = {
     until_reset = remaining,
 
     read = function(value, limit)
-        local number = tonumber(value or 0)
-        if number then
-            local used = number % limit.window
-            return { window = (number - used) / limit.window, used = used, before = value and number }
+        if not value then
+            return { window = 0, used = 0, before = false }
         end
-        local window, used = string.match(value, '^(%d+):(%d+)$')
-        return { window = tonumber(window), used = tonumber(used), before = false }
+        local length = limit.window
+        local number = integer(value)
+        local window, used
+        if number then
+            used = number % length
+            window = (number - used) / length
+        else
+            window, used = integers(string.match(value, '^(%d+):(%d+)$'))
+        end
+        if window and window * length <= TIME_MAX then
+            return { window = window, used = used, before = number or false }
+        end
     end,
 
     -- What to store or, if that only changes the hits in the window that is stored as a number, by how much.

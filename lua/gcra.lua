@@ -42,7 +42,8 @@ gcra = {
     end,
 
     read = function(value)
-        return { tat = tonumber(value or 0) }
+        local tat = value and integer(value) or not value and 0
+        return tat and { tat = tat }
     end,
 
     write = function(state)

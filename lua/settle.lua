@@ -32,19 +32,18 @@
 --            used × 4 + (2 if charged) + (1 if allowed), of a fixed window in the present, or
 --            -1 - (granted × 2 + (1 if allowed)), remaining (below zero: by how much usage has passed the
 --            limit), microseconds until the reset, microseconds until a retry can pass (-1 for never),
---            and at and used of the receipt.
+--            and at and used of the receipt,
+--          and then the position in KEYS of each key whose value cannot be a state: it counted as absent, and
+--          is replaced when it is charged.
 --
 -- Every key is read once at most. It is written if a check charged it or gave back something, so a refusal,
--- a peek and a refund of nothing write nothing.
+-- a peek and a refund of nothing write nothing, unless a key that refuses has no expiry: it gets one.
 
-local call, format = redis.call, string.format
+local call, try, format, type = redis.call, redis.pcall, string.format, type
 local KEYS, ARGV = KEYS, ARGV
 local algorithms = {
     fixed_window, sliding_window_log, sliding_window_counter, token_bucket, gcra,
 }
-
--- The last point in time that can be told.
-local TIME_MAX = 2 ^ 52 - 1
 
 -- The longest life of a key, in microseconds.
 local EXPIRY_MAX = 2 ^ 53 - 1
@@ -70,7 +69,9 @@ if sliding_window_log then
     local function elements(queue, from, to)
         local list = call('LRANGE', queue.key, from, to)
         for position, element in ipairs(list) do
-            list[position] = element + 0
+            local number = integer(element)
+            queue.broken = queue.broken or not number
+            list[position] = number or 0
         end
         return list
     end
@@ -108,9 +109,14 @@ if sliding_window_log then
     end
 
     local function clear(queue)
-        if queue.count > 0 then
+        if queue.count > 0 or queue.broken then
             call('DEL', queue.key)
         end
+    end
+
+    -- Takes what is stored for something else than a log, to be replaced.
+    local function discard(queue)
+        queue.broken, queue.count, queue.head = true, 0, {}
     end
 
     -- Appends the elements from a position on.
@@ -123,18 +129,26 @@ if sliding_window_log then
     end
 
     open_queue = function(key)
-        local length = call('LLEN', key)
+        local length = try('LLEN', key)
+        -- The sum before the first entry, and two numbers for each.
+        local fits = length == 0
+            or type(length) == 'number' and length % 2 == 1 and length <= 2 * LOG_MAX + 1
         local queue = {
             key = key,
-            count = length > 0 and (length - 1) / 2 or 0,
+            count = fits and length > 0 and (length - 1) / 2 or 0,
+            broken = not fits,
             entries = entries,
             entry = entry,
             ends = ends,
             keep = keep,
             clear = clear,
             push = push,
+            discard = discard,
         }
-        queue.head = length > 0 and elements(queue, 0, 4) or {}
+        queue.head = fits and length > 0 and elements(queue, 0, 4) or {}
+        if queue.broken then
+            discard(queue)
+        end
         return queue
     end
 end
@@ -158,12 +172,12 @@ local function expiry(micros)
     return text(math.ceil(math.min(micros, EXPIRY_MAX) / 1000))
 end
 
--- Adds to the number under a key. Returns the sum.
+-- Adds to the number under a key. Returns the sum, or an error if there is no number.
 local function grow(key, by)
     if by == 1 then
-        return call('INCR', key)
+        return try('INCR', key)
     end
-    return call('INCRBY', key, text(by))
+    return try('INCRBY', key, text(by))
 end
 
 local limits = {}
@@ -228,8 +242,20 @@ end
 -- last check.
 local states, exists, changes, last_limits = {}, {}, {}, {}
 
+-- By key: whether what is stored cannot be a state, and whether the key is known to expire.
+local unusable, expires = {}, {}
+
 -- By key: the hits used of a counter that chains ask several times, once they have charged it. It is stored so.
 local used_of = {}
+
+-- The state of a counter that was never used, in place of what was found.
+local function absent(found, limit)
+    if limit.algorithm == sliding_window_log then
+        found:discard()
+        return limit.algorithm.read(found, limit)
+    end
+    return limit.algorithm.read(nil, limit)
+end
 
 local function open(key, limit)
     local found
@@ -247,8 +273,12 @@ local function open(key, limit)
         end
     end
     local state = limit.algorithm.read(found, limit)
+    exists[key] = found and (found.count ~= 0 or found.broken)
+    if not state or found and found.broken then
+        unusable[key] = true
+        state = absent(found, limit)
+    end
     states[key] = state
-    exists[key] = found and found.count ~= 0
     changes[key] = 0
     return state
 end
@@ -290,8 +320,28 @@ local function undo(first)
     end
 end
 
+-- Whether the state that was found under a key can be the reason for a refusal. All that these scripts write
+-- expires; what does not could refuse for ever. It is given an expiry if it is used no further than to the limit
+-- and in the present, else it cannot be a state.
+local function may_refuse(key, limit, state, time)
+    if not exists[key] or expires[key] or changes[key] > 0 or try('PTTL', KEYS[key]) ~= -1 then
+        expires[key] = true
+        return true
+    end
+    expires[key] = true
+    local algorithm = limit.algorithm
+    if time == now and algorithm.available(state, limit, time) >= 0 then
+        call('PEXPIRE', KEYS[key], expiry(algorithm.reset_after(state, limit, time)))
+        return true
+    end
+    unusable[key] = true
+    states[key] = absent(state.queue, limit)
+    return false
+end
+
 -- Asks one counter and charges it where the check says so.
-local function ask(key, limit, take, hits, needs, at, used)
+local ask
+function ask(key, limit, take, hits, needs, at, used)
     local algorithm = limit.algorithm
     local state = states[key] or open(key, limit)
     local time = algorithm.advance(state, limit, now)
@@ -318,6 +368,9 @@ local function ask(key, limit, take, hits, needs, at, used)
     -- What would let a refused check pass is asked before the charge: the wait is for these hits, once.
     local retry_after = 0
     if not allowed then
+        if not may_refuse(key, limit, state, time) then
+            return ask(key, limit, take, hits, needs, at, used)
+        end
         over = true
         needs = needs > 0 and needs or 1
         retry_after = needs > limit.capacity and -1 or algorithm.retry_after(state, limit, time, needs)
@@ -432,7 +485,12 @@ local function settle(chain, keys, before, groups)
                 local key = keys and keys[place] or before + place
                 local name, wanted, used = names[key], hits[place], 0
                 if values[key] then
-                    used = (wanted == 1 and call('INCR', name) or grow(name, wanted)) - starts[place]
+                    local sum = wanted == 1 and try('INCR', name) or grow(name, wanted)
+                    if type(sum) == 'number' then
+                        used = sum - starts[place]
+                    else
+                        unusable[key] = true
+                    end
                 end
                 if used < wanted then
                     -- There was none, or it was of an earlier window.
@@ -513,7 +571,12 @@ while position <= last do
 end
 
 for key, state in pairs(states) do
-    if changes[key] > 0 then
+    local queue = state.queue
+    if queue and queue.broken and queue.count > 0 then
+        -- Found out on the way.
+        unusable[key] = true
+        call('DEL', KEYS[key])
+    elseif changes[key] > 0 then
         local limit = last_limits[key]
         local algorithm = limit.algorithm
         local time = algorithm.advance(state, limit, now)
@@ -534,6 +597,11 @@ for key, state in pairs(states) do
             end
         end
     end
+end
+
+for key in pairs(unusable) do
+    last_answer = last_answer + 1
+    answers[last_answer] = key
 end
 
 return answers

@@ -84,20 +84,24 @@ sliding_window_counter = {
     end,
 
     read = function(value, limit)
-        local number = tonumber(value or 0)
+        if not value then
+            return { window = 0, previous = 0, current = 0 }
+        end
+        local number = integer(value)
+        local window, previous, current
         if number then
             local base = base_of(limit)
-            local current = number % base
+            current = number % base
             local rest = (number - current) / base
-            local previous = rest % base
-            return { window = (rest - previous) / base, previous = previous, current = current }
+            previous = rest % base
+            window = (rest - previous) / base
+        else
+            window, previous, current = integers(string.match(value, '^(%d+):(%d+):(%d+)$'))
         end
-        local window, previous, current = string.match(value, '^(%d+):(%d+):(%d+)$')
-        return {
-            window = tonumber(window),
-            previous = tonumber(previous),
-            current = tonumber(current),
-        }
+        local counts = window and math.max(previous, current) <= COUNT_MAX
+        if counts and window * limit.window <= TIME_MAX then
+            return { window = window, previous = previous, current = current }
+        end
     end,
 
     write = function(state, limit)

@@ -21,7 +21,8 @@ local function entry(state, number)
         return state.queue:entry(number)
     end
     local position = 2 * (number - state.kept)
-    return state.fresh[position - 1], state.fresh[position]
+    -- In a queue with something else in it a search may end anywhere.
+    return state.fresh[position - 1] or 0, state.fresh[position] or 0
 end
 
 -- Number of the first entry whose time or sum is above a bound. Looks at the oldest first and then
@@ -105,8 +106,9 @@ sliding_window_log = {
     advance = function(state, limit, now)
         local newest = state.newest
         local expired = now - limit.window
-        if state.first <= state.last and entry(state, state.first) <= expired then
-            local first = first_above(state, AT, expired)
+        local all = newest <= expired
+        if state.first <= state.last and (all or entry(state, state.first) <= expired) then
+            local first = all and state.last + 1 or first_above(state, AT, expired)
             local base = select(SUM, entry(state, first - 1))
             state.used = state.used - (base - state.base)
             state.base = base
@@ -157,6 +159,9 @@ sliding_window_log = {
 
     read = function(queue)
         local base, newest, sum = queue:ends()
+        if sum < base or sum - base > LOG_MAX or newest > TIME_MAX then
+            return nil
+        end
         return {
             queue = queue,
             first = 1,

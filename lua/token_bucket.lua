@@ -11,8 +11,8 @@ local USED_MAX = 2 ^ 53 - 1
 -- The longest span of time any answer speaks of.
 local SPAN_MAX = 2 ^ 53 - 1
 
--- The last point in time that can be told.
-local TIME_MAX = 2 ^ 52 - 1
+-- No cost is as high: products with it could not be told.
+local COST_END = 2 ^ 45
 
 local ceil, min = math.ceil, math.min
 
@@ -106,8 +106,10 @@ token_bucket = {
         if not value then
             return { last = 0, used = 0, cost = 0 }
         end
-        local last, used, cost = string.match(value, '^(%d+):(%d+):(%d+)$')
-        return { last = tonumber(last), used = tonumber(used), cost = tonumber(cost) }
+        local last, used, cost = integers(string.match(value, '^(%d+):(%d+):(%d+)$'))
+        if last and last <= TIME_MAX and cost >= 1 and cost < COST_END then
+            return { last = last, used = used, cost = cost }
+        end
     end,
 
     write = function(state)

@@ -286,7 +286,8 @@ impl App {
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
         let store = Arc::new(open_store(settings, clocks)?);
-        telemetry::show_store(&telemetry, &store, settings.store.memory_max_counters.get());
+        let counters_max = settings.store.memory_max_counters.get();
+        telemetry::show_store(&telemetry, &store, counters_max, &key_hash);
         let in_flight = InFlight::new(settings.max_in_flight.get());
         let counted = in_flight.clone();
         telemetry.show_gauge(catalogue::IN_FLIGHT, move || counted.current());

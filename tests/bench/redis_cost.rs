@@ -104,7 +104,7 @@ fn group(tenant: usize, chain: usize) -> Group {
 /// `EVALSHA` and what stands behind it.
 fn arguments(groups: &[Group]) -> Vec<String> {
     let call = redis::Call::new(b"", groups.iter().map(|group| group.iter()), None);
-    let arguments = call.arguments().into_iter().map(|it| it.into_string().unwrap());
+    let arguments = call.arguments().into_iter().map(|it| String::from_utf8(it.to_vec()).unwrap());
     std::iter::once("EVALSHA".to_owned()).chain(arguments).collect()
 }
 

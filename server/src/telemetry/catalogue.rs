@@ -240,6 +240,12 @@ catalogue! {
         "1 while calls to the server fail at once because no connection stands, else 0.";
     Counter REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads_total" []:
         "Times that scripts were loaded because a Redis server had lost them.";
+    Counter REDIS_REPLIES_REJECTED = "sluicegate_redis_replies_rejected_total" []:
+        "Replies of Redis that were too large, malformed, or not asked for; the connection is dropped, or the call unanswered.";
+    Counter REDIS_REDIRECTIONS_REFUSED = "sluicegate_redis_redirections_refused_total" []:
+        "Redirections that were not followed, because the cluster does not name their target or there is no cluster.";
+    Counter REDIS_COUNTERS_UNUSABLE = "sluicegate_redis_counters_unusable_total" []:
+        "Times that a counter's key held something that cannot be its state. It counts as never used, and is replaced when charged.";
     Gauge REDIS_MEMORY_USED = "sluicegate_redis_memory_used_bytes" [SERVER]:
         "Memory that the server uses; asked every 15 s.";
     Gauge REDIS_MEMORY_MAX = "sluicegate_redis_memory_max_bytes" [SERVER]:

@@ -86,9 +86,9 @@ fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
     if given.len() > LEVEL_MAX || given.contains('[') {
         return Err(no_level());
     }
-    // What the client library says of every connection, the store says once. What is said of every event of
-    // a file would be an event itself, if the log lies beside the limits. Who wants them names them.
-    EnvFilter::try_new(format!("info,fred=off,notify=info,mio=info,{given},{AUDIT}=info"))
+    // What is said of every event of a file would be an event itself, if the log lies beside the limits. Who wants
+    // them names them.
+    EnvFilter::try_new(format!("info,notify=info,mio=info,{given},{AUDIT}=info"))
         .map_err(|_| no_level())
 }
 

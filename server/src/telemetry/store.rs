@@ -1,14 +1,20 @@
 //! What is shown of the store.
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use parking_lot::Mutex;
+use sluicegate_core::CounterKey;
 use sluicegate_store::{
     Stack,
     redis::{Count, NodeStatus, Redis, Stats},
 };
 
 use super::{
-    Telemetry,
+    KeyHash, Telemetry,
     catalogue::{self, Counter, Gauge},
 };
 
@@ -20,8 +26,17 @@ const CALL_BOUNDS: [f64; 13] =
 /// Bounds of the buckets for what goes out together. One call asks 512 checks at most, but equal groups are one.
 const BATCH_BOUNDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
+/// How often a counter that is unusable is logged at most, and how many are in that time.
+const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
+const UNUSABLE_MAX: usize = 100;
+
 /// Shows what the store counts, of which this process's memory holds `counters_max` at most.
-pub(crate) fn show(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usize) {
+pub(crate) fn show(
+    telemetry: &Telemetry,
+    store: &Arc<Stack>,
+    counters_max: usize,
+    hash: &Arc<KeyHash>,
+) {
     let read = |read: fn(&Stack) -> usize| {
         let store = Arc::clone(store);
         move || read(&store)
@@ -47,7 +62,43 @@ pub(crate) fn show(telemetry: &Telemetry, store: &Arc<Stack>, counters_max: usiz
     telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64, &[]));
+    let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(Logged::new()) };
+    redis.stats().on_unusable(move |key| log.note(&key));
     show_redis(telemetry, store, redis);
+}
+
+/// Logs counters whose keys hold something that cannot be their state.
+struct UnusableLog {
+    hash: Arc<KeyHash>,
+    logged: Mutex<Logged>,
+}
+
+/// What was logged in the present interval.
+struct Logged {
+    since: Instant,
+    hashes: HashSet<String>,
+}
+
+impl Logged {
+    fn new() -> Self {
+        Self { since: Instant::now(), hashes: HashSet::new() }
+    }
+}
+
+impl UnusableLog {
+    fn note(&self, key: &CounterKey) {
+        let hash = self.hash.of(key.as_bytes());
+        let mut logged = self.logged.lock();
+        if logged.since.elapsed() >= UNUSABLE_INTERVAL {
+            *logged = Logged::new();
+        }
+        if logged.hashes.len() < UNUSABLE_MAX && logged.hashes.insert(hash.clone()) {
+            tracing::warn!(
+                key_hash = hash,
+                "a counter's key in Redis holds something that cannot be its state; it counts as never used"
+            );
+        }
+    }
 }
 
 fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
@@ -62,6 +113,9 @@ fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
     show(catalogue::REDIS_RECONNECTS, |it| &it.reconnects);
     show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
+    show(catalogue::REDIS_REPLIES_REJECTED, |it| &it.replies_rejected);
+    show(catalogue::REDIS_REDIRECTIONS_REFUSED, |it| &it.redirections_refused);
+    show(catalogue::REDIS_COUNTERS_UNUSABLE, |it| &it.counters_unusable);
     let show = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
         let store = Arc::clone(store);
         telemetry.show_gauges(metric, move |show| {

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fred::types::Value;
 use futures::FutureExt;
 use sluicegate_core::{
     Algorithm, Answers, Batch, CounterKey, Decision, Plan, Request, Store, StoreError, Time,
@@ -246,7 +245,8 @@ fn redis_reply() -> Operation {
     // The time, and one hit used, charged and allowed for each check: see lua/settle.lua.
     let (time, answer) = (1_800_000_000_000_000, 1 << 2 | 2 | 1);
     let answers = iter::repeat_n(answer, 3 * CALLED);
-    let reply = Value::Array(iter::once(time).chain(answers).map(Value::Integer).collect());
+    let reply =
+        redis::Reply::Array(iter::once(time).chain(answers).map(redis::Reply::Integer).collect());
     Box::new(move |_| {
         black_box(call.decode(black_box(&reply)).unwrap());
     })

@@ -13,8 +13,9 @@ const PRIMARIES: usize = 3;
 /// Three primaries, with a replica each that takes over after about two seconds, or without.
 #[derive(Debug)]
 pub struct Cluster {
-    /// All of them; the first three began as primaries.
+    /// All of them; the first three began as primaries, those that were added later are last.
     pub nodes: Vec<Redis>,
+    setup: Setup,
 }
 
 /// A slot on its way from one node to another, both by their place among the nodes.
@@ -49,7 +50,8 @@ impl Cluster {
     async fn with_replicas(setup: Setup, replicas: usize) -> Self {
         let setup = setup.config("cluster-enabled yes\ncluster-node-timeout 1000");
         let nodes = (0..PRIMARIES * (1 + replicas)).map(|_| setup.clone().start());
-        let cluster = Self { nodes: join_all(nodes).await };
+        let nodes = join_all(nodes).await;
+        let cluster = Self { nodes, setup };
         let mut create = cluster.nodes[0].client();
         create.args(["--cluster", "create"]).args(cluster.nodes.iter().map(Redis::address));
         create.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
@@ -62,6 +64,24 @@ impl Cluster {
         until("the replicas to know their part", following).await;
         cluster.until_whole().await;
         cluster
+    }
+
+    /// Adds a primary without slots, and waits until every node knows it. Returns its place among the nodes.
+    pub async fn add_primary(&mut self) -> usize {
+        let added = self.setup.clone().start().await;
+        let port = added.port.to_string();
+        self.nodes[0].query(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+        self.nodes.push(added);
+        let all = format!("cluster_known_nodes:{}", self.nodes.len());
+        for node in self.running() {
+            until("the node to be known", || async {
+                let info = node.try_query(&["CLUSTER", "INFO"]).await.ok()?;
+                info.contains(&all).then_some(())
+            })
+            .await;
+        }
+        self.until_whole().await;
+        self.nodes.len() - 1
     }
 
     /// What `--store` calls it, by three of the nodes.

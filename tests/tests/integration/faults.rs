@@ -277,6 +277,43 @@ async fn a_slot_moves_while_it_is_hit() {
     scene.end().await;
 }
 
+#[tokio::test]
+async fn a_scale_out_under_load_is_not_noticed() {
+    let mut cluster = Cluster::start().await;
+    let users: Vec<_> = (0..8).map(|user| format!("user{user}")).collect();
+    // So many that none is used up.
+    let limits = LIMITS.replace("3000}", "1000000}");
+    // Every answer must be the store's.
+    let flags = ["--store", &cluster.url(), "--decision-timeout", "5s"];
+    let fleet = Fleet::start(2, &limits, &flags).await;
+    let requests = users.iter().map(|user| hit("user", user)).collect();
+    let load = fleet.load(CALLERS, REST, requests).await;
+    load.admits(200).await;
+    let added = cluster.add_primary().await;
+    for user in &users {
+        let slot = cluster.slot(&format!("{{api:user={user}}}")).await;
+        let migration = cluster.migrate_start(slot, added).await;
+        load.admits(20).await;
+        cluster.migrate_end(migration).await;
+        load.admits(20).await;
+    }
+    assert!(cluster.nodes[added].calls("evalsha").await > 0);
+    let asked = load.stop().await;
+    let refused: Vec<_> = asked.iter().filter(|asked| !asked.is_admitted()).collect();
+    let log = || fleet.servers.iter().map(|it| it.process.output()).collect::<String>();
+    assert!(refused.is_empty(), "{refused:?}\n{}", log());
+    for source in ["policy", "local"] {
+        let answered = fleet.sum("sluicegate_decisions_total", &[("source", source)]).await;
+        assert_eq!(answered, 0.0, "{source}");
+    }
+    // No hit was lost on the way: what the counters say was admitted, was.
+    let mut counted = 0;
+    for user in &users {
+        counted += 1_000_000 - fleet.remaining(&[("user", user)]).await;
+    }
+    assert_eq!(counted, asked.len());
+}
+
 /// The callers of a hot counter, up to the moment at which its primary fails, beside others who go on
 /// through the fault.
 struct FailOver {

@@ -12,15 +12,18 @@ use sluicegate_core::{
     request::Entry,
     store::Veto,
 };
-use sluicegate_store::redis::{Call, state_of};
+use sluicegate_store::redis::{Call, Reply, state_of};
 
 use crate::{
     cases,
-    fake::{Fake, bytes},
+    fake::Fake,
     model::Model,
-    server::{Redis, script},
+    server::{Redis, reply, script},
     support::{self, Counter, TIME_MAX},
 };
+
+/// How long keys are made to live where they must not go: in milliseconds, above all that the scripts give.
+const LIFE_MILLIS: i64 = 1 << 54;
 
 const PREFIX: &[u8] = b"test:";
 
@@ -166,46 +169,52 @@ trait Runs {
     const EXPIRES: bool;
 
     /// Runs a call. Returns the reply and, for each key, the milliseconds it was given to live, if any.
-    fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>);
+    fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>);
 
     /// What is stored under the name of a check's counter.
-    fn stored(&self, check: &Check) -> Value;
+    fn stored(&self, check: &Check) -> Reply;
 }
 
 impl Runs for Fake {
     const EXPIRES: bool = true;
 
-    fn run(&mut self, call: &Call, now: Time) -> (Value, Vec<Option<u64>>) {
+    fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>) {
         let reply = self.eval(call, now).unwrap();
         let data = self.data.borrow();
-        (reply, call.keys().iter().map(|key| data.given(&bytes(key))).collect())
+        (reply, call.keys().into_iter().map(|key| data.given(key)).collect())
     }
 
-    fn stored(&self, check: &Check) -> Value {
+    fn stored(&self, check: &Check) -> Reply {
         self.data.borrow().value(&name(check))
     }
 }
 
 impl Runs for Redis {
-    /// The clock of the server is not that of the test, so keys are made to stay.
+    /// The clock of the server is not that of the test, so keys are made to stay: for longer than any test, because what
+    /// does not expire cannot be a counter.
     const EXPIRES: bool = false;
 
-    fn run(&mut self, call: &Call, _now: Time) -> (Value, Vec<Option<u64>>) {
-        let each = |command| call.keys().iter().map(move |key| (command, vec![key.clone()]));
-        let commands =
-            [("EVAL", script(call))].into_iter().chain(each("PTTL")).chain(each("PERSIST"));
+    fn run(&mut self, call: &Call, _now: Time) -> (Reply, Vec<Option<u64>>) {
+        let keys: Vec<Value> = call.keys().into_iter().map(Value::from).collect();
+        let ask = keys.iter().map(|key| ("PTTL", vec![key.clone()]));
+        let keep = keys.iter().map(|key| ("PEXPIRE", vec![key.clone(), LIFE_MILLIS.into()]));
+        let commands = [("EVAL", script(call))].into_iter().chain(ask).chain(keep);
         let replies = self.transaction(commands.collect());
-        let lived = |reply: &Value| u64::try_from(reply.as_i64().unwrap()).ok();
-        let given = replies[1..=call.keys().len()].iter().map(lived).collect();
-        (replies[0].clone(), given)
+        // Those that were not written have what they got before.
+        let lived = |reply: &Value| {
+            let left = reply.as_i64().filter(|left| *left < LIFE_MILLIS / 2);
+            u64::try_from(left?).ok()
+        };
+        let given = replies[1..=keys.len()].iter().map(lived).collect();
+        (reply(&replies[0]), given)
     }
 
-    fn stored(&self, check: &Check) -> Value {
+    fn stored(&self, check: &Check) -> Reply {
         let key = Value::from(name(check).as_slice());
-        match check.limit.algorithm() {
+        reply(&match check.limit.algorithm() {
             Algorithm::SlidingWindowLog => self.command("LRANGE", [key, 0.into(), (-1).into()]),
             _ => self.command("GET", [key]),
-        }
+        })
     }
 }
 
@@ -331,28 +340,29 @@ fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
         let call = Call::new(PREFIX, &groups, Some(now));
         let (reply, given) = subject.run(&call, now);
         let expected = run.model.settle(&groups, now);
-        let answers = call.decode(&reply).unwrap();
-        prop_assert_eq!(&answers, &expected, "{}", asked());
+        let replied = call.decode(&reply).unwrap();
+        prop_assert_eq!(&replied.answers, &expected, "{}", asked());
+        prop_assert!(replied.unusable.is_empty(), "{}", asked());
         for check in groups.iter().flatten() {
             let stored = state_of(&check.limit, &subject.stored(check));
             prop_assert_eq!(stored, Some(run.model.state(check)), "{}", asked());
         }
-        for (key, given) in call.keys().iter().zip(given) {
+        for (key, given) in call.keys().into_iter().zip(given) {
             let millis = now.as_micros() / 1_000;
-            let expected = run.model.given.get(&bytes(key)[PREFIX.len()..]).copied();
+            let expected = run.model.given.get(&key[PREFIX.len()..]).copied();
             // A server's clock goes on until it is asked.
             let slack = if S::EXPIRES { 0 } else { 5_000 };
             let fits = match (given, expected) {
                 (Some(given), Some(expected)) => (given..=given + slack).contains(&expected),
                 // A counter that only grows is not given what it has.
                 (None, Some(expected)) => last_given
-                    .get(&bytes(key))
+                    .get(key)
                     .is_some_and(|&last| (last..=last + slack).contains(&(millis + expected))),
                 (given, None) => given.is_none(),
             };
             prop_assert!(fits, "{given:?} ms, not {expected:?}, to live: {}", asked());
             if let Some(given) = given {
-                last_given.insert(bytes(key), millis + given);
+                last_given.insert(key.to_vec(), millis + given);
             }
         }
         run.remember(&groups, &expected);

@@ -3,10 +3,9 @@
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
-use fred::types::Value as Reply;
 use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
 use sluicegate_core::Time;
-use sluicegate_store::redis::{Call, Script};
+use sluicegate_store::redis::{Call, Reply, Script};
 
 /// An embedded Lua and its fake of Redis.
 pub(crate) struct Fake {
@@ -49,6 +48,16 @@ impl Fake {
         let handle = Rc::clone(&data);
         let call = lua.create_function(move |lua, args| handle.borrow_mut().call(lua, &args));
         redis.set("call", call.unwrap()).unwrap();
+        let handle = Rc::clone(&data);
+        let pcall = lua.create_function(move |lua, args| {
+            let outcome = handle.borrow_mut().call(lua, &args);
+            outcome.or_else(|error| {
+                let refused = lua.create_table()?;
+                refused.set("err", error.to_string())?;
+                Ok(Value::Table(refused))
+            })
+        });
+        redis.set("pcall", pcall.unwrap()).unwrap();
         lua.globals().set("redis", redis).unwrap();
         lua.globals().set("KEYS", 0).unwrap();
         lua.globals().set("ARGV", 0).unwrap();
@@ -69,13 +78,13 @@ impl Fake {
 
     /// Runs a call at a time.
     pub(crate) fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
-        let declared: Vec<_> = call.keys().iter().map(bytes).collect();
-        let strings = |values: &mut dyn Iterator<Item = Vec<u8>>| {
-            let strings = values.map(|value| self.lua.create_string(value));
+        let declared = call.keys().into_iter().map(<[u8]>::to_vec).collect();
+        let strings = |values: Vec<&[u8]>| {
+            let strings = values.into_iter().map(|value| self.lua.create_string(value));
             self.lua.create_sequence_from(strings.collect::<Result<Vec<_>>>()?)
         };
-        self.lua.globals().raw_set("KEYS", strings(&mut declared.iter().cloned())?)?;
-        self.lua.globals().raw_set("ARGV", strings(&mut call.args().iter().map(bytes))?)?;
+        self.lua.globals().raw_set("KEYS", strings(call.keys())?)?;
+        self.lua.globals().raw_set("ARGV", strings(call.args())?)?;
         {
             let mut data = self.data.borrow_mut();
             data.micros = now.as_micros();
@@ -94,11 +103,6 @@ impl Fake {
     }
 }
 
-/// An argument as Redis gets it from fred.
-pub(crate) fn bytes(value: &Reply) -> Vec<u8> {
-    value.as_string().unwrap().into_bytes()
-}
-
 /// Redis cuts fractions off; a script that leaves one to be cut off is wrong.
 #[expect(clippy::cast_possible_truncation, reason = "checked")]
 fn integer(number: f64) -> Result<i64> {
@@ -114,10 +118,10 @@ impl Data {
     /// What `GET` or, of a list, `LRANGE` with all of it would reply.
     pub(crate) fn value(&self, key: &[u8]) -> Reply {
         match self.keys.get(key).map(|key| &key.content) {
-            None => Reply::Null,
-            Some(Content::Text(text)) => Reply::Bytes(text.clone().into()),
+            None => Reply::Nil,
+            Some(Content::Text(text)) => Reply::Text(text.clone()),
             Some(Content::List(list)) => {
-                Reply::Array(list.iter().map(|it| Reply::Bytes(it.clone().into())).collect())
+                Reply::Array(list.iter().map(|it| Reply::Text(it.clone())).collect())
             }
         }
     }
@@ -125,6 +129,31 @@ impl Data {
     /// The milliseconds that the last script gave a key to live.
     pub(crate) fn given(&self, key: &[u8]) -> Option<u64> {
         self.given.get(key).copied()
+    }
+
+    /// Sets the clock.
+    pub(crate) fn set_time(&mut self, micros: u64) {
+        self.micros = micros;
+    }
+
+    /// The milliseconds that a key has left; below zero if it does not expire, or is not there.
+    pub(crate) fn left(&self, key: &[u8]) -> i64 {
+        let left = |key: &Key| {
+            let left = key.expires.map(|last| last + 1 - self.micros / 1_000);
+            left.map_or(-1, |left| i64::try_from(left).unwrap())
+        };
+        self.keys.get(key).map_or(-2, left)
+    }
+
+    /// Stores a text, or a list of several, as somebody else than the scripts would.
+    pub(crate) fn put_foreign(&mut self, key: &[u8], content: &Reply, lifetime: Option<u64>) {
+        let text = |it: &Reply| it.as_str().unwrap().as_bytes().to_vec();
+        let content = match content {
+            Reply::Array(elements) => Content::List(elements.iter().map(text).collect()),
+            content => Content::Text(text(content)),
+        };
+        let expires = lifetime.map(|millis| self.micros / 1_000 + millis);
+        self.keys.insert(key.to_vec(), Key { content, expires });
     }
 
     /// Removes the keys that have expired.
@@ -181,6 +210,7 @@ impl Data {
                 self.given.remove(&key);
                 Ok(Value::Integer(i64::from(self.keys.remove(&key).is_some())))
             }
+            ("PTTL", 2) => Ok(Value::Integer(self.left(&key))),
             ("PEXPIRE", 3) => {
                 let expires = Some(self.give(&key, number(2)?)?);
                 match self.keys.get_mut(&key) {

@@ -23,7 +23,7 @@ fn commands(fake: &Fake, checks: &[Check], micros: u64) -> Vec<String> {
 }
 
 fn writes(commands: &[String]) -> Vec<&str> {
-    let reads = ["TIME", "MGET", "LLEN", "LRANGE"];
+    let reads = ["TIME", "MGET", "LLEN", "LRANGE", "PTTL"];
     commands.iter().map(String::as_str).filter(|name| !reads.contains(name)).collect()
 }
 

@@ -4,7 +4,7 @@ use fred::{
     prelude::*,
     types::{ClusterHash, CustomCommand},
 };
-use sluicegate_store::redis::Call;
+use sluicegate_store::redis::{Call, Reply};
 use sluicegate_tests as harness;
 use tokio::runtime::{Builder, Runtime};
 
@@ -60,9 +60,18 @@ impl Redis {
 
 /// The arguments of EVAL for a call.
 pub(crate) fn script(call: &Call) -> Vec<Value> {
-    let mut arguments = call.arguments();
-    arguments[0] = call.script.text.as_str().into();
-    arguments
+    let arguments = call.arguments().into_iter().skip(1).map(Value::from);
+    std::iter::once(call.script.text.as_str().into()).chain(arguments).collect()
+}
+
+/// A reply, as the store reads it.
+pub(crate) fn reply(value: &Value) -> Reply {
+    match value {
+        Value::Null => Reply::Nil,
+        Value::Integer(number) => Reply::Integer(*number),
+        Value::Array(values) => Reply::Array(values.iter().map(reply).collect()),
+        text => Reply::Text(text.as_bytes().unwrap().to_vec()),
+    }
 }
 
 fn command(name: &'static str) -> CustomCommand {

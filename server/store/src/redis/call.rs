@@ -4,32 +4,49 @@
 mod keys;
 mod questions;
 mod reply;
-mod text;
 
-use fred::types::Value;
+use bytes::Bytes;
 use sluicegate_core::{Answers, Check, Time};
 use smallvec::SmallVec;
 
-use super::Script;
+use super::{
+    Script,
+    command::{self, CommandWriter},
+    reply::{Reply, ReplyBounds},
+};
 use keys::Keys;
 use questions::Questions;
 use reply::Asked;
-use text::Text;
 
 pub use reply::UnexpectedReply;
 
-/// Values in front of the keys: the script's digest and the number of keys.
-const HEAD: usize = 2;
+const EVALSHA: &[u8] = b"EVALSHA";
+
+/// Arguments in front of the keys: the command, the script's digest and the number of keys.
+const HEAD: usize = 3;
+
+/// Numbers in the longest answer to a check.
+const ANSWER_MAX: usize = 6;
 
 /// One call of a script, which settles any number of groups on the counters of one slot.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The script to run.
     pub script: &'static Script,
-    /// What stands behind `EVALSHA`.
-    arguments: Vec<Value>,
+    /// As it is sent.
+    command: Bytes,
     keys: usize,
     asked: Vec<Asked>,
+}
+
+/// What the reply to a call says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replied<'a> {
+    /// The answers to all checks, in order.
+    pub answers: Answers,
+    /// The names of the counters under which something was stored that cannot be a state. They counted as
+    /// never used, and are stored anew when they are charged.
+    pub unusable: Vec<&'a [u8]>,
 }
 
 impl Call {
@@ -63,40 +80,57 @@ impl Call {
             questions.ask(checks.get(first..end).unwrap_or_default(), &keys);
             first = end;
         }
+        let questions = questions.finish();
 
         let script = Script::of(checks.iter().map(|&(check, _)| check));
-        let mut arguments = Vec::with_capacity(HEAD + keys.len() + questions.len());
-        let mut text = Text::with_capacity(keys.text_len(prefix), 1 + questions.len());
-        arguments.push(Value::from_static_str(&script.sha1));
-        arguments.push(text.number(keys.len() as u64));
-        keys.name(prefix, &mut text, &mut arguments);
-        questions.write(now, &mut text, &mut arguments);
-        Self { script, arguments, keys: keys.len(), asked }
+        let texts = EVALSHA.len() + script.sha1.len() + keys.text_len(prefix);
+        let count = HEAD + keys.len() + questions.len();
+        let mut command = CommandWriter::new(count, texts, 1 + questions.len());
+        command.argument([EVALSHA]);
+        command.argument([script.sha1.as_bytes()]);
+        command.number(keys.len() as u64);
+        keys.write(prefix, &mut command);
+        questions.write(now, &mut command);
+        Self { script, command: command.finish(), keys: keys.len(), asked }
     }
 
-    /// What stands behind `EVALSHA`. Text is shared, not copied.
+    /// The command that runs the script, as it is sent.
+    pub(super) fn command(&self) -> Bytes {
+        self.command.clone()
+    }
+
+    /// The largest reply that there can be.
+    pub(super) fn reply_bounds(&self) -> ReplyBounds {
+        // The time, the answers, and the keys whose values are unusable.
+        ReplyBounds::integers(1 + ANSWER_MAX * self.asked.len() + self.keys)
+    }
+
+    /// What stands behind `EVALSHA`.
     #[must_use]
-    pub fn arguments(&self) -> Vec<Value> {
-        self.arguments.clone()
+    pub fn arguments(&self) -> Vec<&[u8]> {
+        command::arguments(&self.command).skip(1).collect()
     }
 
     /// The names of the counters, each once.
     #[must_use]
-    pub fn keys(&self) -> &[Value] {
-        self.arguments.get(HEAD..HEAD + self.keys).unwrap_or_default()
+    pub fn keys(&self) -> Vec<&[u8]> {
+        command::arguments(&self.command).skip(HEAD).take(self.keys).collect()
     }
 
     /// What stands behind the keys.
     #[must_use]
-    pub fn args(&self) -> &[Value] {
-        self.arguments.get(HEAD + self.keys..).unwrap_or_default()
+    pub fn args(&self) -> Vec<&[u8]> {
+        command::arguments(&self.command).skip(HEAD + self.keys).collect()
     }
 
-    /// The answers to all checks, in order.
+    /// What the reply says.
     ///
     /// # Errors
     /// The reply has another shape.
-    pub fn decode(&self, reply: &Value) -> Result<Answers, UnexpectedReply> {
-        reply::decode(&self.asked, reply)
+    pub fn decode(&self, reply: &Reply) -> Result<Replied<'_>, UnexpectedReply> {
+        let (answers, positions) = reply::decode(&self.asked, self.keys, reply)?;
+        let name = |position| command::arguments(&self.command).nth(HEAD + position - 1);
+        let unusable = positions.into_iter().filter_map(name).collect();
+        Ok(Replied { answers, unusable })
     }
 }

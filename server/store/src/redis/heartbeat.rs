@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fred::types::Value;
-
-use super::topology::Topology;
+use super::{slots::key_slot, topology::Topology};
 use crate::LiveReplicas;
 
 /// How often a replica says that it lives.
@@ -22,6 +20,9 @@ const UNHEARD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long it is believed.
 const LIFE: Duration = Duration::from_secs(5);
+
+/// More replicas than this are taken for a mistake of the server's.
+const REPLICAS_MAX: u32 = 10_000;
 
 const BEAT: &str = include_str!("../../../../lua/heartbeat.lua");
 
@@ -37,7 +38,7 @@ impl Heartbeat {
     /// A replica of the installation that has this prefix.
     pub(super) fn new(prefix: &[u8], topology: Arc<Topology>) -> Self {
         let key = [prefix, b"s1:replicas"].concat();
-        let slot = fred::util::redis_keyslot(&key);
+        let slot = key_slot(&key);
         let name = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
         Self { key, slot, name, topology }
     }
@@ -63,16 +64,17 @@ impl Heartbeat {
     }
 
     async fn alive(&self) -> Option<NonZeroU32> {
-        let life = i64::try_from(LIFE.as_millis()).ok()?;
-        let args = vec![
-            BEAT.into(),
-            Value::Integer(1),
-            Value::Bytes(self.key.clone().into()),
-            self.name.as_str().into(),
-            Value::Integer(life),
+        let life = LIFE.as_millis().to_string();
+        let arguments = [
+            b"EVAL".as_slice(),
+            BEAT.as_bytes(),
+            b"1",
+            &self.key,
+            self.name.as_bytes(),
+            life.as_bytes(),
         ];
         let map = self.topology.map();
-        let alive = map.owner(self.slot)?.ask("EVAL", args).await?.as_i64()?;
-        NonZeroU32::new(u32::try_from(alive).ok()?)
+        let alive = map.owner(self.slot)?.ask(&arguments).await?.as_integer()?;
+        NonZeroU32::new(u32::try_from(alive).ok().filter(|alive| *alive <= REPLICAS_MAX)?)
     }
 }

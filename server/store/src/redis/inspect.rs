@@ -3,12 +3,14 @@
 //! SCAN looks at a bounded number of keys at a time, whosever they are. Beside each step the server is asked about a key of
 //! the slot that does not exist: whoever no longer owns the slot, or only a part of it, says so then, while SCAN would not.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use fred::types::Value;
 use sluicegate_core::{CounterKey, key::Owner};
 
-use super::{Address, Redis, hash_slot, node::NoAnswer};
+use super::{Address, Redis, Reply, hash_slot, node::NoAnswer, slots::key_slot};
 use crate::{Cursor as AnyCursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 
 /// How long a slot may be on its way, or without a server, before that is an error: for each step.
@@ -47,7 +49,8 @@ impl Inspect for Redis {
                     }
                     error => error,
                 })?;
-                count += reply.as_u64().unwrap_or_default();
+                let reset = reply.as_integer().and_then(|it| u64::try_from(it).ok());
+                count += reset.unwrap_or_default();
                 ran = true;
             }
         }
@@ -57,7 +60,7 @@ impl Inspect for Redis {
     async fn step(&self, owner: &Owner, cursor: AnyCursor) -> Result<Step, Unavailable> {
         let probe = [b"s1:".as_slice(), &owner.tag()].concat();
         let slot = || {
-            let of_cluster = fred::util::redis_keyslot(&probe);
+            let of_cluster = key_slot(&probe);
             if self.topology.map().is_single() { 0 } else { of_cluster }
         };
         let pattern = self.pattern(owner);
@@ -74,15 +77,15 @@ impl Inspect for Redis {
             let at = from.take_if(|from| from.address == address).map(|from| from.at);
             let args = vec![
                 at.as_deref().unwrap_or("0").into(),
-                "MATCH".into(),
-                Value::Bytes(pattern.clone().into()),
-                "COUNT".into(),
-                Value::from(i64::try_from(STEP_MAX).unwrap_or(i64::MAX)),
+                b"MATCH".to_vec(),
+                pattern.clone(),
+                b"COUNT".to_vec(),
+                STEP_MAX.to_string().into(),
             ];
             let (asked, reply) = self.ask_owner(slot, "SCAN", args, deadline).await?;
             let (still, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
             if asked == address && still == address {
-                return self.found(owner, address, reply);
+                return self.found(owner, address, &reply);
             }
             if Instant::now() >= deadline {
                 return Err(Unavailable::NotRun("the slot changes its server".to_owned()));
@@ -109,8 +112,8 @@ impl Redis {
     }
 
     /// The name of a key in Redis.
-    fn name(&self, key: &[u8]) -> Value {
-        Value::Bytes([&self.prefix, key].concat().into())
+    fn name(&self, key: &[u8]) -> Vec<u8> {
+        [&self.prefix, key].concat()
     }
 
     /// What SCAN is to match: every key that has the owner's tag behind the prefix. Tags may have what patterns give a
@@ -125,13 +128,13 @@ impl Redis {
         [escaped(&self.prefix), b"s1:*:".to_vec(), escaped(&owner.tag()), b":*".to_vec()].concat()
     }
 
-    fn found(&self, owner: &Owner, address: Address, reply: Value) -> Result<Step, Unavailable> {
+    fn found(&self, owner: &Owner, address: Address, reply: &Reply) -> Result<Step, Unavailable> {
         let unreadable = || Unavailable::NotRun("the reply to SCAN cannot be read".to_owned());
-        let Value::Array(parts) = reply else { return Err(unreadable()) };
-        let [at, Value::Array(names)] = parts.as_slice() else { return Err(unreadable()) };
-        let at = at.as_string().ok_or_else(unreadable)?;
-        let key = |name: &Value| {
-            let key = name.as_bytes()?.strip_prefix(&*self.prefix)?;
+        let [at, Reply::Array(names)] = reply.elements() else { return Err(unreadable()) };
+        let at = at.as_str().ok_or_else(unreadable)?.to_owned();
+        let key = |name: &Reply| {
+            let Reply::Text(name) = name else { return None };
+            let key = name.strip_prefix(&*self.prefix)?;
             owner.owns(key).then(|| CounterKey::from_text(key))?
         };
         let found = names.iter().filter_map(key).collect();
@@ -146,14 +149,15 @@ impl Redis {
         &self,
         slot: impl Fn() -> u16,
         command: &'static str,
-        args: Vec<Value>,
+        args: Vec<Vec<u8>>,
         deadline: Instant,
-    ) -> Result<(Address, Value), Unavailable> {
+    ) -> Result<(Address, Reply), Unavailable> {
+        let topology = Arc::downgrade(&self.topology);
         loop {
             let owner = self.topology.map().owner(slot()).cloned();
             let why = match &owner {
                 None => "no server has the slot".to_owned(),
-                Some(node) => match node.command(command, args.clone()).await {
+                Some(node) => match node.command(command, &args, &topology).await {
                     Ok(reply) => return Ok((node.address.clone(), reply)),
                     Err(NoAnswer::Elsewhere(why)) => format!("{}: {why}", node.address),
                     Err(NoAnswer::Because(why)) if why.starts_with("NOPERM") => {

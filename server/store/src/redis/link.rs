@@ -1,30 +1,31 @@
 //! One connection: made anew each time, with files read anew, so that rotated passwords and certificates
 //! are taken up.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
-
-use fred::{
-    clients::Client,
-    error::Error as FredError,
-    interfaces::ClientLike,
-    types::{
-        ClusterHash, ConnectHandle, CustomCommand, Value,
-        config::{
-            Config, ConnectionConfig, PerformanceConfig, Server, ServerConfig, TcpConfig,
-            TlsConnector,
-        },
-    },
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
+
 use rustls::{
     ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::AbortHandle,
+};
+use tokio_rustls::TlsConnector;
 
-use super::{Address, said::said};
-
-/// The most commands that wait for a connection's writer. Far more than a healthy server ever lets wait.
-const WAITING_MAX: usize = 20_000;
+use super::{
+    Address,
+    command::command,
+    pipeline::{self, Commands, End},
+    reply::{Reply, ReplyBounds},
+};
 
 /// How to connect to a server.
 #[derive(Clone, Debug)]
@@ -104,8 +105,11 @@ pub enum FileError {
 pub(super) enum LinkError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{}", said(.0))]
-    Redis(#[from] FredError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The server replied with an error.
+    #[error("{0}")]
+    Refused(String),
     #[error("{0}")]
     Unfit(String),
     #[error("no answer in time")]
@@ -119,7 +123,7 @@ impl LinkSettings {
     /// One of them cannot be used.
     pub fn check(&self) -> Result<(), FileError> {
         self.password()?;
-        self.connector().map(|_| ())
+        self.tls().map(|_| ())
     }
 
     fn password(&self) -> Result<Option<String>, FileError> {
@@ -134,7 +138,7 @@ impl LinkSettings {
         }
     }
 
-    fn connector(&self) -> Result<Option<TlsConnector>, FileError> {
+    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, FileError> {
         let Some(files) = &self.tls else { return Ok(None) };
         let mut roots = RootCertStore::empty();
         match &files.ca {
@@ -162,7 +166,7 @@ impl LinkSettings {
                 config.with_client_auth_cert(certificates(certificate)?, private)?
             }
         };
-        Ok(Some(TlsConnector::from(config)))
+        Ok(Some(Arc::new(config)))
     }
 }
 
@@ -178,8 +182,10 @@ fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, FileErro
 
 /// A connection that stands, as far as is known.
 pub(super) struct Link {
-    pub(super) client: Client,
-    task: ConnectHandle,
+    pub(super) commands: Commands,
+    task: AbortHandle,
+    /// Why it has ended.
+    end: Arc<OnceLock<End>>,
 }
 
 impl Link {
@@ -189,56 +195,86 @@ impl Link {
         settings: &LinkSettings,
     ) -> Result<Self, LinkError> {
         // Reading files may take a while.
-        let (of_files, settings) = (settings.clone(), settings);
+        let of_files = settings.clone();
         let read = tokio::task::spawn_blocking(move || {
-            Ok::<_, FileError>((of_files.password()?, of_files.connector()?))
+            Ok::<_, FileError>((of_files.password()?, of_files.tls()?))
         });
-        let (password, connector) =
-            read.await.map_err(|error| LinkError::Unfit(error.to_string()))??;
-        let config = Config {
-            server: ServerConfig::Centralized {
-                server: Server::new(address.host.clone(), address.port),
-            },
-            username: settings.username.clone(),
-            password,
-            tls: connector.map(Into::into),
-            database: (settings.database > 0).then_some(settings.database),
-            ..Config::default()
+        let (password, tls) = read.await.map_err(|error| LinkError::Unfit(error.to_string()))??;
+        let limit = settings.connect_timeout;
+        let socket = timely(limit, TcpStream::connect((&*address.host, address.port))).await??;
+        socket.set_nodelay(true)?;
+        let link = match tls {
+            None => Self::over(socket),
+            Some(config) => {
+                let name = ServerName::try_from(address.host.clone()).map_err(|_| {
+                    LinkError::Unfit(format!("no certificate can name {:?}", address.host))
+                })?;
+                let connecting = TlsConnector::from(config).connect(name, socket);
+                Self::over(timely(limit, connecting).await??)
+            }
         };
-        let connection = ConnectionConfig {
-            connection_timeout: settings.connect_timeout,
-            internal_command_timeout: settings.connect_timeout,
-            // Whatever was sent may have been run.
-            max_command_attempts: 1,
-            max_command_buffer_len: WAITING_MAX,
-            tcp: TcpConfig { nodelay: Some(true), ..TcpConfig::default() },
-            ..ConnectionConfig::default()
+        timely(limit, link.introduce(settings, password)).await??;
+        Ok(link)
+    }
+
+    fn over(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (commands, queue) = pipeline::queue();
+        let end = Arc::new(OnceLock::new());
+        let ended = Arc::clone(&end);
+        let task = tokio::spawn(async move { pipeline::run(socket, queue, &ended).await });
+        Self { commands, task: task.abort_handle(), end }
+    }
+
+    async fn introduce(
+        &self,
+        settings: &LinkSettings,
+        password: Option<String>,
+    ) -> Result<(), LinkError> {
+        let secret = password.as_deref().unwrap_or_default();
+        let introduced = match (&settings.username, &password) {
+            (Some(user), _) => self.run(&["AUTH", user, secret]).await,
+            (None, Some(_)) => self.run(&["AUTH", secret]).await,
+            // Says whether a password is needed.
+            (None, None) => self.run(&["PING"]).await,
         };
-        // Without a policy of reconnecting: a connection that breaks ends the client's task, and what was on
-        // its way fails instead of being sent again.
-        let client =
-            Client::new(config, Some(PerformanceConfig::default()), Some(connection), None);
-        // Each step has its own timeout, so the client gives up by itself before this.
-        let limit = settings.connect_timeout * 5;
-        let task = tokio::time::timeout(limit, client.init()).await;
-        let task = task.map_err(|_| LinkError::Timeout)??;
-        Ok(Self { client, task })
+        introduced.map_err(|error| match error {
+            // Servers repeat the arguments of a command that they do not know.
+            LinkError::Refused(text) if !secret.is_empty() && text.contains(secret) => {
+                LinkError::Refused("AUTH was refused".to_owned())
+            }
+            error => error,
+        })?;
+        if settings.database > 0 {
+            self.run(&["SELECT", &settings.database.to_string()]).await?;
+        }
+        Ok(())
     }
 
     /// Asks something that is not on the way of a request.
     pub(super) async fn ask(
         &self,
         within: Duration,
-        command: &'static str,
-        args: Vec<Value>,
-    ) -> Result<Value, LinkError> {
-        let answer = tokio::time::timeout(within, self.client.custom(plain(command), args)).await;
-        Ok(answer.map_err(|_| LinkError::Timeout)??)
+        arguments: &[&str],
+    ) -> Result<Reply, LinkError> {
+        timely(within, self.run(arguments)).await?
     }
 
-    /// Resolves when the connection has broken.
-    pub(super) async fn broken(&mut self) {
-        let _ended = (&mut self.task).await;
+    async fn run(&self, arguments: &[&str]) -> Result<Reply, LinkError> {
+        let command = command(arguments.iter().map(|it| it.as_bytes()));
+        match self.commands.send(command, ReplyBounds::LIST).reply().await {
+            Ok(Reply::Error(text)) => Err(LinkError::Refused(text)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(self.end.get().map_or_else(
+                || LinkError::Unfit(error.to_string()),
+                |end| LinkError::Unfit(end.to_string()),
+            )),
+        }
+    }
+
+    /// Resolves when the connection has ended. Says why.
+    pub(super) async fn broken(&self) -> Option<&End> {
+        self.commands.closed().await;
+        self.end.get()
     }
 }
 
@@ -248,7 +284,6 @@ impl Drop for Link {
     }
 }
 
-/// A command for the server at the other end, whatever its keys.
-pub(super) fn plain(command: &'static str) -> CustomCommand {
-    CustomCommand::new_static(command, ClusterHash::Random, false)
+async fn timely<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, LinkError> {
+    tokio::time::timeout(limit, future).await.map_err(|_| LinkError::Timeout)
 }

@@ -9,12 +9,15 @@
 //! choose.
 
 mod call;
+mod command;
 mod heartbeat;
 mod inspect;
 mod link;
+mod log_limit;
 mod node;
 mod outage;
-mod said;
+mod pipeline;
+mod reply;
 mod script;
 mod size;
 mod slots;
@@ -34,7 +37,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fred::util::redis_keyslot;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError};
@@ -44,12 +46,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Clock, Lanes, LiveReplicas, Place, observed::Observed};
 use heartbeat::Heartbeat;
+use log_limit::LogLimit;
 use node::{Failure, Fitness as _, Node, within};
 use topology::{Map, Topology};
 
-pub use call::{Call, UnexpectedReply};
+pub use call::{Call, Replied, UnexpectedReply};
 pub use inspect::Cursor;
 pub use link::{FileError, LinkSettings, Password, TlsFiles};
+pub use reply::Reply;
 pub use script::Script;
 pub use size::Size;
 pub use stored::state_of;
@@ -103,7 +107,7 @@ impl KeyPrefix {
 /// The slot of a Redis Cluster that a counter lies on. A prefix does not change it.
 #[must_use]
 pub fn hash_slot(key: &CounterKey) -> u16 {
-    redis_keyslot(key.as_bytes())
+    slots::key_slot(key.as_bytes())
 }
 
 /// Where Redis is and how to use it.
@@ -143,8 +147,16 @@ pub struct Stats {
     pub connections: Count,
     /// Of these, the ones in the place of one that stood before.
     pub reconnects: Count,
+    /// Connections dropped because of a reply beyond a bound, or of none that could be read.
+    pub replies_rejected: Count,
     /// Times that scripts were loaded because a server had lost them.
     pub script_loads: Count,
+    /// Redirections to servers that the cluster does not name.
+    pub redirections_refused: Count,
+    /// Times that something was found under a counter's name that cannot be its state.
+    pub counters_unusable: Count,
+    unusable: Observed<CounterKey>,
+    refused_logged: LogLimit,
     call_durations: Observed<Duration>,
     /// Servers that cannot be reached, and with what they may drop: told once.
     told: Mutex<Vec<String>>,
@@ -170,6 +182,23 @@ impl Stats {
     /// are sent together are one. Only the first who asks is told.
     pub fn on_call(&self, listener: impl Fn(Duration) + Send + Sync + 'static) {
         self.call_durations.tell(listener);
+    }
+
+    /// Has it told of each counter under whose name something was found that cannot be its state. Only the first who asks
+    /// is told.
+    pub fn on_unusable(&self, listener: impl Fn(CounterKey) + Send + Sync + 'static) {
+        self.unusable.tell(listener);
+    }
+
+    /// A redirection leads to a server that the cluster does not name.
+    fn redirection_refused(&self, address: &Address) {
+        self.redirections_refused.add(1);
+        if self.refused_logged.allows() {
+            tracing::warn!(
+                redis = %address,
+                "Redis redirects a call to a server that its cluster does not name, rules' on_failure decides"
+            );
+        }
     }
 
     /// Warns of servers that drop counters when they run out of memory.
@@ -321,10 +350,17 @@ impl Redis {
         join_all(followed).await;
         let answered = parts.iter().zip(&calls).zip(&replies);
         let answers = answered.map(|((part, call), reply)| match reply {
-            Ok(reply) => call.decode(reply).unwrap_or_else(|error| {
-                tracing::error!(%error, "a reply cannot be read");
-                all(part, StoreError::Unknown)
-            }),
+            Ok(reply) => match call.decode(reply) {
+                Ok(replied) => {
+                    replied.unusable.iter().for_each(|name| self.note_unusable(name));
+                    replied.answers
+                }
+                Err(error) => {
+                    self.stats.replies_rejected.add(1);
+                    owner.complain(&error.to_string(), &topology);
+                    all(part, StoreError::Unknown)
+                }
+            },
             Err(Failure::Unknown) => all(part, StoreError::Unknown),
             Err(Failure::NotRun) => all(part, StoreError::Unavailable),
             Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
@@ -335,6 +371,15 @@ impl Redis {
         answers.collect()
     }
 
+    /// Takes note of a counter under whose name something else was stored.
+    fn note_unusable(&self, name: &[u8]) {
+        self.stats.counters_unusable.add(1);
+        let key = name.strip_prefix(&*self.prefix).and_then(CounterKey::from_text);
+        if let Some(key) = key {
+            self.stats.unusable.note(key);
+        }
+    }
+
     /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
     /// is time. What it ends with is `NotRun` or `Unknown`, if it is no reply.
     async fn follow(
@@ -343,12 +388,14 @@ impl Redis {
         call: &Call,
         slot: u16,
         deadline: Option<Instant>,
-    ) -> Result<fred::types::Value, Failure> {
+    ) -> Result<Reply, Failure> {
         let topology = Arc::downgrade(&self.topology);
         for _ in 0..REDIRECTIONS_MAX {
-            let (node, asking) = match failure {
-                Failure::Moved(address) => (self.topology.named(&address), false),
-                Failure::Ask(address) => (self.topology.named(&address), true),
+            let (node, asking) = match &failure {
+                Failure::Moved(address) | Failure::Ask(address) => {
+                    let Some(node) = self.topology.named(address, deadline).await else { break };
+                    (node, matches!(failure, Failure::Ask(_)))
+                }
                 Failure::TryAgain => {
                     topology.trouble();
                     if within(deadline, tokio::time::sleep(MOVING)).await.is_none() {
@@ -362,6 +409,7 @@ impl Redis {
                 }
                 Failure::NotRun | Failure::Unknown => return Err(failure),
             };
+            node.connected(deadline).await;
             let mut replies = node.call(slice::from_ref(call), asking, deadline, &topology).await;
             match replies.pop() {
                 Some(Ok(reply)) => return Ok(reply),

@@ -7,6 +7,7 @@
 //! so that nobody rushes at a server that comes back.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -16,22 +17,19 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use fred::{
-    clients::Client,
-    error::{Error as FredError, ErrorKind},
-    interfaces::ClientLike,
-    types::Value,
-};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Address, Stats,
     call::Call,
-    link::{Link, LinkError, LinkSettings, plain},
-    said::said,
+    command::command,
+    link::{Link, LinkError, LinkSettings},
+    log_limit::LogLimit,
+    pipeline::{Commands, End, NoReply, Pending},
+    reply::{Reply, ReplyBounds},
     script::Script,
     size::Size,
     slots,
@@ -48,6 +46,15 @@ const GONE: Duration = Duration::from_secs(10);
 /// A server that has refused nothing for so long is of use again.
 const CONTENT: Duration = Duration::from_secs(1);
 
+/// How often a server that said that its cluster is down is asked whether it still is.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// The code of that error.
+const CLUSTERDOWN: &str = "CLUSTERDOWN";
+
+/// What to do about a node of a cluster that was named as a server of its own.
+const NAME_IT: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
+
 /// Waits before connecting again: doubled each time, up to the longest, and spread by chance.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -56,7 +63,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(10);
 
 /// A reply to each call.
-pub(super) type Replies = SmallVec<[Result<Value, Failure>; 1]>;
+pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
 
 /// Why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +100,9 @@ pub(super) trait Fitness: Send + Sync + 'static {
         link: &Link,
     ) -> impl Future<Output = Result<(), LinkError>> + Send;
 
+    /// Whether servers may name others that have what is asked for.
+    fn is_cluster(&self) -> bool;
+
     /// The server has stopped answering, or sent callers elsewhere.
     fn trouble(&self);
 
@@ -102,7 +112,7 @@ pub(super) trait Fitness: Send + Sync + 'static {
 
 /// One connection, as those see it who call.
 struct Line {
-    client: Client,
+    commands: Commands,
     /// Calls in a row without an answer.
     unanswered: AtomicU32,
     /// When the first of them was given up.
@@ -112,9 +122,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(client: Client) -> Self {
+    fn new(commands: Commands) -> Self {
         Self {
-            client,
+            commands,
             unanswered: AtomicU32::new(0),
             silent_since: Mark::now(),
             given_up: Notify::new(),
@@ -179,6 +189,9 @@ pub(super) struct Node {
     /// Counts how often scripts were loaded, so that of many callers who miss one only the first loads it.
     loads: AtomicU64,
     loading: AsyncMutex<()>,
+    logged: LogLimit,
+    /// Whether a connection has ever stood.
+    was_connected: watch::Sender<bool>,
     size: Mutex<Option<Size>>,
     timeout: Duration,
     stats: Arc<Stats>,
@@ -205,6 +218,8 @@ impl Node {
             lost: Mark::now(),
             loads: AtomicU64::new(0),
             loading: AsyncMutex::new(()),
+            logged: LogLimit::default(),
+            was_connected: watch::Sender::new(false),
             size: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
@@ -219,6 +234,20 @@ impl Node {
     /// Whether the server answers and does what it is asked.
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed) && !self.complains.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection has ever stood.
+    pub(super) fn was_connected(&self) -> bool {
+        *self.was_connected.borrow()
+    }
+
+    /// Waits for the first connection to a new server.
+    pub(super) async fn connected(&self, deadline: Option<Instant>) {
+        if !self.was_connected() {
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeout);
+            let mut connected = self.was_connected.subscribe();
+            let _late = within(Some(deadline), connected.wait_for(|it| *it)).await;
+        }
     }
 
     /// Whether it has not answered for long.
@@ -258,15 +287,15 @@ impl Node {
             return calls.iter().map(|_| Err(Failure::NotRun)).collect();
         };
         let loads = self.loads.load(Ordering::Acquire);
-        let mut sent = self.send(&line, calls, asking, deadline).await;
+        let mut sent = self.send(&line, calls, asking, deadline, fitness).await;
         let missed =
-            |(_, reply): &(&Call, &Result<Value, Refused>)| matches!(reply, Err(Refused::NoScript));
+            |(_, reply): &(&Call, &Result<Reply, Refused>)| matches!(reply, Err(Refused::NoScript));
         let again: Vec<Call> =
             calls.iter().zip(&sent).filter(missed).map(|(call, _)| call.clone()).collect();
         if let Some(first) = again.first() {
-            let loaded = self.load(&line.client, first.script, loads, deadline, fitness).await;
+            let loaded = self.load(&line.commands, first.script, loads, deadline, fitness).await;
             let mut replies = match loaded {
-                Ok(()) => self.send(&line, &again, asking, deadline).await,
+                Ok(()) => self.send(&line, &again, asking, deadline, fitness).await,
                 Err(_) => SmallVec::new(),
             }
             .into_iter();
@@ -280,9 +309,9 @@ impl Node {
     /// Takes note of what a reply says about the server.
     fn conclude<F: Fitness>(
         &self,
-        sent: Result<Value, Refused>,
+        sent: Result<Reply, Refused>,
         fitness: &F,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Reply, Failure> {
         match sent {
             Ok(value) => {
                 // A server that refuses writes still answers those who write nothing.
@@ -311,33 +340,42 @@ impl Node {
     }
 
     /// Asks something that is not on the way of a request.
-    pub(super) async fn ask(&self, command: &'static str, args: Vec<Value>) -> Option<Value> {
+    pub(super) async fn ask(&self, arguments: &[&[u8]]) -> Option<Reply> {
         let line = self.line()?;
-        let answer = line.client.custom(plain(command), args);
-        tokio::time::timeout(self.timeout, answer).await.ok()?.ok()
+        let pending = line.commands.send(command(arguments.iter().copied()), ReplyBounds::LIST);
+        let reply = tokio::time::timeout(self.timeout, pending.reply()).await.ok()?.ok()?;
+        (!matches!(reply, Reply::Error(_))).then_some(reply)
     }
 
     /// Asks for an operator: with a reason, if there is no answer.
-    pub(super) async fn command(
+    pub(super) async fn command<F: Fitness>(
         &self,
-        command: &'static str,
-        args: Vec<Value>,
-    ) -> Result<Value, NoAnswer> {
+        name: &'static str,
+        arguments: &[Vec<u8>],
+        fitness: &F,
+    ) -> Result<Reply, NoAnswer> {
         let Some(line) = self.line() else { return Err(NoAnswer::Because(self.complaint())) };
-        let answer = line.client.custom(plain(command), args);
-        match tokio::time::timeout(self.timeout, answer).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => Err(match self.refused(&error) {
+        let words = [name.as_bytes()].into_iter().chain(arguments.iter().map(Vec::as_slice));
+        let pending = line.commands.send(command(words), ReplyBounds::LIST);
+        let Ok(reply) = tokio::time::timeout(self.timeout, pending.reply()).await else {
+            return Err(NoAnswer::Unknown("no answer in time".to_owned()));
+        };
+        match reply {
+            Ok(Reply::Error(text)) => Err(match self.refused(&text, fitness) {
                 Refused::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
-                    NoAnswer::Elsewhere(said(&error))
+                    NoAnswer::Elsewhere(text)
                 }
                 // Whatever else the server says to one command, it has not run it.
-                Refused::Failure(Failure::Unknown) if !error.details().starts_with("ERR ") => {
-                    NoAnswer::Unknown(said(&error))
+                Refused::Failure(Failure::Unknown) if !text.starts_with("ERR ") => {
+                    NoAnswer::Unknown(text)
                 }
-                _ => NoAnswer::Because(said(&error)),
+                _ => NoAnswer::Because(text),
             }),
-            Err(_) => Err(NoAnswer::Unknown("no answer in time".to_owned())),
+            Ok(reply) => Ok(reply),
+            Err(error @ NoReply::Broken) => Err(NoAnswer::Unknown(error.to_string())),
+            Err(error @ (NoReply::QueueFull | NoReply::NotSent)) => {
+                Err(NoAnswer::Because(error.to_string()))
+            }
         }
     }
 
@@ -353,13 +391,14 @@ impl Node {
         (0..count).find_map(|step| self.lines.get(first.wrapping_add(step) % count)?.load_full())
     }
 
-    async fn send(
+    async fn send<F: Fitness>(
         &self,
         line: &Line,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-    ) -> SmallVec<[Result<Value, Refused>; 1]> {
+        fitness: &F,
+    ) -> SmallVec<[Result<Reply, Refused>; 1]> {
         let began = Instant::now();
         if deadline.is_some_and(|deadline| deadline <= began) {
             // What would not be waited for is not charged either: a future that is given no time is still polled
@@ -367,24 +406,37 @@ impl Node {
             return calls.iter().map(|_| Err(Refused::Failure(Failure::NotRun))).collect();
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
-        let replies = within(deadline, exchange(&line.client, calls, asking)).await;
-        self.stats.call_durations.note(began.elapsed());
-        let Some(replies) = replies else {
-            line.not_answered();
-            return calls.iter().map(|_| Err(Refused::Failure(Failure::Unknown))).collect();
-        };
-        if replies.iter().any(Result::is_ok) {
-            line.answered();
+        // All are sent before the first is waited for.
+        let sent = calls.iter().map(|call| send_call(&line.commands, call, asking));
+        let sent: SmallVec<[Pending; 1]> = sent.collect();
+        let mut replies = SmallVec::with_capacity(calls.len());
+        let (mut answered, mut timed_out) = (false, false);
+        for pending in sent {
+            let reply = within(deadline, pending.reply()).await;
+            answered |= matches!(reply, Some(Ok(_)));
+            timed_out |= reply.is_none();
+            replies.push(match reply {
+                Some(Ok(Reply::Error(text))) => Err(self.refused(&text, fitness)),
+                Some(Ok(reply)) => Ok(reply),
+                Some(Err(error @ NoReply::QueueFull)) => Err(Refused::Because(error.to_string())),
+                Some(Err(NoReply::NotSent)) => Err(Refused::Failure(Failure::NotRun)),
+                Some(Err(NoReply::Broken)) | None => Err(Refused::Failure(Failure::Unknown)),
+            });
         }
-        let reply = |reply: Result<Value, FredError>| reply.map_err(|error| self.refused(&error));
-        replies.into_iter().map(reply).collect()
+        self.stats.call_durations.note(began.elapsed());
+        if answered {
+            line.answered();
+        } else if timed_out {
+            line.not_answered();
+        }
+        replies
     }
 
     /// Loads every script, `first` of all the one that is missed, unless somebody else has since `loads` was
     /// read.
     async fn load<F: Fitness>(
         &self,
-        client: &Client,
+        commands: &Commands,
         first: &'static Script,
         loads: u64,
         deadline: Option<Instant>,
@@ -397,18 +449,21 @@ impl Node {
             }
             let others = Script::all().filter(|script| !std::ptr::eq(*script, first));
             for script in [first].into_iter().chain(others) {
-                let args =
-                    vec![Value::from_static_str("LOAD"), Value::from_static_str(&script.text)];
-                let _hash: Value = client.custom(plain("SCRIPT"), args).await?;
+                let load = command([b"SCRIPT".as_slice(), b"LOAD", script.text.as_bytes()]);
+                match commands.send(load, ReplyBounds::LIST).reply().await {
+                    Ok(Reply::Error(text)) => return Err(text),
+                    Ok(_hash) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
             }
             self.loads.fetch_add(1, Ordering::Release);
             self.stats.script_loads.add(1);
-            Ok::<_, FredError>(())
+            Ok(())
         });
         match loaded.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                self.complain(&said(&error), fitness);
+                self.complain(&error, fitness);
                 Err(Failure::NotRun)
             }
             None => Err(Failure::NotRun),
@@ -427,20 +482,30 @@ impl Node {
         let mut stood = false;
         loop {
             match self.open(&settings, fitness.as_ref()).await {
-                Ok(mut link) => {
+                Ok(link) => {
                     let began = Instant::now();
-                    let line = Arc::new(Line::new(link.client.clone()));
+                    let line = Arc::new(Line::new(link.commands.clone()));
                     place.store(Some(Arc::clone(&line)));
                     if std::mem::replace(&mut stood, true) {
                         self.stats.reconnects.add(1);
                     }
                     self.found(fitness.as_ref());
+                    if !self.was_connected.send_replace(true) {
+                        // It may be asked from now on.
+                        fitness.trouble();
+                    }
                     let why = tokio::select! {
-                        () = link.broken() => "the connection broke",
-                        () = line.given_up.notified() => "no answer in time",
+                        end = link.broken() => {
+                            if matches!(end, Some(End::Reply(_))) {
+                                self.stats.replies_rejected.add(1);
+                            }
+                            end.map_or_else(|| "the connection broke".to_owned(), End::to_string)
+                        }
+                        () = line.given_up.notified() => "no answer in time".to_owned(),
+                        never = self.recheck(&link, fitness.as_ref()) => match never {},
                     };
                     place.store(None);
-                    self.lost(why, fitness.as_ref());
+                    self.lost(&why, fitness.as_ref());
                     fitness.trouble();
                     if began.elapsed() >= STEADY {
                         waits = self::waits();
@@ -460,10 +525,21 @@ impl Node {
         let link = Link::open(&self.address, settings).await?;
         fitness.check(&self.address, &link).await?;
         for script in Script::all() {
-            let args = vec![Value::from_static_str("LOAD"), Value::from_static_str(&script.text)];
-            link.ask(self.timeout, "SCRIPT", args).await?;
+            link.ask(self.timeout, &["SCRIPT", "LOAD", &script.text]).await?;
         }
         Ok(link)
+    }
+
+    /// Asks a server whose cluster was down whether it still is.
+    async fn recheck<F: Fitness>(&self, link: &Link, fitness: &F) -> Infallible {
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            let is_down = self.complains.load(Ordering::Relaxed)
+                && self.complaint.lock().starts_with(CLUSTERDOWN);
+            if is_down && fitness.check(&self.address, link).await.is_ok() {
+                self.content(fitness);
+            }
+        }
     }
 
     /// A connection stands.
@@ -489,7 +565,7 @@ impl Node {
     }
 
     /// Says once what is wrong, until it is something else.
-    fn complain<F: Fitness>(&self, what: &str, fitness: &F) {
+    pub(super) fn complain<F: Fitness>(&self, what: &str, fitness: &F) {
         self.complained.set();
         let mut complaint = self.complaint.lock();
         // A text may name script and line; its first word says what it is.
@@ -499,7 +575,8 @@ impl Node {
             fitness.changed();
         }
         let known = complains && code(&complaint) == code(what);
-        if !known {
+        // A server may complain of something else with every reply.
+        if !known && (!complains || self.logged.allows()) {
             tracing::warn!(redis = %self.address, what, "Redis is of no use, rules' on_failure decides");
             what.clone_into(&mut complaint);
         }
@@ -525,35 +602,14 @@ pub(super) async fn within<T>(
     }
 }
 
-/// Sends scripts to run, and waits for the reply to each.
-async fn exchange(client: &Client, calls: &[Call], asking: bool) -> Exchanged {
-    if let ([call], false) = (calls, asking) {
-        return SmallVec::from_iter([client.custom(plain("EVALSHA"), call.arguments()).await]);
+/// Sends a script to run. `asking` tells the server that it was named by another one.
+fn send_call(commands: &Commands, call: &Call, asking: bool) -> Pending {
+    if asking {
+        let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
+        return commands.send_after(1, both.into(), call.reply_bounds());
     }
-    let queued = async {
-        let pipeline = client.pipeline();
-        if asking {
-            let _queued: () = pipeline.custom(plain("ASKING"), Vec::<Value>::new()).await?;
-        }
-        for call in calls {
-            let _queued: () = pipeline.custom(plain("EVALSHA"), call.arguments()).await?;
-        }
-        Ok(pipeline)
-    };
-    let replies = match queued.await {
-        Ok(pipeline) => pipeline.try_all().await,
-        Err(error) => vec![Err(error)],
-    };
-    let skipped = usize::from(asking);
-    if let ([Err(error)], 2..) = (replies.as_slice(), skipped + calls.len()) {
-        // One error for all of them.
-        return calls.iter().map(|_| Err(error.clone())).collect();
-    }
-    replies.into_iter().skip(skipped).collect()
+    commands.send(call.command(), call.reply_bounds())
 }
-
-/// A reply to each call, or why there is none.
-type Exchanged = SmallVec<[Result<Value, FredError>; 1]>;
 
 fn waits() -> impl Iterator<Item = Duration> {
     let builder = ExponentialBuilder::default().with_jitter();
@@ -570,7 +626,8 @@ enum Refused {
 }
 
 /// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
-const NOT_RUN: [&str; 11] = [
+const NOT_RUN: [&str; 12] = [
+    CLUSTERDOWN,
     "OOM",
     "READONLY",
     "LOADING",
@@ -585,23 +642,24 @@ const NOT_RUN: [&str; 11] = [
 ];
 
 impl Node {
-    fn refused(&self, error: &FredError) -> Refused {
-        let details = error.details();
-        // Refused before it was handed to the connection.
-        if matches!(error.kind(), ErrorKind::Backpressure | ErrorKind::Routing) {
-            return Refused::Because(details.to_owned());
-        }
-        let mut words = details.split(' ');
+    fn refused<F: Fitness>(&self, text: &str, fitness: &F) -> Refused {
+        let mut words = text.split(' ');
         let code = words.next().unwrap_or_default();
         let mut target = || slots::redirected(words.nth(1)?, &self.address);
         Refused::Failure(match code {
             "NOSCRIPT" => return Refused::NoScript,
+            "MOVED" | "ASK" | "TRYAGAIN" if !fitness.is_cluster() => {
+                self.stats.redirections_refused.add(1);
+                return Refused::Because(format!(
+                    "{text} (it is part of a Redis Cluster: {NAME_IT})"
+                ));
+            }
             "MOVED" => target().map_or(Failure::NotRun, Failure::Moved),
             "ASK" => target().map_or(Failure::NotRun, Failure::Ask),
             "TRYAGAIN" => Failure::TryAgain,
-            code if NOT_RUN.contains(&code) => return Refused::Because(details.to_owned()),
+            code if NOT_RUN.contains(&code) => return Refused::Because(text.to_owned()),
             _ => {
-                tracing::debug!(%error, "a call has no reply");
+                tracing::debug!(error = text, "a call has no reply");
                 Failure::Unknown
             }
         })

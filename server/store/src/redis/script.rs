@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use fred::util::sha1_hash;
+use sha1::{Digest as _, Sha1};
 use sluicegate_core::{Algorithm, Check};
 
 /// A script and the name under which Redis remembers it.
@@ -43,12 +43,13 @@ impl Script {
     fn with(algorithms: &[Algorithm]) -> Self {
         // Those left out are declared too: Redis refuses to look at an undefined name.
         let mut text = format!("local {}\n", Algorithm::ALL.map(Algorithm::name).join(", "));
+        text += include_str!("../../../../lua/stored.lua");
         if algorithms.iter().any(|&algorithm| shares(algorithm)) {
             text += include_str!("../../../../lua/share.lua");
         }
         text.extend(algorithms.iter().map(|&algorithm| file(algorithm)));
         text += include_str!("../../../../lua/settle.lua");
-        let sha1 = sha1_hash(&text);
+        let sha1 = format!("{:x}", Sha1::digest(&text));
         Self { text, sha1 }
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 
-use super::{Stats, node::Node, topology::Topology};
+use super::{Reply, Stats, node::Node, topology::Topology};
 
 /// How often every server in use is asked; beside that, whenever one has become of use.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -49,12 +49,12 @@ pub(super) async fn watch(topology: Arc<Topology>, stats: Arc<Stats>, database: 
 
 /// Who may not ask, or hears nothing, knows nothing.
 async fn ask(node: &Node, stats: &Stats, database: u8) {
-    let info = node.ask("INFO", vec!["memory".into(), "keyspace".into()]).await;
-    let info = info.as_ref().and_then(fred::types::Value::as_str);
-    if let Some(info) = &info {
+    let info = node.ask(&[b"INFO".as_slice(), b"memory", b"keyspace"]).await;
+    let info = info.as_ref().and_then(Reply::as_str);
+    if let Some(info) = info {
         stats.memory(&node.address, info);
     }
-    node.set_size(info.and_then(|info| Size::read(&info, database)));
+    node.set_size(info.and_then(|info| Size::read(info, database)));
 }
 
 #[cfg(test)]

@@ -2,40 +2,67 @@
 
 use std::ops::RangeInclusive;
 
-use super::Address;
+use crc16::{State, XMODEM};
+
+use super::{Address, Reply};
 
 /// Slots of a Redis Cluster.
-pub(super) const SLOTS: usize = 16_384;
+pub(super) const SLOTS: usize = SLOTS_MAX as usize;
+const SLOTS_MAX: u16 = 16_384;
 
-/// A primary and its slots, as one node of the cluster sees it.
+/// The slot of a key: that of what stands between its first braces, if anything does.
+pub(super) fn key_slot(key: &[u8]) -> u16 {
+    let tag = || {
+        let begin = memchr::memchr(b'{', key)? + 1;
+        let rest = key.get(begin..)?;
+        rest.get(..memchr::memchr(b'}', rest)?).filter(|tag| !tag.is_empty())
+    };
+    State::<XMODEM>::calculate(tag().unwrap_or(key)) % SLOTS_MAX
+}
+
+/// The most nodes of a cluster, replicas included. Redis Cluster is made for up to 1,000.
+pub(super) const NODES_MAX: usize = 4096;
+
+/// A node, as one node of the cluster sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Primary {
+pub(super) struct ClusterNode {
     pub(super) address: Address,
     /// Others under which redirections may name it.
     pub(super) aliases: Vec<Address>,
+    /// What it owns, if it is a primary.
+    pub(super) claim: Option<Claim>,
+}
+
+/// The slots of a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
     /// Rises with every change of ownership: of two claims to a slot, the later one counts.
     pub(super) epoch: u64,
     pub(super) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Reads the reply to `CLUSTER NODES` by the node at `asked`.
+/// Reads the reply to `CLUSTER NODES` by the node at `asked`. `None` if it is no list of a cluster's nodes, or one
+/// of more than [`NODES_MAX`].
 ///
 /// Hostnames are used with TLS only, where certificates name them.
-pub(super) fn primaries(text: &str, asked: &Address, hostnames: bool) -> Vec<Primary> {
-    text.lines().filter_map(|line| primary(line, asked, hostnames)).collect()
+pub(super) fn nodes(reply: &Reply, asked: &Address, hostnames: bool) -> Option<Vec<ClusterNode>> {
+    let lines = reply.as_str()?.lines();
+    let nodes: Vec<_> =
+        lines.filter_map(|line| node(line, asked, hostnames)).take(NODES_MAX + 1).collect();
+    (nodes.len() <= NODES_MAX).then_some(nodes)
 }
 
 /// `id host:port@bus[,hostname[,…]] flags primary ping pong epoch link slots…`
-fn primary(line: &str, asked: &Address, hostnames: bool) -> Option<Primary> {
+fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
     let mut fields = line.split(' ');
     let (_id, place, flags) = (fields.next()?, fields.next()?, fields.next()?);
     let is = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
-    if !is("master") || is("noaddr") || is("handshake") {
+    if is("noaddr") || is("handshake") {
         return None;
     }
     let epoch = fields.nth(3)?.parse().ok()?;
     let _link = fields.next()?;
-    let slots: Vec<_> = fields.filter_map(range).collect();
+    let claim = is("master").then(|| Claim { epoch, slots: fields.filter_map(range).collect() });
     let (endpoint, names) = place.split_once(',').unwrap_or((place, ""));
     let (endpoint, _bus) = endpoint.split_once('@')?;
     let (host, port) = endpoint.rsplit_once(':')?;
@@ -46,7 +73,7 @@ fn primary(line: &str, asked: &Address, hostnames: bool) -> Option<Primary> {
         Some(by_name) if hostnames => (by_name, vec![by_host]),
         other => (by_host, other.into_iter().collect()),
     };
-    Some(Primary { address, aliases, epoch, slots })
+    Some(ClusterNode { address, aliases, claim })
 }
 
 /// `0-5460` or `42`; one that is moving (`[93-<-…]`) is owned by whom it is owned.
@@ -73,6 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn slots_are_those_that_a_library_tells() {
+        for key in
+            ["", "a", "{}", "{}{a}", "a{b", "a}b{c}", "{a}{b}", "{{a}}", "p:s1:fw:1:{api:k=v}:x"]
+        {
+            assert_eq!(key_slot(key.as_bytes()), redis_protocol::redis_keyslot(key.as_bytes()));
+        }
+    }
+
+    #[test]
     fn nodes_are_read() {
         let text = "\
 07c3 127.0.0.1:30004@31004,host4 slave e7d1 0 1426238317239 4 connected
@@ -83,25 +119,36 @@ aaaa :0@0 master,noaddr - 0 0 6 disconnected 5001
 6ec2 127.0.0.1:30005@31005 master - 0 0 5 connected
 bad line";
         let asked = Address { host: "here".to_owned(), port: 1 };
-        let seen = primaries(text, &asked, false);
+        let text = &Reply::Text(text.as_bytes().to_vec());
+        let primary = |epoch, slots| Some(Claim { epoch, slots });
+        let seen = nodes(text, &asked, false).unwrap();
         let short: Vec<_> =
-            seen.iter().map(|it| (it.address.to_string(), it.epoch, it.slots.clone())).collect();
+            seen.iter().map(|it| (it.address.to_string(), it.claim.clone())).collect();
         assert_eq!(
             short,
             [
-                ("127.0.0.1:30002".to_owned(), 2, vec![5461..=10922]),
-                ("[::1]:30003".to_owned(), 3, vec![10923..=16383]),
-                ("here:30001".to_owned(), 17, vec![0..=5000, 5002..=5002, 5004..=5460]),
-                ("127.0.0.1:30005".to_owned(), 5, vec![]),
+                ("127.0.0.1:30004".to_owned(), None),
+                ("127.0.0.1:30002".to_owned(), primary(2, vec![5461..=10922])),
+                ("[::1]:30003".to_owned(), primary(3, vec![10923..=16383])),
+                ("here:30001".to_owned(), primary(17, vec![0..=5000, 5002..=5002, 5004..=5460])),
+                ("127.0.0.1:30005".to_owned(), primary(5, vec![])),
             ]
         );
         for (hostnames, address, alias) in
             [(false, "127.0.0.1:30002", "host2:30002"), (true, "host2:30002", "127.0.0.1:30002")]
         {
-            let seen = primaries(text, &asked, hostnames);
-            let first = seen.first().map(|it| (it.address.to_string(), it.aliases[0].to_string()));
-            assert_eq!(first, Some((address.to_owned(), alias.to_owned())));
+            let seen = &nodes(text, &asked, hostnames).unwrap()[1];
+            assert_eq!(
+                (&*seen.address.to_string(), &*seen.aliases[0].to_string()),
+                (address, alias)
+            );
         }
+        let line = "e7d1 127.0.0.1:1@2 master - 0 0 1 connected\n";
+        for (lines, expected) in [(NODES_MAX, Some(NODES_MAX)), (NODES_MAX + 1, None)] {
+            let text = Reply::Text(line.repeat(lines).into_bytes());
+            assert_eq!(nodes(&text, &asked, false).map(|it| it.len()), expected);
+        }
+        assert_eq!(nodes(&Reply::Integer(1), &asked, false), None);
         assert_eq!(redirected(":7", &asked).map(|it| it.to_string()), Some("here:7".to_owned()));
         assert_eq!(redirected("a:7", &asked).map(|it| it.to_string()), Some("a:7".to_owned()));
     }

@@ -1,23 +1,24 @@
 //! What Redis keeps of a counter. The formats are described at the top of each algorithm's Lua file.
 
-use fred::types::Value;
 use sluicegate_core::{
-    Algorithm, Limit,
+    Algorithm, Limit, Time,
     algorithm::{Numbers, State},
 };
+
+use super::Reply;
 
 /// Reads the value of a counter's key: what GET replies or, for a log, what LRANGE replies with all of
 /// it. `None` if no counter of that limit is stored like this.
 #[must_use]
-pub fn state_of(limit: &Limit, value: &Value) -> Option<State> {
+pub fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
     let window = limit.window().micros();
+    let is_time = |micros: u64| Time::from_micros(micros).as_micros() == micros;
     let numbers = match (limit.algorithm(), value) {
-        (_, Value::Null) => return Some(State::new(limit.algorithm())),
-        (Algorithm::SlidingWindowLog, Value::Array(elements)) => entries(elements)?,
+        (_, Reply::Nil) => return Some(State::new(limit.algorithm())),
+        (Algorithm::SlidingWindowLog, Reply::Array(elements)) => entries(elements)?,
         (Algorithm::SlidingWindowLog, _) => return None,
         (algorithm, value) => {
-            let text = value.as_str()?;
-            let numbers = text.split(':').map(|it| it.parse().ok()).collect::<Option<Numbers>>()?;
+            let numbers = value.as_str()?.split(':').map(integer).collect::<Option<Numbers>>()?;
             match (algorithm, numbers.as_slice()) {
                 (Algorithm::FixedWindow, &[packed]) => unpacked(packed, [window]),
                 (Algorithm::SlidingWindowCounter, &[packed]) => {
@@ -27,6 +28,18 @@ pub fn state_of(limit: &Limit, value: &Value) -> Option<State> {
             }
         }
     };
+    // In no state is a time later than can be told, or a cost that products could not be told with.
+    let fits = match (limit.algorithm(), numbers.as_slice()) {
+        (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter, [number, ..]) => {
+            number.checked_mul(window).is_some_and(is_time)
+        }
+        (Algorithm::TokenBucket, [last, _, cost]) => is_time(*last) && (1..1 << 45).contains(cost),
+        (Algorithm::SlidingWindowLog, [.., newest, _]) => is_time(*newest),
+        _ => true,
+    };
+    if !fits {
+        return None;
+    }
     State::from_numbers(limit.algorithm(), &numbers)
 }
 
@@ -42,9 +55,9 @@ fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
 }
 
 /// Time and hits of each entry of a log, from times and running sums.
-fn entries(elements: &[Value]) -> Option<Numbers> {
+fn entries(elements: &[Reply]) -> Option<Numbers> {
     let elements: Vec<u64> =
-        elements.iter().map(|it| it.as_str()?.parse().ok()).collect::<Option<_>>()?;
+        elements.iter().map(|it| integer(it.as_str()?)).collect::<Option<_>>()?;
     let Some((&base, entries)) = elements.split_first() else { return Some(Numbers::new()) };
     let (entries, []) = entries.as_chunks::<2>() else { return None };
     let mut before = base;
@@ -54,4 +67,10 @@ fn entries(elements: &[Value]) -> Option<Numbers> {
         before = sum;
     }
     Some(numbers)
+}
+
+/// A number as the scripts write it: digits without a zero in front.
+fn integer(text: &str) -> Option<u64> {
+    let is_plain = text == "0" || !text.starts_with(['0', '+']);
+    text.parse().ok().filter(|number| is_plain && *number < 1 << 53)
 }

@@ -13,18 +13,17 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use fred::{error::ErrorKind, types::Value};
 use parking_lot::Mutex;
 use sluicegate_core::CounterKey;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Address, Deployment, Stats, hash_slot,
+    Address, Deployment, Reply, Stats, hash_slot,
     link::{Link, LinkError, LinkSettings, Password},
     node::{Fitness, Node},
     outage::Outage,
-    slots::{self, Primary, SLOTS},
+    slots::{self, Claim, ClusterNode, SLOTS},
 };
 
 /// How often to ask who owns what, without a reason.
@@ -93,8 +92,8 @@ pub(super) struct Topology {
     known: Mutex<HashMap<Address, (Arc<Node>, CancellationToken)>>,
     /// Servers that the others are to be asked about.
     suspects: Mutex<Vec<Address>>,
-    /// Other addresses under which redirections may name servers.
-    aliases: Mutex<HashMap<Address, Address>>,
+    /// The nodes of a cluster as last told, replicas too: the usual address of each, by every address that it has.
+    members: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     links: usize,
     settings: Arc<LinkSettings>,
@@ -126,7 +125,7 @@ impl Topology {
             map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
             known: Mutex::default(),
             suspects: Mutex::default(),
-            aliases: Mutex::default(),
+            members: Mutex::default(),
             deployment,
             links,
             settings: Arc::new(settings),
@@ -160,11 +159,27 @@ impl Topology {
         self.map.load_full()
     }
 
-    /// The server that a redirection names. One that is not known yet is connected to.
-    pub(super) fn named(&self, address: &Address) -> Arc<Node> {
-        self.wanted.notify_one();
-        let usual = self.aliases.lock().get(address).cloned();
-        self.node(usual.as_ref().unwrap_or(address))
+    /// The server that a redirection names, if the cluster names it, too. If it did not when it was asked last, it is
+    /// asked again.
+    pub(super) async fn named(
+        &self,
+        address: &Address,
+        deadline: Option<Instant>,
+    ) -> Option<Arc<Node>> {
+        self.trouble();
+        let member = || self.members.lock().get(address).cloned();
+        let mut usual = member();
+        if usual.is_none() {
+            let left = deadline.map_or(REFRESH_INTERVAL, |it| it - Instant::now());
+            if self.look_again(left).await.is_err() {
+                return None;
+            }
+            usual = member();
+        }
+        if usual.is_none() {
+            self.stats.redirection_refused(address);
+        }
+        Some(self.node(&usual?))
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
@@ -207,8 +222,8 @@ impl Topology {
         match &self.deployment {
             Deployment::Single(_) => true,
             Deployment::Cluster(seeds) => {
-                let Some(primaries) = self.primaries(seeds).await else { return false };
-                self.use_cluster(&primaries);
+                let Some(nodes) = self.cluster_nodes(seeds).await else { return false };
+                self.use_cluster(&nodes);
                 true
             }
             Deployment::Sentinel { sentinels: addresses, name } => {
@@ -221,16 +236,17 @@ impl Topology {
     }
 
     /// What some server that is connected says, or else one that the settings name.
-    async fn primaries(&self, seeds: &[Address]) -> Option<Vec<Primary>> {
+    async fn cluster_nodes(&self, seeds: &[Address]) -> Option<Vec<ClusterNode>> {
         let tls = self.settings.tls.is_some();
-        let args = || vec![Value::from_static_str("NODES")];
         let mut nodes = self.map().nodes.clone();
         fastrand::shuffle(&mut nodes);
         let suspects = self.suspects.lock().clone();
         nodes.sort_by_key(|node| suspects.contains(&node.address));
         for node in &nodes {
-            if let Some(Value::String(text)) = node.ask("CLUSTER", args()).await {
-                return Some(slots::primaries(&text, &node.address, tls));
+            let reply = node.ask(&[b"CLUSTER".as_slice(), b"NODES"]).await;
+            let listed = reply.and_then(|reply| slots::nodes(&reply, &node.address, tls));
+            if listed.is_some() {
+                return listed;
             }
         }
         // The nodes that were known last may be all that is left of those that the settings name.
@@ -240,11 +256,13 @@ impl Topology {
         for seed in places {
             let asked = async {
                 let link = Link::open(&seed, &self.settings).await?;
-                link.ask(self.settings.connect_timeout, "CLUSTER", args()).await
+                link.ask(self.settings.connect_timeout, &["CLUSTER", "NODES"]).await
             };
             match asked.await {
-                Ok(Value::String(text)) => return Some(slots::primaries(&text, &seed, tls)),
-                Ok(_) => self.stats.unreachable(&seed, "has no list of the cluster's nodes"),
+                Ok(reply) => match slots::nodes(&reply, &seed, tls) {
+                    None => self.stats.unreachable(&seed, "has no list of the cluster's nodes"),
+                    listed => return listed,
+                },
                 Err(error) => self.stats.unreachable(&seed, &error.to_string()),
             }
         }
@@ -252,25 +270,33 @@ impl Topology {
     }
 
     /// Takes up what a node of a cluster says.
-    fn use_cluster(&self, primaries: &[Primary]) {
-        let aliases = primaries
+    fn use_cluster(&self, listed: &[ClusterNode]) {
+        let addresses = |it: &ClusterNode| {
+            let usual = it.address.clone();
+            let all = it.aliases.iter().chain([&it.address]).cloned();
+            all.map(move |address| (address, usual.clone())).collect::<Vec<_>>()
+        };
+        *self.members.lock() = listed.iter().flat_map(addresses).collect();
+        let claims: Vec<(Arc<Node>, &Claim)> = listed
             .iter()
-            .flat_map(|it| it.aliases.iter().map(|alias| (alias.clone(), it.address.clone())));
-        *self.aliases.lock() = aliases.collect();
-        let claims: Vec<(Arc<Node>, &Primary)> =
-            primaries.iter().map(|primary| (self.node(&primary.address), primary)).collect();
+            .filter_map(|it| it.claim.as_ref().map(|claim| (self.node(&it.address), claim)))
+            .collect();
         let map = self.map();
         let Owners::Slots(owners) = &map.owners else { return };
         let mut owners = owners.clone();
         let mut nodes = map.nodes.clone();
         let gone: Vec<bool> = nodes.iter().map(|node| node.is_gone()).collect();
-        for (node, primary) in &claims {
+        let up: Vec<bool> = nodes.iter().map(|node| node.is_up()).collect();
+        let is = |which: &[bool], owner: u16| which.get(usize::from(owner)).is_some_and(|it| *it);
+        for (node, claim) in &claims {
             let position = position(&mut nodes, node);
-            for slot in primary.slots.iter().cloned().flatten() {
+            let can_be_asked = node.was_connected();
+            for slot in claim.slots.iter().cloned().flatten() {
                 let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
-                let forsaken = gone.get(usize::from(owner.0)).is_some_and(|gone| *gone);
-                if owner.0 == NOBODY || forsaken || owner.1 <= primary.epoch {
-                    *owner = (position, primary.epoch);
+                // Until a new owner can be asked, the one before it redirects to it, and callers wait for a connection.
+                let is_later = owner.1 <= claim.epoch && (can_be_asked || !is(&up, owner.0));
+                if owner.0 == NOBODY || is(&gone, owner.0) || is_later {
+                    *owner = (position, claim.epoch);
                 }
             }
         }
@@ -326,6 +352,10 @@ impl Fitness for Weak<Topology> {
         topology.check(address, link).await
     }
 
+    fn is_cluster(&self) -> bool {
+        self.upgrade().is_some_and(|topology| topology.is_cluster())
+    }
+
     fn trouble(&self) {
         if let Some(topology) = self.upgrade() {
             topology.trouble();
@@ -340,6 +370,10 @@ impl Fitness for Weak<Topology> {
 }
 
 impl Topology {
+    const fn is_cluster(&self) -> bool {
+        matches!(self.deployment, Deployment::Cluster(_))
+    }
+
     /// Something does not answer as it should: look around soon.
     pub(super) fn trouble(&self) {
         self.wanted.notify_one();
@@ -379,14 +413,13 @@ impl Topology {
     async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
         let timeout = self.settings.connect_timeout;
         if matches!(self.deployment, Deployment::Sentinel { .. }) {
-            let role = link.ask(timeout, "ROLE", Vec::new()).await?;
-            let role = role.into_array().into_iter().next().and_then(Value::into_string);
-            if role.as_deref() != Some("master") {
+            let role = link.ask(timeout, &["ROLE"]).await?;
+            if role.elements().first().and_then(Reply::as_str) != Some("master") {
                 return Err(LinkError::Unfit("is not the primary".to_owned()));
             }
         }
-        if matches!(self.deployment, Deployment::Cluster(_)) {
-            let info = link.ask(timeout, "CLUSTER", vec!["INFO".into()]).await?;
+        if self.is_cluster() {
+            let info = link.ask(timeout, &["CLUSTER", "INFO"]).await?;
             if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
                 return Err(LinkError::Unfit("CLUSTERDOWN: its cluster is down".to_owned()));
             }
@@ -446,20 +479,17 @@ impl Sentinels {
             self.links.insert(address.clone(), sentinel(address, settings).await?);
         }
         let Some(link) = self.links.get(address) else { return Ok(None) };
-        let ask = |what: &'static str| {
-            let args = vec![Value::from_static_str(what), name.into()];
-            link.ask(settings.connect_timeout, "SENTINEL", args)
-        };
+        let ask = async |what| link.ask(settings.connect_timeout, &["SENTINEL", what, name]).await;
         // While its replicas are told of a new primary, a sentinel still names the old one beside the epoch.
-        let place = ask("GET-MASTER-ADDR-BY-NAME").await?.into_array();
-        let [host, port] = place.as_slice() else { return Ok(None) };
-        let fields = ask("MASTER").await?.into_array();
+        let place = ask("GET-MASTER-ADDR-BY-NAME").await?;
+        let [host, port] = place.elements() else { return Ok(None) };
+        let fields = ask("MASTER").await?;
         let found = || {
-            let (epochs, []) = fields.as_chunks::<2>() else { return None };
-            let is_epoch = |name: &Value| name.as_str().as_deref() == Some("config-epoch");
+            let (epochs, []) = fields.elements().as_chunks::<2>() else { return None };
+            let is_epoch = |name: &Reply| name.as_str() == Some("config-epoch");
             let [_, epoch] = epochs.iter().find(|[name, _]| is_epoch(name))?;
-            let port = port.as_string()?.parse().ok()?;
-            Some((Address { host: host.as_string()?, port }, epoch.as_string()?.parse().ok()?))
+            let (host, port) = (host.as_str()?.to_owned(), port.as_str()?.parse().ok()?);
+            Some((Address { host, port }, epoch.as_str()?.parse().ok()?))
         };
         Ok(found())
     }
@@ -470,11 +500,9 @@ async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, Li
     // Sentinels have no databases.
     let settings = LinkSettings { database: 0, ..settings.clone() };
     match Link::open(address, &settings).await {
-        Err(LinkError::Redis(error))
-            if error.details().contains("AUTH") || *error.kind() == ErrorKind::Auth =>
-        {
+        Err(LinkError::Refused(why)) if ["AUTH", "WRONGPASS"].iter().any(|it| why.contains(it)) => {
             let open = LinkSettings { username: None, password: Password::None, ..settings };
-            Link::open(address, &open).await.map_err(|_| LinkError::Redis(error))
+            Link::open(address, &open).await.map_err(|_| LinkError::Refused(why))
         }
         opened => opened,
     }

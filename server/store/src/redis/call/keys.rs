@@ -2,11 +2,10 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use fred::types::Value;
 use indexmap::IndexMap;
 use sluicegate_core::CounterKey;
 
-use super::Text;
+use super::CommandWriter;
 
 /// Counters in the order in which they are first asked.
 #[derive(Default)]
@@ -39,8 +38,8 @@ impl<'a> Keys<'a> {
     }
 
     /// Appends the names as Redis knows them.
-    pub(super) fn name(&self, prefix: &[u8], text: &mut Text, to: &mut Vec<Value>) {
-        to.extend(self.known.keys().map(|key| text.put([prefix, key.as_bytes()])));
+    pub(super) fn write(&self, prefix: &[u8], to: &mut CommandWriter) {
+        self.known.keys().for_each(|key| to.argument([prefix, key.as_bytes()]));
     }
 }
 

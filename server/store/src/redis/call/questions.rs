@@ -1,6 +1,5 @@
 //! The checks of a call and their limits, as the script is asked.
 
-use fred::types::Value;
 use sluicegate_core::{
     Algorithm, Check, Limit, Take, Time,
     algorithm::{HITS_MAX, Receipt},
@@ -8,7 +7,7 @@ use sluicegate_core::{
 };
 use smallvec::SmallVec;
 
-use super::{Keys, Text};
+use super::{CommandWriter, Keys};
 
 /// The most groups that one word can ask.
 const GROUPS_MAX: u64 = (1 << 16) - 1;
@@ -75,18 +74,10 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// How many values there are.
-    pub(super) fn len(&self) -> usize {
-        3 + self.stated.len() + self.asked.len()
-    }
-
-    /// Appends all of it. Redis tells the time where `now` is `None`.
-    pub(super) fn write(mut self, now: Option<Time>, text: &mut Text, to: &mut Vec<Value>) {
+    /// All of it, when nothing more is asked.
+    pub(super) fn finish(mut self) -> Numbers {
         self.flush();
-        let front = [now.map_or(0, Time::as_micros), self.next()];
-        let numbers = front.iter().chain(&self.stated).chain(&self.asked);
-        // Integers of the script's: those that a double holds exactly.
-        to.extend(numbers.map(|&number| text.number(number.min((1 << 53) - 1))));
+        Numbers { first_check: self.next(), stated: self.stated, asked: self.asked }
     }
 
     /// Position of a limit among the arguments, from 1.
@@ -165,6 +156,29 @@ impl<'a> Questions<'a> {
                 send(5, &[most(hits), at, used]);
             }
         }
+    }
+}
+
+/// The numbers that are sent.
+pub(super) struct Numbers {
+    /// Position of the first check.
+    first_check: u64,
+    stated: SmallVec<[u64; 16]>,
+    asked: SmallVec<[u64; 16]>,
+}
+
+impl Numbers {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        2 + self.stated.len() + self.asked.len()
+    }
+
+    /// Appends them. Redis tells the time where `now` is `None`.
+    pub(super) fn write(&self, now: Option<Time>, to: &mut CommandWriter) {
+        let front = [now.map_or(0, Time::as_micros), self.first_check];
+        let numbers = front.iter().chain(&self.stated).chain(&self.asked);
+        // Integers of the script's: those that a double holds exactly.
+        numbers.for_each(|&number| to.number(number.min((1 << 53) - 1)));
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use fred::types::Value;
 use sluicegate_core::{
     Answers, Check, Decision, Take,
     algorithm::{HITS_MAX, Receipt},
     store::Source,
 };
 use thiserror::Error;
+
+use super::Reply;
 
 /// The reply to a call is not what its script would answer.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -67,27 +68,37 @@ impl Asked {
     }
 }
 
-/// The answers to these checks.
-pub(super) fn decode(asked: &[Asked], reply: &Value) -> Result<Answers, UnexpectedReply> {
+/// The answers to these checks, and the positions of the keys whose values were unusable, from 1.
+pub(super) fn decode(
+    asked: &[Asked],
+    keys: usize,
+    reply: &Reply,
+) -> Result<(Answers, Vec<usize>), UnexpectedReply> {
     let read = || {
-        let Value::Array(reply) = reply else { return None };
+        let Reply::Array(reply) = reply else { return None };
         let mut numbers = reply.iter();
         let now = count(&mut numbers)?;
         let mut answers = Answers::with_capacity(asked.len());
         for asked in asked {
             let first = integer(&mut numbers)?;
-            answers.push(Ok(match u64::try_from(first) {
+            let decision = match u64::try_from(first) {
                 Ok(short) => asked.short(short, now),
                 Err(_) => long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
-            }));
+            };
+            answers.push(Ok((decision.granted <= asked.hits).then_some(decision)?));
         }
-        numbers.next().is_none().then_some(answers)
+        let mut unusable = Vec::new();
+        while numbers.len() > 0 {
+            let position = usize::try_from(integer(&mut numbers)?).ok()?;
+            unusable.push(Some(position).filter(|position| (1..=keys).contains(position))?);
+        }
+        (unusable.len() <= keys).then_some((answers, unusable))
     };
     read().ok_or(UnexpectedReply { checks: asked.len() })
 }
 
 /// An answer that says all.
-fn long<'a>(verdict: u64, rest: &mut impl Iterator<Item = &'a Value>) -> Option<Decision> {
+fn long<'a>(verdict: u64, rest: &mut impl Iterator<Item = &'a Reply>) -> Option<Decision> {
     let granted = verdict >> 1;
     let remaining = integer(rest)?;
     let reset_after = Duration::from_micros(count(rest)?);
@@ -108,13 +119,11 @@ fn long<'a>(verdict: u64, rest: &mut impl Iterator<Item = &'a Value>) -> Option<
     })
 }
 
-fn integer<'a>(numbers: &mut impl Iterator<Item = &'a Value>) -> Option<i64> {
-    match numbers.next() {
-        Some(&Value::Integer(number)) => Some(number),
-        _ => None,
-    }
+fn integer<'a>(numbers: &mut impl Iterator<Item = &'a Reply>) -> Option<i64> {
+    // The script's are such that a double holds them exactly.
+    numbers.next()?.as_integer().filter(|number| number.unsigned_abs() <= 1 << 53)
 }
 
-fn count<'a>(numbers: &mut impl Iterator<Item = &'a Value>) -> Option<u64> {
+fn count<'a>(numbers: &mut impl Iterator<Item = &'a Reply>) -> Option<u64> {
     u64::try_from(integer(numbers)?).ok()
 }

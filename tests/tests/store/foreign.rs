@@ -1,0 +1,341 @@
+//! Values under the names of counters that the scripts have not written: they count as never used, and are replaced.
+
+use std::cell::RefCell;
+
+use fred::types::Value;
+use proptest::prelude::*;
+use sluicegate_core::{
+    Algorithm, Answers, Check, Limit, StoreError, Take, Time, Window, algorithm::State, settle,
+    store::Veto,
+};
+use sluicegate_store::redis::{Call, Reply, state_of};
+
+use crate::{
+    cases,
+    equivalence::check,
+    fake::Fake,
+    server::{Redis, reply},
+};
+
+const START: u64 = 1_800_000_000_000_000;
+const MINUTE: u64 = 60_000_000;
+
+/// Milliseconds that a value lives here.
+const LIFE: u64 = 3_600_000;
+
+fn limit(algorithm: Algorithm) -> Limit {
+    Limit::new(algorithm, 10, Window::from_seconds(60).unwrap(), None).unwrap()
+}
+
+fn hit(algorithm: Algorithm, take: Take) -> Check {
+    check("foreign", limit(algorithm), take, 0, Veto::Alone)
+}
+
+fn call(check: &Check) -> Call {
+    Call::new(b"", [[check]], Some(Time::from_micros(START)))
+}
+
+fn text(text: &str) -> Reply {
+    Reply::Text(text.as_bytes().to_vec())
+}
+
+fn list(elements: &[&str]) -> Reply {
+    Reply::Array(elements.iter().map(|it| text(it)).collect())
+}
+
+/// Something that values can be put into.
+trait Subject {
+    /// Stores a value in place of what is there.
+    fn put(&self, check: &Check, value: &Reply, life: Option<u64>);
+
+    fn run(&self, call: &Call) -> Reply;
+
+    /// What is stored, and how many milliseconds it lives; below zero if it does not expire, or is not there.
+    fn stored(&self, check: &Check) -> (Reply, i64);
+}
+
+impl Subject for Fake {
+    fn put(&self, check: &Check, value: &Reply, life: Option<u64>) {
+        let mut data = self.data.take();
+        data.set_time(START);
+        data.put_foreign(check.key.as_bytes(), value, life);
+        self.data.replace(data);
+    }
+
+    fn run(&self, call: &Call) -> Reply {
+        self.eval(call, Time::from_micros(START)).unwrap()
+    }
+
+    fn stored(&self, check: &Check) -> (Reply, i64) {
+        let data = self.data.borrow();
+        let key = check.key.as_bytes();
+        (data.value(key), data.left(key))
+    }
+}
+
+impl Subject for Redis {
+    fn put(&self, check: &Check, value: &Reply, life: Option<u64>) {
+        let key = Value::from(check.key.as_bytes());
+        self.command("DEL", [key.clone()]);
+        let value_of = |it: &Reply| Value::from(it.as_str().unwrap());
+        match value {
+            Reply::Array(elements) => {
+                let pushed = [key.clone()].into_iter().chain(elements.iter().map(value_of));
+                self.command("RPUSH", pushed)
+            }
+            value => self.command("SET", [key.clone(), value_of(value)]),
+        };
+        if let Some(life) = life {
+            self.command("PEXPIRE", [key, i64::try_from(life).unwrap().into()]);
+        }
+    }
+
+    fn run(&self, call: &Call) -> Reply {
+        reply(&self.eval(call))
+    }
+
+    fn stored(&self, check: &Check) -> (Reply, i64) {
+        let key = || Value::from(check.key.as_bytes());
+        let is_list = self.command("TYPE", [key()]).as_str().as_deref() == Some("list");
+        let value = if is_list {
+            self.command("LRANGE", [key(), 0.into(), (-1).into()])
+        } else {
+            self.command("GET", [key()])
+        };
+        (reply(&value), self.command("PTTL", [key()]).as_i64().unwrap())
+    }
+}
+
+fn values() -> impl Strategy<Value = String> {
+    let near = |unit: u64| (0..=30_u64).prop_map(move |more| (START / unit + more).to_string());
+    let odd: &'static [&str] = &[
+        "",
+        "0",
+        "00",
+        "007",
+        "-1",
+        "+5",
+        "1e3",
+        "nan",
+        "inf",
+        "0x10",
+        "1.5",
+        ":",
+        "1:",
+        ":1",
+        "1:2:3:4",
+        "9007199254740991",
+        "9007199254740992",
+        "9223372036854775807",
+        "4503599627370495",
+        "180000000000000:",
+        "0x66517289880000",
+        "nan(abcdefghijk)",
+        "1:9007199254740992",
+        "1800000000000000:5:1",
+        "1800000000000000:5:0",
+        "1800000000000000:5:35184372088832",
+    ];
+    let parts = move |count: usize| {
+        let part = prop_oneof![near(1), near(MINUTE), "[0-9]{1,17}"];
+        prop::collection::vec(part, count).prop_map(|parts| parts.join(":"))
+    };
+    prop_oneof![
+        4 => prop::sample::select(odd).prop_map(|it: &str| it.to_owned()),
+        2 => near(1),
+        2 => "[0-9]{1,19}",
+        3 => (1..=3_usize).prop_flat_map(parts),
+        1 => "[ -~]{0,20}",
+        // As long as a number of our age, and below it as a text.
+        2 => "1[0-6][0-9a-z. :+-]{14}",
+    ]
+}
+
+fn takes() -> impl Strategy<Value = Take> {
+    prop_oneof![
+        // The plain way.
+        3 => Just(Take::Exactly(1)),
+        1 => Just(Take::UpTo(2)),
+        1 => Just(Take::Always { hits: 3, needs: 1 }),
+        1 => Just(Take::Exactly(0)),
+        1 => Just(Take::GiveBack { hits: 1, receipt: None }),
+    ]
+}
+
+/// What core says where the value, if it is a state, is the counter's.
+fn expected(check: &Check, value: &Reply) -> (Answers, State) {
+    let state = state_of(&check.limit, value);
+    let mut states = [state.unwrap_or_else(|| State::new(check.limit.algorithm()))];
+    let now = Time::from_micros(START);
+    let checks = [check.clone()];
+    let answers = settle(&checks, &[Some(0)], &mut states, now, StoreError::Full);
+    let [state] = states;
+    (answers, state)
+}
+
+fn one_value(
+    subject: &impl Subject,
+    algorithm: Algorithm,
+    take: Take,
+    value: &str,
+) -> Result<(), TestCaseError> {
+    let (check, value) = (hit(algorithm, take), text(value));
+    subject.put(&check, &value, Some(LIFE));
+    let call = call(&check);
+    let reply = subject.run(&call);
+    let replied = call.decode(&reply).unwrap();
+    let (answers, state) = expected(&check, &value);
+    let is_unusable = state_of(&check.limit, &value).is_none();
+    prop_assert_eq!(&replied.answers, &answers);
+    prop_assert_eq!(replied.unusable.len(), usize::from(is_unusable), "{:?}", replied.unusable);
+    if answers[0].unwrap().granted > 0 {
+        let (stored, left) = subject.stored(&check);
+        prop_assert_eq!(state_of(&check.limit, &stored), Some(state));
+        prop_assert!(left > 0, "lives for {left} ms");
+    }
+    Ok(())
+}
+
+/// All but logs, which are no texts.
+fn of_texts() -> impl Strategy<Value = Algorithm> {
+    let log = Algorithm::SlidingWindowLog;
+    let texts: Vec<_> = Algorithm::ALL.into_iter().filter(|it| *it != log).collect();
+    prop::sample::select(texts)
+}
+
+proptest! {
+    #![proptest_config(cases::at_least(4_000))]
+
+    #[test]
+    fn any_value_is_a_state_or_replaced_in_lua(
+        algorithm in of_texts(),
+        take in takes(),
+        value in values(),
+    ) {
+        LUA.with_borrow(|fake| one_value(fake, algorithm, take, &value))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..cases::at_least(1_000) })]
+
+    #[test]
+    fn any_value_is_a_state_or_replaced_in_redis(
+        algorithm in of_texts(),
+        take in takes(),
+        value in values(),
+    ) {
+        REDIS.with_borrow(|redis| one_value(redis, algorithm, take, &value))?;
+    }
+}
+
+thread_local! {
+    static LUA: RefCell<Fake> = RefCell::new(Fake::new());
+    static REDIS: RefCell<Redis> = RefCell::new(Redis::start());
+}
+
+/// A hit that is allowed, as of a counter that was never used; the value is told of, and replaced by one that expires.
+fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, life: Option<u64>) {
+    let check = hit(algorithm, Take::Exactly(1));
+    subject.put(&check, value, life);
+    let call = call(&check);
+    let reply = subject.run(&call);
+    let replied = call.decode(&reply).unwrap();
+    let decision = replied.answers[0].unwrap();
+    assert_eq!((decision.allowed, decision.remaining), (true, 9), "{algorithm:?} {value:?}");
+    assert_eq!(replied.unusable, [check.key.as_bytes()], "{algorithm:?} {value:?}");
+    let (stored, left) = subject.stored(&check);
+    let expected = expected(&check, &Reply::Nil).1;
+    assert_eq!(state_of(&check.limit, &stored), Some(expected), "{algorithm:?} {value:?}");
+    assert!((1..=120_001).contains(&left), "{algorithm:?} {value:?}: lives for {left} ms");
+}
+
+#[test]
+fn a_largest_integer_without_expiry_is_replaced() {
+    for algorithm in Algorithm::ALL {
+        let value = text("9223372036854775807");
+        assert_replaced(&Fake::new(), algorithm, &value, None);
+        REDIS.with_borrow(|redis| assert_replaced(redis, algorithm, &value, None));
+    }
+}
+
+#[test]
+fn a_log_that_is_none_is_replaced() {
+    let now = START.to_string();
+    let later = (1_u64 << 52).to_string();
+    let values = [
+        text("of another type"),
+        list(&["0"; 2]),
+        list(&["x"]),
+        list(&["0", &now, "x"]),
+        list(&["5", &now, "4"]),
+        list(&["0", &now, "10001"]),
+        list(&["0", &later, "1"]),
+        list(&["0", "-1", "1"]),
+        list(&["0"; 20_003]),
+    ];
+    for value in &values {
+        assert_replaced(&Fake::new(), Algorithm::SlidingWindowLog, value, Some(LIFE));
+        REDIS.with_borrow(|redis| {
+            assert_replaced(redis, Algorithm::SlidingWindowLog, value, Some(LIFE));
+        });
+    }
+}
+
+#[test]
+fn a_log_with_something_else_in_the_middle_is_removed() {
+    // Expired, expired, something else, and present ones: a search comes by.
+    let at = |ago: u64| (START - ago).to_string();
+    let elements =
+        ["0", &at(3 * MINUTE), "1", &at(2 * MINUTE), "2", "x", "y", &at(2), "9", &at(1), "12"];
+    let subject = Fake::new();
+    let check = hit(Algorithm::SlidingWindowLog, Take::Exactly(1));
+    subject.put(&check, &list(&elements), Some(LIFE));
+    let asked = call(&check);
+    let reply = subject.run(&asked);
+    assert_eq!(asked.decode(&reply).unwrap().unusable, [check.key.as_bytes()]);
+    assert_eq!(subject.stored(&check).0, Reply::Nil);
+}
+
+/// Used up and further, or of another time than the present: without an expiry these would refuse for ever.
+#[test]
+fn what_would_refuse_for_ever_must_expire() {
+    let ahead = START + 1000 * MINUTE;
+    for (algorithm, value) in [
+        (Algorithm::FixedWindow, format!("{}", ahead + 10)),
+        (Algorithm::SlidingWindowCounter, format!("{}:0:10", ahead / MINUTE)),
+        (Algorithm::TokenBucket, format!("{START}:9007199254740991:1")),
+        (Algorithm::Gcra, format!("{ahead}")),
+    ] {
+        REDIS.with_borrow(|redis| {
+            assert_replaced(redis, algorithm, &text(&value), None);
+            // A debt that expires is one.
+            let check = hit(algorithm, Take::Exactly(1));
+            redis.put(&check, &text(&value), Some(LIFE));
+            let call = call(&check);
+            let reply = redis.run(&call);
+            let replied = call.decode(&reply).unwrap();
+            assert!(!replied.answers[0].unwrap().allowed, "{algorithm:?}");
+            assert!(replied.unusable.is_empty(), "{algorithm:?}");
+        });
+    }
+}
+
+#[test]
+fn a_used_up_counter_without_expiry_gets_one() {
+    REDIS.with_borrow(|redis| {
+        for algorithm in [Algorithm::SlidingWindowLog, Algorithm::TokenBucket, Algorithm::Gcra] {
+            let all = hit(algorithm, Take::Exactly(10));
+            redis.command("DEL", [Value::from(all.key.as_bytes())]);
+            redis.run(&call(&all));
+            redis.command("PERSIST", [Value::from(all.key.as_bytes())]);
+            let one = call(&hit(algorithm, Take::Exactly(1)));
+            let reply = redis.run(&one);
+            let replied = one.decode(&reply).unwrap();
+            assert!(!replied.answers[0].unwrap().allowed, "{algorithm:?}");
+            assert!(replied.unusable.is_empty(), "{algorithm:?}");
+            let left = redis.stored(&all).1;
+            assert!((1..=60_000).contains(&left), "{algorithm:?}: lives for {left} ms");
+        }
+    });
+}
