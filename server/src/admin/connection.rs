@@ -26,7 +26,7 @@ use tower::Service as _;
 
 use crate::{
     grpc::caller_timeout,
-    listen::{ByteBudget, Connection, HeldBytes, Peer, Place},
+    listen::{ByteBudget, Connection, HeldBytes, Peer, Place, RequestBound},
 };
 
 /// The most calls in progress on one connection.
@@ -132,6 +132,7 @@ impl Calls {
     ) -> Result<Response<Body>, Infallible> {
         let lasting = if may_last(request.uri().path()) {
             let Ok(permit) = Arc::clone(&self.lasting).try_acquire_owned() else {
+                place.count_bound(RequestBound::LastingCalls);
                 let busy = "too many calls of Watch and of reflection are in progress";
                 return Ok(Status::resource_exhausted(busy).into_http());
             };
@@ -146,6 +147,7 @@ impl Calls {
         let body = RequestBody {
             body,
             call: Arc::clone(&call),
+            place: place.clone(),
             timeout: Box::pin(sleep(MESSAGE_TIMEOUT)),
             messages: self.messages.clone(),
             bytes: 0,
@@ -234,6 +236,7 @@ impl Drop for Call {
 struct RequestBody {
     body: Incoming,
     call: Arc<Call>,
+    place: Place,
     timeout: Pin<Box<Sleep>>,
     messages: ByteBudget,
     bytes: usize,
@@ -250,6 +253,7 @@ impl http_body::Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if this.timeout.as_mut().poll(context).is_ready() {
+            this.place.count_bound(RequestBound::BodyTime);
             let late = "the message has not come within 30s";
             return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
         }
@@ -259,6 +263,7 @@ impl http_body::Body for RequestBody {
         {
             this.bytes = this.bytes.saturating_add(data.len());
             if !this.messages.hold(&mut this.held, this.bytes) {
+                this.place.count_bound(RequestBound::HeldBytes);
                 let busy = "the messages of all calls in progress are too large";
                 return Poll::Ready(Some(Err(Status::resource_exhausted(busy))));
             }

@@ -19,7 +19,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::Stream;
-use http_body::Body as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
@@ -111,18 +110,22 @@ impl Server {
     ) -> Result<Response, Infallible> {
         whole.store(false, Ordering::Relaxed);
         let (parts, body) = request.into_parts();
-        let has_body = !body.is_end_stream();
         let read = timeout(BODY_TIMEOUT, self.bodies.read(body)).await;
         let body = match read.unwrap_or(Err(BodyError::Slow)) {
             Ok(body) => body,
-            Err(error) => return Ok(closing(error.into_response())),
+            Err(error) => {
+                if let Some(bound) = error.bound() {
+                    place.count_bound(bound);
+                }
+                return Ok(closing(error.into_response()));
+            }
         };
         whole.store(true, Ordering::Relaxed);
         place.mark_used();
         let crowded = self.admission.is_crowded();
         let _held = body.held;
-        let body = if has_body { Body::from(body.bytes) } else { Body::empty() };
-        let response = self.router.oneshot(Request::from_parts(parts, body)).await?;
+        let response =
+            self.router.oneshot(Request::from_parts(parts, Body::from(body.bytes))).await?;
         Ok(if crowded { closing(response) } else { response })
     }
 }

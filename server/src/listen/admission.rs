@@ -87,6 +87,35 @@ impl DropReason {
     }
 }
 
+/// A bound that a request of the HTTP or admin listener met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestBound {
+    /// The time for its body.
+    BodyTime,
+    /// The bytes of its body.
+    BodyBytes,
+    /// The bytes of all bodies together.
+    HeldBytes,
+    /// The calls of Watch and reflection in progress.
+    LastingCalls,
+}
+
+impl RequestBound {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::BodyTime, Self::BodyBytes, Self::HeldBytes, Self::LastingCalls];
+
+    /// The bound as a label of a metric.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::BodyTime => "body_time",
+            Self::BodyBytes => "body_bytes",
+            Self::HeldBytes => "held_bytes",
+            Self::LastingCalls => "lasting_calls",
+        }
+    }
+}
+
 /// The connections of one listener. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission(Arc<Shared>);
@@ -98,6 +127,7 @@ struct Shared {
     /// Told at each connection that was closed.
     closed: Notify,
     dropped: [AtomicU64; DropReason::ALL.len()],
+    bounds_met: [AtomicU64; RequestBound::ALL.len()],
 }
 
 /// Numbers of connections, which grow with time.
@@ -223,6 +253,7 @@ impl Admission {
             table: Mutex::default(),
             closed: Notify::new(),
             dropped: Default::default(),
+            bounds_met: Default::default(),
         }))
     }
 
@@ -244,6 +275,11 @@ impl Admission {
     /// Connections that were dropped for this reason.
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         self.0.count(reason).load(Ordering::Relaxed)
+    }
+
+    /// Requests that met this bound.
+    pub(crate) fn bound_met(&self, bound: RequestBound) -> u64 {
+        self.0.count_of(bound).load(Ordering::Relaxed)
     }
 
     /// Whether three quarters of the places are in use, so that connections should end after their answers.
@@ -366,6 +402,16 @@ impl Shared {
         }
     }
 
+    fn count_of(&self, bound: RequestBound) -> &AtomicU64 {
+        let [body_time, body_bytes, held_bytes, lasting_calls] = &self.bounds_met;
+        match bound {
+            RequestBound::BodyTime => body_time,
+            RequestBound::BodyBytes => body_bytes,
+            RequestBound::HeldBytes => held_bytes,
+            RequestBound::LastingCalls => lasting_calls,
+        }
+    }
+
     /// Drops this connection. Returns whether there was one to drop.
     fn drop_one(&self, table: &mut Table, slot: Option<Arc<Slot>>, reason: DropReason) -> bool {
         let dropped = slot.is_some_and(|slot| table.drop_connection(&slot));
@@ -401,6 +447,11 @@ impl Place {
         let mut table = self.shared.table.lock();
         self.slot.phase.store(IN_USE, Ordering::Relaxed);
         table.forget_pending(&self.slot);
+    }
+
+    /// Counts a request that met a bound.
+    pub(crate) fn count_bound(&self, bound: RequestBound) {
+        self.shared.count_of(bound).fetch_add(1, Ordering::Relaxed);
     }
 
     /// The bytes, after TLS, that end the handshake; `None` if only a complete request does.

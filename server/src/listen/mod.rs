@@ -19,7 +19,9 @@ mod unix;
 
 pub(crate) use accept::Listener;
 pub(crate) use address::{AddressError, ListenAddress};
-pub(crate) use admission::{Admission, AdmissionBounds, DropReason, Handshake, Place};
+pub(crate) use admission::{
+    Admission, AdmissionBounds, DropReason, Handshake, Place, RequestBound,
+};
 pub(crate) use byte_budget::{ByteBudget, HeldBytes};
 pub(crate) use capacity::{Capacity, CapacityError};
 pub(crate) use connection::{Connection, Peer, Process};

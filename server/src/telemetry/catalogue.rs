@@ -111,6 +111,10 @@ labels! {
          more than --max-pending-connections-per-address without a complete request, and it was the oldest; \
          `replaced`: it was the oldest without a complete request, or the longest idle, when a new one needed its place; \
          `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
+    REQUEST_BOUND = "request_bound":
+        "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `body_bytes`: it was larger \
+         than --grpc-max-message-bytes; `held_bytes`: the large bodies of all requests in progress took 32 MiB; \
+         `lasting_calls`: 64 calls of Watch and reflection were in progress on the admin listener.";
     VERSION = "version": "The version of Sluicegate.";
 }
 
@@ -270,6 +274,8 @@ catalogue! {
         "The most connections: --grpc-max-connections, --http-max-connections, and a part of the limit of open files.";
     Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
         "Connections that a listener has closed because of a bound.";
+    Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
+        "Requests over HTTP and calls to the admin listener that were answered with an error because of a bound.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

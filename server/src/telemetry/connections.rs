@@ -4,7 +4,7 @@ use super::{
     Telemetry,
     catalogue::{self, Gauge},
 };
-use crate::listen::{Admission, Capacity, DropReason};
+use crate::listen::{Admission, Capacity, DropReason, RequestBound};
 
 /// Registers the metrics of all listeners.
 pub(crate) fn show(telemetry: &Telemetry, capacity: &Capacity) {
@@ -19,6 +19,14 @@ pub(crate) fn show(telemetry: &Telemetry, capacity: &Capacity) {
     gauge(catalogue::CONNECTIONS, Admission::open);
     gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
     gauge(catalogue::CONNECTIONS_MAX, Admission::max);
+    let others = capacity.clone();
+    telemetry.show_counts(catalogue::REQUEST_BOUNDS_MET, move |show| {
+        for (listener, admission) in [("http", &others.http), ("admin", &others.admin)] {
+            for bound in RequestBound::ALL {
+                show(admission.bound_met(bound), &[listener, bound.label()]);
+            }
+        }
+    });
     let capacity = capacity.clone();
     telemetry.show_counts(catalogue::CONNECTIONS_DROPPED, move |show| {
         for (listener, admission) in capacity.listeners() {

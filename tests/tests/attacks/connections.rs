@@ -125,6 +125,11 @@ async fn dropped(server: &Sluicegate, listener: &str, reason: &str) -> f64 {
     server.metric(&format!("{name}{{listener=\"{listener}\",reason=\"{reason}\"}}")).await
 }
 
+async fn bound_met(server: &Sluicegate, listener: &str, bound: &str) -> f64 {
+    let name = "sluicegate_request_bounds_met_total";
+    server.metric(&format!("{name}{{listener=\"{listener}\",request_bound=\"{bound}\"}}")).await
+}
+
 /// Memory and descriptors before an attack.
 struct Before {
     memory: u64,
@@ -230,23 +235,34 @@ async fn silent_mtls_connections_delay_no_handshake() {
     silent_connections_on_the_tls_port(ATTACKER, true, "silent mTLS connections").await;
 }
 
-#[tokio::test]
-async fn a_flood_of_tls_handshakes_leaves_decisions_alone() {
-    let tls = TlsServer::start(false).await;
-    let healthy = HealthyClient::start_on(tls.endpoint.connect().await.unwrap());
-    let before = Before::measure(&tls.server).await;
+/// Connects so many times one after the other, in so many tasks. Returns how many connections succeeded.
+async fn shake_hands(endpoint: &Endpoint, tasks: usize, times: usize) -> usize {
     let mut attackers = JoinSet::new();
-    for _ in 0..64 {
-        let endpoint = tls.endpoint.clone();
+    for _ in 0..tasks {
+        let endpoint = endpoint.clone();
         attackers.spawn(async move {
             let mut shaken = 0;
-            for _ in 0..20 {
+            for _ in 0..times {
                 shaken += usize::from(endpoint.connect().await.is_ok());
             }
             shaken
         });
     }
-    let shaken: usize = attackers.join_all().await.into_iter().sum();
+    attackers.join_all().await.into_iter().sum()
+}
+
+#[tokio::test]
+async fn a_flood_of_tls_handshakes_leaves_decisions_alone() {
+    let tls = TlsServer::start(false).await;
+    let healthy = HealthyClient::start_on(tls.endpoint.connect().await.unwrap());
+    let before = Before::measure(&tls.server).await;
+    let endpoint = tls.endpoint.clone();
+    // On a thread of their own: the healthy client must not wait for the attackers' arithmetic.
+    let attackers = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(shake_hands(&endpoint, 64, 20))
+    });
+    let shaken = attackers.await.unwrap();
     println!("a flood of handshakes: {shaken} of 1280 succeeded");
     assert!(shaken > 0);
     assert_eq!(tls.ask().await, Code::Ok);
@@ -412,6 +428,15 @@ async fn unended_bodies_are_bounded_in_time_and_bytes() {
     let ended = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 408")).count();
     println!("unended bodies: {refused} refused, {ended} answered 408");
     assert!(refused + ended > 0, "{answers:?}");
+    // Those whose answers were lost with what they still sent are counted too.
+    let counted = [
+        bound_met(&server, "http", "held_bytes").await,
+        bound_met(&server, "http", "body_time").await,
+    ];
+    assert!(
+        counted.iter().sum::<f64>() >= f64::from(u32::try_from(refused + ended).unwrap()),
+        "{counted:?}"
+    );
     healthy.stop().await.assert_all_decided("unended bodies");
     before.until_files_are_back(&server).await;
     assert_eq!(server.stop().await.code(), Some(0));
@@ -556,6 +581,7 @@ async fn the_admin_listener_bounds_streams_before_any_token() {
         }
     }
     assert_eq!((watches.len(), refused), (64, 16));
+    assert_eq!(bound_met(&server, "admin", "lasting_calls").await, 16.0);
     let mut client = HealthClient::new(admin_channel(&server).await);
     client.check(HealthCheckRequest::default()).await.unwrap();
     drop(watches);
