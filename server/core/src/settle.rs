@@ -18,6 +18,9 @@ use crate::{
 
 /// The counters of one group, which nobody else changes while it is settled.
 pub trait Counters {
+    /// The present by the clock that the check's counter goes by.
+    fn now(&self, check: &Check) -> Time;
+
     /// Lets `look` see and change the state of the counter of a check, the one at `position` in its group. It
     /// returns the time that counts for the state then. Checks on the same counter see the same state.
     ///
@@ -42,17 +45,22 @@ pub fn settle(
     now: Time,
     missing: StoreError,
 ) -> Answers {
-    settle_with(checks, &mut AtHand { slots, states, missing }, now)
+    settle_with(checks, &mut AtHand { slots, states, now, missing })
 }
 
 /// States at hand, as [`settle`] gets them.
 struct AtHand<'a> {
     slots: &'a [Option<usize>],
     states: &'a mut [State],
+    now: Time,
     missing: StoreError,
 }
 
 impl Counters for AtHand<'_> {
+    fn now(&self, _check: &Check) -> Time {
+        self.now
+    }
+
     fn with(
         &mut self,
         position: usize,
@@ -66,11 +74,11 @@ impl Counters for AtHand<'_> {
     }
 }
 
-/// Settles the checks of one group at `now`.
+/// Settles the checks of one group, each at the present of its counter.
 ///
 /// A check without a counter is answered with the error, and counts as over unless its failure policy will let it
 /// pass.
-pub fn settle_with(checks: &[Check], counters: &mut impl Counters, now: Time) -> Answers {
+pub fn settle_with(checks: &[Check], counters: &mut impl Counters) -> Answers {
     let mut answers = Answers::new();
     let mut times = SmallVec::<[Time; 4]>::new();
     let mut tally = Tally::default();
@@ -82,6 +90,7 @@ pub fn settle_with(checks: &[Check], counters: &mut impl Counters, now: Time) ->
             answers.push(Err(StoreError::Unavailable));
             // In its place, because it is large.
             let Some(answer) = answers.last_mut() else { continue };
+            let now = counters.now(check);
             let mut time = now;
             let asked = counters.with(position, check, |state| {
                 time = ask(check, state, now, answer);

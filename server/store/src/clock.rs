@@ -8,12 +8,36 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_core::Time;
+use sluicegate_core::{Algorithm, Time};
+
+/// The present, by two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The wall clock, which may be set forwards and back.
+    pub wall: Time,
+    /// A clock that only goes forwards, at the pace of time: the wall clock at its start, plus what has passed since.
+    pub steady: Time,
+}
+
+impl Reading {
+    /// The present for a state in memory. Fixed windows are those of the calendar. All other algorithms measure spans,
+    /// which a step of the wall clock neither shortens nor lengthens.
+    #[must_use]
+    pub const fn of(self, algorithm: Algorithm) -> Time {
+        match algorithm {
+            Algorithm::FixedWindow => self.wall,
+            Algorithm::SlidingWindowLog
+            | Algorithm::SlidingWindowCounter
+            | Algorithm::TokenBucket
+            | Algorithm::Gcra => self.steady,
+        }
+    }
+}
 
 /// Tells the time of a store.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
-    fn now(&self) -> Time;
+    fn read(&self) -> Reading;
 }
 
 /// The clocks of a process's stores.
@@ -45,11 +69,15 @@ const DRIFT_MAX: u64 = 1_000_000;
 /// Microseconds from one look at the wall clock to the next.
 const LOOK_INTERVAL: u64 = 100_000;
 
-/// The wall clock at start plus monotonic time, so that small steps of the wall clock are not felt. Where
-/// the two differ by more than a second, the wall clock is believed; it is looked at ten times a second.
+/// Monotonic time, counted from the wall clock at start.
+///
+/// Small steps of the wall clock are not felt. Where the two differ by more than a second, [`Reading::wall`] follows
+/// the wall clock, which is looked at ten times a second; [`Reading::steady`] never does.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
+    /// The wall clock at `start`, in microseconds since the Unix epoch.
+    steady_at_start: u64,
     /// The wall clock at `start`, in microseconds since the Unix epoch: as it was, or as it follows from what is
     /// believed now.
     wall_at_start: AtomicU64,
@@ -61,9 +89,11 @@ impl SystemClock {
     /// A clock that starts at the wall clock's time.
     #[must_use]
     pub fn new() -> Self {
+        let wall = wall();
         Self {
             start: Instant::now(),
-            wall_at_start: AtomicU64::new(wall()),
+            steady_at_start: wall,
+            wall_at_start: AtomicU64::new(wall),
             look_at: AtomicU64::new(LOOK_INTERVAL),
         }
     }
@@ -85,12 +115,15 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn now(&self) -> Time {
+    fn read(&self) -> Reading {
         let passed = micros(self.start.elapsed());
         if passed >= self.look_at.load(Ordering::Relaxed) {
             self.look(passed);
         }
-        Time::from_micros(self.wall_at_start.load(Ordering::Relaxed) + passed)
+        Reading {
+            wall: Time::from_micros(self.wall_at_start.load(Ordering::Relaxed) + passed),
+            steady: Time::from_micros(self.steady_at_start + passed),
+        }
     }
 }
 
@@ -104,36 +137,49 @@ const fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000) + span.subsec_micros() as u64
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock that shows the same time until it is moved, for tests.
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
+pub struct ManualClock {
+    wall: AtomicU64,
+    steady: AtomicU64,
+}
 
 impl ManualClock {
     /// A clock that shows `time`.
     #[must_use]
     pub const fn at(time: Time) -> Self {
-        Self(AtomicU64::new(time.as_micros()))
+        let micros = time.as_micros();
+        Self { wall: AtomicU64::new(micros), steady: AtomicU64::new(micros) }
     }
 
-    /// Moves the clock to `time`, forwards or backwards.
-    pub fn set(&self, time: Time) {
-        self.0.store(time.as_micros(), Ordering::Relaxed);
+    /// The wall clock.
+    pub fn now(&self) -> Time {
+        self.read().wall
     }
 
-    /// Moves the clock forwards.
+    /// Sets the wall clock to `time`, forwards or backwards, while no time passes.
+    pub fn set_wall(&self, time: Time) {
+        self.wall.store(time.as_micros(), Ordering::Relaxed);
+    }
+
+    /// Lets time pass.
     pub fn advance(&self, by: Duration) {
-        self.set(self.now().after(by));
+        let Reading { wall, steady } = self.read();
+        self.set_wall(wall.after(by));
+        self.steady.store(steady.after(by).as_micros(), Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
-    fn now(&self) -> Time {
-        Time::from_micros(self.0.load(Ordering::Relaxed))
+    fn read(&self) -> Reading {
+        let [wall, steady] = [&self.wall, &self.steady]
+            .map(|clock| Time::from_micros(clock.load(Ordering::Relaxed)));
+        Reading { wall, steady }
     }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
-    fn now(&self) -> Time {
-        C::now(self)
+    fn read(&self) -> Reading {
+        C::read(self)
     }
 }

@@ -12,7 +12,7 @@ pub mod redis;
 mod replicas;
 mod stack;
 
-pub use clock::{Clock, Clocks, ManualClock, SystemClock};
+pub use clock::{Clock, Clocks, ManualClock, Reading, SystemClock};
 pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},

@@ -7,9 +7,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, Batch, Check, Limit, Store, StoreError, Take, Time, Window, limit::Unit, store::Veto,
 };
-use sluicegate_store::{
-    Clock as _, FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock,
-};
+use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
 
 use crate::{
     cases,
@@ -133,8 +131,58 @@ async fn a_clock_that_steps_back_admits_no_more() {
         let one =
             async || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))]).await[0].allowed;
         assert!(one().await && one().await && !one().await);
-        clock.set(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
+        clock.set_wall(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
         assert!(!one().await, "{algorithm:?}");
+    }
+}
+
+const YEAR: u64 = 365 * 86_400 * 1_000_000;
+
+/// The wall clock is set forwards by a year and back, and counters are used up meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_forwards_and_back_refuses_no_longer_than_a_window() {
+    for algorithm in Algorithm::ALL {
+        let (store, clock) = memory(100);
+        let limit = per_day(algorithm, 2);
+        let one = async || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))]).await[0];
+        assert!(one().await.allowed && one().await.allowed && !one().await.allowed);
+        clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
+        // Fixed windows follow the wall clock, and everything else time itself.
+        let begins_anew = algorithm == Algorithm::FixedWindow;
+        assert_eq!(one().await.allowed, begins_anew, "{algorithm:?}");
+        assert_eq!(one().await.allowed, begins_anew, "{algorithm:?}");
+        let refused = one().await;
+        assert!(!refused.allowed, "{algorithm:?}");
+        clock.set_wall(START);
+        let back = one().await;
+        assert!(!back.allowed, "{algorithm:?}: what was used meanwhile counts");
+        assert!(back.retry_after.unwrap() <= DAY * 2, "{algorithm:?}: {back:?}");
+        assert!(back.reset_after <= DAY * 2, "{algorithm:?}: {back:?}");
+        clock.advance(DAY * 2);
+        assert!(one().await.allowed, "{algorithm:?}");
+    }
+}
+
+/// Whatever the wall clock does, only fixed windows notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_counters_are_swept_by_the_time_that_has_passed() {
+    for algorithm in Algorithm::ALL {
+        let (store, clock) = memory(100);
+        let limit = per_day(algorithm, 2);
+        let take =
+            async |name: &str| ask(&store, vec![check(name, limit, 0, Take::Exactly(1))]).await[0];
+        take("before").await;
+        clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
+        take("ahead").await;
+        store.sweep(usize::MAX);
+        assert_eq!(store.len(), 2, "{algorithm:?}: no time has passed");
+        clock.set_wall(Time::from_micros(START.as_micros() - YEAR));
+        take("behind").await;
+        store.sweep(usize::MAX);
+        assert_eq!(store.len(), 3, "{algorithm:?}: no time has passed");
+        clock.advance(DAY * 2);
+        store.sweep(usize::MAX);
+        assert!(store.is_empty(), "{algorithm:?}");
     }
 }
 
@@ -165,6 +213,32 @@ fn steps() -> impl Strategy<Value = (u64, Vec<Check>)> {
 
 proptest! {
     #![proptest_config(cases::at_least(300))]
+
+    /// Steps of the wall clock change nothing for algorithms that measure spans, and let a fixed window refuse for at
+    /// most its length.
+    #[test]
+    fn steps_of_the_wall_clock_are_bounded(
+        steps in vec((steps(), prop_oneof![Just(None), (0..2 * YEAR).prop_map(Some)]), 1..40)
+    ) {
+        let (steady, unmoved) = memory(100_000);
+        let (stepped, clock) = memory(100_000);
+        for ((pass, group), wall) in steps {
+            unmoved.advance(Duration::from_micros(pass));
+            clock.advance(Duration::from_micros(pass));
+            if let Some(offset) = wall {
+                clock.set_wall(Time::from_micros(START.as_micros() - YEAR + offset));
+            }
+            let (fixed, spans): (Vec<_>, Vec<_>) =
+                group.into_iter().partition(|it| it.limit.algorithm() == Algorithm::FixedWindow);
+            let decide = |store: &Memory<_>, group: Vec<Check>| {
+                store.decide(Batch::of(group.into(), None)).now_or_never().unwrap()
+            };
+            prop_assert_eq!(decide(&stepped, spans.clone()), decide(&steady, spans));
+            for decision in decide(&stepped, fixed).into_iter().flatten() {
+                prop_assert!(decision.reset_after <= Duration::from_secs(1), "{:?}", decision);
+            }
+        }
+    }
 
     #[test]
     fn decides_as_core_does(steps in vec(steps(), 1..60)) {

@@ -67,6 +67,15 @@ impl Counter for FixedWindow {
 }
 
 impl FixedWindow {
+    /// Moves the hits of a window that begins after `now` into the window of `now`. For a clock that was set back:
+    /// the hits count until the present window ends, and not until the clock has caught up.
+    pub fn bring_back(&mut self, limit: &Limit, now: Time) {
+        let length = limit.window().micros();
+        if now.as_micros() < self.window.saturating_mul(length) {
+            self.window = now.as_micros() / length;
+        }
+    }
+
     /// Microseconds until the window ends.
     fn remaining(&self, limit: &Limit, now: Time) -> u64 {
         let end = (self.window + 1).saturating_mul(limit.window().micros());

@@ -7,7 +7,7 @@ use crate::{Clock, Cursor, Inspect, Reset, STEP_MAX, Step, Unavailable, inspect:
 
 impl<C: Clock> Inspect for Memory<C> {
     async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
-        let now = self.clock.now();
+        let now = self.clock.read().steady;
         let reset = keys.iter().filter(|key| {
             let number = locked::number(key, self.shards.len() as u64);
             let shard = usize::try_from(number).ok().and_then(|number| self.shards.get(number));
@@ -27,7 +27,7 @@ impl<C: Clock> Inspect for Memory<C> {
         let Some(shard) = self.shards.get(number) else {
             return Ok(Step { found: Vec::new(), next: None });
         };
-        let now = self.clock.now();
+        let now = self.clock.read().steady;
         let (found, next) = shard.lock().keys(place, STEP_MAX, now, |key| owner.owns(key));
         let next = match next {
             Some(place) => Some(MemoryCursor { shard: number, place }),

@@ -5,6 +5,7 @@ use sluicegate_core::{Check, CounterKey, Counters, StoreError, Time, algorithm::
 use smallvec::SmallVec;
 
 use super::shard::Shard;
+use crate::Reading;
 
 /// The most shards of a store: more than cores, so that threads seldom meet.
 pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
@@ -15,12 +16,16 @@ pub(super) struct Locked<'s> {
     /// Shards of the store.
     of: u64,
     /// The present.
-    pub(super) now: Time,
+    now: Reading,
 }
 
 impl<'s> Locked<'s> {
     /// Locks the shards of a group's counters, out of at most [`SHARDS_MAX`].
-    pub(super) fn new(shards: &'s [Mutex<Shard>], group: &[Check], now: impl Fn() -> Time) -> Self {
+    pub(super) fn new(
+        shards: &'s [Mutex<Shard>],
+        group: &[Check],
+        now: impl Fn() -> Reading,
+    ) -> Self {
         let of = shards.len() as u64;
         // A bit for each: they come out in order, and each once.
         let mut which =
@@ -36,6 +41,10 @@ impl<'s> Locked<'s> {
 }
 
 impl Counters for Locked<'_> {
+    fn now(&self, check: &Check) -> Time {
+        self.now.of(check.limit.algorithm())
+    }
+
     fn with(
         &mut self,
         _position: usize,

@@ -3,6 +3,9 @@
 //! Counters lie in shards, each behind its own lock. A group locks the shards of its counters in
 //! ascending order, so its checks are settled at one moment whatever other threads do, and no two
 //! groups can wait for each other.
+//!
+//! Fixed windows follow the wall clock; all other states, and what expires, go by the steady clock, which no step of
+//! the wall clock touches.
 
 mod inspect;
 mod locked;
@@ -59,7 +62,7 @@ impl<C: Clock> Memory<C> {
     /// Drops expired counters, looking at no more than `steps` places of each shard. New counters sweep as they
     /// come; this is for when there are none.
     pub fn sweep(&self, steps: usize) {
-        let now = self.clock.now();
+        let now = self.clock.read().steady;
         for shard in &self.shards {
             shard.lock().sweep(now, steps);
         }
@@ -67,9 +70,8 @@ impl<C: Clock> Memory<C> {
 
     /// Settles one request's checks.
     fn settle(&self, group: &[Check]) -> Answers {
-        let mut locked = Locked::new(&self.shards, group, || self.clock.now());
-        let now = locked.now;
-        settle_with(group, &mut locked, now)
+        let mut locked = Locked::new(&self.shards, group, || self.clock.read());
+        settle_with(group, &mut locked)
     }
 }
 

@@ -10,6 +10,8 @@
 
 use sluicegate_core::{Limit, Time, algorithm::State};
 
+use crate::Reading;
+
 /// One counter.
 #[derive(Debug)]
 pub(super) enum Record {
@@ -55,7 +57,7 @@ impl Record {
         }
     }
 
-    /// From then on the state is as if never used.
+    /// From then on, by the steady clock, the state is as if never used.
     pub(super) fn expires(&self) -> Time {
         match self {
             Self::Packed(bytes) => {
@@ -67,22 +69,36 @@ impl Record {
     }
 
     /// Lets `look` see and change the state, and returns when the counter expires then.
-    pub(super) fn with(&mut self, limit: &Limit, look: impl FnOnce(&mut State) -> Time) -> Time {
+    pub(super) fn with(
+        &mut self,
+        limit: &Limit,
+        now: Reading,
+        look: impl FnOnce(&mut State) -> Time,
+    ) -> Time {
         match self {
             Self::Packed(bytes) => {
                 let mut state = unpacked(bytes, limit);
+                if let State::FixedWindow(counter) = &mut state {
+                    counter.bring_back(limit, now.wall);
+                }
                 let time = look(&mut state);
-                let expires = time.after_micros(state.reset_after(limit, time));
+                let expires = expires(&state, limit, time, now);
                 pack(bytes, &state, expires);
                 expires
             }
             Self::Log(log) => {
                 let time = look(&mut log.state);
-                log.expires = time.after_micros(log.state.reset_after(limit, time));
+                log.expires = expires(&log.state, limit, time, now);
                 log.expires
             }
         }
     }
+}
+
+/// When, by the steady clock, a state is as if never used. `time` is what counts for the state now.
+pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: Reading) -> Time {
+    let ahead = time.as_micros().saturating_sub(now.of(limit.algorithm()).as_micros());
+    now.steady.after_micros(ahead).after_micros(state.reset_after(limit, time))
 }
 
 /// The state of a packed counter.

@@ -3,7 +3,8 @@
 use hashbrown::HashTable;
 use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
 
-use super::record::Record;
+use super::record::{self, Record};
+use crate::Reading;
 
 /// Places that a new counter has looked at, to find expired ones. So many that sweeping outruns filling,
 /// though some places are empty.
@@ -108,14 +109,14 @@ impl Shard {
     pub(super) fn with(
         &mut self,
         check: &Check,
-        now: Time,
+        now: Reading,
         look: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         let same = |counter: &Record| counter.key() == check.key.as_bytes();
         let Ok(mut counter) = self.counters.find_entry(check.key.hash64(), same) else {
             return self.with_new(check, now, look);
         };
-        if counter.get_mut().with(&check.limit, look) <= now {
+        if counter.get_mut().with(&check.limit, now, look) <= now.steady {
             counter.remove();
         }
         Ok(())
@@ -124,22 +125,22 @@ impl Shard {
     fn with_new(
         &mut self,
         check: &Check,
-        now: Time,
+        now: Reading,
         look: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         if check.take.charges() && self.is_full() {
-            self.sweep(now, SWEEP_STEPS_FULL);
+            self.sweep(now.steady, SWEEP_STEPS_FULL);
             if self.is_full() {
                 return Err(StoreError::Full);
             }
         }
         let mut state = State::new(check.limit.algorithm());
         // It may be a counter that was there a moment ago, and was looked at then.
-        state.advance(&check.limit, now);
+        state.advance(&check.limit, now.of(check.limit.algorithm()));
         let time = look(&mut state);
-        let expires = time.after_micros(state.reset_after(&check.limit, time));
-        if expires > now {
-            self.sweep(now, SWEEP_STEPS);
+        let expires = record::expires(&state, &check.limit, time, now);
+        if expires > now.steady {
+            self.sweep(now.steady, SWEEP_STEPS);
             let counter = Record::new(check.key.as_bytes(), state, expires);
             // Without room left the table grows, or is put in order where it is.
             self.moves += u64::from(self.counters.len() == self.counters.capacity());

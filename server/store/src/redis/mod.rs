@@ -330,7 +330,7 @@ impl Redis {
             self.topology.trouble();
             return parts.iter().map(|part| all(part, StoreError::Unavailable)).collect();
         };
-        let now = self.clock.as_ref().map(Clock::now);
+        let now = self.clock.as_ref().map(|clock| clock.read().wall);
         let call = |part: &&[Piece<'_>]| {
             Call::new(&self.prefix, part.iter().map(|piece| piece.checks.iter()), now)
         };
