@@ -50,10 +50,13 @@ pub(super) async fn run(settings: &CheckSettings) -> Result<ExitCode, Failure> {
         .await
         .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
     let descriptors = &settings.question.descriptors;
-    output::print(&match settings.output {
-        OutputFormat::Text => text(descriptors, &verdict),
-        OutputFormat::Json => json(descriptors, &verdict).to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => text(descriptors, &verdict),
+            OutputFormat::Json => json(descriptors, &verdict).to_string(),
+        },
+    );
     Ok(if verdict.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

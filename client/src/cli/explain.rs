@@ -50,10 +50,13 @@ pub(super) async fn run(settings: &ExplainSettings) -> Result<ExitCode, Failure>
         .explain(settings.question.check(settings.hits))
         .await
         .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    output::print(&match settings.output {
-        OutputFormat::Text => text(&explained),
-        OutputFormat::Json => json(&explained).to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => text(&explained),
+            OutputFormat::Json => json(&explained).to_string(),
+        },
+    );
     Ok(ExitCode::from(match explained.would_pass {
         Some(true) => 0,
         Some(false) => 1,

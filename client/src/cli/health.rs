@@ -51,9 +51,12 @@ pub(super) async fn run(settings: &HealthSettings) -> Result<ExitCode, Failure> 
             failed(CheckError::new(&status, connection.timeout, "the gRPC listener"))
         })?;
     let status = answer.into_inner().status();
-    output::print(&match settings.output {
-        OutputFormat::Text => status.as_str_name().to_lowercase().replace('_', " "),
-        OutputFormat::Json => json!({ "status": status.as_str_name() }).to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => status.as_str_name().to_lowercase().replace('_', " "),
+            OutputFormat::Json => json!({ "status": status.as_str_name() }).to_string(),
+        },
+    );
     Ok(if status == ServingStatus::Serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

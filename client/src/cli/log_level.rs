@@ -50,10 +50,13 @@ pub(super) async fn run(settings: &LogLevelSettings) -> Result<ExitCode, Failure
     };
     let in_force =
         answer.map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    output::print(&match settings.output {
-        OutputFormat::Text => text(&in_force),
-        OutputFormat::Json => json(&in_force),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => text(&in_force),
+            OutputFormat::Json => json(&in_force),
+        },
+    );
     Ok(ExitCode::SUCCESS)
 }
 

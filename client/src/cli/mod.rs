@@ -21,6 +21,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
+use sluicegate_proto::text::printable;
 use thiserror::Error;
 use tonic::Code;
 
@@ -177,5 +178,5 @@ pub fn run(cli: &Cli) -> ExitCode {
 
 fn report(failure: &(dyn Error + 'static)) {
     // There is nowhere left to say that this fails.
-    let _ = writeln!(io::stderr(), "error: {}", chain(failure));
+    let _ = writeln!(io::stderr(), "error: {}", printable(&chain(failure)));
 }

@@ -10,7 +10,7 @@ use sluicegate_proto::{
     sluicegate::admin::v1::{CounterState, LimitExplanation, Rule, limit_explanation::State},
     text::{
         explanation::{algorithm, counting, on_failure, unit},
-        from_wire,
+        from_wire, printable, printable_json, printable_lines,
     },
 };
 
@@ -23,10 +23,14 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Writes the answer to the standard output.
-pub(super) fn print(answer: &str) {
+/// Writes the answer, which is of this format, to the standard output. Names and values in it may come from anybody.
+pub(super) fn print(format: OutputFormat, answer: &str) {
+    let answer = match format {
+        OutputFormat::Text => printable_lines(answer.trim_end()),
+        OutputFormat::Json => printable_json(answer.trim_end()),
+    };
     // A reader that has gone does not change the answer, which is also in the exit code.
-    let _ = writeln!(io::stdout(), "{}", answer.trim_end());
+    let _ = writeln!(io::stdout(), "{answer}");
 }
 
 /// Columns as wide as what stands in them.
@@ -42,7 +46,7 @@ impl<const N: usize> Table<N> {
 
     /// Adds a row.
     pub(super) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| printable(&cell).into_owned()));
     }
 
     /// The lines.

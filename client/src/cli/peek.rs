@@ -82,10 +82,13 @@ async fn of_descriptors(
         .peek(Check::new(&settings.domain).descriptors(descriptors))
         .await
         .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    output::print(&match settings.output {
-        OutputFormat::Text => text(&peeked),
-        OutputFormat::Json => json(&peeked).to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => text(&peeked),
+            OutputFormat::Json => json(&peeked).to_string(),
+        },
+    );
     let counters = peeked.descriptors.iter().flat_map(|it| &it.counters);
     let limits: Vec<_> = counters.map(|counter| counter.limit.as_ref()).collect();
     Ok(code(&limits))
@@ -150,15 +153,18 @@ async fn of_tenant(
         more |= page.more;
     }
     counters.sort_by(|a, b| a.counter_key.cmp(&b.counter_key));
-    output::print(&match settings.output {
-        OutputFormat::Text if counters.is_empty() => "no counters in use".to_owned(),
-        OutputFormat::Text => tenant_text(&counters, more),
-        OutputFormat::Json => json!({
-            "counters": counters.iter().map(tenant_json).collect::<Vec<_>>(),
-            "more": more,
-        })
-        .to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text if counters.is_empty() => "no counters in use".to_owned(),
+            OutputFormat::Text => tenant_text(&counters, more),
+            OutputFormat::Json => json!({
+                "counters": counters.iter().map(tenant_json).collect::<Vec<_>>(),
+                "more": more,
+            })
+            .to_string(),
+        },
+    );
     let limits: Vec<_> = counters.iter().map(|counter| counter.limit.as_ref()).collect();
     Ok(code(&limits))
 }

@@ -143,26 +143,29 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
         outcome => outcome,
     };
     let used = results.iter().filter(|result| result.was_used).count();
-    output::print(&match settings.output {
-        OutputFormat::Text if results.is_empty() => "no limit applies".to_owned(),
-        OutputFormat::Text => {
-            let lines = results.iter().map(|result| {
-                let what = match (result.was_used, dry_run) {
-                    (true, false) => "reset      ",
-                    (true, true) => "would reset",
-                    (false, _) => "not in use ",
-                };
-                format!("{what}  {}", result.counter_key)
-            });
-            lines.collect::<Vec<_>>().join("\n")
-        }
-        OutputFormat::Json => {
-            let counters = results.iter().map(
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text if results.is_empty() => "no limit applies".to_owned(),
+            OutputFormat::Text => {
+                let lines = results.iter().map(|result| {
+                    let what = match (result.was_used, dry_run) {
+                        (true, false) => "reset      ",
+                        (true, true) => "would reset",
+                        (false, _) => "not in use ",
+                    };
+                    format!("{what}  {}", result.counter_key)
+                });
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            OutputFormat::Json => {
+                let counters = results.iter().map(
                 |result| json!({ "counter_key": result.counter_key, "was_used": result.was_used }),
             );
-            json!({ "dry_run": dry_run, "counters": counters.collect::<Vec<_>>() }).to_string()
-        }
-    });
+                json!({ "dry_run": dry_run, "counters": counters.collect::<Vec<_>>() }).to_string()
+            }
+        },
+    );
     outcome.map(|()| ExitCode::from(u8::from(used == 0)))
 }
 
@@ -205,7 +208,7 @@ async fn tenant(settings: &ResetTenantSettings) -> Result<ExitCode, Failure> {
         let _unseen = write!(io::stderr(), "\r\x1b[K");
     }
     let ResetTenantResponse { counters, complete, more } = done;
-    output::print(&match settings.output {
+    output::print(settings.output, &match settings.output {
         OutputFormat::Text => {
             let at_least = if more { "at least " } else { "" };
             let what = if dry_run { "would be reset" } else { "reset" };

@@ -51,13 +51,16 @@ pub(super) async fn run(settings: &RulesSettings) -> Result<ExitCode, Failure> {
     while let Some(page) = answers.next().await.map_err(ask)? {
         rules.extend(page.rules);
     }
-    output::print(&match settings.output {
-        OutputFormat::Text if rules.is_empty() => "no such rules".to_owned(),
-        OutputFormat::Text => text(&rules),
-        OutputFormat::Json => {
-            json!({ "rules": rules.iter().map(json).collect::<Vec<_>>() }).to_string()
-        }
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text if rules.is_empty() => "no such rules".to_owned(),
+            OutputFormat::Text => text(&rules),
+            OutputFormat::Json => {
+                json!({ "rules": rules.iter().map(json).collect::<Vec<_>>() }).to_string()
+            }
+        },
+    );
     Ok(ExitCode::from(u8::from(rules.is_empty())))
 }
 

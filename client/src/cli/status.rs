@@ -41,10 +41,13 @@ pub(super) async fn run(settings: &StatusSettings) -> Result<ExitCode, Failure> 
         .status()
         .await
         .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    output::print(&match settings.output {
-        OutputFormat::Text => text(&status),
-        OutputFormat::Json => json(&status).to_string(),
-    });
+    output::print(
+        settings.output,
+        &match settings.output {
+            OutputFormat::Text => text(&status),
+            OutputFormat::Json => json(&status).to_string(),
+        },
+    );
     Ok(ExitCode::from(u8::from(!is_well(&status))))
 }
 

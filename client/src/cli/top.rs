@@ -12,7 +12,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::descriptor::shown};
+use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::printable};
 
 use super::{Failure, OutputFormat, admin_server::AdminServersSettings, output, report};
 use crate::error::chain;
@@ -124,10 +124,13 @@ pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
     let Asked { rows, mut failures } = rows::ask(&clients, settings, settings.kind).await;
     // What the others say is worth something only if somebody has said something.
     if rows.servers > 0 {
-        output::print(&match settings.output {
-            OutputFormat::Text => text(settings.kind, &rows),
-            OutputFormat::Json => json(settings.kind, &rows, &failures).to_string(),
-        });
+        output::print(
+            settings.output,
+            &match settings.output {
+                OutputFormat::Text => text(settings.kind, &rows),
+                OutputFormat::Json => json(settings.kind, &rows, &failures).to_string(),
+            },
+        );
     }
     let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
     failures.iter().for_each(|failure| report(failure));
@@ -175,5 +178,5 @@ fn json(kind: Kind, rows: &Rows, failures: &[Failure]) -> Value {
 
 /// What came from a server, safe on a terminal.
 fn safe(text: &str) -> String {
-    shown(text.as_bytes())
+    printable(text).into_owned()
 }

@@ -109,6 +109,35 @@ async fn a_server_that_cannot_be_asked_is_3() {
     }
 }
 
+/// What would clear a terminal, turn the direction of writing around, or begin another line.
+#[tokio::test]
+async fn nothing_that_a_server_sends_reaches_the_terminal_raw() {
+    const HOSTILE: &str = "a\u{1b}[2J\u{9b}b\r\nc\u{202e}d\u{2028}e\u{e0041}";
+    let hidden = |text: &str| text.chars().any(|it| it != '\n' && !(' '..='~').contains(&it));
+    for error in [Status::invalid_argument(HOSTILE), Status::internal(HOSTILE)] {
+        let server = Service::new(Answer::Error(error)).start().await;
+        let (code, out, err) = check(&server, &[]).await;
+        assert_eq!((code, out.as_str(), err.lines().count()), (Some(3), "", 1), "{err:?}");
+        assert!(
+            err.contains("a\\u{1b}[2J\\u{9b}b\\r\\nc\\u{202e}d\\u{2028}e\\u{e0041}"),
+            "{err:?}"
+        );
+        assert!(!hidden(&err), "{err:?}");
+    }
+    let Answer::Response(mut response) = limited(Code::OverLimit, 0) else { panic!("no response") };
+    for status in &mut response.statuses {
+        status.current_limit.as_mut().unwrap().name = HOSTILE.to_owned();
+    }
+    let server = Service::new(Answer::Response(response)).start().await;
+    let (code, out, _) = check(&server, &[]).await;
+    let shown: String = out.chars().filter(|it| *it != '\u{fffd}').collect();
+    assert_eq!((code, hidden(&shown)), (Some(1), false), "{out:?}");
+    let (_, out, _) = check(&server, &["--output", "json"]).await;
+    assert!(!hidden(&out), "{out:?}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["statuses"][0]["limit"]["name"], HOSTILE);
+}
+
 #[tokio::test]
 async fn help_teaches() {
     let (code, out, _) = sluicectl("http://127.0.0.1:1", &["check", "--help"]).await;

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use thiserror::Error;
 
+use super::printable::is_hidden;
+
 /// Keys and values, in order.
 pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -142,7 +144,7 @@ pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.extend(
-            chunk.valid().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }),
+            chunk.valid().chars().map(|char| if is_hidden(char) { '\u{fffd}' } else { char }),
         );
         for byte in chunk.invalid() {
             // Writing to a string does not fail.

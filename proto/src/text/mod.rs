@@ -5,8 +5,11 @@
 
 pub mod descriptor;
 pub mod explanation;
+mod printable;
 
 use std::time::Duration;
+
+pub use printable::{printable, printable_json, printable_lines};
 
 /// A span from the wire; one that makes no sense is zero.
 #[must_use]

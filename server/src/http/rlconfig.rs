@@ -1,12 +1,11 @@
 //! The limits in force, a line each, for people.
 
-use std::fmt::Write as _;
-
 use sluicegate_core::{
     Rule,
     rule::{Limits, RuleLimit},
     rules::{Domain, RuleSet},
 };
+use sluicegate_proto::text::printable;
 
 /// Every domain, and below it every rule with the path that leads there, in the order of the files.
 pub(super) fn render(rules: &RuleSet) -> String {
@@ -25,14 +24,14 @@ pub(super) fn render(rules: &RuleSet) -> String {
 }
 
 fn describe_domain(text: &mut String, domain: &Domain) {
-    text.push_str("domain ");
-    text.push_str(&domain.name);
+    push(text, format_args!("domain {}", domain.name));
     if let Some(tenant) = &domain.tenant {
         push(text, format_args!(" tenant={}", String::from_utf8_lossy(tenant)));
     }
     push(text, format_args!(" default_algorithm={}", domain.defaults.algorithm.name()));
     push(text, format_args!(" default_counting={}", domain.defaults.counting.name()));
-    push(text, format_args!(" default_on_failure={}\n", domain.defaults.on_failure.name()));
+    push(text, format_args!(" default_on_failure={}", domain.defaults.on_failure.name()));
+    text.push('\n');
 }
 
 fn describe_rule(text: &mut String, rule: &Rule) {
@@ -74,7 +73,7 @@ fn describe_limit(text: &mut String, rule_limit: &RuleLimit) {
     text.push(']');
 }
 
-/// Writing to a `String` cannot fail.
-fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    let _infallible = text.write_fmt(arguments);
+/// Adds a part of a line.
+fn push(text: &mut String, part: std::fmt::Arguments<'_>) {
+    text.push_str(&printable(&part.to_string()));
 }

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, ops::Deref};
 
 use sluicegate_core::rules::{StatsKey, clean};
+use sluicegate_proto::text::printable;
 use sluicegate_store::Stack;
 
 use crate::{
@@ -38,7 +39,7 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
         lines.add(catalogue::REDIS_CONNECTIONS_OPEN, &[], u64::try_from(open).unwrap_or(u64::MAX));
         lines.add(catalogue::REFUSALS, &[], u64::try_from(store.refusals()).unwrap_or(u64::MAX));
     }
-    lines.0.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+    lines.0.into_iter().map(|(name, value)| format!("{}: {value}\n", printable(&name))).collect()
 }
 
 /// What upstream calls the rule.

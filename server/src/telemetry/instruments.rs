@@ -10,6 +10,7 @@ use opentelemetry_sdk::{
     metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream},
 };
 use prometheus::{Encoder, Registry, TextEncoder};
+use sluicegate_proto::text::printable;
 use thiserror::Error;
 
 use super::{
@@ -171,5 +172,5 @@ impl Instruments {
 
 fn labelled(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
     let labels = metric.labels.iter().zip(values);
-    labels.map(|(label, value)| KeyValue::new(label.name, (*value).to_owned())).collect()
+    labels.map(|(label, value)| KeyValue::new(label.name, printable(value).into_owned())).collect()
 }

@@ -289,7 +289,7 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
     for format in ["text", "json"] {
         let flags = ["--log-level", "debug", "--log-format", format];
         let server = Sluicegate::start(LIMITS, &flags).await;
-        let forged = "x\"} 1\nforged_line 1\r\n2026-01-01T00:00:00Z ERROR forged_line\u{1b}[2J";
+        let forged = "x\"} 1\nforged_line 1\r\n2026-01-01T00:00:00Z ERROR forged_line\u{1b}[2J\u{202e}\u{2028}\u{feff}\u{e0041}";
         let mut wanted = hit("a", forged);
         wanted.domain = "edge".to_owned();
         server.should_rate_limit(wanted.clone()).await.unwrap();
@@ -300,7 +300,11 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
         for line in metrics.lines().chain(log.lines()) {
             assert!(!line.starts_with("forged") && !line.starts_with("2026-01-01"), "{line}");
         }
-        assert!(!log.contains('\u{1b}'), "{log}");
+        let (_, stats) = server.get("/stats").await;
+        for page in [&metrics, &log, &stats] {
+            let hidden = ['\u{1b}', '\u{202e}', '\u{2028}', '\u{feff}', '\u{e0041}'];
+            assert!(!page.contains(hidden), "{page:?}");
+        }
         assert!(metrics.contains("forged_line"), "the domain is told, on its own line: {metrics}");
     }
 }

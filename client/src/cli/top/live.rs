@@ -15,6 +15,7 @@ use tokio::{
 use super::{
     Kind, TopSettings,
     rows::{self, Asked},
+    safe,
     screen::{Screen, Then},
 };
 use crate::{AdminClient, error::chain};
@@ -71,7 +72,7 @@ async fn show(
             _ = terminate.recv() => return Ok(()),
             asked = answer(&mut asking), if asking.is_some() => {
                 asking = None;
-                let errors = asked.failures.iter().map(|failure| chain(failure)).collect();
+                let errors = asked.failures.iter().map(|failure| safe(&chain(failure))).collect();
                 screen.update(asked.rows, errors);
             }
             _ = ticks.tick() => {

@@ -1,0 +1,128 @@
+//! Text for terminals, logs and metrics, in which every character is visible.
+//!
+//! Control characters move the cursor of a terminal or begin another line. Format characters, such as those that
+//! reverse the direction of writing (U+202E), and the separators U+2028 and U+2029 make a text look like another one.
+//! Names in limits files, values of requests and messages of servers may hold any of them.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+/// The text in one line, with `\u{202e}`, `\n` and the like in place of all characters that are not visible.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    replaced(text, is_hidden, |char, into| into.extend(char.escape_debug()))
+}
+
+/// The text in as many lines as it has, each as [`printable`] writes it.
+#[must_use]
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    let is_hidden = |char| char != '\n' && is_hidden(char);
+    replaced(text, is_hidden, |char, into| into.extend(char.escape_debug()))
+}
+
+/// JSON of the same meaning with `\u202e` and the like in place of all characters that are not visible. Line feeds and
+/// spaces between its parts stay.
+#[must_use]
+pub fn printable_json(json: &str) -> Cow<'_, str> {
+    // Within JSON only texts hold other characters than ASCII and white space, and escape control characters below
+    // U+0020 already.
+    let is_hidden = |char: char| !matches!(char, '\n' | '\r' | '\t') && is_hidden(char);
+    replaced(json, is_hidden, |char, into| {
+        for unit in char.encode_utf16(&mut [0; 2]) {
+            let _infallible = write!(into, "\\u{unit:04x}");
+        }
+    })
+}
+
+fn replaced(
+    text: &str,
+    is_hidden: impl Fn(char) -> bool,
+    escape: impl Fn(char, &mut String),
+) -> Cow<'_, str> {
+    let Some(first) = text.find(&is_hidden) else { return Cow::Borrowed(text) };
+    let (visible, rest) = text.split_at(first);
+    let mut replaced = visible.to_owned();
+    for char in rest.chars() {
+        if is_hidden(char) { escape(char, &mut replaced) } else { replaced.push(char) }
+    }
+    Cow::Owned(replaced)
+}
+
+/// Whether a character is a control, format or separator character, for private use or not assigned, as the standard
+/// library's `Debug` for texts sees it; spaces other than U+0020 are among them.
+pub(super) fn is_hidden(char: char) -> bool {
+    if char.is_ascii() {
+        return char.is_ascii_control();
+    }
+    // Behind another character, so that accents that stand above it are none.
+    let mut behind = String::from('x');
+    behind.push(char);
+    behind.escape_debug().nth(1) == Some('\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_text_stays_as_it_is() {
+        for text in ["", "plain \"text\" \\n", "été e\u{301} 漢字 Ωμέγα नमस्ते 🙂", "a=b|c"]
+        {
+            assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
+            assert!(matches!(printable_json(text), Cow::Borrowed(same) if same == text), "{text}");
+        }
+        assert_eq!(printable_lines("a\nb\n"), "a\nb\n");
+        assert_eq!(printable_json("{\n  \"a\": 1\n}"), "{\n  \"a\": 1\n}");
+    }
+
+    #[test]
+    fn characters_that_are_not_visible_are_escaped() {
+        for (text, escaped) in [
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\u{2028}b\u{2029}", "a\\u{2028}b\\u{2029}"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+            ("a\r\n\tb\u{7f}\u{85}\u{9b}", "a\\r\\n\\tb\\u{7f}\\u{85}\\u{9b}"),
+            ("\u{0}", "\\0"),
+        ] {
+            assert_eq!(printable(text), escaped);
+        }
+        assert_eq!(printable_lines("a\n\u{1b}b"), "a\n\\u{1b}b");
+        let (from, to) = ('\u{e0001}', "\"\\udb40\\udc01\"");
+        assert_eq!(printable_json(&format!("\"{from}\"")), to);
+        assert_eq!(printable_json("\"\u{202e}\u{7f}\""), "\"\\u202e\\u007f\"");
+    }
+
+    #[test]
+    fn every_format_character_and_separator_is_escaped() {
+        // General categories Cc, Cf, Zl and Zp of Unicode 16.
+        let ranges = [
+            '\0'..='\u{1f}',
+            '\u{7f}'..='\u{9f}',
+            '\u{ad}'..='\u{ad}',
+            '\u{600}'..='\u{605}',
+            '\u{61c}'..='\u{61c}',
+            '\u{6dd}'..='\u{6dd}',
+            '\u{70f}'..='\u{70f}',
+            '\u{890}'..='\u{891}',
+            '\u{8e2}'..='\u{8e2}',
+            '\u{180e}'..='\u{180e}',
+            '\u{200b}'..='\u{200f}',
+            '\u{2028}'..='\u{202e}',
+            '\u{2060}'..='\u{2064}',
+            '\u{2066}'..='\u{206f}',
+            '\u{feff}'..='\u{feff}',
+            '\u{fff9}'..='\u{fffb}',
+            '\u{110bd}'..='\u{110bd}',
+            '\u{110cd}'..='\u{110cd}',
+            '\u{13430}'..='\u{1343f}',
+            '\u{1bca0}'..='\u{1bca3}',
+            '\u{1d173}'..='\u{1d17a}',
+            '\u{e0001}'..='\u{e0001}',
+            '\u{e0020}'..='\u{e007f}',
+        ];
+        for char in ranges.into_iter().flatten() {
+            assert!(is_hidden(char), "{char:?}");
+            let escaped = printable_json(&format!("\"{char}\"")).into_owned();
+            assert!(escaped.is_ascii(), "{escaped}");
+        }
+    }
+}
