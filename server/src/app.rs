@@ -441,6 +441,7 @@ impl App {
         tokio::join!(traces, metrics);
         tracing::info!("stopped");
     }
+        telemetry::report_suppressed_log_lines(true);
 }
 
 fn load_limits(settings: &LimitsSettings, telemetry: &Telemetry) -> Result<Limits, StartError> {
@@ -528,6 +529,7 @@ fn show_requests(
         let traces = traces.cloned();
         move || traces.as_deref().map_or(0, read)
     };
+    telemetry.show_count(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
     telemetry.show_count(catalogue::TRACED, count(Traces::ended));
     telemetry.show_count(catalogue::TRACED_SENT, count(Traces::sent));
 }
@@ -710,6 +712,7 @@ mod tests {
         let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
         let http = LOCAL_DRAIN_TIMEOUT + GIVE_BACK_TIMEOUT;
         let admin = LOCAL_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
+        telemetry::report_suppressed_log_lines(false);
         let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
         assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");
     }

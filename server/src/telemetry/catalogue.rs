@@ -260,6 +260,8 @@ catalogue! {
         "Refusals that were not logged because they were more than --decision-log-max-per-second.";
     Counter LOG_LINES_DROPPED = "sluicegate_log_lines_dropped_total" []:
         "Lines of the log that were not written because the standard error stream took no more.";
+    Counter LOG_LINES_SUPPRESSED = "sluicegate_log_lines_suppressed_total" []:
+        "Lines of libraries that were not logged because they were more than ten in ten seconds from one place.";
     Counter TRACED = "sluicegate_traced_requests_total" []:
         "Requests that were traced.";
     Counter TRACED_SENT = "sluicegate_traced_requests_sent_total" []:

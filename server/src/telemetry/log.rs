@@ -10,10 +10,13 @@ use std::{
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::task::AbortHandle;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter, filter::LevelFilter, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use super::{
     log_fields::TextFields,
+    log_rate::{LogRate, RateLayer, Suppressed},
     log_writer::{LogGuard, LogWriter},
 };
 use crate::settings::{LogFormat, LogSettings};
@@ -48,23 +51,32 @@ pub(crate) struct InvalidLevel {
 /// was started before stays.
 pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = filter(&settings.log_level).map_err(NoLog::Level)?;
-    let (writer, guard) = LogWriter::start(io::stderr()).map_err(NoLog::Thread)?;
+    let (writer, guard) =
+        LogWriter::start(io::stderr(), settings.log_format).map_err(NoLog::Thread)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer.clone());
+    let rate = Arc::<LogRate>::default();
+    let bound = RateLayer(Arc::clone(&rate));
     let (put, started): (Put, _) = match settings.log_format {
         LogFormat::Text => {
             let log = log.with_ansi(false).fmt_fields(TextFields).with_filter_reloading();
             let handle = log.reload_handle();
-            (Box::new(move |filter| handle.reload(filter).is_ok()), log.try_init())
+            (
+                Box::new(move |filter| handle.reload(filter).is_ok()),
+                log.finish().with(bound).try_init(),
+            )
         }
         LogFormat::Json => {
             let log = log.json().flatten_event(true).with_filter_reloading();
             let handle = log.reload_handle();
-            (Box::new(move |filter| handle.reload(filter).is_ok()), log.try_init())
+            (
+                Box::new(move |filter| handle.reload(filter).is_ok()),
+                log.finish().with(bound).try_init(),
+            )
         }
     };
     if started.is_ok() {
         let level = Level { text: settings.log_level.clone(), lent: None };
-        let _first = LEVELS.set(Levels { put, level: Arc::new(Mutex::new(level)), writer });
+        let _first = LEVELS.set(Levels { put, level: Arc::new(Mutex::new(level)), writer, rate });
     }
     Ok(guard)
 }
@@ -103,6 +115,7 @@ pub(crate) struct Levels {
     put: Put,
     level: Arc<Mutex<Level>>,
     writer: LogWriter,
+    rate: Arc<LogRate>,
 }
 
 struct Level {
@@ -149,6 +162,20 @@ pub(crate) fn levels() -> Result<&'static Levels, ChangeError> {
 /// Lines of this process's log that were not written because nobody read them.
 pub(crate) fn lines_dropped() -> u64 {
     LEVELS.get().map_or(0, |levels| levels.writer.dropped())
+}
+
+/// Lines of libraries that this process's log does not have because they were too many.
+pub(crate) fn lines_suppressed() -> u64 {
+    LEVELS.get().map_or(0, |levels| levels.rate.suppressed())
+}
+
+/// Logs how many lines of libraries were suppressed in intervals that have ended, or, at the end of the process, in
+/// `all`.
+pub(crate) fn report_suppressed(all: bool) {
+    let Some(levels) = LEVELS.get() else { return };
+    for Suppressed { target, level, lines } in levels.rate.take(Instant::now(), all) {
+        tracing::warn!(library = %target, %level, lines, "too many lines of a library suppressed");
+    }
 }
 
 impl Levels {

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Debug};
 
+use sluicegate_proto::text::printable;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::{
     field::RecordFields,
@@ -38,7 +39,7 @@ impl Line<'_> {
         }
         self.is_begun = true;
         if name == "message" {
-            return write_message(&mut self.writer, value);
+            return self.writer.write_str(&printable(value));
         }
         write!(self.writer, "{name}=")?;
         if is_one(value) { self.writer.write_str(value) } else { write!(self.writer, "{value:?}") }
@@ -52,17 +53,6 @@ impl Visit for Line<'_> {
             self.written = self.write(field.name(), &format!("{value:?}"));
         }
     }
-}
-
-/// Without what would move the cursor of a terminal or begin another line: libraries write messages too.
-fn write_message(writer: &mut format::Writer<'_>, message: &str) -> fmt::Result {
-    message.chars().try_for_each(|char| {
-        if char.is_control() {
-            write!(writer, "{}", char.escape_default())
-        } else {
-            writer.write_char(char)
-        }
-    })
 }
 
 /// Whether the value is a word, or a text within quotation marks.

@@ -1,6 +1,10 @@
 //! Writes the log on a thread of its own: whoever decides never waits for whoever reads the log, or does not.
+//!
+//! What is not visible in a line is escaped here, whatever it came in by: messages and fields of this project and of
+//! libraries, names of modules.
 
 use std::{
+    borrow::Cow,
     io::{self, Write},
     sync::{
         Arc,
@@ -11,10 +15,12 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_proto::text::{printable, printable_json};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{log::AUDIT, metrics::Count};
+use crate::settings::LogFormat;
 
 /// How much of the log may wait to be written, in bytes.
 const WAITING_MAX: usize = 4 << 20;
@@ -44,11 +50,15 @@ struct Lines {
 pub(super) struct LogWriter {
     messages: Sender<Message>,
     lines: Arc<Lines>,
+    format: LogFormat,
 }
 
 impl LogWriter {
-    /// A thread that writes there.
-    pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<(Self, LogGuard)> {
+    /// A thread that writes there, lines of this format.
+    pub(super) fn start(
+        to: impl Write + Send + 'static,
+        format: LogFormat,
+    ) -> io::Result<(Self, LogGuard)> {
         let (messages, received) = mpsc::channel();
         let lines = Arc::<Lines>::default();
         let written = Arc::clone(&lines);
@@ -56,7 +66,7 @@ impl LogWriter {
             .name("log".to_owned())
             .spawn(move || write(&received, &written, to))?;
         let guard = LogGuard(messages.clone());
-        Ok((Self { messages, lines }, guard))
+        Ok((Self { messages, lines, format }, guard))
     }
 
     /// Lines that were not written, for want of room or because the stream took none.
@@ -65,12 +75,30 @@ impl LogWriter {
     }
 
     fn put(&self, line: &[u8], waiting_max: usize) {
+        let line = &*visible(line, self.format);
         let before = self.lines.waiting.fetch_add(line.len(), Ordering::Relaxed);
         let fits = before.saturating_add(line.len()) <= waiting_max;
         if !fits || self.messages.send(Message::Line(line.to_vec())).is_err() {
             self.lines.waiting.fetch_sub(line.len(), Ordering::Relaxed);
             self.lines.dropped.add(1);
         }
+    }
+}
+
+/// The line without what is not visible in it, but for its end.
+fn visible(line: &[u8], format: LogFormat) -> Cow<'_, [u8]> {
+    let Ok(text) = str::from_utf8(line) else {
+        // No part of the log writes that.
+        return Cow::Owned(line.escape_ascii().collect());
+    };
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let escaped = match format {
+        LogFormat::Text => printable(text),
+        LogFormat::Json => printable_json(text),
+    };
+    match escaped {
+        Cow::Borrowed(_) => Cow::Borrowed(line),
+        Cow::Owned(escaped) => Cow::Owned((escaped + "\n").into_bytes()),
     }
 }
 
@@ -150,10 +178,26 @@ mod tests {
         }
     }
 
+    fn start(to: impl Write + Send + 'static) -> (LogWriter, LogGuard) {
+        LogWriter::start(to, LogFormat::Text).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_visible_is_escaped() {
+        let visible =
+            |line: &[u8], format| String::from_utf8(visible(line, format).into()).unwrap();
+        let line = "a\u{202e}b\u{1b}\n".as_bytes();
+        assert_eq!(visible(line, LogFormat::Text), "a\\u{202e}b\\u{1b}\n");
+        let line = "{\"a\":\"\u{2028}\"}\n".as_bytes();
+        assert_eq!(visible(line, LogFormat::Json), "{\"a\":\"\\u2028\"}\n");
+        assert_eq!(visible(b"a\xff\n", LogFormat::Text), "a\\xff\\n");
+        assert_eq!(visible("é\n".as_bytes(), LogFormat::Json), "é\n");
+    }
+
     #[test]
     fn lines_beyond_the_room_are_counted_and_those_of_operators_have_more() {
         let written = Arc::new(Mutex::new(Vec::new()));
-        let (writer, guard) = LogWriter::start(Slow(Arc::clone(&written))).unwrap();
+        let (writer, guard) = start(Slow(Arc::clone(&written)));
         let line = vec![b'x'; 1024];
         let most = WAITING_MAX / line.len();
         let unread = written.lock().unwrap();
@@ -172,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_the_stream_does_not_take_is_counted() {
-        let (writer, guard) = LogWriter::start(&mut [][..]).unwrap();
+        let (writer, guard) = start(&mut [][..]);
         writer.put(b"lost", WAITING_MAX);
         drop(guard);
         assert_eq!(writer.dropped(), 1);

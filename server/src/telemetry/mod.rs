@@ -9,6 +9,7 @@ mod instruments;
 mod key_hash;
 mod log;
 mod log_fields;
+mod log_rate;
 mod log_writer;
 mod metrics;
 mod otlp;
@@ -33,6 +34,7 @@ pub use key_hash::SaltError;
 pub use log::LogError;
 pub(crate) use log::{
     AUDIT, ChangeError, InForce, levels as log_levels, lines_dropped as log_lines_dropped,
+    lines_suppressed as log_lines_suppressed, report_suppressed as report_suppressed_log_lines,
     start as start_log,
 };
 #[cfg(test)]
