@@ -31,6 +31,7 @@ use crate::{
     listen::{Admission, Capacity, CapacityError, ListenAddress, Listener, Tls, TlsSettings},
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
     telemetry::{
+    signals::{Asked, Signals},
         self, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces, catalogue,
     },
     watch::Watch,
@@ -124,10 +125,12 @@ fn run(settings: &ServeSettings) -> Result<(), StartError> {
     let _log = telemetry::start_log(&settings.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ran = runtime.block_on(async {
-        // Before anything is announced: whoever reads of the start may send the signal.
-        let stop = stop_signal()?;
+        // Before anything is announced: whoever reads of the start may send a signal.
+        let mut signals = Signals::catch()?;
         let app = App::start(settings, Clocks::system()).await?;
-        stop.await;
+        while signals.next().await == Asked::Reload {
+            app.reload();
+        }
         app.stop().await;
         Ok(())
     });
@@ -136,20 +139,7 @@ fn run(settings: &ServeSettings) -> Result<(), StartError> {
     ran
 }
 
-/// Resolves when the process is told to stop: SIGTERM, or SIGINT from a keyboard.
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
-/// Prints an error and what caused it, in one line.
+/// Prints an error and what caused it, in one line; mistakes of limits files have a line each.
 pub(crate) fn complain(error: &dyn Error) {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -174,6 +164,8 @@ pub struct App {
     admin: Option<AdminRunning>,
     traces: Option<Arc<Traces>>,
     /// Watchers and the sweeper, which stop when the server has.
+    /// Makes watchers look at their files.
+    reload: watch::Sender<()>,
     background: CancellationToken,
     telemetry: Arc<Telemetry>,
     drain_delay: Duration,
@@ -361,12 +353,14 @@ impl App {
         tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
         let poll_interval = settings.poll_interval;
         let watched = Watched {
+        let (reload, _) = watch::channel(());
             limits,
             tls,
             telemetry: Arc::clone(&telemetry),
             store: Arc::clone(&store),
             poll_interval,
         };
+            asked: reload.subscribe(),
         watched.start(settings, admin.as_ref(), &background);
         let admin_address =
             admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
@@ -382,6 +376,7 @@ impl App {
             admin,
             traces,
             background,
+            reload,
             telemetry,
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
@@ -407,6 +402,12 @@ impl App {
     }
 
     /// Tells callers to turn away, goes on serving for the drain delay, then lets calls in progress
+    /// Reads limits, TLS files and the admin token again, as if they had changed.
+    fn reload(&self) {
+        tracing::info!("reloading limits, TLS files and the admin token");
+        self.reload.send_replace(());
+    }
+
     /// finish within the drain timeout. HTTP and the admin service stop last, so that the drain can be watched.
     pub async fn stop(mut self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
@@ -596,22 +597,25 @@ struct Watched {
 }
 
 impl Watched {
+    /// Changes when an operator asks for a reload.
+    asked: watch::Receiver<()>,
     fn start(
         self,
         settings: &ServeSettings,
         admin: Option<&AdminRunning>,
         background: &CancellationToken,
     ) {
-        let Self { limits: mut rules, tls, telemetry, store, poll_interval } = self;
+        let Self { limits: mut rules, tls, telemetry, store, poll_interval, asked } = self;
         let mut watch = Watch::new(&settings.limits.limits, poll_interval);
         let of_limits = Arc::clone(&telemetry);
         let reload_limits = async move {
             loop {
-                watch.changed().await;
+                let asked = changed_or_asked(&mut watch, &mut limits_asked).await;
+        let mut limits_asked = asked.clone();
                 let telemetry = Arc::clone(&of_limits);
                 // Off the threads that answer requests: large files take a while to compile.
                 let reloaded = tokio::task::spawn_blocking(move || {
-                    let changed = rules.reload(&telemetry);
+                    let changed = rules.reload(&telemetry, asked);
                     (rules, changed)
                 });
                 match reloaded.await {
@@ -633,7 +637,8 @@ impl Watched {
             let mut watch = Watch::new(&files, poll_interval);
             let reloading = async move {
                 loop {
-                    watch.changed().await;
+                    changed_or_asked(&mut watch, &mut asked).await;
+            let mut asked = asked.clone();
                     reload();
                 }
             };
@@ -664,6 +669,15 @@ impl Watched {
 fn reload_token(token: &admin::Token, telemetry: &Telemetry) {
     match token.reload() {
         Ok(false) => {}
+/// Waits until files may have changed, or an operator asks for a reload. Returns whether that is so.
+async fn changed_or_asked(watch: &mut Watch, asked: &mut watch::Receiver<()>) -> bool {
+    tokio::select! {
+        () = watch.changed() => false,
+        // The sender lives as long as the server.
+        Ok(()) = asked.changed() => true,
+    }
+}
+
         Ok(true) => {
             telemetry.admin_token_loads.succeeded();
             tracing::info!("admin token taken up");

@@ -16,4 +16,5 @@ mod listen;
 mod secret;
 pub mod settings;
 pub mod telemetry;
+mod signals;
 mod watch;

@@ -106,8 +106,9 @@ impl Limits {
     }
 
     /// Reads the files anew and puts them in force if they have changed and have no mistake. Large files
-    /// take a while. Returns whether other limits are in force now.
-    pub(crate) fn reload(&mut self, telemetry: &Telemetry) -> bool {
+    /// take a while. Returns whether other limits are in force now. Files that are as they were at the last look are
+    /// logged only if an operator has `asked` for the reload.
+    pub(crate) fn reload(&mut self, telemetry: &Telemetry, asked: bool) -> bool {
         let before = self.current.load_full();
         let sources = Sources::read(&self.paths);
         if sources == before.sources {
@@ -118,8 +119,10 @@ impl Limits {
             }
             return false;
         }
-        if self.rejected.as_ref() == Some(&sources) {
+        if self.rejected.as_ref() == Some(&sources) && !asked {
             return false;
+            } else if asked {
+                tracing::info!("limits files unchanged");
         }
         match sources.compile(&self.options) {
             Ok(rules) => {

@@ -158,6 +158,11 @@ async fn sigint_fails_no_call() {
 }
 
 #[tokio::test]
+async fn sigquit_fails_no_call() {
+    calls_survive(Signal::SIGQUIT).await;
+}
+
+#[tokio::test]
 async fn a_call_in_progress_is_answered_after_the_drain_began() {
     let mut server = Sluicegate::start(LIMITS, &[]).await;
     let caller = Caller::connect(&server.grpc).await;

@@ -44,6 +44,8 @@ mod redis;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]
+mod signals;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod wire;

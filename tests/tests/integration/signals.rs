@@ -1,0 +1,107 @@
+//! Signals to a running server.
+
+use std::{fs, os::unix::fs::FileExt, path::Path};
+
+use nix::sys::signal::Signal;
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Authority, Sluicegate, binary, finish, hit};
+use tokio::process::Command;
+
+/// Nothing but a signal makes the server look at files whose change is not reported.
+const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
+
+fn limits(requests: usize) -> String {
+    format!(
+        "domain: api\ndescriptors:\n  - key: user\n    rate_limit: {{unit: day, requests_per_unit: {requests}}}\n"
+    )
+}
+
+/// Writes a text through another link to its file: of that no folder reports anything.
+fn rewrite(elsewhere: &Path, name: &str, text: &str) {
+    let file = fs::OpenOptions::new().write(true).open(elsewhere.join(name)).unwrap();
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+    file.set_len(text.len().try_into().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("ours");
+    authority.issue("127.0.0.1").write(elsewhere.path(), "server");
+    fs::write(elsewhere.path().join("limits.yaml"), limits(10)).unwrap();
+    fs::write(elsewhere.path().join("token"), "the-first-of-the-tokens\n").unwrap();
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        fs::hard_link(elsewhere.path().join(name), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let [file, token, cert, key] = ["limits.yaml", "token", "server.pem", "server.key"].map(path);
+    let flags = ["--limits", &file, "--admin-token-file", &token];
+    let tls = ["--grpc-tls-cert", &cert, "--grpc-tls-key", &key];
+    let server = Sluicegate::start_with(folder, &[&flags[..], &tls, &NO_POLL].concat()).await;
+
+    // Until all have looked at their files once, on their own.
+    server.process.signal(Signal::SIGHUP);
+    server.process.printed("limits files unchanged", 1).await;
+    let new = authority.issue("127.0.0.1");
+    rewrite(elsewhere.path(), "server.pem", &new.certificate);
+    rewrite(elsewhere.path(), "server.key", &new.key);
+    rewrite(elsewhere.path(), "token", "another-token-of-some-length\n");
+    rewrite(elsewhere.path(), "limits.yaml", &limits(7));
+    server.process.signal(Signal::SIGHUP);
+    server.process.printed("reloading limits, TLS files and the admin token", 2).await;
+    for taken_up in ["limits taken up", "TLS files taken up", "admin token taken up"] {
+        server.process.printed(taken_up, 1).await;
+    }
+    assert!(server.get("/rlconfig").await.1.contains("user: [7 per day"));
+    let loads = "sluicegate_tls_loads_total{result=\"success\"}";
+    assert_eq!(server.metric(loads).await, 1.0);
+    for (shown, code) in [("the-first-of-the-tokens", 3), ("another-token-of-some-length", 0)] {
+        let mut status = Command::new(binary("sluicectl"));
+        let shown_file = elsewhere.path().join("shown");
+        fs::write(&shown_file, shown).unwrap();
+        status.args(["status", "--admin-server", &format!("http://{}", server.admin)]);
+        status.arg("--token-file").arg(shown_file);
+        assert_eq!(finish(status).await.code, code, "{shown}");
+    }
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn sighup_tells_the_mistakes_of_rejected_files_again() {
+    let server = Sluicegate::start(&limits(10), &NO_POLL).await;
+    server.replace_limits("domain: api\ndescriptors: 5\n");
+    server.process.printed("descriptors: a number cannot stand here", 1).await;
+    server.process.signal(Signal::SIGHUP);
+    server.process.printed("descriptors: a number cannot stand here", 2).await;
+    server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn sigusr1_and_sigusr2_are_logged_and_change_nothing() {
+    let mut server = Sluicegate::start(&limits(10), &[]).await;
+    server.process.signal(Signal::SIGUSR1);
+    server.process.printed("signal=SIGUSR1", 1).await;
+    server.process.signal(Signal::SIGUSR2);
+    server.process.printed("signal=SIGUSR2", 1).await;
+    let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    server.process.assert_running();
+    assert!(server.stop().await.success());
+}
+
+/// The server goes on to drain whatever comes meanwhile.
+#[tokio::test]
+async fn signals_do_not_cut_a_drain_short() {
+    let mut server = Sluicegate::start(&limits(10), &["--drain-delay", "2s"]).await;
+    server.process.signal(Signal::SIGTERM);
+    server.process.printed("draining", 1).await;
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGQUIT] {
+        server.process.signal(signal);
+    }
+    let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    assert_eq!(server.process.ended().await.code(), Some(0));
+    assert!(server.process.output().ends_with("stopped\n"));
+}
