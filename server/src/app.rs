@@ -14,12 +14,13 @@ use std::{
 };
 
 use sluicegate_core::rules::CompileError;
+use sluicegate_proto::text::printable_lines;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
     redis::{FileError, LinkSettings, Password, RedisSettings, TlsFiles},
 };
 use thiserror::Error;
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -30,8 +31,8 @@ use crate::{
     limits::Limits,
     listen::{Admission, Capacity, CapacityError, ListenAddress, Listener, Tls, TlsSettings},
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
-    telemetry::{
     signals::{Asked, Signals},
+    telemetry::{
         self, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces, catalogue,
     },
     watch::Watch,
@@ -148,7 +149,7 @@ pub(crate) fn complain(error: &dyn Error) {
         text.push_str(&error.to_string());
         cause = error.source();
     }
-    let _closed = writeln!(io::stderr(), "sluicegate: {text}");
+    let _closed = writeln!(io::stderr(), "sluicegate: {}", printable_lines(&text));
 }
 
 /// A running server.
@@ -163,9 +164,9 @@ pub struct App {
     http: Running,
     admin: Option<AdminRunning>,
     traces: Option<Arc<Traces>>,
-    /// Watchers and the sweeper, which stop when the server has.
     /// Makes watchers look at their files.
     reload: watch::Sender<()>,
+    /// Watchers and the sweeper, which stop when the server has.
     background: CancellationToken,
     telemetry: Arc<Telemetry>,
     drain_delay: Duration,
@@ -352,15 +353,15 @@ impl App {
         let followed = serving.clone().follow(Arc::clone(&store), is_required);
         tokio::spawn(follow.clone().run_until_cancelled_owned(followed));
         let poll_interval = settings.poll_interval;
-        let watched = Watched {
         let (reload, _) = watch::channel(());
+        let watched = Watched {
             limits,
             tls,
             telemetry: Arc::clone(&telemetry),
             store: Arc::clone(&store),
             poll_interval,
-        };
             asked: reload.subscribe(),
+        };
         watched.start(settings, admin.as_ref(), &background);
         let admin_address =
             admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
@@ -375,8 +376,8 @@ impl App {
             http,
             admin,
             traces,
-            background,
             reload,
+            background,
             telemetry,
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
@@ -401,13 +402,13 @@ impl App {
         self.admin.as_ref().map(|admin| &admin.address)
     }
 
-    /// Tells callers to turn away, goes on serving for the drain delay, then lets calls in progress
     /// Reads limits, TLS files and the admin token again, as if they had changed.
     fn reload(&self) {
         tracing::info!("reloading limits, TLS files and the admin token");
         self.reload.send_replace(());
     }
 
+    /// Tells callers to turn away, goes on serving for the drain delay, then lets calls in progress
     /// finish within the drain timeout. HTTP and the admin service stop last, so that the drain can be watched.
     pub async fn stop(mut self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
@@ -440,13 +441,15 @@ impl App {
             }
         };
         tokio::join!(traces, metrics);
+        telemetry::report_suppressed_log_lines(true);
         tracing::info!("stopped");
     }
-        telemetry::report_suppressed_log_lines(true);
 }
 
 fn load_limits(settings: &LimitsSettings, telemetry: &Telemetry) -> Result<Limits, StartError> {
-    Limits::load(settings.limits.clone(), settings.options(), telemetry).map_err(StartError::Limits)
+    let bounds = settings.compiling.reading.bounds();
+    Limits::load(settings.limits.clone(), bounds, settings.options(), telemetry)
+        .map_err(StartError::Limits)
 }
 
 fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
@@ -526,11 +529,11 @@ fn show_requests(
     let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
     telemetry.show_count(catalogue::DECISION_LOG_DROPPED, dropped);
     telemetry.show_count(catalogue::LOG_LINES_DROPPED, telemetry::log_lines_dropped);
+    telemetry.show_count(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
     let count = |read: fn(&Traces) -> u64| {
         let traces = traces.cloned();
         move || traces.as_deref().map_or(0, read)
     };
-    telemetry.show_count(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
     telemetry.show_count(catalogue::TRACED, count(Traces::ended));
     telemetry.show_count(catalogue::TRACED_SENT, count(Traces::sent));
 }
@@ -594,11 +597,11 @@ struct Watched {
     telemetry: Arc<Telemetry>,
     store: Arc<Stack>,
     poll_interval: Duration,
+    /// Changes when an operator asks for a reload.
+    asked: watch::Receiver<()>,
 }
 
 impl Watched {
-    /// Changes when an operator asks for a reload.
-    asked: watch::Receiver<()>,
     fn start(
         self,
         settings: &ServeSettings,
@@ -608,10 +611,10 @@ impl Watched {
         let Self { limits: mut rules, tls, telemetry, store, poll_interval, asked } = self;
         let mut watch = Watch::new(&settings.limits.limits, poll_interval);
         let of_limits = Arc::clone(&telemetry);
+        let mut limits_asked = asked.clone();
         let reload_limits = async move {
             loop {
                 let asked = changed_or_asked(&mut watch, &mut limits_asked).await;
-        let mut limits_asked = asked.clone();
                 let telemetry = Arc::clone(&of_limits);
                 // Off the threads that answer requests: large files take a while to compile.
                 let reloaded = tokio::task::spawn_blocking(move || {
@@ -635,10 +638,10 @@ impl Watched {
         tokio::spawn(background.clone().run_until_cancelled_owned(reload_limits));
         let watch = |files: Vec<PathBuf>, reload: Box<dyn Fn() + Send>| {
             let mut watch = Watch::new(&files, poll_interval);
+            let mut asked = asked.clone();
             let reloading = async move {
                 loop {
                     changed_or_asked(&mut watch, &mut asked).await;
-            let mut asked = asked.clone();
                     reload();
                 }
             };
@@ -666,9 +669,6 @@ impl Watched {
     }
 }
 
-fn reload_token(token: &admin::Token, telemetry: &Telemetry) {
-    match token.reload() {
-        Ok(false) => {}
 /// Waits until files may have changed, or an operator asks for a reload. Returns whether that is so.
 async fn changed_or_asked(watch: &mut Watch, asked: &mut watch::Receiver<()>) -> bool {
     tokio::select! {
@@ -678,6 +678,9 @@ async fn changed_or_asked(watch: &mut Watch, asked: &mut watch::Receiver<()>) ->
     }
 }
 
+fn reload_token(token: &admin::Token, telemetry: &Telemetry) {
+    match token.reload() {
+        Ok(false) => {}
         Ok(true) => {
             telemetry.admin_token_loads.succeeded();
             tracing::info!("admin token taken up");
@@ -709,6 +712,7 @@ async fn sweep(store: Arc<Stack>) {
     loop {
         ticks.tick().await;
         store.sweep(SWEEP_STEPS);
+        telemetry::report_suppressed_log_lines(false);
     }
 }
 
@@ -726,7 +730,6 @@ mod tests {
         let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
         let http = LOCAL_DRAIN_TIMEOUT + GIVE_BACK_TIMEOUT;
         let admin = LOCAL_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
-        telemetry::report_suppressed_log_lines(false);
         let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
         assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");
     }

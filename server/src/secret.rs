@@ -1,10 +1,11 @@
 //! Files whose first line is a secret.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::Path,
 };
+
+use crate::file;
 
 /// The shortest secret, in bytes. A shorter one can be guessed.
 pub(crate) const SECRET_MIN: usize = 16;
@@ -12,7 +13,7 @@ pub(crate) const SECRET_MIN: usize = 16;
 /// What is read of a file, in bytes.
 const FILE_MAX: u64 = 64 << 10;
 
-/// The beginning of a file, with the first line.
+/// The beginning of a regular file, with the first line.
 pub(crate) fn open(path: &Path) -> io::Result<impl Read> {
-    Ok(File::open(path)?.take(FILE_MAX))
+    Ok(file::open(path)?.take(FILE_MAX))
 }

@@ -47,6 +47,9 @@ const LINKS_MAX: usize = 40;
 /// The most folders watched. What is in others is noticed by the poll.
 const FOLDERS_MAX: usize = 1000;
 
+/// The most entries of folders and parts of paths that are looked at. What is beyond is noticed by the poll.
+const STEPS_MAX: usize = 20_000;
+
 /// How often the way is walked again because it changed in the meantime.
 const WALKS_MAX: usize = 4;
 
@@ -203,8 +206,12 @@ struct Trail {
 impl Trail {
     fn of(paths: &[PathBuf]) -> Self {
         let mut trail = Self::default();
-        for path in paths {
-            trail.follow(path);
+        let mut ahead: VecDeque<PathBuf> = paths.iter().cloned().collect();
+        let mut steps_left = STEPS_MAX;
+        while let Some(path) = ahead.pop_front() {
+            if let Some(end) = trail.follow(&path, &mut steps_left) {
+                trail.arrive(end, &mut ahead, &mut steps_left);
+            }
         }
         trail
     }
@@ -216,8 +223,8 @@ impl Trail {
         all.into_iter().take(FOLDERS_MAX).map(Path::to_owned).collect()
     }
 
-    /// Walks an absolute path, as the system does when it opens it.
-    fn follow(&mut self, path: &Path) {
+    /// Walks an absolute path, as the system does when it opens it. Returns where it ends.
+    fn follow(&mut self, path: &Path, steps_left: &mut usize) -> Option<PathBuf> {
         let mut reached = PathBuf::new();
         let mut ahead: VecDeque<PathBuf> = steps(path).collect();
         let mut links = 0;
@@ -230,6 +237,7 @@ impl Trail {
                 }
                 Some(Component::Prefix(_) | Component::RootDir | Component::Normal(_)) => {}
             }
+            *steps_left = steps_left.checked_sub(1)?;
             // A root replaces what was reached.
             let entry = reached.join(step);
             match fs::read_link(&entry) {
@@ -237,7 +245,7 @@ impl Trail {
                     links += 1;
                     self.entries.insert(entry);
                     if links > LINKS_MAX {
-                        return;
+                        return None;
                     }
                     for step in steps(&target).rev() {
                         ahead.push_front(step);
@@ -246,14 +254,15 @@ impl Trail {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => reached = entry,
                 Err(_) => {
                     self.entries.insert(entry);
-                    return;
+                    return None;
                 }
             }
         }
-        self.arrive(reached);
+        Some(reached)
     }
 
-    fn arrive(&mut self, end: PathBuf) {
+    /// Takes up the end of a path, and puts what is to be followed in a folder behind what is `ahead`.
+    fn arrive(&mut self, end: PathBuf, ahead: &mut VecDeque<PathBuf>, steps_left: &mut usize) {
         self.entries.insert(end.clone());
         if self.whole.len() >= FOLDERS_MAX || self.whole.contains(&end) {
             return;
@@ -261,9 +270,12 @@ impl Trail {
         // Fails for what is not a folder.
         let Ok(inside) = fs::read_dir(&end) else { return };
         self.whole.insert(end);
-        for entry in inside.flatten().filter(|entry| !is_hidden(&entry.file_name())) {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink()) {
-                self.follow(&entry.path());
+        for entry in inside.flatten() {
+            let Some(left) = steps_left.checked_sub(1) else { return };
+            *steps_left = left;
+            let leads_on = || entry.file_type().is_ok_and(|it| it.is_dir() || it.is_symlink());
+            if !is_hidden(&entry.file_name()) && leads_on() {
+                ahead.push_back(entry.path());
             }
         }
     }
@@ -508,6 +520,34 @@ mod tests {
         fs::create_dir(base.join("more")).unwrap();
         assert_eq!(Trail::of(&paths).whole.len(), FOLDERS_MAX);
         assert_eq!(Trail::of(&paths).folders().len(), FOLDERS_MAX);
+    }
+
+    #[test]
+    fn there_is_a_bound_to_what_is_looked_at() {
+        let (_guard, base) = folder();
+        let depth = base.components().count();
+        for number in 0..=STEPS_MAX / depth {
+            symlink("nowhere", base.join(number.to_string())).unwrap();
+        }
+        let trail = Trail::of(std::slice::from_ref(&base));
+        assert!(trail.entries.len() <= STEPS_MAX / depth, "{}", trail.entries.len());
+        assert_eq!(trail.folders().len(), 2);
+    }
+
+    #[test]
+    fn deep_folders_take_neither_stack_nor_descriptors() {
+        let (_guard, base) = folder();
+        let mut deepest = base.clone();
+        for _ in 0..300 {
+            deepest.push("f");
+            fs::create_dir(&deepest).unwrap();
+        }
+        let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let trail = Trail::of(std::slice::from_ref(&base));
+        // Steps grow with the square of the depth.
+        assert!((100..FOLDERS_MAX).contains(&trail.whole.len()), "{}", trail.whole.len());
+        assert!(open() <= before + 1);
     }
 
     #[test]

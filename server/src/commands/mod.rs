@@ -11,7 +11,9 @@ use std::{
     io::{self, Write as _},
 };
 
-/// Prints a line to the standard output. Whoever closed it does not want to read on.
+use sluicegate_proto::text::printable_lines;
+
+/// Prints text to the standard output. Whoever closed it does not want to read on.
 fn say(text: impl Display) {
-    let _closed = writeln!(io::stdout(), "{text}");
+    let _closed = writeln!(io::stdout(), "{}", printable_lines(&text.to_string()));
 }

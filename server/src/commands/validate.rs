@@ -13,7 +13,8 @@ use crate::{app::complain, explain::explain, limits::Sources, settings::Validate
 /// meet the limits that it would meet.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    match Sources::read(&settings.limits).compile(&settings.holding.options(settings.compiling)) {
+    let sources = Sources::read(&settings.limits, settings.compiling.reading.bounds());
+    match sources.compile(&settings.holding.options(settings.compiling)) {
         Ok(set) => match settings.explain.request() {
             Some(request) => explain_offline(&set, &request, &settings.explain.key_prefix),
             None => {

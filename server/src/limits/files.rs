@@ -2,7 +2,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
+    fmt, fs, io,
+    ops::ControlFlow,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,33 +14,60 @@ use sluicegate_core::rules::{
 };
 
 use super::yaml;
-
-/// The largest limits file, in bytes.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+use crate::file;
 
 /// The deepest folder below one that is named.
 const FOLDERS_MAX: usize = 16;
 
+/// The most entries that are looked at in all folders.
+const ENTRIES_MAX: usize = 100_000;
+
+/// How much is read of limits files, all of them together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadBounds {
+    /// The most files.
+    pub files: usize,
+    /// The most bytes.
+    pub bytes: u64,
+}
+
+impl Default for ReadBounds {
+    fn default() -> Self {
+        Self { files: 10_000, bytes: 64 << 20 }
+    }
+}
+
 /// Limits files as they were found: equal sources make equal rules.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sources(Vec<(PathBuf, Result<String, String>)>);
+pub struct Sources(Vec<Source>);
+
+/// A path, and the text there or why there is none.
+type Source = (PathBuf, Result<String, String>);
 
 impl Sources {
     /// Reads limits files. A folder stands for every `.yaml` and `.yml` file in it, at any depth, in the
     /// order of their names; what begins with a dot is left out, so the inner files of a mounted
-    /// `ConfigMap` are not read twice.
+    /// `ConfigMap` are not read twice. A folder that links lead to again is read once.
     #[must_use]
-    pub fn read(paths: &[PathBuf]) -> Self {
-        let mut sources = Vec::new();
+    pub fn read(paths: &[PathBuf], bounds: ReadBounds) -> Self {
+        let mut reading = Reading {
+            left: bounds,
+            bounds,
+            entries: 0,
+            visited: HashSet::new(),
+            sources: Vec::new(),
+        };
         for path in paths {
-            let before = sources.len();
-            collect(path, FOLDERS_MAX, &mut sources);
-            if sources.len() == before {
-                let none = "no .yaml or .yml file in this folder".to_owned();
-                sources.push((path.clone(), Err(none)));
+            reading.visited.clear();
+            let before = reading.sources.len();
+            if reading.collect(path, FOLDERS_MAX).is_break() {
+                break;
+            }
+            if reading.sources.len() == before {
+                reading.failed(path, "no .yaml or .yml file in this folder");
             }
         }
-        Self(sources)
+        Self(reading.sources)
     }
 
     /// A number below 2^53, which a double holds exactly: the same for the same texts in the same order, and the
@@ -64,9 +93,10 @@ impl Sources {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
         let mut errors = Vec::new();
         let mut files = Vec::new();
+        let mut nodes_left = yaml::NODES_MAX;
         for (name, (_, text)) in names.iter().zip(&self.0) {
             match text {
-                Ok(text) => files.extend(yaml::read(name, text, &mut errors)),
+                Ok(text) => files.extend(yaml::read(name, text, &mut nodes_left, &mut errors)),
                 Err(why) => errors.push(unreadable(name, why)),
             }
         }
@@ -80,8 +110,8 @@ impl Sources {
 /// # Errors
 /// Every mistake in it.
 pub fn parse(name: &str, text: &str) -> Result<RuleSet, Vec<CompileError>> {
-    let mut errors = Vec::new();
-    let file = yaml::read(name, text, &mut errors);
+    let (mut nodes_left, mut errors) = (yaml::NODES_MAX, Vec::new());
+    let file = yaml::read(name, text, &mut nodes_left, &mut errors);
     finish(file.as_slice(), &CompileOptions::default(), errors)
         .map_err(|errors| in_order([name].into_iter(), errors))
 }
@@ -117,46 +147,102 @@ fn in_order<'n>(
     errors
 }
 
-/// Adds the file, or the files of the folder.
-fn collect(path: &Path, folders: usize, sources: &mut Vec<(PathBuf, Result<String, String>)>) {
-    let entries = match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_dir() => {
-            let text = read(path).map_err(|error| error.to_string());
-            return sources.push((path.to_owned(), text));
-        }
-        Ok(_) if folders == 0 => Err(io::Error::other("too many folders within folders")),
-        Ok(_) => list(path),
-        Err(error) => Err(error),
-    };
-    let entries = match entries {
-        Ok(entries) => entries,
-        Err(error) => return sources.push((path.to_owned(), Err(error.to_string()))),
-    };
-    for entry in entries {
-        let hidden = entry.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        let yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
-        if !hidden && (yaml || entry.is_dir()) {
-            collect(&entry, folders - 1, sources);
-        }
-    }
+/// Limits files that are being read.
+struct Reading {
+    bounds: ReadBounds,
+    /// What may still be read.
+    left: ReadBounds,
+    /// Entries of folders that were looked at.
+    entries: usize,
+    /// Device and inode of folders that were read below the path that was named.
+    visited: HashSet<(u64, u64)>,
+    sources: Vec<Source>,
 }
 
-/// What is in a folder, by name.
-fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-    let mut entries: Vec<PathBuf> = entries.collect::<io::Result<_>>()?;
-    entries.sort();
-    Ok(entries)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    let size = fs::metadata(path)?.len();
-    if size > FILE_BYTES_MAX {
-        let text =
-            format!("{size} bytes are more than the {FILE_BYTES_MAX} that a limits file may have");
-        return Err(io::Error::other(text));
+impl Reading {
+    /// Adds the file, or the files of the folder. Breaks off where a bound of all files is met.
+    fn collect(&mut self, path: &Path, folders: usize) -> ControlFlow<()> {
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.failed(path, error);
+                return ControlFlow::Continue(());
+            }
+        };
+        if !metadata.is_dir() {
+            return self.file(path);
+        }
+        if !self.visited.insert((metadata.dev(), metadata.ino())) {
+            return ControlFlow::Continue(());
+        }
+        if folders == 0 {
+            self.failed(path, "too many folders within folders");
+            return ControlFlow::Continue(());
+        }
+        let entries = match self.list(path) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.failed(path, error);
+                return ControlFlow::Continue(());
+            }
+        };
+        if self.entries > ENTRIES_MAX {
+            self.failed(path, format_args!("more than {ENTRIES_MAX} entries in all folders"));
+            return ControlFlow::Break(());
+        }
+        for entry in entries {
+            let hidden =
+                entry.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+            let yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
+            if !hidden && (yaml || entry.is_dir()) {
+                self.collect(&entry, folders - 1)?;
+            }
+        }
+        ControlFlow::Continue(())
     }
-    fs::read_to_string(path)
+
+    /// What is in a folder, by name, as far as it may be looked at.
+    fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX {
+                break;
+            }
+            entries.push(entry?.path());
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn file(&mut self, path: &Path) -> ControlFlow<()> {
+        let ReadBounds { files, bytes } = self.bounds;
+        if self.left.files == 0 {
+            self.failed(path, format_args!("more than {files} files in all (--limits-max-files)"));
+            return ControlFlow::Break(());
+        }
+        self.left.files -= 1;
+        let text = match file::read(path, self.left.bytes) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let why = format_args!("more than {bytes} bytes in all files (--limits-max-bytes)");
+                self.failed(path, why);
+                return ControlFlow::Break(());
+            }
+            Err(error) => {
+                self.failed(path, error);
+                return ControlFlow::Continue(());
+            }
+        };
+        self.left.bytes -= text.len() as u64;
+        let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned());
+        self.sources.push((path.to_owned(), text));
+        ControlFlow::Continue(())
+    }
+
+    fn failed(&mut self, path: &Path, why: impl fmt::Display) {
+        self.sources.push((path.to_owned(), Err(why.to_string())));
+    }
 }
 
 fn unreadable(name: &str, why: &str) -> CompileError {

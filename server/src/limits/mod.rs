@@ -4,5 +4,5 @@ mod files;
 mod snapshot;
 mod yaml;
 
-pub use files::{Sources, parse};
+pub use files::{ReadBounds, Sources, parse};
 pub(crate) use snapshot::{Limits, Rejected, Snapshot};

@@ -5,11 +5,14 @@ use std::{path::PathBuf, sync::Arc, time::SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use sluicegate_core::rules::{Change, CompileError, CompileOptions, Counts, RuleSet, diff};
 
-use super::Sources;
+use super::{ReadBounds, Sources};
 use crate::telemetry::{RuleSetCounters, Telemetry, top::Labels};
 
 /// The most warnings that are logged at a load; `sluicegate validate` prints all.
 const WARNINGS_LOGGED: usize = 100;
+
+/// The most mistakes that are logged at a load; `sluicegate validate` prints all.
+const MISTAKES_LOGGED: usize = 100;
 
 /// The most changes that are logged one by one at a reload; `sluicegate diff` prints all.
 const CHANGES_LOGGED: usize = 20;
@@ -70,6 +73,7 @@ impl Snapshot {
 /// Loads limits files and keeps the newest good set.
 pub(crate) struct Limits {
     paths: Vec<PathBuf>,
+    bounds: ReadBounds,
     options: CompileOptions,
     current: Arc<ArcSwap<Snapshot>>,
     /// Files that were found bad: their mistakes are told once.
@@ -82,17 +86,18 @@ impl Limits {
     /// Loads the first set.
     pub(crate) fn load(
         paths: Vec<PathBuf>,
+        bounds: ReadBounds,
         options: CompileOptions,
         telemetry: &Telemetry,
     ) -> Result<Self, Vec<CompileError>> {
-        let sources = Sources::read(&paths);
+        let sources = Sources::read(&paths, bounds);
         let rules = sources.compile(&options)?;
         warn(&rules);
         telemetry.limits_loads.succeeded();
         let hash = sources.hash(&options);
         let first = Snapshot::new(rules, sources, hash, None, telemetry);
         let current = Arc::new(ArcSwap::from_pointee(first));
-        Ok(Self { paths, options, current, rejected: None, told: Arc::default() })
+        Ok(Self { paths, bounds, options, current, rejected: None, told: Arc::default() })
     }
 
     /// The set in force, for as long as the process lives.
@@ -110,19 +115,19 @@ impl Limits {
     /// logged only if an operator has `asked` for the reload.
     pub(crate) fn reload(&mut self, telemetry: &Telemetry, asked: bool) -> bool {
         let before = self.current.load_full();
-        let sources = Sources::read(&self.paths);
+        let sources = Sources::read(&self.paths, self.bounds);
         if sources == before.sources {
             if self.rejected.take().is_some() {
                 telemetry.limits_loads.restored();
                 self.told.store(None);
                 tracing::info!("limits files are as in force again");
+            } else if asked {
+                tracing::info!("limits files unchanged");
             }
             return false;
         }
         if self.rejected.as_ref() == Some(&sources) && !asked {
             return false;
-            } else if asked {
-                tracing::info!("limits files unchanged");
         }
         match sources.compile(&self.options) {
             Ok(rules) => {
@@ -152,8 +157,11 @@ impl Limits {
                     mistakes = mistakes.len(),
                     "limits rejected, the old ones stay in force"
                 );
-                for mistake in &mistakes {
+                for mistake in mistakes.iter().take(MISTAKES_LOGGED) {
                     tracing::error!("{mistake}");
+                }
+                if let more @ 1.. = mistakes.len().saturating_sub(MISTAKES_LOGGED) {
+                    tracing::error!(more, "mistakes that `sluicegate validate` prints");
                 }
                 self.told.store(Some(Rejected::new(&mistakes)));
                 self.rejected = Some(sources);

@@ -2,6 +2,9 @@
 //!
 //! A reader of our own rather than serde's, because serde stops at the first mistake. What is broken is
 //! noted and left out, so that the rest can still be checked.
+//!
+//! The file may be something else than limits, by mistake or on purpose. So nothing of its text goes into what is noted:
+//! values are described, and only keys of limits files are named.
 
 mod keys;
 mod metadata;
@@ -10,10 +13,11 @@ mod shape;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use keys::{Kind, UPSTREAM, hint};
-use metadata::{is_no_text, whole};
+use keys::{Kind, UPSTREAM, unknown};
+use metadata::{is_no_text, kind_of, whole};
 use saphyr::{MarkedYaml, Marker, ScalarStyle, YamlData};
 use scalar::{has_vague_unit, has_zero_in_front, is_float, is_null, scalar};
+pub(super) use shape::NODES_MAX;
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
     rules::{
@@ -22,11 +26,16 @@ use sluicegate_core::{
     },
 };
 
-/// Reads one file; `None` if it is no map at all.
-pub(super) fn read(name: &str, text: &str, errors: &mut Vec<CompileError>) -> Option<LimitsFile> {
+/// Reads one file; `None` if it is no map with a domain. Its nodes are taken from those that are left.
+pub(super) fn read(
+    name: &str,
+    text: &str,
+    nodes_left: &mut usize,
+    errors: &mut Vec<CompileError>,
+) -> Option<LimitsFile> {
     let mut reader = Reader { file: Arc::from(name), errors, warnings: Vec::new() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (root, oddities) = match shape::load(text) {
+    let (root, oddities) = match shape::load(text, nodes_left) {
         Ok(loaded) => loaded,
         Err((at, problem)) => {
             reader.wrong(&at, problem);
@@ -106,6 +115,7 @@ impl Reader<'_> {
         // Not where the node begins: what is missing is missing from the whole file.
         let fields = self.map(&Spot::start(), root, Kind::Root)?;
         let place = self.place(&fields.spot);
+        let is_limits_file = fields.get("domain").is_some();
         let domain = self.required(&fields, "domain");
         let defaults = fields.get("defaults").filter(|(_, node)| !is_null(node));
         let algorithm = defaults.and_then(|(spot, node)| {
@@ -117,6 +127,13 @@ impl Reader<'_> {
         let on_failure = self.on_failure(&fields);
         let descriptors = self.descriptors(&fields);
         let warnings = mem::take(&mut self.warnings);
+        if !is_limits_file {
+            // What else is wrong with it would be told with its names. A key that was noted may be this one, misspelt.
+            if !fields.noted {
+                self.wrong(&fields.spot, Problem::Missing("domain"));
+            }
+            return None;
+        }
         Some(LimitsFile {
             place,
             domain,
@@ -253,14 +270,16 @@ impl Reader<'_> {
                             into.fields.push(Field { name, at: key.span.start, value });
                         }
                     } else if kind.tolerates(name) {
-                        let (key, instead) = (name.to_owned(), kind.hint(name));
-                        self.odd(&at, Oddity::Misplaced { key, instead });
+                        if let Problem::MisplacedKey { key, instead } =
+                            kind.unknown(name, at.column)
+                        {
+                            self.odd(&at, Oddity::Misplaced { key, instead });
+                        }
                         self.ignored(&Spot::of(value, at.below(name)), name, value);
                     } else if is_no_text(key) {
                         self.wrong_type(&at, key, "a text as the key");
                     } else {
-                        let instead = kind.hint(name);
-                        self.wrong(&at, Problem::UnknownKey { key: name.to_owned(), instead });
+                        self.wrong(&at, kind.unknown(name, at.column));
                     }
                 }
                 None => self.wrong_type(&at, key, "a text as the key"),
@@ -292,8 +311,7 @@ impl Reader<'_> {
                             self.ignored(&Spot::of(value, spot.below(name)), name, value);
                         }
                         Some((name, _)) => {
-                            let (key, instead) = (name.to_owned(), hint(name, UPSTREAM));
-                            self.wrong(&at, Problem::UnknownKey { key, instead });
+                            self.wrong(&at, unknown(name, at.column, UPSTREAM));
                         }
                         None => self.wrong_type(&at, key, "a text as the key"),
                     }
@@ -484,8 +502,7 @@ impl Reader<'_> {
             YamlData::Sequence(_) => "a list".to_owned(),
             _ => match scalar(node) {
                 Some(_) if is_null(node) => "nothing".to_owned(),
-                Some((text, ScalarStyle::Plain)) => format!("{text:?}"),
-                Some((text, _)) => format!("{text:?} in quotes"),
+                Some((text, style)) => kind_of(text, style),
                 None => "something with a tag".to_owned(),
             },
         };

@@ -1,7 +1,6 @@
 //! TLS of a gRPC listener, with files that can be replaced while it serves.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -24,6 +23,7 @@ use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_names::ClientNames;
+use crate::file;
 
 /// What a gRPC client is to offer (ALPN).
 const HTTP2: &[u8] = b"h2";
@@ -214,7 +214,7 @@ impl std::fmt::Debug for Files {
 }
 
 fn content(path: &Path) -> Content {
-    fs::read(path).map_err(|error| error.to_string())
+    file::read(path, file::PEM_BYTES_MAX).map_err(|error| error.to_string())
 }
 
 impl Files {

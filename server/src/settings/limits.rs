@@ -9,7 +9,7 @@ use sluicegate_core::{
     rules::{CompileOptions, Modes},
 };
 
-use super::ExplainArguments;
+use super::{ExplainArguments, ReadingArguments};
 
 /// Which limits to enforce.
 #[derive(Args, Clone, Debug)]
@@ -116,13 +116,17 @@ pub struct CompileArguments {
         value_parser = BoolishValueParser::new()
     )]
     pub merge_domains: bool,
+
+    /// How much is read of them.
+    #[command(flatten)]
+    pub reading: ReadingArguments,
 }
 
 impl CompileArguments {
     /// What applies to all files, for commands that decide nothing.
     #[must_use]
     pub fn options(self) -> CompileOptions {
-        let Self { default_counting, merge_domains } = self;
+        let Self { default_counting, merge_domains, reading: _ } = self;
         CompileOptions {
             default_counting: default_counting.into(),
             merge_domains,

@@ -9,6 +9,7 @@ mod log;
 mod metrics;
 mod otlp;
 mod ratio;
+mod reading;
 mod response;
 mod top;
 
@@ -35,6 +36,7 @@ pub use self::{
     metrics::MetricSettings,
     otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings},
     ratio::{Ratio, RatioError},
+    reading::ReadingArguments,
     response::{ResponseHeaders, ResponseSettings},
     top::{TopLabels, TopSettings},
 };

@@ -1,6 +1,6 @@
 //! How an OpenTelemetry collector is reached, and what it is told of this process.
 
-use std::{env, fs, io, path::PathBuf, sync::LazyLock};
+use std::{env, io, path::PathBuf, sync::LazyLock};
 
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{
@@ -15,7 +15,10 @@ use opentelemetry_sdk::{
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use thiserror::Error;
 
-use crate::settings::{OtlpEndpoint, OtlpSettings};
+use crate::{
+    file,
+    settings::{OtlpEndpoint, OtlpSettings},
+};
 
 /// Why nothing can be sent to a collector.
 #[derive(Debug, Error)]
@@ -69,7 +72,8 @@ pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, Ot
     if !is_tls {
         return Err(OtlpError::Plain);
     }
-    let pem = fs::read(file).map_err(|source| OtlpError::Read { file: file.clone(), source })?;
+    let pem = file::read(file, file::PEM_BYTES_MAX)
+        .map_err(|source| OtlpError::Read { file: file.clone(), source })?;
     let mut certificates = CertificateDer::pem_slice_iter(&pem);
     // Without any, nobody would be trusted, and that would be told with every connection.
     if !matches!(certificates.next(), Some(Ok(_))) {

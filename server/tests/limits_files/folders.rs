@@ -2,16 +2,17 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use sluicegate::limits::Sources;
+use sluicegate::limits::{ReadBounds, Sources};
 use sluicegate_core::rules::CompileOptions;
 
 /// What `load` tells of the paths in a folder, with the folder's name left out.
 fn told(folder: &Path, paths: &[&str]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| folder.join(path)).collect();
-    let told: String = match Sources::read(&paths).compile(&CompileOptions::default()) {
-        Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
-        Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
-    };
+    let told: String =
+        match Sources::read(&paths, ReadBounds::default()).compile(&CompileOptions::default()) {
+            Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
+            Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
+        };
     told.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
 }
 
@@ -54,10 +55,10 @@ fn folders_are_read_as_a_config_map_mounts_them() {
     assert_eq!(
         told(folder, &["bytes", "missing", "empty"]),
         "\
-bytes/a.yaml: stream did not contain valid UTF-8; name a readable limits file, or a folder that has one
+bytes/a.yaml: not UTF-8; name a readable limits file, or a folder that has one
 bytes/b.yaml:2: not YAML: while parsing a node, did not find expected node content; correct the syntax
 bytes/c.yaml:2: key \"limits\" is not known here; move it into a descriptor
-bytes/c.yaml:4: key \"foo\" is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults
+bytes/c.yaml:4: the key in column 1 is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults
 bytes/d.yaml:4: not YAML: while parsing a node, did not find expected node content; correct the syntax
 missing: No such file or directory (os error 2); name a readable limits file, or a folder that has one
 empty: no .yaml or .yml file in this folder; name a readable limits file, or a folder that has one"
@@ -99,6 +100,8 @@ fn a_link_that_leads_nowhere_or_in_a_circle_is_told() {
     );
     fs::remove_file(folder.join("limits/b.yaml")).unwrap();
     symlink("..", folder.join("limits/up")).unwrap();
+    assert_eq!(told(folder, &["limits"]), "a", "each folder is read once");
+    fs::create_dir_all(folder.join("limits").join("f/".repeat(17))).unwrap();
     let said = told(folder, &["limits"]);
-    assert!(said.contains(": too many folders within folders; "), "{said}");
+    assert!(said.contains("/f: too many folders within folders; "), "{said}");
 }

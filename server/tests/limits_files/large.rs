@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate::limits::{Sources, parse};
+use sluicegate::limits::{ReadBounds, Sources, parse};
 use sluicegate_core::rules::CompileOptions;
 
 use super::{expect, warnings};
@@ -43,7 +43,7 @@ fn a_hundred_thousand_rules_load() {
     let text = format!("domain: large\ndescriptors:{}\n", tenants.collect::<String>());
     fs::write(folder.path().join("large.yaml"), text).unwrap();
     let begun = Instant::now();
-    let sources = Sources::read(&[folder.path().to_owned()]);
+    let sources = Sources::read(&[folder.path().to_owned()], ReadBounds::default());
     let rules = sources.compile(&CompileOptions::default()).unwrap();
     let taken = begun.elapsed();
     assert_eq!((rules.rules().count(), &*warnings(&rules)), (100_000, ""));

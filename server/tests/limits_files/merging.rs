@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use sluicegate::limits::Sources;
+use sluicegate::limits::{ReadBounds, Sources};
 use sluicegate_core::rules::{CompileOptions, RuleSet};
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ impl Files {
 
     fn compile(&self) -> Result<RuleSet, String> {
         let options = CompileOptions { merge_domains: true, ..CompileOptions::default() };
-        Sources::read(&self.paths).compile(&options).map_err(|errors| {
+        Sources::read(&self.paths, ReadBounds::default()).compile(&options).map_err(|errors| {
             let told: String = errors.iter().map(|error| format!("{error}\n")).collect();
             self.nameless(&told)
         })

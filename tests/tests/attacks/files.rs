@@ -1,1 +1,375 @@
-//! Hostile limits files.
+//! Limits files that are something else: endless, blocking, circular, or somebody's secrets; and peers that fill the log.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::{fs::symlink, net::UnixListener},
+    path::{Path, PathBuf},
+};
+
+use sluicegate_tests::{Authority, Finished, HealthyClient, Sluicegate, binary, finish, until};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    process::Command,
+};
+
+/// Changes are to be noticed because they are reported.
+const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
+
+/// The most memory that a load may take for a while: four times `--limits-max-bytes`.
+const GROWTH_MAX: u64 = 256 << 20;
+
+/// What may stay of it: the allocator's slack.
+const REMAINS_MAX: u64 = 32 << 20;
+
+fn limits(requests: usize) -> String {
+    format!(
+        "\
+domain: api
+descriptors:
+  - key: healthy
+    rate_limit: {{unit: second, requests_per_unit: 1000000}}
+  - key: user
+    rate_limit: {{unit: day, requests_per_unit: {requests}}}
+"
+    )
+}
+
+/// A server with a folder of limits files that others write to, and a healthy client beside.
+struct Attacked {
+    server: Sluicegate,
+    client: HealthyClient,
+    folder: PathBuf,
+    /// What the limits file says at present.
+    requests: usize,
+    resident: u64,
+}
+
+impl Attacked {
+    async fn start(flags: &[&str]) -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        let folder = guard.path().join("limits");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("a.yaml"), limits(1)).unwrap();
+        let own = ["--limits", folder.to_str().unwrap()];
+        let server = Sluicegate::start_with(guard, &[&own[..], &NO_POLL, flags].concat()).await;
+        let client = HealthyClient::start(&server).await;
+        let resident = server.process.resident_bytes();
+        Self { server, client, folder, requests: 1, resident }
+    }
+
+    async fn failures(&self) -> f64 {
+        self.server.metric("sluicegate_config_loads_total{result=\"failure\"}").await
+    }
+
+    /// Puts something into the folder, and waits until the files are rejected.
+    async fn rejects(&self, put: impl FnOnce(&Path)) {
+        let before = self.failures().await;
+        put(&self.folder);
+        until("the files to be rejected", || async {
+            (self.failures().await > before).then_some(())
+        })
+        .await;
+        let limits = self.server.get("/rlconfig").await.1;
+        assert!(limits.contains(&format!("user: [{} per day", self.requests)), "{limits}");
+    }
+
+    /// Changes the limits, and waits until they are in force.
+    async fn recovers(&mut self) {
+        self.requests += 1;
+        let new = self.folder.join(".a.yaml.new");
+        fs::write(&new, limits(self.requests)).unwrap();
+        fs::rename(new, self.folder.join("a.yaml")).unwrap();
+        let wanted = format!("user: [{} per day", self.requests);
+        until("the change to be taken up", || async {
+            self.server.get("/rlconfig").await.1.contains(&wanted).then_some(())
+        })
+        .await;
+    }
+
+    fn growth(&self) -> u64 {
+        self.server.process.resident_bytes().saturating_sub(self.resident)
+    }
+
+    /// Ends the attack: the healthy client was served all the time, and memory is given back.
+    async fn stop(self, attack: &str) {
+        until("memory to be given back", || async { (self.growth() < REMAINS_MAX).then_some(()) })
+            .await;
+        self.client.stop().await.assert_all_decided(attack);
+        assert!(self.server.stop().await.success());
+    }
+}
+
+/// Puts something at a path.
+type Put = Box<dyn Fn(&Path)>;
+
+async fn sluicegate(arguments: &[&Path]) -> Finished {
+    let mut command = Command::new(binary("sluicegate"));
+    command.args(arguments);
+    finish(command).await
+}
+
+/// What the commands say of a folder that is not to be served.
+async fn refused_by_commands(folder: &Path) -> String {
+    let good = tempfile::tempdir().unwrap();
+    fs::write(good.path().join("a.yaml"), limits(1)).unwrap();
+    let validated = sluicegate(&[Path::new("validate"), folder]).await;
+    assert_eq!(validated.code, 1, "{validated:?}");
+    let compared = sluicegate(&[Path::new("diff"), good.path(), folder]).await;
+    assert_eq!((compared.code, &compared.stdout), (2, &validated.stdout), "{compared:?}");
+    assert_eq!([validated.stderr, compared.stderr], [String::new(), String::new()]);
+    validated.stdout
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_refused_and_reloading_goes_on() {
+    let mut attacked = Attacked::start(&[]).await;
+    let link = |to: &'static str| move |path: &Path| symlink(to, path).unwrap();
+    let fifo = |path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
+    let huge = |path: &Path| File::create(path).unwrap().set_len(1 << 40).unwrap();
+    let device = "a character device, and not a regular file";
+    let too_large = "more than 67108864 bytes in all files (--limits-max-bytes)";
+    let hostile: [(Put, &str); 6] = [
+        (Box::new(link("/dev/zero")), device),
+        (Box::new(link("/dev/tty")), device),
+        (Box::new(fifo), "a FIFO, and not a regular file"),
+        (Box::new(socket), "a socket, and not a regular file"),
+        (Box::new(huge), too_large),
+        (Box::new(link("c5.yaml")), "Too many levels of symbolic links (os error 40)"),
+    ];
+    for (number, (make, said)) in hostile.into_iter().enumerate() {
+        let path = attacked.folder.join(format!("c{number}.yaml"));
+        attacked.rejects(|_| make(&path)).await;
+        let told = format!(
+            "{}: {said}; name a readable limits file, or a folder that has one\n",
+            path.display()
+        );
+        attacked.server.process.printed(&told, 1).await;
+        assert_eq!(refused_by_commands(&attacked.folder).await, told);
+        let growth = attacked.growth();
+        assert!(growth < GROWTH_MAX, "{said}: {growth} bytes");
+        fs::remove_file(path).unwrap();
+        attacked.recovers().await;
+    }
+    attacked.stop("what is no file").await;
+}
+
+#[tokio::test]
+async fn folders_that_lead_in_circles_are_read_once() {
+    let mut attacked = Attacked::start(&[]).await;
+    for name in ["x", "y", "z"] {
+        symlink(".", attacked.folder.join(name)).unwrap();
+    }
+    symlink("..", attacked.folder.join("up")).unwrap();
+    attacked.recovers().await;
+    assert_eq!(attacked.server.metric("sluicegate_rules").await, 2.0);
+    assert_eq!(attacked.failures().await, 0.0);
+    let growth = attacked.growth();
+    assert!(growth < REMAINS_MAX, "{growth} bytes");
+    let validated = sluicegate(&[Path::new("validate"), &attacked.folder]).await;
+    assert_eq!(validated.stdout, "ok: 1 domains, 2 rules, 0 warnings\n");
+    attacked.stop("circles").await;
+}
+
+#[tokio::test]
+async fn too_many_files_and_folders_are_refused() {
+    let flags = ["--limits-max-files", "50", "--limits-max-bytes", "20000"];
+    let mut attacked = Attacked::start(&flags).await;
+    let many = attacked.folder.join("many");
+    let refused = async |attacked: &mut Attacked, fill: &dyn Fn(&Path), said: &str| {
+        attacked
+            .rejects(|_| {
+                // At once, so that it is seen whole.
+                let new = attacked.folder.join(".new");
+                fs::create_dir(&new).unwrap();
+                fill(&new);
+                fs::rename(new, &many).unwrap();
+            })
+            .await;
+        attacked.server.process.printed(said, 1).await;
+        fs::remove_dir_all(&many).unwrap();
+        attacked.recovers().await;
+    };
+    let files = |folder: &Path| {
+        for number in 0..50 {
+            let text = format!("domain: d{number}\n");
+            fs::write(folder.join(format!("{number:02}.yaml")), text).unwrap();
+        }
+    };
+    let said = "many/49.yaml: more than 50 files in all (--limits-max-files); ";
+    refused(&mut attacked, &files, said).await;
+    let large = |folder: &Path| {
+        for name in ["b", "c"] {
+            let text = format!("domain: {name}\n#{}\n", " ".repeat(12_000));
+            fs::write(folder.join(name).with_extension("yaml"), text).unwrap();
+        }
+    };
+    let said = "many/c.yaml: more than 20000 bytes in all files (--limits-max-bytes); ";
+    refused(&mut attacked, &large, said).await;
+    let deep = |folder: &Path| {
+        let mut folder = folder.to_owned();
+        (0..17).for_each(|_| folder.push("f"));
+        fs::create_dir_all(folder).unwrap();
+    };
+    refused(&mut attacked, &deep, "/f: too many folders within folders; ").await;
+    attacked.stop("too many files").await;
+}
+
+/// A small file that would take gigabytes once it is read.
+#[tokio::test]
+async fn a_file_of_too_many_values_is_refused() {
+    let mut attacked = Attacked::start(&[]).await;
+    let path = attacked.folder.join("c.yaml");
+    let values = format!("domain: d\ndescriptors: [{}]\n", "a,".repeat(30_000_000));
+    attacked
+        .rejects(|folder| {
+            fs::write(folder.join(".new"), &values).unwrap();
+            fs::rename(folder.join(".new"), &path).unwrap();
+        })
+        .await;
+    let said = "there are more than 2000000 keys, values, lists and maps in all files";
+    attacked.server.process.printed(said, 1).await;
+    fs::remove_file(path).unwrap();
+    attacked.recovers().await;
+    attacked.stop("too many values").await;
+}
+
+/// Files that hold secrets, and no limits.
+fn secrets() -> Vec<(&'static str, String)> {
+    let key = Authority::new("somebody").issue("secret.example").key;
+    let old_key =
+        key.replacen('\n', "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,61F6AB\n\n", 1);
+    vec![
+        ("a private key", key),
+        ("a private key with headers", old_key),
+        (
+            "a list of passwords",
+            "\
+toor:$6$yhR3pTQe$Zr0fVyTq8bdRkPRlWy9:19834:0:99999:7:::
+nobodyelse:!*:19834:0:99999:7:::
+"
+            .to_owned(),
+        ),
+        (
+            "JSON",
+            r#"{"type": "service_account", "private_key_id": "8a5dcd1e", "nested": [{"passphrase": "hunter22"}, "swordfish", 271828182]}"#
+                .to_owned(),
+        ),
+        (
+            "JSON with a domain",
+            r#"{"domain": "login.example", "clientsecret": "c0ffee42", "descriptors": [{"key": ["squeamish"], "valeu": "ossifrage", "metadata": {"mykey": [31415926, {"notatext": .nan}]}, "rate_limit": {"unit": "correcthorse", "requests_per_unit": "battery"}}]}"#
+                .to_owned(),
+        ),
+        (
+            "variables",
+            "DB_PASSWORD=xyzzy123\nAPI: plugh456\nexport TOKENS='thud789: \"grault'\n- waldo%\n".to_owned(),
+        ),
+        ("a tab", "\tgarply: `fred321\n".to_owned()),
+        ("a directive", "%YAML 1.2 barbaz\n---\n@quuxquux\n".to_owned()),
+        ("aliases", format!("babble: &babble [burble]\n*rhubarb : {}\n", "[".repeat(200))),
+        ("nesting", format!("{}wibble", "wobble: [ {".repeat(90))),
+    ]
+}
+
+/// What stands between spaces and punctuation in a text, and could give it away.
+fn words(text: &str) -> BTreeSet<&str> {
+    let ours = ["domain", "descriptors", "metadata", "rate_limit", "requests_per_unit", "export"];
+    let is_between = |char: char| char.is_whitespace() || "\"'`,:;{}[]()&*=@%".contains(char);
+    // Short numbers are in metrics too.
+    let gives_away = |word: &&str| {
+        word.len() > if word.bytes().all(|byte| byte.is_ascii_digit()) { 7 } else { 4 }
+    };
+    text.split(is_between).filter(gives_away).filter(|word| !ours.contains(word)).collect()
+}
+
+#[tokio::test]
+async fn files_that_are_no_limits_are_refused_without_quoting_them() {
+    let mut attacked = Attacked::start(&[]).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = elsewhere.path().join("file");
+    for (what, secret) in secrets() {
+        fs::write(&file, &secret).unwrap();
+        let link = attacked.folder.join("c.yaml");
+        attacked.rejects(|_| symlink(&file, &link).unwrap()).await;
+        let told = refused_by_commands(&attacked.folder).await;
+        assert!(told.starts_with(&format!("{}:", link.display())), "{what}: {told}");
+        for line in told.lines() {
+            assert!(line.contains("c.yaml:"), "{what}: {told}");
+        }
+        let mut said = vec![told, attacked.server.get("/rlconfig").await.1];
+        said.push(attacked.server.get("/metrics").await.1);
+        for output in ["text", "json"] {
+            let mut status = Command::new(binary("sluicectl"));
+            let server = format!("http://{}", attacked.server.admin);
+            status.args(["status", "--output", output, "--admin-server", &server]);
+            let Finished { stdout, stderr, .. } = finish(status).await;
+            assert!(stdout.contains("c.yaml:"), "{stdout}{stderr}");
+            said.extend([stdout, stderr]);
+        }
+        fs::remove_file(link).unwrap();
+        attacked.recovers().await;
+        said.push(attacked.server.process.output());
+        let words = words(&secret);
+        assert!(!words.is_empty());
+        for said in said {
+            let quoted: Vec<_> = words.iter().filter(|word| said.contains(**word)).collect();
+            assert!(quoted.is_empty(), "{what}: {quoted:?} in\n{said}");
+        }
+    }
+    attacked.stop("somebody's secrets").await;
+}
+
+/// What begins a connection.
+const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// The answer to a ping that nobody sent: h2 warns of each.
+const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0unwanted";
+
+/// A call that is reset at once: h2 warns once a connection that there are many.
+fn reset(stream: u32) -> Vec<u8> {
+    let id = stream.to_be_bytes();
+    let fields = b"\x83\x86\x84\x41\x01a";
+    let length = [0, 0, u8::try_from(fields.len()).unwrap()];
+    [&length[..], &[1, 4], &id, fields, &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat()
+}
+
+/// Sends the bytes and waits until the server has closed the connection, or has answered for a while.
+async fn send(address: &str, bytes: &[u8]) {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let (mut read, mut write) = socket.split();
+    let drained = async {
+        let mut buffer = [0; 16384];
+        while read.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
+    };
+    let sent = async {
+        let _cut_off = write.write_all(bytes).await;
+        let _closed = write.shutdown().await;
+    };
+    let both = futures::future::join(drained, sent);
+    let _long_enough = tokio::time::timeout(std::time::Duration::from_secs(5), both).await;
+}
+
+#[tokio::test]
+async fn a_peer_cannot_fill_the_log_with_warnings_of_libraries() {
+    const PONGS: usize = 5_000;
+    let attacked = Attacked::start(&[]).await;
+    let resets: Vec<u8> = (0..4_000).flat_map(|call| reset(2 * call + 1)).collect();
+    for _ in 0..20 {
+        send(&attacked.server.grpc, &[HELLO, &resets].concat()).await;
+    }
+    send(&attacked.server.grpc, &[HELLO, &PONG.repeat(PONGS)].concat()).await;
+    let suppressed = || attacked.server.metric("sluicegate_log_lines_suppressed_total");
+    until("lines to be suppressed", || async { (suppressed().await > 4_900.0).then_some(()) })
+        .await;
+    let log = attacked.server.process.printed("too many lines of a library suppressed", 1).await;
+    let warnings = log.lines().filter(|line| line.contains(" WARN h2::")).count();
+    println!("{warnings} lines of h2, {} suppressed", suppressed().await);
+    // Ten within ten seconds, from each of two places.
+    assert!((10..=60).contains(&warnings), "{warnings} warnings");
+    assert!(log.lines().any(|line| line.contains("library=h2::") && line.contains(" lines=")));
+    attacked.stop("warnings").await;
+}

@@ -112,8 +112,8 @@ async fn diff_of_what_cannot_be_served_ends_with_2() {
         (
             2,
             "\
-old.yaml:13: descriptors[3].rate_limit.unit: unit \"fortnight\" is not known; use second, minute, hour, day, week, month or year
-new.yaml:3: key \"tenants\" is not known here; did you mean tenant?
+old.yaml:13: descriptors[3].rate_limit.unit: the unit is not known; use second, minute, hour, day, week, month or year
+new.yaml:3: the key in column 1 is not known here; did you mean tenant?
 "
         )
     );

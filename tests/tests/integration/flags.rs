@@ -88,6 +88,8 @@ fn rows() -> Vec<Row> {
         row("serve --limits", "{folder}/a.yaml,{folder}/more", limits),
         row("serve --default-counting", "upstream", default_counting),
         row("serve --merge-domains", "true", merge_domains),
+        row("serve --limits-max-files", "1", limits_max_files),
+        row("serve --limits-max-bytes", "200", limits_max_bytes),
         row("serve --poll-interval", "200ms", poll_interval),
         row("serve --store", "elsewhere", store),
         row("serve --key-prefix", "shop:", key_prefix),
@@ -160,10 +162,14 @@ fn rows() -> Vec<Row> {
         row("validate --shadow-mode", "true", validate_shadow_mode),
         row("validate --quota-mode", "true", validate_quota_mode),
         row("validate --merge-domains", "true", validate_merge_domains),
+        row("validate --limits-max-files", "1", validate_limits_max_files),
+        row("validate --limits-max-bytes", "200", validate_limits_max_bytes),
         row("diff OLD", "{folder}/old.yaml", diff_old).without_variable("positional"),
         row("diff NEW", "{folder}/new.yaml", diff_new).without_variable("positional"),
         row("diff --default-counting", "upstream", diff_default_counting),
         row("diff --merge-domains", "true", diff_merge_domains),
+        row("diff --limits-max-files", "1", diff_limits_max_files),
+        row("diff --limits-max-bytes", "200", diff_limits_max_bytes),
         row("validate --explain", "", validate_explain).without_variable(question),
         row("validate --domain", "api", validate_explain).without_variable(question),
         row("validate --descriptor", "user=bob", validate_explain).without_variable(question),
@@ -577,6 +583,33 @@ async fn merge_domains(given: Given) {
     assert_eq!(team.statuses[0].limit_remaining, 10);
     let refused = finish(given.with("false").serve_command(&[("--limits", &both)])).await;
     one_line(&refused, 1, &["is also defined in", "--merge-domains"]);
+}
+
+const TOO_MANY_FILES: &str = "more than 1 files in all (--limits-max-files)";
+const TOO_MANY_BYTES: &str = "more than 200 bytes in all files (--limits-max-bytes)";
+
+/// A second file, of more than 200 bytes.
+fn second_file(given: &Given) -> (String, String) {
+    given.write("more.yaml", &format!("domain: more\n#{}\n", "-".repeat(200)));
+    (given.path("limits.yaml"), given.path("more.yaml"))
+}
+
+/// The server refuses the second file, and serves it where the bound is the default.
+async fn serve_bounds_files(given: Given, said: &str) {
+    let (one, two) = second_file(&given);
+    let both = format!("{one},{two}");
+    let refused = finish(given.serve_command(&[("--limits", &both)])).await;
+    one_line(&refused, 1, &[&two, said]);
+    let server = given.with("100000").serve(&[("--limits", &both)]).await;
+    assert_eq!(left(&server, "bob").await, 10);
+}
+
+async fn limits_max_files(given: Given) {
+    serve_bounds_files(given, TOO_MANY_FILES).await;
+}
+
+async fn limits_max_bytes(given: Given) {
+    serve_bounds_files(given, TOO_MANY_BYTES).await;
 }
 
 async fn poll_interval(given: Given) {
@@ -1174,6 +1207,20 @@ async fn validate_merge_domains(given: Given) {
     assert!(answer.stdout.contains("is also defined in"), "{answer:?}");
 }
 
+async fn validate_bounds_files(given: Given, said: &str) {
+    let (one, two) = second_file(&given);
+    says(&with_flag(&given, &["validate", &one, &two]).await, 1, said);
+    says(&with_flag(&given, &["validate", &one]).await, 0, "ok: 1 domains");
+}
+
+async fn validate_limits_max_files(given: Given) {
+    validate_bounds_files(given, TOO_MANY_FILES).await;
+}
+
+async fn validate_limits_max_bytes(given: Given) {
+    validate_bounds_files(given, TOO_MANY_BYTES).await;
+}
+
 /// What `validate --explain` says of a hit, with the flag and without it.
 async fn explained_with(given: &Given, without: &str) -> [String; 2] {
     let limits = given.path("limits.yaml");
@@ -1231,6 +1278,21 @@ async fn diff_merge_domains(given: Given) {
     says(&with_flag(&given, &["diff", &one, both]).await, 1, "added api: team: 10 per day");
     let refused = with_flag(&given.with("false"), &["diff", &one, both]).await;
     says(&refused, 2, "is also defined in");
+}
+
+async fn diff_bounds_files(given: Given, said: &str) {
+    second_file(&given);
+    let (one, both) = (given.path("limits.yaml"), given.folder.path().to_str().unwrap());
+    says(&with_flag(&given, &["diff", &one, both]).await, 2, said);
+    says(&with_flag(&given, &["diff", &one, &one]).await, 0, "equal");
+}
+
+async fn diff_limits_max_files(given: Given) {
+    diff_bounds_files(given, TOO_MANY_FILES).await;
+}
+
+async fn diff_limits_max_bytes(given: Given) {
+    diff_bounds_files(given, TOO_MANY_BYTES).await;
 }
 
 /// `validate --explain` of one request; the flags make sense together only.

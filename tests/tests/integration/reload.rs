@@ -111,7 +111,8 @@ async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
     assert_eq!(code(&server).await, Code::Ok);
     let before = server.get("/rlconfig").await;
     let bad = limits("api", 5).replace("day", "fortnight") + "  - kee: tenant\n";
-    let mistakes = ["unit \"fortnight\" is not known", "key \"kee\" is not known"];
+    let mistakes =
+        ["the unit is not known", "the key in column 5 is not known here; did you mean key?"];
 
     server.replace_limits(&bad);
     until("the failure to be counted", || async {

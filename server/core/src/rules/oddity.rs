@@ -28,9 +28,9 @@ pub enum Oddity {
     #[error("key {key:?} is ignored here; {instead}")]
     Misplaced {
         /// The key.
-        key: String,
+        key: &'static str,
         /// Where it belongs.
-        instead: String,
+        instead: &'static str,
     },
     /// A key of one map, of which the last counts.
     #[error(

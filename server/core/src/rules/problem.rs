@@ -1,4 +1,8 @@
 //! Mistakes in limits files, and what to do about each.
+//!
+//! What is read as a limits file may be something else: a private key, a list of passwords. So what a reader tells of a
+//! file quotes only words of this project. Names of domains, descriptors and limits are quoted by mistakes that are
+//! found in whole files of the right shape.
 
 use std::{fmt, sync::Arc};
 
@@ -40,17 +44,25 @@ pub enum Problem {
     #[error("not YAML: {0}")]
     Yaml(String),
     /// A key that nothing reads.
-    #[error("key {key:?} is not known here")]
+    #[error("the key in column {column} is not known here")]
     UnknownKey {
-        /// The key.
-        key: String,
+        /// Where it stands in its line. The key itself is not told: the file may be none of limits.
+        column: usize,
         /// What may have been meant.
         instead: String,
+    },
+    /// A key of limits files, which belongs elsewhere.
+    #[error("key {key:?} is not known here")]
+    MisplacedKey {
+        /// The key.
+        key: &'static str,
+        /// Where it belongs.
+        instead: &'static str,
     },
     /// A value of another type than is asked for.
     #[error("{found} cannot stand here")]
     WrongType {
-        /// What is there.
+        /// What kind of value is there.
         found: String,
         /// What should be.
         wanted: &'static str,
@@ -62,6 +74,12 @@ pub enum Problem {
     #[error("lists and maps are nested more than {max} deep")]
     TooNested {
         /// The deepest.
+        max: usize,
+    },
+    /// So many keys and values that they would not fit into memory.
+    #[error("there are more than {max} keys, values, lists and maps in all files")]
+    TooManyNodes {
+        /// The most.
         max: usize,
     },
     /// Aliases that blow the file up.
@@ -98,8 +116,8 @@ pub enum Problem {
         first: String,
     },
     /// No such unit.
-    #[error("unit {0:?} is not known")]
-    UnknownUnit(String),
+    #[error("the unit is not known")]
+    UnknownUnit,
     /// `unit` and `window` together, or neither.
     #[error("{0}")]
     Window(&'static str),
@@ -148,8 +166,10 @@ impl Problem {
             }
             Self::Yaml(_) => "correct the syntax".to_owned(),
             Self::UnknownKey { instead, .. } => instead.clone(),
+            Self::MisplacedKey { instead, .. } => (*instead).to_owned(),
             Self::WrongType { wanted, .. } => format!("write {wanted}"),
             Self::TooNested { .. } => "nest less deeply".to_owned(),
+            Self::TooManyNodes { .. } => "remove rules, or split them between servers".to_owned(),
             Self::TooManyAliases { .. } => "use fewer aliases".to_owned(),
             Self::Missing(key) => format!("give {key} a value"),
             Self::TooDeep => "make it flatter".to_owned(),
@@ -162,7 +182,7 @@ impl Problem {
             Self::DuplicateDescriptor { .. } => {
                 "remove one of them, or put both limits into a list under limits".to_owned()
             }
-            Self::UnknownUnit(_) => "use second, minute, hour, day, week, month or year".to_owned(),
+            Self::UnknownUnit => "use second, minute, hour, day, week, month or year".to_owned(),
             Self::Window(_) => "give either unit (with unit_multiplier) or window".to_owned(),
             Self::WindowNotWhole => "round it to seconds".to_owned(),
             Self::LimitsTwice => "move all limits into limits, or remove limits".to_owned(),

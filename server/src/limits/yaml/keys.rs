@@ -1,5 +1,7 @@
 //! Which keys stand where, and what is said of those that stand elsewhere.
 
+use sluicegate_core::rules::Problem;
+
 /// A kind of map in a limits file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -65,9 +67,9 @@ pub(super) const UPSTREAM: &[&str] = &[
 
 /// Which map a key belongs to, for the hint.
 const HOMES: [(&[&str], &str); 3] = [
-    (LIMIT, "into rate_limit"),
-    (DESCRIPTOR, "into a descriptor"),
-    (ROOT, "to the top of the file"),
+    (LIMIT, "move it into rate_limit"),
+    (DESCRIPTOR, "move it into a descriptor"),
+    (ROOT, "move it to the top of the file"),
 ];
 
 impl Kind {
@@ -87,25 +89,38 @@ impl Kind {
         !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM.contains(&key)
     }
 
-    /// What may have been meant by a key that is not known here.
-    pub(super) fn hint(self, key: &str) -> String {
-        if self == Self::Root && DEFAULTS.contains(&key) {
-            return "move it into defaults".to_owned();
+    /// What is wrong with a key that is not known here.
+    pub(super) fn unknown(self, key: &str, column: usize) -> Problem {
+        if self == Self::Root
+            && let Some(key) = DEFAULTS.iter().find(|it| **it == key)
+        {
+            return Problem::MisplacedKey { key, instead: "move it into defaults" };
         }
-        hint(key, self.keys())
+        unknown(key, column, self.keys())
     }
 }
 
-/// What may have been meant by a key that is none of those known.
-pub(super) fn hint(key: &str, known: &[&str]) -> String {
-    if let Some((_, home)) = HOMES.iter().find(|(keys, _)| keys.contains(&key)) {
-        return format!("move it {home}");
+/// What is wrong with a key that is none of those known.
+pub(super) fn unknown(key: &str, column: usize, known: &[&str]) -> Problem {
+    if let Some((key, instead)) = home(key) {
+        return Problem::MisplacedKey { key, instead };
     }
     let close = |name: &&&str| strsim::damerau_levenshtein(name, key) <= (key.len() / 3).max(1);
     let nearest =
         known.iter().filter(close).min_by_key(|name| strsim::damerau_levenshtein(name, key));
-    match nearest {
+    let instead = match nearest {
         Some(name) => format!("did you mean {name}?"),
         None => format!("use one of {}", known.join(", ")),
-    }
+    };
+    Problem::UnknownKey { column, instead }
+}
+
+/// A key of limits files, if it is one: as it is written here, and where it belongs.
+fn home(key: &str) -> Option<(&'static str, &'static str)> {
+    HOMES.iter().find_map(|(keys, home)| Some((*keys.iter().find(|it| **it == key)?, *home)))
+}
+
+/// What a path calls a key: keys of limits files by their names, and all others `*`.
+pub(super) fn step(key: &str) -> &'static str {
+    home(key).map_or("*", |(key, _)| key)
 }

@@ -117,8 +117,22 @@ pub(super) fn whole(text: &str) -> Option<u32> {
 
 /// Where the value of a key is noted.
 fn below(spot: &Spot, key: &MarkedYaml<'_>) -> Spot {
-    let name = scalar(key).map_or("", |(name, _)| name);
-    Spot::of(key, spot.below(name))
+    Spot::of(key, spot.below("*"))
+}
+
+/// The kind of a scalar, in words that tell nothing of it but its length.
+pub(super) fn kind_of(text: &str, style: ScalarStyle) -> String {
+    let of_length = || {
+        let length = text.chars().count();
+        let s = if length == 1 { "" } else { "s" };
+        format!("a text of {length} character{s}")
+    };
+    match (style, plain(text)) {
+        (ScalarStyle::Plain, None | Some(Value::Number(_))) => "a number".to_owned(),
+        (ScalarStyle::Plain, Some(Value::Bool(_))) => "a boolean".to_owned(),
+        (ScalarStyle::Plain, Some(_)) => of_length(),
+        _ => of_length() + " in quotes",
+    }
 }
 
 /// All values, if none is missing. Unlike `collect` it looks at those behind a missing one, too: every mistake is

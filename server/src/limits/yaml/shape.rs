@@ -7,10 +7,14 @@ use saphyr::{MarkedYaml, Marker, ScanError, YamlLoader};
 use saphyr_parser::{Event, Parser, SpannedEventReceiver as _};
 use sluicegate_core::rules::{Oddity, Problem};
 
-use super::Spot;
+use super::{Spot, keys::step};
 
 /// The most nodes that aliases may stand for: more would be a bomb.
 const ALIAS_NODES_MAX: usize = 100_000;
+
+/// The most nodes of all files together. A node may be two bytes of text, and takes hundreds of memory until rules are made
+/// of it.
+pub(in crate::limits) const NODES_MAX: usize = 2_000_000;
 
 /// The deepest nesting: every level of a tree takes a list and a map.
 const NESTING_MAX: usize = 160;
@@ -18,15 +22,19 @@ const NESTING_MAX: usize = 160;
 /// What is odd, and where.
 type Oddities = Vec<(Spot, Oddity)>;
 
-/// The first document, if there is any: its root, with places and scalars as they are written.
+/// The first document, if there is any: its root, with places and scalars as they are written. Its nodes are taken from
+/// those that are left of [`NODES_MAX`].
 ///
 /// # Errors
 /// The mistake for which the nodes cannot be built. Others are returned.
-pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Oddities), (Spot, Problem)> {
+pub(super) fn load<'t>(
+    text: &'t str,
+    nodes_left: &mut usize,
+) -> Result<(Option<MarkedYaml<'t>>, Oddities), (Spot, Problem)> {
     let mut loader = YamlLoader::default();
     loader.early_parse(false);
     loader.allow_duplicate_keys(true);
-    let mut walk = Walk::default();
+    let mut walk = Walk { nodes_left: *nodes_left, ..Walk::default() };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| no_yaml(&error))?;
         let problem = match &event {
@@ -36,10 +44,7 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Oddities), (Sp
                 walk.close();
                 Ok(())
             }
-            Event::Scalar(text, _, anchor, _) => {
-                walk.scalar(text, *anchor, span.start);
-                Ok(())
-            }
+            Event::Scalar(text, _, anchor, _) => walk.scalar(text, *anchor, span.start),
             Event::Alias(anchor) => walk.alias(*anchor),
             _ => Ok(()),
         };
@@ -50,6 +55,7 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Oddities), (Sp
             break;
         }
     }
+    *nodes_left = walk.nodes_left;
     if let Some(error) = loader.error() {
         return Err(no_yaml(error));
     }
@@ -57,7 +63,9 @@ pub(super) fn load(text: &str) -> Result<(Option<MarkedYaml<'_>>, Oddities), (Sp
 }
 
 fn no_yaml(error: &ScanError) -> (Spot, Problem) {
-    (Spot::at(*error.marker(), String::new()), Problem::Yaml(error.info().to_owned()))
+    // Some end with the character that is not allowed where it stands.
+    let (said, _) = error.info().split_once(": `").unwrap_or((error.info(), ""));
+    (Spot::at(*error.marker(), String::new()), Problem::Yaml(said.to_owned()))
 }
 
 /// How much a node is, with all that is below it and all that its aliases stand for.
@@ -86,11 +94,20 @@ struct Walk {
     open: Vec<Open>,
     anchors: HashMap<usize, Extent>,
     aliased: usize,
+    nodes_left: usize,
     oddities: Oddities,
 }
 
 impl Walk {
+    /// Takes nodes from those that are left.
+    fn take(&mut self, nodes: usize) -> Result<(), Problem> {
+        let left = self.nodes_left.checked_sub(nodes);
+        self.nodes_left = left.ok_or(Problem::TooManyNodes { max: NODES_MAX })?;
+        Ok(())
+    }
+
     fn open(&mut self, anchor: usize, inside: Inside) -> Result<(), Problem> {
+        self.take(1)?;
         self.open.push(Open { anchor, extent: Extent::default(), inside });
         self.check_height(0)
     }
@@ -101,7 +118,8 @@ impl Walk {
         }
     }
 
-    fn scalar(&mut self, text: &str, anchor: usize, at: Marker) {
+    fn scalar(&mut self, text: &str, anchor: usize, at: Marker) -> Result<(), Problem> {
+        self.take(1)?;
         let mut first = None;
         if let Some(Open { inside: Inside::Map(keys, None), .. }) = self.open.last_mut() {
             match keys.entry(text.to_owned()) {
@@ -114,6 +132,7 @@ impl Walk {
             self.oddities.push((Spot::at(at, self.path()), oddity));
         }
         self.node(anchor, Extent::default(), Some(text));
+        Ok(())
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), Problem> {
@@ -124,6 +143,7 @@ impl Walk {
         if self.aliased > ALIAS_NODES_MAX {
             return Err(Problem::TooManyAliases { max: ALIAS_NODES_MAX });
         }
+        self.take(extent.nodes)?;
         self.check_height(extent.height)?;
         self.node(0, Extent { nodes: extent.nodes - 1, ..extent }, None);
         Ok(())
@@ -162,8 +182,8 @@ impl Walk {
         for open in &self.open {
             match &open.inside {
                 Inside::List(index) => path.push_str(&format!("[{index}]")),
-                Inside::Map(_, Some(key)) if path.is_empty() => path.push_str(key),
-                Inside::Map(_, Some(key)) => path.push_str(&format!(".{key}")),
+                Inside::Map(_, Some(key)) if path.is_empty() => path.push_str(step(key)),
+                Inside::Map(_, Some(key)) => path.push_str(&format!(".{}", step(key))),
                 Inside::Map(_, None) => {}
             }
         }

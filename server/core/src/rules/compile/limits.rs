@@ -119,7 +119,7 @@ impl<'f> Compiler<'f> {
         self.name(node);
         self.replaces(node);
         if let Some(unit) = node.unit.as_ref().filter(|it| Unit::from_name(&it.value).is_none()) {
-            self.wrong(&unit.place, Problem::UnknownUnit(unit.value.clone()));
+            self.wrong(&unit.place, Problem::UnknownUnit);
         }
     }
 
@@ -150,7 +150,7 @@ impl<'f> Compiler<'f> {
             }
             (Some(unit), None) => {
                 let Some(known) = Unit::from_name(&unit.value) else {
-                    self.wrong(&unit.place, Problem::UnknownUnit(unit.value.clone()));
+                    self.wrong(&unit.place, Problem::UnknownUnit);
                     return None;
                 };
                 let unit_multiplier = node.unit_multiplier.as_ref().map_or(1, |it| it.value);

@@ -1,0 +1,92 @@
+//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets.
+//!
+//! A link to `/dev/zero`, a FIFO or a device in the place of a file neither blocks the reader nor fills its memory.
+
+use std::{
+    fs::{self, File, FileType},
+    io::{self, Read as _},
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+/// The most bytes of a certificate, a chain of certificates or a key.
+pub(crate) const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Opens a regular file. Links are followed.
+///
+/// # Errors
+/// It cannot be opened, or is something else than a file. A file on a file system that does not answer still blocks.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Before it is opened, which alone makes some devices act.
+    require_regular(fs::metadata(path)?.file_type())?;
+    // It may have been replaced since: a FIFO would block until somebody writes to it, a terminal become ours.
+    let file =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    require_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most so many bytes.
+///
+/// # Errors
+/// As [`open`], or the file is larger. What is read counts too: some files say that they are empty, and never end.
+pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let too_large = || {
+        let why = format!("larger than {bytes_max} bytes");
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+    };
+    let file = open(path)?;
+    if file.metadata()?.len() > bytes_max {
+        return too_large();
+    }
+    let mut bytes = Vec::new();
+    let read = file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if read as u64 > bytes_max { too_large() } else { Ok(bytes) }
+}
+
+fn require_regular(kind: FileType) -> io::Result<()> {
+    let what = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a folder",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ if kind.is_char_device() => "a character device",
+        _ if kind.is_block_device() => "a block device",
+        _ => "no file",
+    };
+    Err(io::Error::other(format!("{what}, and not a regular file")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{fs::symlink, net::UnixListener};
+
+    use super::*;
+
+    fn error(path: &Path) -> String {
+        read(path, 10).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_regular_files_of_a_bounded_size_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "0123456789").unwrap();
+        symlink("file", path("link")).unwrap();
+        assert_eq!(read(&path("link"), 10).unwrap(), b"0123456789");
+        assert_eq!(read(&path("file"), 9).unwrap_err().to_string(), "larger than 9 bytes");
+
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        symlink("/dev/zero", path("zero")).unwrap();
+        assert_eq!(error(&path("socket")), "a socket, and not a regular file");
+        assert_eq!(error(&path("zero")), "a character device, and not a regular file");
+        assert_eq!(error(folder.path()), "a folder, and not a regular file");
+        assert_eq!(error(&path("none")), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn files_without_a_size_are_bounded_too() {
+        assert_eq!(fs::metadata("/proc/self/status").unwrap().len(), 0);
+        assert_eq!(error(Path::new("/proc/self/status")), "larger than 10 bytes");
+    }
+}
