@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Admin, AdminError, Names, Vitals},
-    grpc::{HeadersError, Health, InFlight, Responder, Rls, Services},
+    grpc::{self, HeadersError, Health, InFlight, Responder, Rls, Services},
     http::{self, Shared},
     limiter::Limiter,
     limits::Limits,
@@ -33,7 +33,8 @@ use crate::{
     settings::{AdminListen, GrpcSettings, LimitsSettings, ServeSettings, StoreChoice},
     signals::{Asked, Signals},
     telemetry::{
-        self, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces, catalogue,
+        self, BoundValues, DecisionLog, KeyHash, MetricsError, SaltError, Telemetry, Traces,
+        catalogue,
     },
     watch::Watch,
 };
@@ -271,7 +272,14 @@ impl App {
         let background = CancellationToken::new();
         let began = Instant::now();
         let key_hash = Arc::new(KeyHash::load(settings.log.key_hash_salt_file.as_deref())?);
-        let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys)?;
+        let request_bytes = settings.bounds.request_max_bytes.get();
+        let bounds = BoundValues {
+            request_bytes,
+            message_bytes: settings.grpc.grpc_max_message_bytes.get(),
+            large_requests: grpc::LARGE_MAX,
+        };
+        let top_keys = settings.top.top_keys;
+        let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, top_keys, bounds)?;
         let telemetry = Arc::new(telemetry);
         let capacity = Capacity::new(&settings.connections)?;
         telemetry::show_connections(&telemetry, &capacity);
@@ -315,7 +323,7 @@ impl App {
             decision_log.clone(),
         );
         let responder = Responder::new(&settings.response)?;
-        let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry)));
+        let rls = Arc::new(Rls::new(limiter, responder, Arc::clone(&telemetry), request_bytes));
         let (services, health) =
             Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())
                 .await?;

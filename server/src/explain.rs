@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_core::{
-    Algorithm, Answers, Check, Counting, Decision, OnFailure, Rule,
+    Algorithm, Answers, Check, Counting, Decision, OnFailure, RequestError, Rule,
     explain::{Applied, Explained, Explanation, Outcome, Question},
     limit::Unit,
     rules::{Candidate, Fit, Looked, RuleSet},
@@ -14,18 +14,15 @@ use sluicegate_proto::{
 };
 use sluicegate_store::redis::{KeyPrefix, hash_slot};
 
-use crate::{
-    grpc::{self, AnswerError},
-    telemetry::KeyHash,
-};
+use crate::{grpc, telemetry::KeyHash};
 
 /// The explanation of a request, as far as the rules alone can tell, and what to ask a store for the rest.
 pub(crate) fn explain(
     rules: &RuleSet,
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
-) -> Result<(wire::ExplainResponse, Question), AnswerError> {
-    let explanation = Explanation::new(rules, &grpc::decode(message)?);
+) -> Result<(wire::ExplainResponse, Question), RequestError> {
+    let explanation = Explanation::new(rules, &grpc::decode(message, usize::MAX)?);
     Ok(respond(&explanation, message, prefix))
 }
 
@@ -35,8 +32,8 @@ pub(crate) fn explain_while_wanted(
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
     wanted: impl Fn() -> bool,
-) -> Result<Option<(wire::ExplainResponse, Question)>, AnswerError> {
-    let explanation = Explanation::while_wanted(rules, &grpc::decode(message)?, wanted);
+) -> Result<Option<(wire::ExplainResponse, Question)>, RequestError> {
+    let explanation = Explanation::while_wanted(rules, &grpc::decode(message, usize::MAX)?, wanted);
     Ok(explanation.map(|explanation| respond(&explanation, message, prefix)))
 }
 

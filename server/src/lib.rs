@@ -14,6 +14,7 @@ mod http;
 pub mod limiter;
 pub mod limits;
 mod listen;
+mod offload;
 mod secret;
 pub mod settings;
 mod signals;

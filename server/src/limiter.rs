@@ -11,7 +11,7 @@ use sluicegate_store::{Deferred, Stack};
 
 use crate::{
     limits::Snapshot,
-    telemetry::{DecisionLog, RequestSpan, Telemetry, Traced},
+    telemetry::{Bound, DecisionLog, RequestSpan, Telemetry, Traced},
 };
 
 /// A request's decision, and what led there.
@@ -24,6 +24,21 @@ pub(crate) struct Answered<'a, 'r> {
     pub(crate) decisions: &'a [Decision],
     /// The result.
     pub(crate) verdict: &'a Verdict<'r>,
+}
+
+/// Why a request was not decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Undecided {
+    /// The caller's own failure mode is to decide.
+    Deferred(Deferred),
+    /// Matching takes too long.
+    TooCostly,
+}
+
+impl From<Deferred> for Undecided {
+    fn from(deferred: Deferred) -> Self {
+        Self::Deferred(deferred)
+    }
 }
 
 /// Decides requests.
@@ -46,40 +61,59 @@ impl Limiter {
         Self { snapshot, store, telemetry, decision_timeout, log }
     }
 
-    /// Refuses a request without looking at it. Returns whether it may pass all the same, because whatever is decided
-    /// is only simulated.
-    pub(crate) fn shed(&self, request: &Request<'_>, traced: &mut Traced) -> bool {
-        self.telemetry.shed.add(1);
+    /// Refuses a request without deciding it, because it exceeds a bound, or because there are too many. Returns
+    /// whether it may pass all the same, because whatever is decided is only simulated.
+    pub(crate) fn refuse(
+        &self,
+        bound: Option<Bound>,
+        domain: Option<&str>,
+        descriptors: usize,
+        traced: &mut Traced,
+    ) -> bool {
+        match bound {
+            Some(bound) => self.telemetry.over_bounds.note(bound),
+            None => self.telemetry.shed.add(1),
+        }
         let snapshot = self.snapshot.load();
         let shadow_mode = snapshot.rules.modes.shadow_mode;
         if shadow_mode {
             self.telemetry.shadowed.add(1);
         }
-        traced.note(|span| span.shed(request.descriptors().len(), shadow_mode));
+        traced.note(|span| span.undecided(bound, descriptors, shadow_mode));
         if let Some(log) = &self.log {
-            log.note_shed(snapshot.rules.domain(request.domain()), shadow_mode, traced.trace);
+            let source = if bound.is_some() { "bound" } else { "shed" };
+            let domain = domain.and_then(|domain| snapshot.rules.domain(domain));
+            log.note_undecided(source, domain, shadow_mode, traced.trace);
         }
         shadow_mode
+    }
+
+    /// The most times that a value may be searched while a request is matched, at one level of the rules in force.
+    pub(crate) fn searches_max(&self) -> usize {
+        self.snapshot.load().rules.searches_max()
     }
 
     /// Decides one request, within the time that the caller gives, and hands the answer, which borrows from
     /// the rules, to `encode`.
     ///
     /// # Errors
-    /// The store cannot answer and a rule leaves it to the caller.
+    /// The store cannot answer and a rule leaves it to the caller, or matching takes too long.
     pub(crate) async fn decide<R>(
         &self,
         request: &Request<'_>,
         within: Option<Duration>,
         traced: &mut Traced,
         encode: impl FnOnce(Answered<'_, '_>) -> R,
-    ) -> Result<R, Deferred> {
+    ) -> Result<R, Undecided> {
         let started = Instant::now();
         let within = within.map_or(self.decision_timeout, |it| it.min(self.decision_timeout));
         let deadline = started + within;
         let snapshot = self.snapshot.load_full(); // one consistent set of limits per request
         traced.note(RequestSpan::matching);
         let (plan, group) = Plan::new(&snapshot.rules, request); // match + plan, pure
+        if plan.is_too_costly {
+            return Err(Undecided::TooCostly);
+        }
         traced.note(RequestSpan::asking);
         let decided = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
         let took = started.elapsed();

@@ -169,5 +169,5 @@ fn request<'a>(entries: &'a Vec<Entry<'a>>) -> Request<'a> {
         entries: entries.iter().copied().collect(),
         ..Descriptor::default()
     };
-    Request::new("api", slice::from_ref(entries), Vec::len, describe).unwrap()
+    Request::new("api", slice::from_ref(entries), usize::MAX, Vec::len, describe).unwrap()
 }

@@ -15,10 +15,11 @@
 //!
 //! A domain that names a `tenant` entry has the value of that entry as hash tag, so that all limits of
 //! one tenant lie on one slot. Any other descriptor is tagged by its whole self and so spreads over the
-//! slots. Bytes that would be ambiguous are written as `%` and two hex digits; a tag or a rest that
-//! would be too long is replaced by `%#` and a BLAKE3 digest. Before the digest of a rest stands the domain, so that
-//! every key of a tenant tells whose it is.
+//! slots. Bytes that would be ambiguous are written as `%` and two hex digits. A value of more than [`PART_MAX`]
+//! bytes is replaced by `%#` and a BLAKE3 digest of its bytes, and so is a tag or a rest that would still be too long.
+//! Before the digest of a rest stands the domain, so that every key of a tenant tells whose it is.
 
+mod digest;
 mod owner;
 mod reading;
 
@@ -33,6 +34,7 @@ use smallvec::SmallVec;
 
 use crate::{Limit, request::Entry};
 
+pub use digest::{Digest, Digests};
 pub use owner::Owner;
 pub use reading::{ReadEntry, Reading};
 
@@ -53,15 +55,6 @@ const BLOCK: usize = 16;
 
 /// The most bytes that are escaped in one step.
 const PIECE: usize = 64;
-
-/// Bytes of a digest; twice as many hex digits.
-const DIGEST: usize = 16;
-
-/// What a digest begins with. No value's text has it.
-const DIGEST_MARK: &[u8] = b"%#";
-
-/// Length of a digest as text.
-const DIGEST_TEXT: usize = DIGEST_MARK.len() + 2 * DIGEST;
 
 /// Seeded by chance, so that nobody can choose values whose hashes meet.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
@@ -125,19 +118,22 @@ impl fmt::Debug for CounterKey {
 
 /// The part of a counter's name that the limits of one descriptor have in common.
 #[derive(Debug)]
-pub struct Identity(Text);
+pub struct Identity<'v> {
+    text: Text,
+    digests: Digests<'v>,
+}
 
-impl Identity {
+impl<'v> Identity<'v> {
     /// The identity of what a descriptor counts.
     ///
     /// `shared` holds, by position, the pattern that stands in for the value of an entry. A pattern has a
     /// `*`; that is what tells it from a value.
     #[must_use]
     pub fn new(
-        domain: &str,
+        domain: &'v str,
         tenant: Option<&[u8]>,
-        entries: &[Entry<'_>],
-        shared: &[Option<&[u8]>],
+        entries: &[Entry<'v>],
+        shared: &[Option<&'v [u8]>],
     ) -> Self {
         let mut identity = Self::empty();
         identity.set(domain, tenant, entries, shared);
@@ -146,41 +142,41 @@ impl Identity {
 
     /// One that is still to be [`set`](Self::set).
     pub(crate) const fn empty() -> Self {
-        Self(Text::new())
+        Self { text: Text::new(), digests: Digests::new() }
     }
 
     /// Makes it the identity of something else, with the arguments of [`new`](Self::new).
     pub(crate) fn set(
         &mut self,
-        domain: &str,
+        domain: &'v str,
         tenant: Option<&[u8]>,
-        entries: &[Entry<'_>],
-        shared: &[Option<&[u8]>],
+        entries: &[Entry<'v>],
+        shared: &[Option<&'v [u8]>],
     ) {
         let tagged = tenant.and_then(|tenant| tenant_entry(tenant, entries, shared));
         let parts = Parts { domain, entries, shared, tagged };
         // Escaping is seldom needed, and found out at once for all that was written.
-        self.0.clear(Escaping::None);
-        parts.write(&mut self.0);
-        if !self.0.is_right() {
-            self.0.clear(Escaping::Done);
-            parts.write(&mut self.0);
+        self.text.clear();
+        parts.write(&mut self.text);
+        if !self.text.is_right() {
+            self.text.clear();
+            parts.write(&mut Escaped { text: &mut self.text, digests: &mut self.digests });
         }
     }
 
     /// The name of the counter that a limit keeps for this descriptor.
     #[must_use]
     pub fn counter(&mut self, limit: &Limit) -> CounterKey {
-        CounterKey::new(self.0.headed(limit.algorithm().code(), limit.window().seconds()))
+        CounterKey::new(self.text.headed(limit.algorithm().code(), limit.window().seconds()))
     }
 }
 
 /// The first entry of that key, unless its value is empty (an empty hash tag is none) or shared.
-fn tenant_entry<'a>(
+fn tenant_entry<'v>(
     tenant: &[u8],
-    entries: &[Entry<'a>],
+    entries: &[Entry<'v>],
     shared: &[Option<&[u8]>],
-) -> Option<(usize, &'a [u8])> {
+) -> Option<(usize, &'v [u8])> {
     let position = entries.iter().position(|entry| entry.key == tenant)?;
     let value = entries.get(position)?.value;
     let is_shared = shared.get(position).is_some_and(Option::is_some);
@@ -188,16 +184,16 @@ fn tenant_entry<'a>(
 }
 
 /// What an identity is made of.
-struct Parts<'a> {
-    domain: &'a str,
-    entries: &'a [Entry<'a>],
-    shared: &'a [Option<&'a [u8]>],
+struct Parts<'a, 'v> {
+    domain: &'v str,
+    entries: &'a [Entry<'v>],
+    shared: &'a [Option<&'v [u8]>],
     /// The entry whose value is the tag: position and value.
-    tagged: Option<(usize, &'a [u8])>,
+    tagged: Option<(usize, &'v [u8])>,
 }
 
-impl Parts<'_> {
-    fn write(&self, text: &mut Text) {
+impl<'v> Parts<'_, 'v> {
+    fn write(&self, text: &mut impl PartSink<'v>) {
         text.syntax(b'{');
         if let Some((_, value)) = self.tagged {
             text.part(&Tag(value));
@@ -211,28 +207,30 @@ impl Parts<'_> {
     }
 }
 
-/// What is replaced by a digest if it is too long.
-trait Part {
-    fn write(&self, sink: &mut impl Sink);
+/// A part of an identity that is replaced by a digest if its text is too long.
+trait Part<'v> {
+    fn write(&self, sink: &mut impl Sink<'v>);
 
-    /// What stands before the digest, be it as a digest of its own.
-    fn before_digest(&self) -> Option<&[u8]> {
-        None
-    }
+    /// Writes the digest.
+    fn write_digest(&self, text: &mut Text, digests: &mut Digests<'v>);
 }
 
 /// The value of a tenant.
-struct Tag<'a>(&'a [u8]);
+struct Tag<'v>(&'v [u8]);
 
-impl Part for Tag<'_> {
-    fn write(&self, sink: &mut impl Sink) {
+impl<'v> Part<'v> for Tag<'v> {
+    fn write(&self, sink: &mut impl Sink<'v>) {
         sink.value(self.0);
+    }
+
+    fn write_digest(&self, text: &mut Text, digests: &mut Digests<'v>) {
+        text.put(digests.of(self.0).as_bytes());
     }
 }
 
 /// The rest: the domain and all entries.
-impl Part for Parts<'_> {
-    fn write(&self, sink: &mut impl Sink) {
+impl<'v> Part<'v> for Parts<'_, 'v> {
+    fn write(&self, sink: &mut impl Sink<'v>) {
         let tagged = self.tagged.map(|(position, _)| position);
         sink.value(self.domain.as_bytes());
         for (position, entry) in self.entries.iter().enumerate() {
@@ -249,14 +247,20 @@ impl Part for Parts<'_> {
         }
     }
 
-    fn before_digest(&self) -> Option<&[u8]> {
+    fn write_digest(&self, text: &mut Text, digests: &mut Digests<'v>) {
         // The tag of a descriptor without a tenant is found by nothing but all of it.
-        self.tagged.map(|_| self.domain.as_bytes())
+        if self.tagged.is_some() {
+            text.put(&short(self.domain.as_bytes(), PART_MAX - Digest::LENGTH - 1));
+            text.put(b":");
+        }
+        let mut framed = Framed { bytes: Vec::new(), digests };
+        Part::write(self, &mut framed);
+        text.put(Digest::of_parts(&framed.bytes).as_bytes());
     }
 }
 
 /// Appends a pattern, whose `*` no value's text has.
-fn write_pattern(sink: &mut impl Sink, pattern: &[u8]) {
+fn write_pattern<'v>(sink: &mut impl Sink<'v>, pattern: &'v [u8]) {
     for (position, between) in pattern.split(|&byte| byte == b'*').enumerate() {
         if position > 0 {
             sink.syntax(b'*');
@@ -266,68 +270,127 @@ fn write_pattern(sink: &mut impl Sink, pattern: &[u8]) {
 }
 
 /// Where a part is written to.
-trait Sink {
+trait Sink<'v> {
     /// Appends what has a meaning.
     fn syntax(&mut self, byte: u8);
 
     /// Appends what must not be taken for syntax.
-    fn value(&mut self, bytes: &[u8]);
+    fn value(&mut self, bytes: &'v [u8]);
 }
 
-impl Sink for blake3::Hasher {
+/// Where an identity is written to.
+trait PartSink<'v>: Sink<'v> {
+    /// Appends a part, if it is not too long.
+    fn part(&mut self, part: &impl Part<'v>);
+}
+
+/// The bytes that the digest of a part is made of: each value with its length before it, and a long one as its
+/// digest. So it takes as long as the short values, however long the others are.
+struct Framed<'a, 'v> {
+    bytes: Vec<u8>,
+    digests: &'a mut Digests<'v>,
+}
+
+/// What a frame holds.
+mod frame {
+    pub(super) const SYNTAX: u8 = 0;
+    pub(super) const VALUE: u8 = 1;
+    pub(super) const DIGEST: u8 = 2;
+}
+
+impl<'v> Sink<'v> for Framed<'_, 'v> {
     fn syntax(&mut self, byte: u8) {
-        self.update(&[byte]);
+        self.bytes.extend([frame::SYNTAX, byte]);
     }
 
-    fn value(&mut self, bytes: &[u8]) {
-        escape(bytes, |text| _ = self.update(text));
+    fn value(&mut self, bytes: &'v [u8]) {
+        match u16::try_from(bytes.len()) {
+            Ok(length) if bytes.len() <= PART_MAX => {
+                self.bytes.push(frame::VALUE);
+                self.bytes.extend(length.to_le_bytes());
+                self.bytes.extend_from_slice(bytes);
+            }
+            _ => {
+                self.bytes.push(frame::DIGEST);
+                self.bytes.extend_from_slice(self.digests.of(bytes).as_bytes());
+            }
+        }
     }
 }
 
-/// What a text does about bytes that could be taken for syntax.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Escaping {
-    /// It takes them as they are, and can tell afterwards.
-    None,
-    /// It escapes them.
-    Done,
-}
-
-/// An identity, with room for a head before it.
+/// An identity as it is written without escaping, with room for a head before it. It knows afterwards whether it had
+/// to be escaped.
 struct Text {
     bytes: [u8; TEXT_MAX],
     end: usize,
-    escaping: Escaping,
     /// Bytes of syntax in it.
     syntax: usize,
     is_too_long: bool,
 }
 
-impl Sink for Text {
+impl<'v> Sink<'v> for Text {
     fn syntax(&mut self, byte: u8) {
         self.syntax += 1;
         self.put(&[byte]);
     }
 
-    fn value(&mut self, bytes: &[u8]) {
-        match self.escaping {
-            Escaping::None => self.put(bytes),
-            // Too long, however much of it is escaped.
-            Escaping::Done if bytes.len() > PART_MAX => self.end = TEXT_MAX,
-            Escaping::Done => escape(bytes, |text| self.put(text)),
+    fn value(&mut self, bytes: &'v [u8]) {
+        self.put(bytes);
+    }
+}
+
+impl<'v> PartSink<'v> for Text {
+    fn part(&mut self, part: &impl Part<'v>) {
+        let start = self.end;
+        part.write(self);
+        if self.end - start > PART_MAX {
+            self.is_too_long = true;
+            self.end = start;
+        }
+    }
+}
+
+/// A text that is escaped, with digests in the place of long values.
+struct Escaped<'a, 'v> {
+    text: &'a mut Text,
+    digests: &'a mut Digests<'v>,
+}
+
+impl<'v> Sink<'v> for Escaped<'_, 'v> {
+    fn syntax(&mut self, byte: u8) {
+        self.text.put(&[byte]);
+    }
+
+    fn value(&mut self, bytes: &'v [u8]) {
+        if self.text.is_full() {
+            return;
+        }
+        if bytes.len() > PART_MAX {
+            self.text.put(self.digests.of(bytes).as_bytes());
+        } else {
+            escape(bytes, |text| self.text.put(text));
+        }
+    }
+}
+
+impl<'v> PartSink<'v> for Escaped<'_, 'v> {
+    fn part(&mut self, part: &impl Part<'v>) {
+        let start = self.text.end;
+        part.write(self);
+        if self.text.end - start > PART_MAX {
+            self.text.end = start;
+            part.write_digest(self.text, self.digests);
         }
     }
 }
 
 impl Text {
     const fn new() -> Self {
-        let (bytes, escaping) = ([0; TEXT_MAX], Escaping::None);
-        Self { bytes, end: HEAD_MAX, escaping, syntax: 0, is_too_long: false }
+        Self { bytes: [0; TEXT_MAX], end: HEAD_MAX, syntax: 0, is_too_long: false }
     }
 
-    fn clear(&mut self, escaping: Escaping) {
+    fn clear(&mut self) {
         self.end = HEAD_MAX;
-        self.escaping = escaping;
         self.syntax = 0;
         self.is_too_long = false;
     }
@@ -344,28 +407,9 @@ impl Text {
         }
     }
 
-    /// Appends a part, or its digest if it is too long.
-    fn part(&mut self, part: &impl Part) {
-        let start = self.end;
-        part.write(self);
-        if self.end - start > PART_MAX {
-            self.is_too_long = true;
-            self.end = start;
-            if self.escaping == Escaping::Done {
-                self.digest(part);
-            }
-        }
-    }
-
-    #[cold]
-    fn digest(&mut self, part: &impl Part) {
-        if let Some(before) = part.before_digest() {
-            self.put(&short(before, PART_MAX - DIGEST_TEXT - 1));
-            self.put(b":");
-        }
-        let mut hasher = blake3::Hasher::new();
-        part.write(&mut hasher);
-        self.put(&digest_text(&hasher));
+    /// Whether there was no room for what was written.
+    const fn is_full(&self) -> bool {
+        self.end == TEXT_MAX
     }
 
     /// Whether it is as it must be without escaping: short, and nothing but syntax looks like syntax.
@@ -427,8 +471,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Hands the bytes on so that none of them can be taken for syntax: in pieces, because a digest of single
-/// bytes is dear.
+/// Hands the bytes on so that none of them can be taken for syntax, in pieces.
 #[cold]
 fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     let plain = |byte: &u8| PLAIN.get(usize::from(*byte)) == Some(&true);
@@ -449,14 +492,6 @@ fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// A digest as text.
-fn digest_text(hasher: &blake3::Hasher) -> Vec<u8> {
-    let digest = hasher.finalize();
-    let digits = digest.as_bytes().iter().take(DIGEST);
-    let digits = digits.flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]);
-    DIGEST_MARK.iter().copied().chain(digits).collect()
-}
-
 /// A value as text, or its digest if that is longer than `max`.
 fn short(value: &[u8], max: usize) -> Vec<u8> {
     let mut text = Vec::new();
@@ -466,9 +501,7 @@ fn short(value: &[u8], max: usize) -> Vec<u8> {
             return text;
         }
     }
-    let mut hasher = blake3::Hasher::new();
-    hasher.value(value);
-    digest_text(&hasher)
+    Digest::of_value(value).as_bytes().to_vec()
 }
 
 /// Whether a byte stands for itself.

@@ -26,7 +26,7 @@ mod time;
 pub use key::CounterKey;
 pub use limit::{Algorithm, Limit, Window};
 pub use plan::Plan;
-pub use request::{InvalidRequest, Request};
+pub use request::{InvalidRequest, Request, RequestError, TooLarge};
 pub use respond::{Code, CurrentLimit, Status, Verdict, respond};
 pub use rule::{Counting, OnFailure, Rule};
 pub use settle::{Counters, Tally, settle, settle_with};

@@ -7,7 +7,7 @@ use crate::{
     key::Identity,
     request::{Descriptor, Hits, LimitOverride},
     rule::{Limits, Shown},
-    rules::{Defaults, Domain, Match, Modes, RuleSet},
+    rules::{Defaults, Domain, Match, Modes, RuleSet, Search},
     store::{Group, Veto},
 };
 
@@ -24,6 +24,9 @@ pub struct Plan<'r> {
     pub has_quota_left: bool,
     /// Overrides without a usable unit or multiplier, which were ignored.
     pub overrides_ignored: u32,
+    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be denied,
+    /// because it may meet other rules than those that were found.
+    pub is_too_costly: bool,
 }
 
 /// What one descriptor met.
@@ -82,6 +85,7 @@ impl<'r> Plan<'r> {
             shadow_mode: rules.modes.shadow_mode,
             has_quota_left: false,
             overrides_ignored: 0,
+            is_too_costly: false,
         };
         // Both are made where they are returned: a plan is large.
         let mut made = (plan, Group::default());
@@ -91,9 +95,11 @@ impl<'r> Plan<'r> {
             return made;
         };
         let mut met = SmallVec::<[Met<'_, '_, 'r>; 4]>::new();
+        let mut search = Search::new();
         for descriptor in &request.descriptors {
-            met.push(plan.meet(domain, descriptor));
+            met.push(plan.meet(domain, descriptor, &mut search));
         }
+        plan.is_too_costly = search.is_exceeded();
         let replaced = if domain.replaces { Replaced::collect(&met) } else { Replaced::default() };
         let mut asked = SmallVec::<[Asked<'_, '_, '_>; 4]>::new();
         for (position, met) in met.iter().enumerate() {
@@ -105,19 +111,21 @@ impl<'r> Plan<'r> {
         for asked in asked.iter_mut().filter(|asked| spares(asked.veto)) {
             asked.veto = Veto::None;
         }
-        let mut identity = Identity::empty();
-        let mut identified = None;
-        let check = |asked: &Asked<'_, '_, '_>| {
-            if identified.replace(asked.position) != Some(asked.position) {
-                let tenant = domain.tenant.as_deref();
-                let Met { descriptor, shared, .. } = asked.met;
-                identity.set(&domain.name, tenant, &descriptor.entries, shared);
-            }
-            asked.check(&mut identity)
-        };
         if !asked.is_empty() {
+            let mut identity = Identity::empty();
+            let mut identified = None;
             // From a mapped slice the group is allocated once, and each check made in its place.
-            *group = asked.iter().map(check).collect();
+            *group = asked
+                .iter()
+                .map(|asked| {
+                    if identified.replace(asked.position) != Some(asked.position) {
+                        let tenant = domain.tenant.as_deref();
+                        let Met { descriptor, shared, .. } = asked.met;
+                        identity.set(&domain.name, tenant, &descriptor.entries, shared);
+                    }
+                    asked.check(&mut identity)
+                })
+                .collect();
         }
         made
     }
@@ -127,8 +135,9 @@ impl<'r> Plan<'r> {
         &mut self,
         domain: &'r Domain,
         descriptor: &'p Descriptor<'q>,
+        search: &mut Search<'q, 'r>,
     ) -> Met<'p, 'q, 'r> {
-        let Match { rule, shared } = domain.find(&descriptor.entries);
+        let Match { rule, shared } = domain.find_in(&descriptor.entries, search);
         let overridden = descriptor.limit_override.and_then(|asked| {
             let usable = Override::new(asked, inherited(domain, rule));
             self.overrides_ignored += u32::from(usable.is_none());
@@ -226,7 +235,7 @@ struct Asked<'p, 'q, 'r> {
 }
 
 impl Asked<'_, '_, '_> {
-    fn check(&self, identity: &mut Identity) -> Check {
+    fn check(&self, identity: &mut Identity<'_>) -> Check {
         let Manner { counting, on_failure } = self.met.manner;
         let take = match (self.met.descriptor.hits, counting) {
             (Hits::Add(hits), Counting::Free) => Take::Exactly(hits),

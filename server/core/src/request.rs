@@ -11,7 +11,18 @@ pub const DESCRIPTORS_MAX: usize = 256;
 /// The most entries in one descriptor.
 pub const ENTRIES_MAX: usize = 64;
 
-/// Why a request cannot be decided.
+/// Why a request is not decided.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RequestError {
+    /// It makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// It is too large. Values of end users can make it so, so it must be denied: an error would let it pass.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+}
+
+/// A request that makes no sense. Only its caller's configuration can make it so.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InvalidRequest {
     /// A request asks one set of rules, by name.
@@ -20,22 +31,20 @@ pub enum InvalidRequest {
     /// There is nothing to decide.
     #[error("descriptors must not be empty")]
     NoDescriptors,
-    /// More than [`DESCRIPTORS_MAX`].
-    #[error("{count} descriptors are more than the {DESCRIPTORS_MAX} that one request may have")]
-    TooManyDescriptors {
-        /// Descriptors in the request.
-        count: usize,
-    },
-    /// More than [`ENTRIES_MAX`].
-    #[error(
-        "descriptors[{descriptor}]: {count} entries are more than the {ENTRIES_MAX} that one descriptor may have"
-    )]
-    TooManyEntries {
-        /// Position of the descriptor.
-        descriptor: usize,
-        /// Entries in it.
-        count: usize,
-    },
+}
+
+/// A request that exceeds a bound.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum TooLarge {
+    /// It has more than [`DESCRIPTORS_MAX`] descriptors.
+    #[error("a request has more than {DESCRIPTORS_MAX} descriptors")]
+    Descriptors,
+    /// A descriptor has more than [`ENTRIES_MAX`] entries.
+    #[error("a descriptor has more than {ENTRIES_MAX} entries")]
+    Entries,
+    /// Keys and values have more bytes than the caller of [`Request::new`] allows.
+    #[error("the keys and values of a request have too many bytes")]
+    Bytes,
 }
 
 /// One `ShouldRateLimit` request.
@@ -49,30 +58,37 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// A request about `parts`, each of which `describe` makes a descriptor of, once their numbers are
-    /// known to be within bounds.
+    /// known to be within bounds. Its domain, keys and values may have `bytes_max` bytes together.
     ///
     /// # Errors
     /// The request is empty or exceeds a bound.
     pub fn new<T>(
         domain: &'a str,
         parts: &'a [T],
+        bytes_max: usize,
         entries: impl Fn(&T) -> usize,
         describe: impl Fn(&'a T) -> Descriptor<'a>,
-    ) -> Result<Self, InvalidRequest> {
+    ) -> Result<Self, RequestError> {
         if domain.is_empty() {
-            return Err(InvalidRequest::EmptyDomain);
+            return Err(InvalidRequest::EmptyDomain.into());
         }
         match parts.len() {
-            0 => return Err(InvalidRequest::NoDescriptors),
+            0 => return Err(InvalidRequest::NoDescriptors.into()),
             1..=DESCRIPTORS_MAX => {}
-            count => return Err(InvalidRequest::TooManyDescriptors { count }),
+            _ => return Err(TooLarge::Descriptors.into()),
         }
-        for (descriptor, count) in parts.iter().map(entries).enumerate() {
-            if count > ENTRIES_MAX {
-                return Err(InvalidRequest::TooManyEntries { descriptor, count });
-            }
+        if parts.iter().any(|part| entries(part) > ENTRIES_MAX) {
+            return Err(TooLarge::Entries.into());
         }
-        Ok(Self { domain, descriptors: parts.iter().map(describe).collect() })
+        let descriptors: SmallVec<[Descriptor<'a>; 4]> = parts.iter().map(describe).collect();
+        let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let bytes = entries.fold(domain.len(), |sum, entry| {
+            sum.saturating_add(entry.key.len()).saturating_add(entry.value.len())
+        });
+        if bytes > bytes_max {
+            return Err(TooLarge::Bytes.into());
+        }
+        Ok(Self { domain, descriptors })
     }
 
     /// Name of the set of rules that is asked.

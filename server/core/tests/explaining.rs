@@ -126,7 +126,7 @@ fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
         hits: part.hits,
         limit_override: part.brought,
     };
-    Request::new(domain, parts, |part| part.pairs.len(), describe).unwrap()
+    Request::new(domain, parts, usize::MAX, |part| part.pairs.len(), describe).unwrap()
 }
 
 fn explained<R>(rules: &RuleSet, pairs: &Pairs, look: impl FnOnce(&Explained<'_>) -> R) -> R {

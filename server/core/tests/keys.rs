@@ -85,7 +85,12 @@ fn a_chain_of_one_tenant_has_one_hash_tag() {
 fn long_values_become_digests_that_keep_the_tenant() {
     let long = vec![b'x'; 64 * 1024];
     let user = key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"user", &long)]);
-    assert!(user.starts_with(b"s1:fw:60:{acme}:d:%#"), "{user:?}");
+    assert!(user.starts_with(b"s1:fw:60:{acme}:d:tenant:user=%#"), "{user:?}");
+    // Together too long, each for itself short.
+    let several: [&[u8]; 2] = [&[b'x'; 200], &[b'y'; 200]];
+    let both =
+        key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"a", several[0]), (b"b", several[1])]);
+    assert!(both.starts_with(b"s1:fw:60:{acme}:d:%#"), "{both:?}");
     let tenant = key("d", Some("tenant"), &[(b"tenant", &long), (b"user", b"bob")]);
     assert!(tenant.starts_with(b"s1:fw:60:{%#"), "{tenant:?}");
     assert!(tenant.ends_with(b"}:d:tenant:user=bob"), "{tenant:?}");

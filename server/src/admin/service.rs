@@ -29,8 +29,7 @@ use super::{
     top,
 };
 use crate::{
-    explain,
-    grpc::{self, AnswerError},
+    explain, grpc,
     limits::Snapshot,
     telemetry::{KeyHash, Telemetry},
 };
@@ -163,7 +162,7 @@ impl Admin {
         });
         let (explained, permit) =
             explaining.await.map_err(|error| Status::internal(error.to_string()))?;
-        let explained = explained.map_err(|error: AnswerError| grpc::status(error))?;
+        let explained = explained.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let (explained, question) =
             explained.ok_or_else(|| Status::cancelled("nobody waits for the explanation"))?;
         Ok((explained, question, permit))

@@ -14,13 +14,11 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, Request, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use prost::Message as _;
-use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::Routes};
 use tower::Service as _;
 
 use super::{
-    InFlight, Rls,
+    Encoded, InFlight, Rls,
     body::{Answer, PREFIX, Reread},
     in_flight::{Entered, Shed},
     lent::Lent,
@@ -125,21 +123,18 @@ impl Calls {
             }
         };
         let within = patience.map(Patience::for_decision);
-        let answer = self.rls.answer(&message, entered.shed, within, traced).await;
-        let answer = answer.map_err(status::of).and_then(|answer| {
+        let message = Encoded::Protobuf(message);
+        let answer = self.rls.answer(message, entered.shed, within, traced).await;
+        let answer = answer.map_err(|error| status::of(&error)).and_then(|answer| {
             Answer::message(&answer).map_err(|error| Status::internal(error.to_string()))
         });
         Ok(answer.map_or_else(|status| refused(&status), answered))
     }
 
     /// The message of a request that holds nothing else, or the request's body as it came.
-    async fn message(
-        &self,
-        headers: &HeaderMap,
-        mut body: Incoming,
-    ) -> Result<RateLimitRequest, Reread> {
+    async fn message(&self, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Reread> {
         let mut read = Bytes::new();
-        if !headers.contains_key(&GRPC_ENCODING) {
+        if headers.get(&GRPC_ENCODING).is_none_or(|encoding| encoding == "identity") {
             while self.may_become_message(&read) && !body.is_end_stream() {
                 match body.frame().await.map(|frame| frame.map(hyper::body::Frame::into_data)) {
                     Some(Ok(Ok(data))) if read.is_empty() => read = data,
@@ -149,7 +144,6 @@ impl Calls {
             }
             if let Some(message) = self.whole_message(&read)
                 && body.is_end_stream()
-                && let Ok(message) = RateLimitRequest::decode(message)
             {
                 return Ok(message);
             }

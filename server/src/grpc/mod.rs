@@ -19,7 +19,7 @@ pub(crate) use decode::request as decode;
 pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
-pub(crate) use rls::{AnswerError, Rls};
+pub(crate) use rls::{AnswerError, DecodeError, Encoded, LARGE_MAX, Rls};
 pub(crate) use server::Services;
 pub(crate) use status::of as status;
 pub(crate) use timeout::{left as timeout, of_caller as caller_timeout};

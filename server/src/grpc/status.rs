@@ -8,8 +8,10 @@ use tonic::Status;
 use super::AnswerError;
 
 /// The status of a request without an answer.
-pub(crate) fn of(error: AnswerError) -> Status {
+pub(crate) fn of(error: &AnswerError) -> Status {
     match error {
+        // As tonic does.
+        AnswerError::Undecodable(error) => Status::internal(error),
         AnswerError::Invalid(error) => Status::invalid_argument(error.to_string()),
         AnswerError::Deferred(error) => Status::unavailable(error.to_string()),
     }

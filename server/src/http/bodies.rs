@@ -39,10 +39,10 @@ pub(super) enum BodyError {
     #[error("the body took too long")]
     Slow,
     /// It is too large.
-    #[error("the body is larger than {0} bytes")]
-    Large(usize),
+    #[error("the body is too large")]
+    Large,
     /// Too many bytes are held already.
-    #[error("too many large bodies at once; ask again later")]
+    #[error("too many large bodies at once")]
     Crowded,
     /// It is not what its head says, or the client has gone.
     #[error("the body cannot be read: {0}")]
@@ -54,7 +54,7 @@ impl BodyError {
     pub(super) fn bound(&self) -> Option<RequestBound> {
         match self {
             Self::Slow => Some(RequestBound::BodyTime),
-            Self::Large(_) => Some(RequestBound::BodyBytes),
+            Self::Large => Some(RequestBound::BodyBytes),
             Self::Crowded => Some(RequestBound::HeldBytes),
             Self::Broken(_) => None,
         }
@@ -72,7 +72,7 @@ impl Bodies {
         B: Body<Data = Bytes, Error: Display> + Unpin,
     {
         if body.size_hint().lower() > u64::try_from(self.max).unwrap_or(u64::MAX) {
-            return Err(BodyError::Large(self.max));
+            return Err(BodyError::Large);
         }
         let mut read = BytesMut::new();
         let mut held = HeldBytes::default();
@@ -81,7 +81,7 @@ impl Bodies {
             let Ok(bytes) = frame.into_data() else { continue };
             let length = read.len() + bytes.len();
             if length > self.max {
-                return Err(BodyError::Large(self.max));
+                return Err(BodyError::Large);
             }
             if !self.budget.hold(&mut held, length.saturating_sub(FREE_BYTES)) {
                 return Err(BodyError::Crowded);
@@ -106,10 +106,10 @@ mod tests {
     async fn a_body_is_read_up_to_the_bound() {
         let bodies = Bodies::new(100);
         assert_eq!(bodies.read(body(100)).await.unwrap().bytes.len(), 100);
-        assert_eq!(bodies.read(body(101)).await.unwrap_err(), BodyError::Large(100));
+        assert_eq!(bodies.read(body(101)).await.unwrap_err(), BodyError::Large);
         let chunks = [50, 50, 1].map(|length| Ok::<_, std::io::Error>(vec![b'x'; length]));
         let chunked = Body::from_stream(futures::stream::iter(chunks));
-        assert_eq!(bodies.read(chunked).await.unwrap_err(), BodyError::Large(100));
+        assert_eq!(bodies.read(chunked).await.unwrap_err(), BodyError::Large);
     }
 
     #[tokio::test]

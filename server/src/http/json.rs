@@ -3,19 +3,27 @@
 //! Uses the descriptors in which entries are text: in the generated types they are bytes, which JSON
 //! would show as base64. The wire is the same, so it carries from one to the other.
 
+mod check;
+
 use std::sync::LazyLock;
 
 use prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use sluicegate_core::TooLarge;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
     envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
 };
 use thiserror::Error;
 
+use crate::grpc::DecodeError;
+
 /// Why a body is not a request.
 #[derive(Debug, Error)]
 pub(super) enum JsonError {
+    /// It exceeds a bound.
+    #[error(transparent)]
+    TooLarge(TooLarge),
     /// Not JSON, or not of the message's shape.
     #[error("not a RateLimitRequest: {0}")]
     Json(#[from] serde_json::Error),
@@ -37,8 +45,17 @@ fn describe(name: &'static str) -> Result<MessageDescriptor, JsonError> {
     POOL.get_message_by_name(name).ok_or(JsonError::Undescribed(name))
 }
 
-/// Reads a request. Unknown fields are mistakes: a misspelt one would be a limit that is not asked.
-pub(super) fn decode(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+/// Reads a request. Unknown fields are mistakes: a misspelt one would be a limit that is not asked. So are keys that
+/// an object has twice, of which readers may take either.
+pub(super) fn decode(body: &[u8]) -> Result<RateLimitRequest, DecodeError> {
+    read(body).map_err(|error| match error {
+        JsonError::TooLarge(bound) => DecodeError::TooLarge(bound),
+        error => DecodeError::Undecodable(error.to_string()),
+    })
+}
+
+fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    check::check(body)?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let message =

@@ -20,19 +20,22 @@ use arc_swap::ArcSwap;
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, FromRequestParts, RawQuery, State, rejection::BytesRejection},
+    extract::{DefaultBodyLimit, Extension, FromRequestParts, RawQuery, State},
     http::{StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
-use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_response::Code,
+};
 use sluicegate_store::Stack;
 
+use self::pages::{PLAIN, Page, Rendered};
 pub(crate) use self::{pages::Pages, server::Server};
 use crate::{
-    grpc::{AnswerError, InFlight, Rls},
+    grpc::{AnswerError, Encoded, InFlight, Rls},
     limits::Snapshot,
-    telemetry::{Telemetry, Traced, Traces},
+    telemetry::{Bound, Telemetry, Traced, Traces},
 };
 
 /// What the handlers need.
@@ -62,42 +65,45 @@ pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
 }
 
 /// A `RateLimitRequest` as JSON in, a `RateLimitResponse` as JSON out: 200 if the request may pass, 429 if
-/// not, 400 if it makes no sense, 503 where a rule defers to the caller because the store cannot answer.
+/// not, or if it exceeds a bound, 400 if it makes no sense, 503 where a rule defers to the caller because the store cannot
+/// answer.
 async fn json(
     State(shared): State<Arc<Shared>>,
     OfTrace(mut traced): OfTrace,
-    body: Result<Bytes, BytesRejection>,
+    bound: Option<Extension<Bound>>,
+    body: Bytes,
 ) -> Response {
-    let response = match body {
-        Ok(body) => answer(&shared, &mut traced, &body).await,
-        Err(rejection) => rejection.into_response(),
+    let response = match bound {
+        None => answer(&shared, &mut traced, body).await,
+        // Values of end users can make a body too large.
+        Some(Extension(bound)) => answered(&shared.rls.deny(bound, &mut traced)),
     };
     traced.end_http(response.status().as_u16());
     response
 }
 
-async fn answer(shared: &Shared, traced: &mut Traced, body: &[u8]) -> Response {
+async fn answer(shared: &Shared, traced: &mut Traced, body: Bytes) -> Response {
     let entered = shared.in_flight.enter();
-    let message = match json::decode(body) {
-        Ok(message) => message,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
-    };
-    let response = match shared.rls.answer(&message, entered.shed, None, traced).await {
-        Ok(response) => response,
+    let message = Encoded::Other(body, json::decode);
+    match shared.rls.answer(message, entered.shed, None, traced).await {
+        Ok(response) => answered(&response),
         Err(error) => {
             let status = match error {
-                AnswerError::Invalid(_) => StatusCode::BAD_REQUEST,
+                AnswerError::Invalid(_) | AnswerError::Undecodable(_) => StatusCode::BAD_REQUEST,
                 AnswerError::Deferred(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
-            return (status, format!("{error}\n")).into_response();
+            (status, format!("{error}\n")).into_response()
         }
-    };
+    }
+}
+
+fn answered(response: &RateLimitResponse) -> Response {
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Ok => StatusCode::OK,
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    match json::encode(&response) {
+    match json::encode(response) {
         Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
@@ -139,27 +145,34 @@ async fn livez() -> &'static str {
 
 /// The metrics, in Prometheus' text format.
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, |shared| match shared.telemetry.render() {
-        Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    page(shared, Page::Metrics, |shared| match shared.telemetry.render() {
+        Ok(text) => Rendered::ok(prometheus::TEXT_FORMAT, text),
+        Err(error) => Rendered::error(error),
     })
     .await
 }
 
 /// What was counted, under the names of envoyproxy/ratelimit.
 async fn stats(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, |it| stats::render(&it.telemetry, &it.snapshot.load(), &it.store)).await
+    page(shared, Page::Stats, |it| {
+        Rendered::ok(PLAIN, stats::render(&it.telemetry, &it.snapshot.load(), &it.store))
+    })
+    .await
 }
 
 /// The limits in force.
 async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, |it| rlconfig::render(&it.snapshot.load().rules)).await
+    page(shared, Page::Rlconfig, |it| {
+        Rendered::ok(PLAIN, rlconfig::render(&it.snapshot.load().rules))
+    })
+    .await
 }
 
-async fn page<T: IntoResponse + Send + 'static>(
+async fn page(
     shared: Arc<Shared>,
-    render: impl FnOnce(&Shared) -> T + Send + 'static,
+    page: Page,
+    render: impl FnOnce(&Shared) -> Rendered + Send + 'static,
 ) -> Response {
     let shown = Arc::clone(&shared);
-    shared.pages.make(move || render(&shown)).await
+    shared.pages.make(page, move || render(&shown)).await
 }

@@ -1,68 +1,170 @@
-//! Pages that take long if there is much to show: made on threads that decide nothing, a few at once.
-
-use std::sync::Arc;
+//! Pages that take long if there is much to show: made on threads that decide nothing, and once for all who ask
+//! meanwhile.
 
 use axum::{
-    http::StatusCode,
+    body::Bytes,
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::sync::Mutex as Turn;
+
+use crate::offload::{Admitted, Offload};
 
 /// The most pages that are made at once.
 const MADE_MAX: usize = 4;
 
-/// The most pages that are made or wait for their turn.
+/// The most requests for pages at once.
 const ASKED_MAX: usize = 64;
 
-/// What bounds the making of pages.
+/// A page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Page {
+    Metrics,
+    Stats,
+    Rlconfig,
+}
+
+/// What a page has become. Copies share the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendered {
+    status: StatusCode,
+    content_type: &'static str,
+    text: Bytes,
+}
+
+impl Rendered {
+    pub(super) fn ok(content_type: &'static str, text: impl Into<Bytes>) -> Self {
+        Self { status: StatusCode::OK, content_type, text: text.into() }
+    }
+
+    pub(super) fn error(error: impl ToString) -> Self {
+        let (status, text) = (StatusCode::INTERNAL_SERVER_ERROR, error.to_string() + "\n");
+        Self { status, content_type: PLAIN, text: text.into() }
+    }
+}
+
+/// The type of a page of plain text.
+pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
+
+impl IntoResponse for Rendered {
+    fn into_response(self) -> Response {
+        (self.status, [(CONTENT_TYPE, self.content_type)], self.text).into_response()
+    }
+}
+
+/// Makes pages, within bounds.
 pub(crate) struct Pages {
-    asked: Arc<Semaphore>,
-    made: Arc<Semaphore>,
+    offload: Offload,
+    metrics: SharedPage,
+    stats: SharedPage,
+    rlconfig: SharedPage,
 }
 
 impl Default for Pages {
     fn default() -> Self {
         Self {
-            asked: Arc::new(Semaphore::new(ASKED_MAX)),
-            made: Arc::new(Semaphore::new(MADE_MAX)),
+            offload: Offload::new(MADE_MAX, ASKED_MAX),
+            metrics: SharedPage::default(),
+            stats: SharedPage::default(),
+            rlconfig: SharedPage::default(),
         }
     }
 }
 
 impl Pages {
-    /// Makes a page when its turn has come; 503 if too many wait.
-    pub(super) async fn make<T: IntoResponse + Send + 'static>(
+    /// Makes a page, or waits for one that is begun from now on; 503 if too many ask.
+    pub(super) async fn make(
         &self,
-        render: impl FnOnce() -> T + Send + 'static,
+        page: Page,
+        render: impl FnOnce() -> Rendered + Send + 'static,
     ) -> Response {
-        let Ok(asked) = Arc::clone(&self.asked).try_acquire_owned() else {
+        let Some(admitted) = self.offload.admit() else {
             let busy = format!("{ASKED_MAX} pages are asked for already; ask again later\n");
             return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
         };
-        let made = Arc::clone(&self.made).acquire_owned().await;
+        let shared = match page {
+            Page::Metrics => &self.metrics,
+            Page::Stats => &self.stats,
+            Page::Rlconfig => &self.rlconfig,
+        };
+        shared.make(admitted, render).await.into_response()
+    }
+}
+
+/// One page. Requests that come while it is made wait until that is done, because they may want what has been counted since,
+/// and then share the next.
+#[derive(Default)]
+struct SharedPage {
+    /// Held while the page is made.
+    turn: Turn<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often making the page has begun.
+    begun: u64,
+    /// The page as it was made last and the number of that time, while somebody may want it.
+    last: Option<(u64, Rendered)>,
+    asking: usize,
+}
+
+impl SharedPage {
+    async fn make(
+        &self,
+        admitted: Admitted,
+        render: impl FnOnce() -> Rendered + Send + 'static,
+    ) -> Rendered {
+        let (_asking, wanted) = self.ask();
+        let _turn = self.turn.lock().await;
+        if let Some((number, page)) = &self.state.lock().last
+            && *number >= wanted
+        {
+            return page.clone();
+        }
+        let place = admitted.turn().await;
+        let number = {
+            let mut state = self.state.lock();
+            state.begun += 1;
+            state.begun
+        };
         // Who asked may leave; the page is made all the same, and holds its place until then.
-        let page = tokio::task::spawn_blocking(move || {
-            let _places = (asked, made);
-            render()
-        });
-        match page.await {
-            Ok(page) => page.into_response(),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        let page = place.run(render).await.unwrap_or_else(Rendered::error);
+        self.state.lock().last = Some((number, page.clone()));
+        page
+    }
+
+    /// Notes that somebody asks, until the guard is dropped. Returns the number of the time that is soon enough.
+    fn ask(&self) -> (Asking<'_>, u64) {
+        let mut state = self.state.lock();
+        state.asking += 1;
+        (Asking(self), state.begun + 1)
+    }
+}
+
+/// Somebody who asks for a page. With the last of them the page is forgotten.
+struct Asking<'a>(&'a SharedPage);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.asking -= 1;
+        if state.asking == 0 {
+            state.last = None;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{
-            atomic::{AtomicUsize, Ordering},
-            mpsc,
-        },
-        thread,
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
     };
 
-    use tokio::task::JoinSet;
+    use tokio::task::{JoinSet, yield_now};
 
     use super::*;
 
@@ -71,76 +173,114 @@ mod tests {
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    #[tokio::test]
-    async fn pages_are_made_on_a_thread_that_decides_nothing() {
-        let here = thread::current().id();
-        let elsewhere = move || if thread::current().id() == here { "here" } else { "elsewhere" };
-        assert_eq!(text(Pages::default().make(elsewhere).await).await, "elsewhere");
+    /// Pages of which each tells how many were made before it, and takes until it is let go.
+    #[derive(Clone)]
+    struct Held {
+        pages: Arc<Pages>,
+        begun: Arc<AtomicUsize>,
+    }
+
+    impl Held {
+        fn new() -> Self {
+            Self { pages: Arc::default(), begun: Arc::default() }
+        }
+
+        /// Asks for a page. It is made once `wait` ends.
+        async fn ask(self, page: Page, wait: mpsc::Receiver<()>) -> (StatusCode, String) {
+            let begun = Arc::clone(&self.begun);
+            let render = move || {
+                let before = begun.fetch_add(1, Ordering::SeqCst);
+                _ = wait.recv();
+                Rendered::ok(PLAIN, before.to_string())
+            };
+            let response = self.pages.make(page, render).await;
+            (response.status(), text(response).await)
+        }
+
+        async fn until_begun(&self, count: usize) {
+            while self.begun.load(Ordering::SeqCst) < count {
+                yield_now().await;
+            }
+        }
+
+        /// Waits until so many ask for the metrics.
+        async fn until_asked(&self, count: usize) {
+            while self.pages.metrics.state.lock().asking < count {
+                yield_now().await;
+            }
+        }
+    }
+
+    fn done() -> mpsc::Receiver<()> {
+        mpsc::channel().1
     }
 
     #[tokio::test]
-    async fn a_page_that_fails_is_an_error_and_gives_its_place_back() {
-        let pages = Pages::default();
-        for _ in 0..=ASKED_MAX {
-            let response = pages.make(|| -> String { panic!("no page") }).await;
-            assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    async fn requests_that_come_while_a_page_is_made_share_the_next() {
+        let held = Held::new();
+        let (finish, wait) = mpsc::channel();
+        let first = tokio::spawn(held.clone().ask(Page::Metrics, wait));
+        held.until_begun(1).await;
+        let mut later = JoinSet::new();
+        for _ in 0..10 {
+            later.spawn(held.clone().ask(Page::Metrics, done()));
         }
-        assert_eq!(text(pages.make(|| "page").await).await, "page");
-    }
-
-    #[tokio::test]
-    async fn so_many_pages_are_made_at_once_so_many_wait_and_more_are_refused() {
-        let pages = Arc::new(Pages::default());
-        let begun = Arc::new(AtomicUsize::new(0));
-        let mut asking = JoinSet::new();
-        let mut finish = Vec::new();
-        for _ in 0..ASKED_MAX {
-            let (done, wait) = mpsc::channel::<()>();
-            finish.push(done);
-            let (pages, begun) = (Arc::clone(&pages), Arc::clone(&begun));
-            asking.spawn(async move {
-                let render = move || {
-                    begun.fetch_add(1, Ordering::SeqCst);
-                    _ = wait.recv();
-                    "page"
-                };
-                pages.make(render).await.status()
-            });
-        }
-        while pages.asked.available_permits() > 0 || begun.load(Ordering::SeqCst) < MADE_MAX {
-            tokio::task::yield_now().await;
-        }
-        let refused = pages.make(|| "page").await;
-        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(text(refused).await, "64 pages are asked for already; ask again later\n");
-        assert_eq!((begun.load(Ordering::SeqCst), pages.made.available_permits()), (MADE_MAX, 0));
-        // Those that wait come in turn.
+        held.until_asked(11).await;
+        // Other pages do not wait for it.
+        assert_eq!(held.clone().ask(Page::Stats, done()).await, (StatusCode::OK, "1".to_owned()));
         drop(finish);
-        while let Some(status) = asking.join_next().await {
-            assert_eq!(status.unwrap(), StatusCode::OK);
+        assert_eq!(first.await.unwrap().1, "0");
+        while let Some(page) = later.join_next().await {
+            assert_eq!(page.unwrap().1, "2");
         }
-        assert_eq!(begun.load(Ordering::SeqCst), ASKED_MAX);
-        assert_eq!(pages.make(|| "page").await.status(), StatusCode::OK);
+        assert_eq!(held.begun.load(Ordering::SeqCst), 3);
+        assert!(held.pages.metrics.state.lock().last.is_none(), "nobody may want it any more");
+        assert_eq!(held.clone().ask(Page::Metrics, done()).await.1, "3");
     }
 
     #[tokio::test]
-    async fn a_page_that_nobody_waits_for_any_more_holds_its_place_while_it_is_made() {
-        let pages = Arc::new(Pages::default());
-        let (done, wait) = mpsc::channel::<()>();
-        let asking = tokio::spawn({
-            let pages = Arc::clone(&pages);
-            async move { pages.make(move || _ = wait.recv()).await }
-        });
-        while pages.made.available_permits() == MADE_MAX {
-            tokio::task::yield_now().await;
+    async fn a_page_that_fails_is_an_error_and_the_next_is_made() {
+        let pages = Pages::default();
+        let response = pages.make(Page::Metrics, || panic!("no page")).await;
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let response = pages.make(Page::Metrics, || Rendered::ok(PLAIN, "page")).await;
+        assert_eq!(text(response).await, "page");
+    }
+
+    #[tokio::test]
+    async fn beyond_the_bound_requests_for_pages_are_refused() {
+        let held = Held::new();
+        let (finish, wait) = mpsc::channel();
+        let mut asking = JoinSet::new();
+        asking.spawn(held.clone().ask(Page::Metrics, wait));
+        held.until_begun(1).await;
+        for _ in 1..ASKED_MAX {
+            asking.spawn(held.clone().ask(Page::Metrics, done()));
         }
+        held.until_asked(ASKED_MAX).await;
+        let (status, text) = held.clone().ask(Page::Stats, done()).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text, "64 pages are asked for already; ask again later\n");
+        drop(finish);
+        while let Some(page) = asking.join_next().await {
+            assert_eq!(page.unwrap().0, StatusCode::OK);
+        }
+        assert_eq!(held.ask(Page::Stats, done()).await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_nobody_waits_for_keeps_its_place_and_no_request_waiting() {
+        let held = Held::new();
+        let (finish, wait) = mpsc::channel();
+        let asking = tokio::spawn(held.clone().ask(Page::Metrics, wait));
+        held.until_begun(1).await;
         asking.abort();
         assert!(asking.await.is_err());
-        assert_eq!(pages.made.available_permits(), MADE_MAX - 1);
-        drop(done);
-        while pages.made.available_permits() < MADE_MAX {
-            tokio::task::yield_now().await;
+        assert_eq!(held.pages.offload.free(), (ASKED_MAX - 1, MADE_MAX - 1));
+        assert_eq!(held.clone().ask(Page::Metrics, done()).await.1, "1");
+        drop(finish);
+        while held.pages.offload.free() != (ASKED_MAX, MADE_MAX) {
+            yield_now().await;
         }
-        assert_eq!(pages.asked.available_permits(), ASKED_MAX);
     }
 }

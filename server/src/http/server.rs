@@ -19,6 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::Stream;
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
@@ -26,7 +27,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::bodies::{Bodies, BodyError};
-use crate::listen::{self, Admission, Connection, Place};
+use crate::{
+    listen::{self, Admission, Connection, Place},
+    telemetry::Bound,
+};
 
 /// The most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -109,15 +113,24 @@ impl Server {
         whole: Arc<AtomicBool>,
     ) -> Result<Response, Infallible> {
         whole.store(false, Ordering::Relaxed);
-        let (parts, body) = request.into_parts();
-        let read = timeout(BODY_TIMEOUT, self.bodies.read(body)).await;
+        let (mut parts, mut body) = request.into_parts();
+        let read = timeout(BODY_TIMEOUT, self.bodies.read(&mut body)).await;
         let body = match read.unwrap_or(Err(BodyError::Slow)) {
             Ok(body) => body,
             Err(error) => {
                 if let Some(bound) = error.bound() {
                     place.count_bound(bound);
                 }
-                return Ok(closing(error.into_response()));
+                let Some(bound) = error.denied_by() else {
+                    return Ok(closing(error.into_response()));
+                };
+                // Else the connection is reset while the client writes, which may then miss the answer.
+                let drop_rest = async { while let Some(Ok(_dropped)) = body.frame().await {} };
+                let _elapsed = timeout(BODY_TIMEOUT, drop_rest).await;
+                // How large a body is may be up to end users, so the page decides.
+                parts.extensions.insert(bound);
+                let request = Request::from_parts(parts, Body::empty());
+                return Ok(closing(self.router.oneshot(request).await?));
             }
         };
         whole.store(true, Ordering::Relaxed);
@@ -136,13 +149,22 @@ fn closing(mut response: Response) -> Response {
     response
 }
 
+impl BodyError {
+    /// The bound for which a rate limit request with such a body is denied, rather than answered with an error.
+    const fn denied_by(&self) -> Option<Bound> {
+        match self {
+            Self::Large => Some(Bound::MessageBytes),
+            Self::Crowded => Some(Bound::LargeRequests),
+            Self::Slow | Self::Broken(_) => None,
+        }
+    }
+}
+
 impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
         let status = match self {
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::Large(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Crowded => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken(_) => StatusCode::BAD_REQUEST,
+            Self::Large | Self::Crowded | Self::Broken(_) => StatusCode::BAD_REQUEST,
         };
         (status, format!("{self}\n")).into_response()
     }

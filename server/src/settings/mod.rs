@@ -2,6 +2,7 @@
 //! and reloaded while the server runs.
 
 mod admin;
+mod bounds;
 mod connections;
 mod explain;
 mod limits;
@@ -26,6 +27,7 @@ use thiserror::Error;
 
 pub use self::{
     admin::{AdminListen, AdminSettings},
+    bounds::BoundSettings,
     connections::ConnectionSettings,
     explain::ExplainArguments,
     limits::{
@@ -134,6 +136,10 @@ pub struct ServeSettings {
     )]
     #[arg(help_heading = "Bounds")]
     pub max_in_flight: NonZeroUsize,
+
+    /// What one request may take.
+    #[command(flatten)]
+    pub bounds: BoundSettings,
 
     /// How long to go on serving after SIGTERM while health says NOT_SERVING, so that callers can turn away:
     /// longer than two of their health checks, or their refresh of DNS.

@@ -12,7 +12,6 @@ pub(crate) struct Metric {
     /// Name, the same on `/metrics` and over OTLP. It ends as Prometheus' conventions want it.
     pub(crate) name: &'static str,
     /// What kind of number it is.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the type of the entry says it"))]
     pub(crate) kind: Kind,
     /// What tells its series apart, in order.
     pub(crate) labels: &'static [Label],
@@ -102,7 +101,12 @@ labels! {
          alone, or the failure `policy`, because the store could not; `not_asked`: the request was refused before.";
     KEY = "key":
         "Values of the request, only where a rule has `detailed_metric` or `value_to_metric`; beyond \
-         `--detailed-metric-series` of them, or longer than 256 bytes, `(other)`.";
+         `--detailed-metric-series` of them, or longer than 256 bytes together, `(other)`. A digest, `%#…`, stands for a \
+         value of more than 256 bytes.";
+    BOUND = "bound":
+        "What there was too much of: `descriptors` (256 a request), `entries` (64 a descriptor), `bytes` of the keys and \
+         values of a request (`--request-max-bytes`), `message_bytes` (`--grpc-max-message-bytes`), `searched_bytes` (16 MiB \
+         of values, pattern by pattern), or `large_requests` (4 are decided at once, 64 more wait).";
     RESULT = "result": "`success` or `failure`.";
     SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
     LISTENER = "listener": "`grpc`, `http` or `admin`.";
@@ -131,8 +135,7 @@ macro_rules! catalogue {
         });)*
 
         /// Every metric.
-        #[cfg(test)]
-        const ALL: &[Metric] = &[$($constant.0),*];
+        pub(super) const ALL: &[Metric] = &[$($constant.0),*];
     };
 }
 
@@ -169,7 +172,9 @@ catalogue! {
         "Requests answered UNAVAILABLE because the store did not answer and a rule defers to the caller.";
     Counter INVALID = "sluicegate_requests_invalid_total" []
         as "ratelimit.service.call.should_rate_limit.service_error":
-        "Requests that were answered with an error because they are empty or exceed a bound.";
+        "Requests that were answered with an error because they have no domain or no descriptors.";
+    Counter OVER_BOUND = "sluicegate_requests_over_bound_total" [BOUND]:
+        "Requests denied (OVER_LIMIT) without being decided because they exceed a bound.";
     Counter SHED = "sluicegate_requests_shed_total" []:
         "Requests refused without being looked at because --max-in-flight were in progress.";
     Counter UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain_total" [DOMAIN]
@@ -277,7 +282,7 @@ catalogue! {
     Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
         "Connections that a listener has closed because of a bound.";
     Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
-        "Requests over HTTP and calls to the admin listener that were answered with an error because of a bound.";
+        "Requests over HTTP and calls to the admin listener that were refused because of a bound.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:
@@ -312,8 +317,8 @@ catalogue! {
 mod tests {
     use sluicegate_core::store::Source;
 
-    use super::{ALL, CODE, Kind, LABELS, SOURCE};
-    use crate::telemetry::decisions::CODES;
+    use super::{ALL, BOUND, CODE, Kind, LABELS, SOURCE};
+    use crate::telemetry::{Bound, decisions::CODES};
 
     #[test]
     fn the_migration_page_maps_upstreams_names() {
@@ -360,6 +365,7 @@ mod tests {
             |values: &str, value: &str| assert!(values.contains(&format!("`{value}`")), "{value}");
         CODES.iter().for_each(|code| has(CODE.values, code));
         Source::ALL.iter().for_each(|source| has(SOURCE.values, source.name()));
+        Bound::ALL.iter().for_each(|bound| has(BOUND.values, bound.name()));
     }
 
     #[test]

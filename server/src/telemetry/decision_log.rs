@@ -107,9 +107,10 @@ impl DecisionLog {
         );
     }
 
-    /// Logs a request that was refused without being looked at, if it is one of those that are logged.
-    pub(crate) fn note_shed(
+    /// Logs a request that was refused without being looked at, if it is one of those that are logged. `source` says why.
+    pub(crate) fn note_undecided(
         &self,
+        source: &'static str,
         domain: Option<&Domain>,
         shadowed: bool,
         trace: Option<TraceId>,
@@ -119,7 +120,7 @@ impl DecisionLog {
                 target: TARGET,
                 domain = domain.map(|domain| &*domain.name),
                 code = if shadowed { "shadowed" } else { "over_limit" },
-                source = "shed",
+                source,
                 trace_id = trace.map(display),
                 "limited"
             );

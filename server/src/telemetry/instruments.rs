@@ -1,20 +1,29 @@
 //! Makes instruments from the catalogue's entries, and shows them: to Prometheus when it asks, and to a collector
 //! now and then.
+//!
+//! Prometheus is shown numbers straight from where they are counted. The SDK would look each of them up in a table that
+//! has room for all series that there may ever be, and make that table anew each time.
+
+mod shown;
+
+use std::sync::Arc;
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Histogram as Recorder, Meter, MeterProvider as _},
+    metrics::{Histogram as SdkHistogram, Meter, MeterProvider as _},
 };
 use opentelemetry_sdk::{
     Resource,
     metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream},
 };
+use parking_lot::Mutex;
 use prometheus::{Encoder, Registry, TextEncoder};
 use sluicegate_proto::text::printable;
 use thiserror::Error;
 
+use self::shown::Shown;
 use super::{
-    catalogue::{Counter, Gauge, Histogram, Metric},
+    catalogue::{self, Counter, Gauge, Histogram, Metric},
     otlp::OtlpError,
     push::Pushed,
 };
@@ -41,9 +50,40 @@ pub(super) type Show<'a, T> = &'a dyn Fn(T, &[&str]);
 
 /// The instruments of one process.
 pub(super) struct Instruments {
+    /// All but histograms.
+    shown: Mutex<Vec<Arc<Shown>>>,
+    /// Histograms.
     registry: Registry,
-    meter: Meter,
-    provider: SdkMeterProvider,
+    scraped: SdkMeterProvider,
+    /// Where all of them are pushed to, if they are.
+    pushed: Option<SdkMeterProvider>,
+}
+
+/// Takes values that are spread over buckets.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    scraped: SdkHistogram<f64>,
+    pushed: Option<SdkHistogram<f64>>,
+}
+
+impl Recorder {
+    pub(crate) fn record(&self, value: f64) {
+        self.scraped.record(value, &[]);
+        if let Some(pushed) = &self.pushed {
+            pushed.record(value, &[]);
+        }
+    }
+}
+
+/// Room for all series, where there may be several.
+fn stream(instrument: &Instrument) -> Option<Stream> {
+    let metric = catalogue::ALL.iter().find(|metric| metric.name == instrument.name())?;
+    let stream = Stream::builder().with_cardinality_limit(SERIES_MAX);
+    if metric.labels.is_empty() { None } else { stream.build().ok() }
+}
+
+fn meter(provider: &SdkMeterProvider) -> Meter {
+    provider.meter("sluicegate")
 }
 
 impl Instruments {
@@ -61,40 +101,42 @@ impl Instruments {
             .without_units()
             .without_counter_suffixes()
             .build()?;
-        let series =
-            |_: &Instrument| Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok();
-        let mut provider = SdkMeterProvider::builder()
-            .with_resource(resource)
-            .with_reader(exporter)
-            .with_view(series);
-        if let Some(pushed) = pushed {
-            provider = provider.with_reader(pushed);
-        }
-        let provider = provider.build();
-        Ok(Self { registry, meter: provider.meter("sluicegate"), provider })
+        let provider = || SdkMeterProvider::builder().with_resource(resource.clone());
+        let scraped = provider().with_reader(exporter).build();
+        let pushed = pushed.map(|it| provider().with_reader(it).with_view(stream).build());
+        Ok(Self { shown: Mutex::default(), registry, scraped, pushed })
     }
 
     /// The metrics in Prometheus' text format.
     pub(super) fn render(&self) -> Result<Vec<u8>, MetricsError> {
+        let shown = self.shown.lock().clone();
+        let mut families: Vec<_> = shown.iter().filter_map(|shown| shown.family()).collect();
+        families.extend(self.registry.gather());
+        families.sort_unstable_by(|one, other| one.name().cmp(other.name()));
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
     }
 
     /// Pushes what there is to push, and ends. Blocks meanwhile.
     pub(super) fn end(&self) {
-        // Whether it was pushed has been told.
-        let _pushed = self.provider.shutdown();
+        if let Some(pushed) = &self.pushed {
+            // Whether it was pushed has been told.
+            let _pushed = pushed.shutdown();
+        }
     }
 
     /// What takes values that are spread over buckets with these upper bounds.
-    pub(super) fn histogram(&self, metric: Histogram, bounds: &[f64]) -> Recorder<f64> {
-        self.meter
-            .f64_histogram(metric.name)
-            .with_description(metric.help)
-            .with_unit(metric.unit())
-            .with_boundaries(bounds.to_vec())
-            .build()
+    pub(super) fn histogram(&self, metric: Histogram, bounds: &[f64]) -> Recorder {
+        let histogram = |provider: &SdkMeterProvider| {
+            meter(provider)
+                .f64_histogram(metric.name)
+                .with_description(metric.help)
+                .with_unit(metric.unit())
+                .with_boundaries(bounds.to_vec())
+                .build()
+        };
+        Recorder { scraped: histogram(&self.scraped), pushed: self.pushed.as_ref().map(histogram) }
     }
 
     /// Shows numbers that only grow, by label.
@@ -103,15 +145,18 @@ impl Instruments {
         metric: Counter,
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .u64_observable_counter(metric.name)
-            .with_description(metric.help)
-            .with_unit(metric.unit())
-            .with_callback(move |observer| {
-                read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
-            })
-            .build();
+        let read = Arc::new(read);
+        self.show_whole(*metric, Arc::clone(&read));
+        if let Some(pushed) = &self.pushed {
+            let _registered = meter(pushed)
+                .u64_observable_counter(metric.name)
+                .with_description(metric.help)
+                .with_unit(metric.unit())
+                .with_callback(move |observer| {
+                    read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
+                })
+                .build();
+        }
     }
 
     /// Shows a time that only grows, in seconds, as long as there is one.
@@ -120,17 +165,20 @@ impl Instruments {
         metric: Counter,
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .f64_observable_counter(metric.name)
-            .with_description(metric.help)
-            .with_unit(metric.unit())
-            .with_callback(move |observer| {
-                if let Some(value) = read() {
-                    observer.observe(value, &[]);
-                }
-            })
-            .build();
+        let read = Arc::new(read);
+        self.show_seconds(*metric, Arc::clone(&read));
+        if let Some(pushed) = &self.pushed {
+            let _registered = meter(pushed)
+                .f64_observable_counter(metric.name)
+                .with_description(metric.help)
+                .with_unit(metric.unit())
+                .with_callback(move |observer| {
+                    if let Some(value) = read() {
+                        observer.observe(value, &[]);
+                    }
+                })
+                .build();
+        }
     }
 
     /// Shows numbers that go up and down, by label.
@@ -139,15 +187,18 @@ impl Instruments {
         metric: Gauge,
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .u64_observable_gauge(metric.name)
-            .with_description(metric.help)
-            .with_unit(metric.unit())
-            .with_callback(move |observer| {
-                read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
-            })
-            .build();
+        let read = Arc::new(read);
+        self.show_whole(*metric, Arc::clone(&read));
+        if let Some(pushed) = &self.pushed {
+            let _registered = meter(pushed)
+                .u64_observable_gauge(metric.name)
+                .with_description(metric.help)
+                .with_unit(metric.unit())
+                .with_callback(move |observer| {
+                    read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
+                })
+                .build();
+        }
     }
 
     /// Shows a time in seconds, as long as there is one.
@@ -156,17 +207,47 @@ impl Instruments {
         metric: Gauge,
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
-        let _registered = self
-            .meter
-            .f64_observable_gauge(metric.name)
-            .with_description(metric.help)
-            .with_unit(metric.unit())
-            .with_callback(move |observer| {
-                if let Some(value) = read() {
-                    observer.observe(value, &[]);
-                }
-            })
-            .build();
+        let read = Arc::new(read);
+        self.show_seconds(*metric, Arc::clone(&read));
+        if let Some(pushed) = &self.pushed {
+            let _registered = meter(pushed)
+                .f64_observable_gauge(metric.name)
+                .with_description(metric.help)
+                .with_unit(metric.unit())
+                .with_callback(move |observer| {
+                    if let Some(value) = read() {
+                        observer.observe(value, &[]);
+                    }
+                })
+                .build();
+        }
+    }
+
+    /// Shows whole numbers to Prometheus.
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
+    fn show_whole(
+        &self,
+        metric: Metric,
+        read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
+    ) {
+        self.show(metric, move |show| read(&|value, labels| show(value as f64, labels)));
+    }
+
+    /// Shows a time to Prometheus.
+    fn show_seconds(
+        &self,
+        metric: Metric,
+        read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
+    ) {
+        self.show(metric, move |show| {
+            if let Some(value) = read() {
+                show(value, &[]);
+            }
+        });
+    }
+
+    fn show(&self, metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) {
+        self.shown.lock().push(Arc::new(Shown::new(metric, read)));
     }
 }
 

@@ -12,14 +12,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use opentelemetry::metrics::Histogram;
-use sluicegate_core::{Request, rules::StatsKey};
+use sluicegate_core::{Request, key::Digests, rules::StatsKey};
 
 use super::{
+    bounds::{BoundValues, OverBounds},
     catalogue::{self, Counter, Gauge},
     decisions::{HITS, show_decisions, show_hits, show_requests},
     hits::{Hits, NearLimitRatio},
-    instruments::{Instruments, MetricsError, Show},
+    instruments::{Instruments, MetricsError, Recorder, Show},
     otlp,
     punctuality::Punctuality,
     push,
@@ -91,7 +91,7 @@ impl Attempts {
 /// What the process counts.
 pub(crate) struct Telemetry {
     instruments: Instruments,
-    duration: Histogram<f64>,
+    duration: Recorder,
     near: NearLimitRatio,
     /// How many series may carry values of requests.
     pub(super) detailed: Arc<Budget>,
@@ -99,6 +99,7 @@ pub(crate) struct Telemetry {
     pub(crate) shadowed: Count,
     pub(crate) invalid: Count,
     pub(crate) shed: Count,
+    pub(crate) over_bounds: OverBounds,
     pub(crate) overrides_ignored: Count,
     pub(crate) deferred: Count,
     pub(crate) punctuality: Punctuality,
@@ -117,6 +118,7 @@ impl Telemetry {
         settings: &MetricSettings,
         otlp: &OtlpSettings,
         top_keys: usize,
+        bounds: BoundValues,
     ) -> Result<Self, MetricsError> {
         let pushes = Arc::<Attempts>::default();
         let instruments = Instruments::new(otlp::resource(), push::pushed(otlp, &pushes)?)?;
@@ -133,6 +135,7 @@ impl Telemetry {
             shadowed: Count::default(),
             invalid: Count::default(),
             shed: Count::default(),
+            over_bounds: OverBounds::new(bounds),
             overrides_ignored: Count::default(),
             deferred: Count::default(),
             punctuality: Punctuality::default(),
@@ -154,7 +157,7 @@ impl Telemetry {
         took: Duration,
     ) {
         let Answered { plan, group, decisions, verdict } = answered;
-        self.duration.record(took.as_secs_f64(), &[]);
+        self.duration.record(took.as_secs_f64());
         if plan.overrides_ignored > 0 {
             self.overrides_ignored.add(u64::from(plan.overrides_ignored));
         }
@@ -166,6 +169,7 @@ impl Telemetry {
             return;
         };
         let of_domain = snapshot.counters.domains.get(&domain.name);
+        let mut digests = Digests::new();
         if let Some(of_domain) = of_domain {
             of_domain.requests.add(verdict.code, verdict.shadowed);
         }
@@ -179,7 +183,9 @@ impl Telemetry {
                     let count = |hits: &Hits| hits.count(self.near, check, decision, status);
                     match status.rule.map(|rule| &rule.stats_key) {
                         Some(key @ StatsKey::ByValue(_)) => {
-                            counters.by_value.with(&key.of(&descriptor.entries), count);
+                            counters
+                                .by_value
+                                .with(&key.of(&descriptor.entries, &mut digests), count);
                         }
                         Some(StatsKey::Fixed(_)) | None => count(&counters.hits),
                     }
@@ -251,7 +257,7 @@ impl Telemetry {
     }
 
     /// What takes values that are spread over buckets with these upper bounds.
-    pub(crate) fn histogram(&self, metric: catalogue::Histogram, bounds: &[f64]) -> Histogram<f64> {
+    pub(crate) fn histogram(&self, metric: catalogue::Histogram, bounds: &[f64]) -> Recorder {
         self.instruments.histogram(metric, bounds)
     }
 
@@ -272,6 +278,10 @@ impl Telemetry {
         });
         self.show_count(catalogue::INVALID, own(|it| &it.invalid));
         self.show_count(catalogue::SHED, own(|it| &it.shed));
+        let telemetry = Arc::clone(self);
+        self.instruments.counts(catalogue::OVER_BOUND, move |show| {
+            telemetry.over_bounds.show(|bound, count| show(count, &[bound]));
+        });
         self.show_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
         self.show_count(catalogue::DEFERRED, own(|it| &it.deferred));
         self.show_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));

@@ -1,5 +1,6 @@
 //! What can be seen of the server from outside.
 
+mod bounds;
 pub(crate) mod catalogue;
 mod connections;
 mod decision_log;
@@ -23,6 +24,7 @@ pub(crate) mod top;
 mod trace_context;
 mod traces;
 
+pub(crate) use bounds::{Bound, BoundValues};
 pub(crate) use connections::show as show_connections;
 pub(crate) use decision_log::DecisionLog;
 pub(crate) use decisions::{HITS, HitsOf, OVERRIDE, RuleSetCounters, visit_hits};

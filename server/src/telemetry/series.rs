@@ -53,6 +53,10 @@ impl<T: Default> Series<T> {
 
     /// Does something with what belongs to the name.
     pub(crate) fn with(&self, name: &str, act: impl FnOnce(&T)) {
+        // First, because looking a long name up takes as long as it is.
+        if name.len() > NAME_MAX {
+            return act(&self.other);
+        }
         if let Some(known) = self.named.read().get(name) {
             return act(known);
         }
@@ -74,7 +78,7 @@ impl<T: Default> Series<T> {
     /// What belongs to a new name; `None` if there are too many.
     fn add(&self, name: &str) -> Option<Arc<T>> {
         // Before the lock: when nothing is left, every new name comes here.
-        if name.len() > NAME_MAX || self.budget.is_spent() {
+        if self.budget.is_spent() {
             return None;
         }
         let mut named = self.named.write();

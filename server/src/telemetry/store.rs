@@ -61,7 +61,7 @@ pub(crate) fn show(
     telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
     telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
-    store.on_batch(move |groups| batches.record(groups as f64, &[]));
+    store.on_batch(move |groups| batches.record(groups as f64));
     let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(Logged::new()) };
     redis.stats().on_unusable(move |key| log.note(&key));
     show_redis(telemetry, store, redis);
@@ -104,7 +104,7 @@ impl UnusableLog {
 fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     let stats = redis.stats();
     let calls = telemetry.histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
-    stats.on_call(move |took| calls.record(took.as_secs_f64(), &[]));
+    stats.on_call(move |took| calls.record(took.as_secs_f64()));
     let show = |metric: Counter, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(stats);
         telemetry.show_count(metric, move || read(&stats).get());

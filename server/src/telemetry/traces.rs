@@ -36,6 +36,7 @@ use sluicegate_store::redis::{Address, Deployment};
 use tonic::Code as GrpcCode;
 
 use super::{
+    bounds::Bound,
     metrics::Count,
     otlp::{self, OtlpError},
     trace_context::Parent,
@@ -310,10 +311,14 @@ impl RequestSpan {
         self.span.set_status(Status::error(why.to_string()));
     }
 
-    /// So many descriptors were refused without being looked at, or would have been.
-    pub(crate) fn shed(&mut self, descriptors: usize, shadowed: bool) {
+    /// So many descriptors were refused without being looked at, or would have been: because of a bound of the request, or
+    /// because too many requests are in progress.
+    pub(crate) fn undecided(&mut self, bound: Option<Bound>, descriptors: usize, shadowed: bool) {
         self.descriptors(descriptors);
-        self.set("sluicegate.shed", true);
+        match bound {
+            Some(bound) => self.set("sluicegate.bound", bound.name()),
+            None => self.set("sluicegate.shed", true),
+        }
         self.code(shadowed, shadowed);
     }
 

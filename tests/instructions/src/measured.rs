@@ -120,7 +120,7 @@ fn request(tenant: usize) -> Request<'static> {
         entries: entries.iter().map(entry).collect(),
         ..Descriptor::default()
     };
-    Request::new("public_api", chain.leak(), |entries| entries.len(), describe).unwrap()
+    Request::new("public_api", chain.leak(), usize::MAX, |entries| entries.len(), describe).unwrap()
 }
 
 fn now() -> Time {

@@ -148,6 +148,7 @@ fn rows() -> Vec<Row> {
         row("serve --handshake-timeout", "200ms", handshake_timeout),
         row("serve --http-idle-timeout", "1s", http_idle_timeout),
         row("serve --max-in-flight", "1", max_in_flight),
+        row("serve --request-max-bytes", "9", request_max_bytes),
         row("serve --drain-delay", "1h", drain_delay),
         row("serve --drain-timeout", "200ms", drain_timeout),
         row("serve --log-level", "info,h2=debug", log_level),
@@ -853,7 +854,7 @@ async fn grpc_max_message_bytes(given: Given) {
     assert_eq!(error.code(), GrpcCode::OutOfRange);
     assert!(server.should_rate_limit(hit("user", &"x".repeat(900))).await.is_ok());
     let (status, _) = server.json(&" ".repeat(1001)).await;
-    assert_eq!(status, 413);
+    assert_eq!(status, 429);
 }
 
 async fn ping(connection: &mut RawConnection) -> [u8; 8] {
@@ -1045,6 +1046,16 @@ async fn max_in_flight(given: Given) {
     assert_eq!(held.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
     until_in_flight(&server, 0.0).await;
     assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+}
+
+async fn request_max_bytes(given: Given) {
+    let server = given.serve(&[]).await;
+    // api, user and the value.
+    assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
+    assert_eq!(code(&server, "eve", 0).await, Code::OverLimit);
+    assert_eq!(code(&server, "me", 1).await, Code::Ok);
+    let counted = "sluicegate_requests_over_bound_total{bound=\"bytes\"}";
+    assert_eq!(server.metric(counted).await, 2.0);
 }
 
 async fn drain_delay(given: Given) {

@@ -1,6 +1,6 @@
 //! Whose counters: those of one tenant in one domain, told by their keys alone.
 
-use super::{DIGEST_TEXT, PART_MAX, Reading, short};
+use super::{Digest, PART_MAX, Reading, short};
 
 /// A tenant in a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Owner {
             return None;
         }
         let domain = domain.as_bytes();
-        let domains = [short(domain, PART_MAX), short(domain, PART_MAX - DIGEST_TEXT - 1)];
+        let domains = [short(domain, PART_MAX), short(domain, PART_MAX - Digest::LENGTH - 1)];
         Some(Self { tag: short(tenant, PART_MAX), domains })
     }
 

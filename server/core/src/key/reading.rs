@@ -1,6 +1,6 @@
 //! Reads keys, as far as they tell.
 
-use super::{DIGEST_MARK, KEY_MAX};
+use super::{Digest, KEY_MAX};
 use crate::Algorithm;
 
 /// What a key says.
@@ -43,7 +43,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The entries of a counter that has a tenant: keys, and values as far as they stand there. That of the tenant does
-    /// not; in one that values share, a `*` stands for what differs. `None` if a digest stands for them.
+    /// not; in one that values share, a `*` stands for what differs. `None` if a digest stands for any of them.
     #[must_use]
     pub fn entries(&self) -> Option<Vec<ReadEntry>> {
         let mut parts = self.rest?.split(|&byte| byte == b':');
@@ -65,7 +65,7 @@ fn cut(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
 
 /// What an escaped text stands for; `None` if it is a digest.
 fn unescaped(mut text: &[u8]) -> Option<Vec<u8>> {
-    if text.starts_with(DIGEST_MARK) {
+    if text.starts_with(Digest::MARK) {
         return None;
     }
     let mut plain = Vec::with_capacity(text.len());

@@ -7,13 +7,13 @@
 //! Nodes are found by key and then by value, both borrowed from the request; nothing is joined, so `a_b`
 //! cannot be taken for `a` with the value `b`.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, ptr};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
 use super::Place;
-use crate::{Algorithm, Counting, OnFailure, Rule, request::Entry};
+use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 
@@ -23,6 +23,8 @@ pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Vec<super::CompileWarning>,
+    /// The most patterns of one key and level whose parts are searched for anywhere in a value.
+    pub(super) searches_max: usize,
     /// What holds for all rules.
     pub modes: Modes,
 }
@@ -51,6 +53,12 @@ impl RuleSet {
     /// Every rule with its domain, in the order of the files; the position is the rule's id.
     pub fn rules(&self) -> impl Iterator<Item = (&Domain, &Rule)> {
         self.domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)))
+    }
+
+    /// The most times that one value may be searched at a level: the patterns there with a part between two `*`.
+    #[must_use]
+    pub const fn searches_max(&self) -> usize {
+        self.searches_max
     }
 
     /// What can be served but is probably not what was meant.
@@ -111,14 +119,23 @@ impl Domain {
         self.rules.is_empty()
     }
 
-    /// The rule that a descriptor of these entries meets.
+    /// The rule that a descriptor of these entries meets, alone in its request.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
+        self.find_in(entries, &mut Search::new())
+    }
+
+    /// The rule that a descriptor of these entries meets. `search` is that of the request.
+    pub(crate) fn find_in<'v, 'r>(
+        &'r self,
+        entries: &[Entry<'v>],
+        search: &mut Search<'v, 'r>,
+    ) -> Match<'r> {
         let mut found = Match { rule: None, shared: Vec::new() };
         let mut level = &self.root;
         let mut rule = None;
         for (position, entry) in entries.iter().enumerate() {
-            let Some(node) = level.find(entry) else { return found };
+            let Some(node) = level.find(entry, search) else { return found };
             if let Some(pattern) = node.shared.as_deref() {
                 found.share(position, pattern);
             }
@@ -162,15 +179,92 @@ pub(super) struct Node {
 }
 
 impl Level {
-    pub(super) fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
+    pub(super) fn find<'v, 'r>(
+        &'r self,
+        entry: &Entry<'v>,
+        search: &mut Search<'v, 'r>,
+    ) -> Option<&'r Node> {
         let values = self.keys.get(entry.key)?;
-        let pattern = || {
-            let fits = |(pattern, _): &&(Pattern, usize)| pattern.fits(entry.value);
-            values.patterns.iter().find(fits).map(|(_, node)| node)
+        let exact = values.exact.get(entry.value).copied();
+        let node = exact.or_else(|| values.pattern(entry.value, search)).or(values.any)?;
+        values.nodes.get(node)
+    }
+}
+
+impl Values {
+    /// The node of the first pattern that the value fits.
+    fn pattern<'v, 'r>(&'r self, value: &'v [u8], search: &mut Search<'v, 'r>) -> Option<usize> {
+        if self.patterns.is_empty() {
+            return None;
+        }
+        if value.len() <= PART_MAX {
+            return self.first_pattern(value, search);
+        }
+        if let Some(known) = search.known(self, value) {
+            return known;
+        }
+        let found = self.first_pattern(value, search);
+        search.remember(self, value, found);
+        found
+    }
+
+    fn first_pattern(&self, value: &[u8], search: &mut Search<'_, '_>) -> Option<usize> {
+        let fits = |(pattern, _): &&(Pattern, usize)| {
+            pattern.between(value).is_some_and(|between| {
+                pattern.middle.is_empty()
+                    || (search.allows(between.len()) && pattern.has_middle(between))
+            })
         };
-        let exact = values.exact.get(entry.value);
-        let node = exact.or_else(pattern).or(values.any.as_ref())?;
-        values.nodes.get(*node)
+        self.patterns.iter().find(fits).map(|(_, node)| *node)
+    }
+
+    /// How often a value is searched here at most.
+    pub(super) fn searches(&self) -> usize {
+        self.patterns.iter().filter(|(pattern, _)| !pattern.middle.is_empty()).count()
+    }
+}
+
+/// The most bytes of values, pattern by pattern, that are searched for one request: so many that it is decided before
+/// Envoy gives up, which would let it pass.
+pub const SEARCHED_MAX: usize = 16 << 20;
+
+/// Results of searches that are remembered.
+const REMEMBERED: usize = 4;
+
+/// The searches in the values of one request. Their sum is bounded, and a long value that comes again is not searched
+/// again.
+#[derive(Debug)]
+pub(crate) struct Search<'v, 'r> {
+    searched: usize,
+    known: Vec<(&'r Values, &'v [u8], Option<usize>)>,
+}
+
+impl<'v, 'r> Search<'v, 'r> {
+    pub(crate) const fn new() -> Self {
+        Self { searched: 0, known: Vec::new() }
+    }
+
+    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, what was found is of no use.
+    pub(crate) const fn is_exceeded(&self) -> bool {
+        self.searched > SEARCHED_MAX
+    }
+
+    /// Whether so many bytes may still be searched.
+    const fn allows(&mut self, bytes: usize) -> bool {
+        self.searched = self.searched.saturating_add(bytes);
+        !self.is_exceeded()
+    }
+
+    fn known(&self, values: &Values, value: &[u8]) -> Option<Option<usize>> {
+        let same = |(at, known, _): &&(&Values, &[u8], _)| ptr::eq(*at, values) && *known == value;
+        self.known.iter().find(same).map(|(.., found)| *found)
+    }
+
+    fn remember(&mut self, values: &'r Values, value: &'v [u8], found: Option<usize>) {
+        if self.known.len() == REMEMBERED {
+            self.known.remove(0);
+        }
+        self.known.push((values, value, found));
     }
 }
 
@@ -210,10 +304,18 @@ impl Pattern {
     }
 
     /// Whether the value begins and ends as the pattern does, without overlap, and has the middle parts
-    /// in order between. Taking each part where it first occurs leaves most room for the rest.
+    /// in order between.
     pub(super) fn fits(&self, value: &[u8]) -> bool {
-        let rest = value.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&*self.tail));
-        let Some(mut rest) = rest else { return false };
+        self.between(value).is_some_and(|between| self.has_middle(between))
+    }
+
+    /// What is between the beginning and the end of the pattern, if the value has both, without overlap.
+    fn between<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
+        value.strip_prefix(&*self.head)?.strip_suffix(&*self.tail)
+    }
+
+    /// Whether the middle parts are there in order. Taking each part where it first occurs leaves most room for the rest.
+    fn has_middle(&self, mut rest: &[u8]) -> bool {
         for part in &self.middle {
             let Some(at) = memchr::memmem::find(rest, part) else { return false };
             rest = rest.get(at + part.len()..).unwrap_or_default();

@@ -6,7 +6,7 @@
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use super::file::DescriptorNode;
-use crate::request::Entry;
+use crate::{key::Digests, request::Entry};
 
 /// What metrics call a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,10 @@ impl StatsKey {
         Self::Fixed(texts.join(".").into())
     }
 
-    /// The name for a request whose descriptor has these entries.
+    /// The name for a request whose descriptor has these entries. A digest stands for each long value, as in the names of
+    /// counters.
     #[must_use]
-    pub fn of(&self, entries: &[Entry<'_>]) -> Cow<'_, str> {
+    pub fn of<'v>(&self, entries: &[Entry<'v>], digests: &mut Digests<'v>) -> Cow<'_, str> {
         let parts = match self {
             Self::Fixed(name) => return Cow::Borrowed(name),
             Self::ByValue(parts) => parts,
@@ -55,7 +56,10 @@ impl StatsKey {
             let value = entries.get(position).map(|entry| entry.value).unwrap_or_default();
             if matches!(part, Part::Value(_)) && !value.is_empty() {
                 name.push('_');
-                name.push_str(&clean(&String::from_utf8_lossy(value)));
+                match digests.of_long(value) {
+                    Some(digest) => name.push_str(digest.as_str()),
+                    None => name.push_str(&clean(&String::from_utf8_lossy(value))),
+                }
             }
         }
         Cow::Owned(name)

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 use super::{
     Place,
-    matcher::{Domain, Level, Node, Pattern, Values},
+    matcher::{Domain, Level, Node, Pattern, Search, Values},
 };
 use crate::{Rule, request::Entry};
 
@@ -87,11 +87,12 @@ impl Domain {
         let mut levels = Vec::new();
         let mut level = &self.root;
         let mut last = None;
+        let mut search = Search::new();
         for entry in entries {
             if last.is_some() && level.keys.is_empty() {
                 return Walk { levels, end: WalkEnd::TooDeep };
             }
-            let taken = level.find(entry);
+            let taken = level.find(entry, &mut search);
             levels.push(level.look(entry, taken));
             let Some(node) = taken else { return Walk { levels, end: WalkEnd::NoNode } };
             level = &node.below;

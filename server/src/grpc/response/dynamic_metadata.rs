@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
-use sluicegate_core::{Code, CurrentLimit, Decision, Status, metadata, plan::Planned};
+use sluicegate_core::{
+    Code, CurrentLimit, Decision, Status, key::Digests, metadata, plan::Planned,
+};
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
@@ -22,10 +24,11 @@ use crate::limiter::Answered;
 /// The metadata of one answer.
 pub(super) fn of(message: &RateLimitRequest, answered: &Answered<'_, '_>) -> Struct {
     let mut decisions = answered.decisions.iter();
+    let mut digests = Digests::new();
     let answers = answered.plan.descriptors.iter().zip(&answered.verdict.statuses);
     let descriptors = message.descriptors.iter().zip(answers).map(|(asked, (planned, status))| {
         let mut fields = Fields::default();
-        describe_question(&mut fields, asked);
+        describe_question(&mut fields, asked, &mut digests);
         let decided: Vec<_> = planned.limits().iter().zip(decisions.by_ref()).collect();
         describe_answer(&mut fields, status, &decided);
         fields.into_value()
@@ -43,10 +46,19 @@ pub(super) fn of(message: &RateLimitRequest, answered: &Answered<'_, '_>) -> Str
     Struct { fields: fields.0 }
 }
 
-fn describe_question(fields: &mut Fields, asked: &RateLimitDescriptor) {
+/// A digest stands for each long key or value, as in the names of counters.
+fn describe_question<'v>(
+    fields: &mut Fields,
+    asked: &'v RateLimitDescriptor,
+    digests: &mut Digests<'v>,
+) {
+    let mut part = |bytes: &'v [u8]| match digests.of_long(bytes) {
+        Some(digest) => digest.as_str().to_owned(),
+        None => String::from_utf8_lossy(bytes).into_owned(),
+    };
     let entries = asked.entries.iter().map(|entry| {
-        let part = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        text(&format!("{}={}", part(&entry.key), part(&entry.value)))
+        let (key, value) = (part(&entry.key), part(&entry.value));
+        text(&format!("{key}={value}"))
     });
     fields.set("entries", list(entries.collect()));
     if let Some(limit) = &asked.limit {

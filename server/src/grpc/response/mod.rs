@@ -46,9 +46,9 @@ impl Responder {
     }
 }
 
-/// The answer to a request that is refused without being looked at; or would be, if not all of them might
+/// The answer to a request that is refused without being decided; or would be, if not all of them might
 /// pass.
-pub(super) fn shed(descriptors: usize, shadow_mode: bool) -> RateLimitResponse {
+pub(super) fn refused(descriptors: usize, shadow_mode: bool) -> RateLimitResponse {
     let over = code(Code::OverLimit).into();
     let status = DescriptorStatus { code: over, ..DescriptorStatus::default() };
     RateLimitResponse {

@@ -48,6 +48,7 @@ pub fn compile(
         next_id += domain.rules.len();
         errors.append(&mut made.errors);
         set.warnings.append(&mut made.warnings);
+        set.searches_max = set.searches_max.max(made.searches_max);
         set.by_name.entry(first.domain.value.as_str().into()).or_insert(index);
         set.domains.push(domain);
     }
@@ -105,6 +106,7 @@ fn domains<'f>(
 struct Made {
     errors: Vec<CompileError>,
     warnings: Vec<CompileWarning>,
+    searches_max: usize,
 }
 
 /// Compiles one domain.
@@ -122,6 +124,8 @@ struct Compiler<'f> {
     suggested: bool,
     errors: Vec<CompileError>,
     warnings: Vec<CompileWarning>,
+    /// As in [`RuleSet::searches_max`].
+    searches_max: usize,
 }
 
 impl<'f> Compiler<'f> {
@@ -140,6 +144,7 @@ impl<'f> Compiler<'f> {
             suggested: false,
             errors: Vec::new(),
             warnings: Vec::new(),
+            searches_max: 0,
         }
     }
 
@@ -164,10 +169,11 @@ impl<'f> Compiler<'f> {
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
             defaults: self.defaults,
             replaces: self.rules.iter().any(|rule| rule.limits.replace()),
-            rules: self.rules,
+            rules: mem::take(&mut self.rules),
             root,
         };
-        (domain, Made { errors: self.errors, warnings: self.warnings })
+        let Self { errors, warnings, searches_max, .. } = self;
+        (domain, Made { errors, warnings, searches_max })
     }
 
     /// What the files of a domain say of all of it; who says nothing agrees.

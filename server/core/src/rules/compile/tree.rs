@@ -9,7 +9,7 @@ use crate::{
     rules::{
         Oddity, Problem,
         file::{DescriptorNode, LimitsFile, Place},
-        matcher::{Level, Node, Pattern},
+        matcher::{Level, Node, Pattern, Values},
         problem::LEVELS_MAX,
         stats_key::StatsKey,
     },
@@ -74,6 +74,8 @@ impl<'f> Compiler<'f> {
             limited |= below;
             self.insert(&mut level, node, value, compiled);
         }
+        let searches = level.keys.values().map(Values::searches).max();
+        self.searches_max = self.searches_max.max(searches.unwrap_or_default());
         self.warn_of_level(nodes, &level, &seen);
         (level, limited)
     }

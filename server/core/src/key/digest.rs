@@ -1,0 +1,97 @@
+//! Digests that take the place of long values.
+
+use std::fmt;
+
+use super::{PART_MAX, hex};
+
+/// Bytes of a digest; its text has twice as many hex digits.
+const BYTES: usize = 16;
+
+/// Digests that are remembered: a request that has one long value in many descriptors has few of them.
+const REMEMBERED: usize = 4;
+
+/// Separates digests of several values from digests of one.
+const PARTS_CONTEXT: &str = "sluicegate 2026-11 parts of a counter's key";
+
+/// The digest of a long value as text, in place of the value: `%#` and 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest([u8; Self::LENGTH]);
+
+impl Digest {
+    /// The first bytes of each digest. No escaped value contains them.
+    pub(super) const MARK: &[u8] = b"%#";
+
+    /// Length of the text.
+    pub const LENGTH: usize = Self::MARK.len() + 2 * BYTES;
+
+    /// The digest of a value.
+    pub(super) fn of_value(value: &[u8]) -> Self {
+        Self::new(&blake3::hash(value))
+    }
+
+    /// The digest of several values.
+    pub(super) fn of_parts(framed: &[u8]) -> Self {
+        Self::new(&blake3::Hasher::new_derive_key(PARTS_CONTEXT).update(framed).finalize())
+    }
+
+    fn new(hash: &blake3::Hash) -> Self {
+        let digits = hash.as_bytes().iter().take(BYTES);
+        let digits = digits.flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]);
+        let mut text = [0; Self::LENGTH];
+        let characters = Self::MARK.iter().copied().chain(digits);
+        text.iter_mut().zip(characters).for_each(|(place, character)| *place = character);
+        Self(text)
+    }
+
+    /// The text: printable ASCII.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Makes digests of long values, each value's once if it comes again soon.
+#[derive(Debug, Default)]
+pub struct Digests<'v> {
+    /// The last few, of which each is compared before another digest is made: far cheaper than the digest.
+    known: Vec<(&'v [u8], Digest)>,
+}
+
+impl<'v> Digests<'v> {
+    /// None made yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { known: Vec::new() }
+    }
+
+    /// The digest that takes the place of a value; `None` if the value is short enough to stand for itself.
+    pub fn of_long(&mut self, value: &'v [u8]) -> Option<Digest> {
+        (value.len() > PART_MAX).then(|| self.of(value))
+    }
+
+    /// The digest of a value of any length.
+    #[cold]
+    pub(super) fn of(&mut self, value: &'v [u8]) -> Digest {
+        if let Some((_, digest)) = self.known.iter().find(|(known, _)| *known == value) {
+            return *digest;
+        }
+        let digest = Digest::of_value(value);
+        if self.known.len() == REMEMBERED {
+            self.known.remove(0);
+        }
+        self.known.push((value, digest));
+        digest
+    }
+}

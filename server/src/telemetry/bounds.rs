@@ -1,0 +1,167 @@
+//! Requests that are denied because they exceed a bound: counted by the bound, and logged now and then, because a
+//! misconfigured Envoy sends them too.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+use sluicegate_core::{
+    TooLarge,
+    request::{DESCRIPTORS_MAX, ENTRIES_MAX},
+    rules::SEARCHED_MAX,
+};
+
+use super::metrics::Count;
+
+/// Seconds between two warnings about the same bound.
+const WARNING_INTERVAL: u64 = 60;
+
+/// A bound on requests that values of end users can exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// Descriptors of a request.
+    Descriptors,
+    /// Entries of a descriptor.
+    Entries,
+    /// Bytes of the domain, keys and values of a request.
+    Bytes,
+    /// Bytes of a message.
+    MessageBytes,
+    /// Bytes that are searched for patterns.
+    SearchedBytes,
+    /// Large requests that are decided or wait.
+    LargeRequests,
+}
+
+impl Bound {
+    /// Every bound.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Descriptors,
+        Self::Entries,
+        Self::Bytes,
+        Self::MessageBytes,
+        Self::SearchedBytes,
+        Self::LargeRequests,
+    ];
+
+    /// The name in metrics, logs and traces.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Descriptors => "descriptors",
+            Self::Entries => "entries",
+            Self::Bytes => "bytes",
+            Self::MessageBytes => "message_bytes",
+            Self::SearchedBytes => "searched_bytes",
+            Self::LargeRequests => "large_requests",
+        }
+    }
+}
+
+impl From<TooLarge> for Bound {
+    fn from(error: TooLarge) -> Self {
+        match error {
+            TooLarge::Descriptors => Self::Descriptors,
+            TooLarge::Entries => Self::Entries,
+            TooLarge::Bytes => Self::Bytes,
+        }
+    }
+}
+
+/// The values of the bounds that are settings or constants elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BoundValues {
+    pub(crate) request_bytes: usize,
+    pub(crate) message_bytes: usize,
+    pub(crate) large_requests: usize,
+}
+
+impl BoundValues {
+    const fn of(self, bound: Bound) -> usize {
+        match bound {
+            Bound::Descriptors => DESCRIPTORS_MAX,
+            Bound::Entries => ENTRIES_MAX,
+            Bound::Bytes => self.request_bytes,
+            Bound::MessageBytes => self.message_bytes,
+            Bound::SearchedBytes => SEARCHED_MAX,
+            Bound::LargeRequests => self.large_requests,
+        }
+    }
+}
+
+/// Counts requests that exceed bounds.
+#[derive(Debug)]
+pub(crate) struct OverBounds {
+    values: BoundValues,
+    began: Instant,
+    of: [OverBound; Bound::ALL.len()],
+}
+
+/// Counts requests that exceed one bound.
+#[derive(Debug, Default)]
+struct OverBound {
+    count: Count,
+    /// The second, counted from the start, from which on there may be another warning.
+    next_warning: AtomicU64,
+}
+
+impl OverBounds {
+    pub(crate) fn new(values: BoundValues) -> Self {
+        Self { values, began: Instant::now(), of: <[OverBound; _]>::default() }
+    }
+
+    /// Counts a request, and warns about it at most once a minute.
+    pub(crate) fn note(&self, bound: Bound) {
+        let Some((_, over)) = self.each().find(|(of, _)| *of == bound) else { return };
+        over.count.add(1);
+        if over.warns(self.began.elapsed().as_secs()) {
+            tracing::warn!(
+                bound = bound.name(),
+                max = self.values.of(bound),
+                denied_total = over.count.get(),
+                "requests exceed a bound and are denied; check the rate limit actions of the callers, or raise the \
+                 bound if it is a flag"
+            );
+        }
+    }
+
+    /// Shows each bound and how many requests exceeded it.
+    pub(super) fn show(&self, mut show: impl FnMut(&'static str, u64)) {
+        self.each().for_each(|(bound, over)| show(bound.name(), over.count.get()));
+    }
+
+    fn each(&self) -> impl Iterator<Item = (Bound, &OverBound)> {
+        Bound::ALL.into_iter().zip(&self.of)
+    }
+}
+
+impl OverBound {
+    fn warns(&self, second: u64) -> bool {
+        let next = |due| (second >= due).then_some(second + WARNING_INTERVAL);
+        self.next_warning.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_is_counted_for_itself() {
+        let bounds = OverBounds::new(BoundValues::default());
+        for bound in [Bound::Bytes, Bound::Entries, Bound::Bytes] {
+            bounds.note(bound);
+        }
+        let mut shown = Vec::new();
+        bounds.show(|name, count| shown.push((name, count)));
+        shown.retain(|(_, count)| *count > 0);
+        assert_eq!(shown, [("entries", 1), ("bytes", 2)]);
+    }
+
+    #[test]
+    fn warnings_are_a_minute_apart() {
+        let over = OverBound::default();
+        let warned = [0, 1, 59, 60, 61, 500, 501].map(|second| over.warns(second));
+        assert_eq!(warned, [true, false, false, true, false, true, false]);
+    }
+}
