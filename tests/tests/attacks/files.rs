@@ -238,6 +238,30 @@ async fn a_file_of_too_many_values_is_refused() {
     attacked.stop("too many values").await;
 }
 
+/// A key that is compared with all keys that there are.
+#[tokio::test]
+async fn a_key_of_megabytes_is_refused_in_little_memory() {
+    let mut attacked = Attacked::start(&[]).await;
+    let path = attacked.folder.join("c.yaml");
+    let text = format!("domain: d\n? {}\n: 1\n", "k".repeat(4 << 20));
+    attacked
+        .rejects(|folder| {
+            fs::write(folder.join(".new"), &text).unwrap();
+            fs::rename(folder.join(".new"), &path).unwrap();
+        })
+        .await;
+    attacked.server.process.printed("the key in column 3 is not known here; use one of ", 1).await;
+    let peak = fs::read_to_string(format!("/proc/{}/status", attacked.server.process.id()));
+    let peak = peak.unwrap().lines().find_map(|line| {
+        line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    let growth = (peak.unwrap() << 10).saturating_sub(attacked.resident);
+    assert!(growth < GROWTH_MAX, "{growth} bytes");
+    fs::remove_file(path).unwrap();
+    attacked.recovers().await;
+    attacked.stop("a key of megabytes").await;
+}
+
 /// Files that hold secrets, and no limits.
 fn secrets() -> Vec<(&'static str, String)> {
     let key = Authority::new("somebody").issue("secret.example").key;

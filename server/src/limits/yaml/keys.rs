@@ -105,9 +105,12 @@ pub(super) fn unknown(key: &str, column: usize, known: &[&str]) -> Problem {
     if let Some((key, instead)) = home(key) {
         return Problem::MisplacedKey { key, instead };
     }
-    let close = |name: &&&str| strsim::damerau_levenshtein(name, key) <= (key.len() / 3).max(1);
-    let nearest =
-        known.iter().filter(close).min_by_key(|name| strsim::damerau_levenshtein(name, key));
+    let distance = |name: &str| strsim::damerau_levenshtein(name, key);
+    let close = |name: &&&str| {
+        // Comparing takes memory for the product of both lengths.
+        key.len() <= name.len() * 2 && distance(name) <= (key.len() / 3).max(1)
+    };
+    let nearest = known.iter().filter(close).min_by_key(|name| distance(name));
     let instead = match nearest {
         Some(name) => format!("did you mean {name}?"),
         None => format!("use one of {}", known.join(", ")),
