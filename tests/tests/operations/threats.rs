@@ -12,7 +12,7 @@ use proptest::{
 use serde_json::{Value, json};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
-    Envoy, Listener, Sluicegate, Upstream, bootstrap, hit, request,
+    Envoy, Listener, Sluicegate, Upstream, binary, bootstrap, finish, hit, request,
     tools::{self, workspace},
     until,
 };
@@ -309,6 +309,46 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
     }
 }
 
+/// Names in limits files that look like others are shown with what makes them so.
+#[tokio::test]
+async fn no_name_of_a_limits_file_hides_what_it_is() {
+    let limits = r#"
+domain: "shop\u202e\u2028"
+descriptors:
+  - key: "user\u202e\u001b[2J"
+    rate_limit: {unit: day, requests_per_unit: 1, name: "plan\u2066\ufeff"}
+"#;
+    let server = Sluicegate::start(limits, &["--decision-log-ratio", "1"]).await;
+    let mut asked = request(&[&[("user\u{202e}\u{1b}[2J", "bob")]]);
+    asked.domain = "shop\u{202e}\u{2028}".to_owned();
+    for _ in 0..2 {
+        server.should_rate_limit(asked.clone()).await.unwrap();
+    }
+    let mut shown = vec![server.process.printed("limited", 1).await];
+    for page in ["/metrics", "/stats", "/rlconfig"] {
+        shown.push(server.get(page).await.1);
+    }
+    let admin = format!("http://{}", server.admin);
+    for arguments in [&["rules"][..], &["status"], &["top", "--once"]] {
+        for output in ["text", "json"] {
+            let mut command = tokio::process::Command::new(binary("sluicectl"));
+            command.args(arguments).args(["--output", output, "--admin-server", &admin]);
+            let finished = finish(command).await;
+            assert_eq!(finished.code, 0, "{arguments:?}: {finished:?}");
+            shown.push(finished.stdout);
+        }
+    }
+    let file = server.folder().join("limits.yaml");
+    let mut explain = tokio::process::Command::new(binary("sluicegate"));
+    explain.arg("validate").arg(file).args(["--explain", "--domain", &asked.domain]);
+    explain.args(["--descriptor", "user\u{202e}\u{1b}[2J=bob"]);
+    shown.push(finish(explain).await.stdout);
+    for text in shown {
+        let hidden = ['\u{202e}', '\u{2028}', '\u{1b}', '\u{2066}', '\u{feff}'];
+        assert!(!text.contains(hidden) && !text.is_empty(), "{text:?}");
+    }
+}
+
 // === Callers ===
 
 #[tokio::test]
@@ -349,7 +389,7 @@ async fn trace_headers_that_are_no_trace_change_nothing() {
 #[tokio::test]
 async fn the_service_has_no_admin_methods_where_envoy_calls() {
     let server = Sluicegate::start(LIMITS, &[]).await;
-    let asked = std::process::Command::new(sluicegate_tests::binary("sluicectl"))
+    let asked = std::process::Command::new(binary("sluicectl"))
         .args(["explain", "--admin-server", &format!("http://{}", server.grpc)])
         .args(["--domain", "edge", "--descriptor", "a=b", "--timeout", "30s"])
         .output()
