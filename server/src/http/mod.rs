@@ -147,7 +147,7 @@ async fn livez() -> &'static str {
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     page(shared, Page::Metrics, |shared| match shared.telemetry.render() {
         Ok(text) => Rendered::ok(prometheus::TEXT_FORMAT, text),
-        Err(error) => Rendered::error(error),
+        Err(error) => Rendered::error(&error),
     })
     .await
 }

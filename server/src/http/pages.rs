@@ -38,7 +38,7 @@ impl Rendered {
         Self { status: StatusCode::OK, content_type, text: text.into() }
     }
 
-    pub(super) fn error(error: impl ToString) -> Self {
+    pub(super) fn error(error: &impl ToString) -> Self {
         let (status, text) = (StatusCode::INTERNAL_SERVER_ERROR, error.to_string() + "\n");
         Self { status, content_type: PLAIN, text: text.into() }
     }
@@ -130,7 +130,7 @@ impl SharedPage {
             state.begun
         };
         // Who asked may leave; the page is made all the same, and holds its place until then.
-        let page = place.run(render).await.unwrap_or_else(Rendered::error);
+        let page = place.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
         self.state.lock().last = Some((number, page.clone()));
         page
     }

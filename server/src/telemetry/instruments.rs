@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Histogram as SdkHistogram, Meter, MeterProvider as _},
+    metrics::{AsyncInstrument, Histogram as SdkHistogram, Meter, MeterProvider as _},
 };
 use opentelemetry_sdk::{
     Resource,
@@ -89,7 +89,7 @@ fn meter(provider: &SdkMeterProvider) -> Meter {
 impl Instruments {
     /// None yet. What is made later is also `pushed`, if it is given.
     pub(super) fn new(
-        resource: Resource,
+        resource: &Resource,
         pushed: Option<PeriodicReader<Pushed>>,
     ) -> Result<Self, MetricsError> {
         let registry = Registry::new();
@@ -152,9 +152,7 @@ impl Instruments {
                 .u64_observable_counter(metric.name)
                 .with_description(metric.help)
                 .with_unit(metric.unit())
-                .with_callback(move |observer| {
-                    read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
-                })
+                .with_callback(observe(*metric, read))
                 .build();
         }
     }
@@ -172,11 +170,7 @@ impl Instruments {
                 .f64_observable_counter(metric.name)
                 .with_description(metric.help)
                 .with_unit(metric.unit())
-                .with_callback(move |observer| {
-                    if let Some(value) = read() {
-                        observer.observe(value, &[]);
-                    }
-                })
+                .with_callback(observe_seconds(read))
                 .build();
         }
     }
@@ -194,9 +188,7 @@ impl Instruments {
                 .u64_observable_gauge(metric.name)
                 .with_description(metric.help)
                 .with_unit(metric.unit())
-                .with_callback(move |observer| {
-                    read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
-                })
+                .with_callback(observe(*metric, read))
                 .build();
         }
     }
@@ -214,11 +206,7 @@ impl Instruments {
                 .f64_observable_gauge(metric.name)
                 .with_description(metric.help)
                 .with_unit(metric.unit())
-                .with_callback(move |observer| {
-                    if let Some(value) = read() {
-                        observer.observe(value, &[]);
-                    }
-                })
+                .with_callback(observe_seconds(read))
                 .build();
         }
     }
@@ -248,6 +236,27 @@ impl Instruments {
 
     fn show(&self, metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) {
         self.shown.lock().push(Arc::new(Shown::new(metric, read)));
+    }
+}
+
+/// Tells the SDK's instrument whole numbers.
+fn observe(
+    metric: Metric,
+    read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
+) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+    move |observer| {
+        read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
+    }
+}
+
+/// Tells the SDK's instrument a time.
+fn observe_seconds(
+    read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
+) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
+    move |observer| {
+        if let Some(value) = read() {
+            observer.observe(value, &[]);
+        }
     }
 }
 

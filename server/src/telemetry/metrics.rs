@@ -121,7 +121,7 @@ impl Telemetry {
         bounds: BoundValues,
     ) -> Result<Self, MetricsError> {
         let pushes = Arc::<Attempts>::default();
-        let instruments = Instruments::new(otlp::resource(), push::pushed(otlp, &pushes)?)?;
+        let instruments = Instruments::new(&otlp::resource(), push::pushed(otlp, &pushes)?)?;
         let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
         instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
         #[cfg(target_os = "linux")]

@@ -12,7 +12,10 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
-    service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus},
+    },
 };
 use sluicegate_tests::{
     Caller, Envoy, HealthyClient, Listener, Sluicegate, Upstream, bootstrap, framed, hit, request,
@@ -251,7 +254,7 @@ async fn bounds_deny_are_counted_and_are_logged_once_a_minute() {
     for _ in 0..3 {
         let denied = ask(message(vec![entries(1, &[b'x'; 1000 - 7])])).await;
         assert_eq!(denied.overall_code(), Code::OverLimit);
-        let codes: Vec<_> = denied.statuses.iter().map(|status| status.code()).collect();
+        let codes: Vec<_> = denied.statuses.iter().map(DescriptorStatus::code).collect();
         assert_eq!(codes, [Code::OverLimit]);
     }
     assert_eq!(ask(message(vec![entries(65, b"")])).await.overall_code(), Code::OverLimit);
