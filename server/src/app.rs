@@ -277,6 +277,12 @@ impl App {
             request_bytes,
             message_bytes: settings.grpc.grpc_max_message_bytes.get(),
             large_requests: grpc::LARGE_MAX,
+            waiting_bytes: settings.grpc.bounds.grpc_max_waiting_bytes.get(),
+            waiting_bytes_per_connection: settings
+                .grpc
+                .bounds
+                .grpc_max_waiting_bytes_per_connection
+                .get(),
         };
         let top_keys = settings.top.top_keys;
         let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, top_keys, bounds)?;
@@ -327,6 +333,7 @@ impl App {
         let (services, health) =
             Services::new(&settings.grpc, Arc::clone(&rls), in_flight.clone(), traces.clone())
                 .await?;
+        grpc::show(&telemetry, &services);
         let tls = load_tls(&settings.grpc)?;
         let admin = admin::Open::new(&settings.admin).await?;
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());

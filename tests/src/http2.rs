@@ -9,9 +9,12 @@ use prost::Message;
 use sluicegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpStream, tcp::OwnedWriteHalf},
     task::JoinHandle,
 };
+
+/// With which a connection begins.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -58,6 +61,12 @@ impl Caller {
         Ok(Call { response, body })
     }
 
+    /// The most calls at once that the server allows, as far as it has said.
+    #[must_use]
+    pub fn max_calls(&self) -> usize {
+        self.requests.current_max_send_streams()
+    }
+
     /// Waits until the server has closed the connection.
     ///
     /// # Errors
@@ -93,6 +102,15 @@ impl Call {
         let (status, body) = self.send([framed(request)], true).await?;
         assert_eq!(status, "0");
         Ok(RateLimitResponse::decode(&body[5..]).unwrap())
+    }
+
+    /// Sends a part of the message, and nothing more. The call is reset when it is dropped.
+    ///
+    /// # Errors
+    /// The connection breaks.
+    pub fn begin_message(mut self, part: Bytes) -> Result<Self, h2::Error> {
+        self.body.send_data(part, false)?;
+        Ok(self)
     }
 
     /// Sends a body in pieces, and waits for the status and the body of the answer. Without an `end` the server
@@ -179,9 +197,8 @@ impl RawConnection {
     /// Connects to an address of the loopback and says hello.
     pub async fn connect(address: &str) -> Self {
         let mut socket = TcpStream::connect(address).await.unwrap();
-        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        socket.write_all(&settings).await.unwrap();
+        socket.write_all(PREFACE).await.unwrap();
+        socket.write_all(&frame(kind::SETTINGS, 0, 0, &[])).await.unwrap();
         Self(socket)
     }
 
@@ -206,10 +223,17 @@ impl RawConnection {
         }
     }
 
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    /// The server has closed the connection.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.unwrap();
+    }
+
     /// Answers a ping.
     pub async fn pong(&mut self, payload: [u8; 8]) {
-        let frame = [&[0, 0, 8, 6, 1, 0, 0, 0, 0][..], &payload].concat();
-        self.0.write_all(&frame).await.unwrap();
+        self.0.write_all(&frame(kind::PING, 1, 0, &payload)).await.unwrap();
     }
 
     /// Waits until the server has closed the connection.
@@ -232,4 +256,150 @@ impl RawConnection {
             other => Frame::Other(other),
         })
     }
+}
+
+/// Types of frames.
+#[expect(missing_docs, reason = "HTTP/2's names")]
+pub mod kind {
+    pub const DATA: u8 = 0;
+    pub const HEADERS: u8 = 1;
+    pub const PRIORITY: u8 = 2;
+    pub const RST_STREAM: u8 = 3;
+    pub const SETTINGS: u8 = 4;
+    pub const PING: u8 = 6;
+    pub const WINDOW_UPDATE: u8 = 8;
+    pub const CONTINUATION: u8 = 9;
+}
+
+/// Flags of frames.
+#[expect(missing_docs, reason = "HTTP/2's names")]
+pub mod flag {
+    pub const END_STREAM: u8 = 1;
+    pub const END_HEADERS: u8 = 4;
+}
+
+/// A frame of HTTP/2.
+///
+/// # Panics
+/// The payload is too long.
+#[must_use]
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap();
+    assert!(length < 1 << 24, "a frame has at most 16 MiB");
+    let mut frame = length.to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The header list of a rate limit call with these headers beside the usual ones, not compressed.
+#[must_use]
+pub fn call_headers(headers: &[(&str, &str)]) -> Vec<u8> {
+    let usual = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", PATH),
+        (":authority", "attacker"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in usual.iter().chain(headers) {
+        // A literal that is not remembered, with a name of its own.
+        block.push(0);
+        put_text(&mut block, name);
+        put_text(&mut block, value);
+    }
+    block
+}
+
+/// A length as HPACK has it, seven bits at first, and the text.
+fn put_text(block: &mut Vec<u8>, text: &str) {
+    match text.len().checked_sub(127) {
+        None => block.push(u8::try_from(text.len()).unwrap()),
+        Some(mut rest) => {
+            block.push(127);
+            while rest >= 128 {
+                block.push(128 | u8::try_from(rest % 128).unwrap());
+                rest /= 128;
+            }
+            block.push(u8::try_from(rest).unwrap());
+        }
+    }
+    block.extend(text.as_bytes());
+}
+
+/// The frames of a header list of any length.
+#[must_use]
+pub fn header_frames(stream: u32, block: &[u8]) -> Vec<u8> {
+    const FRAME_MAX: usize = 16_384;
+    let mut frames = Vec::new();
+    let mut pieces = block.chunks(FRAME_MAX).peekable();
+    let mut kind = kind::HEADERS;
+    while let Some(piece) = pieces.next() {
+        let flags = if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+        frames.extend(frame(kind, flags, stream, piece));
+        kind = kind::CONTINUATION;
+    }
+    frames
+}
+
+/// A connection that sends what it is told to, and drops what comes.
+#[derive(Debug)]
+pub struct Flood {
+    sender: OwnedWriteHalf,
+    dropped: JoinHandle<()>,
+}
+
+impl Flood {
+    /// Connects to an address of the loopback, and says nothing.
+    pub async fn silent(address: &str) -> Self {
+        let (mut receiver, sender) = TcpStream::connect(address).await.unwrap().into_split();
+        let dropped = tokio::spawn(async move {
+            // Ends when the server closes the connection, in whatever way.
+            _ = tokio::io::copy(&mut receiver, &mut tokio::io::sink()).await;
+        });
+        Self { sender, dropped }
+    }
+
+    /// Connects, and says hello with these settings.
+    pub async fn connect(address: &str, settings: &[(u16, u32)]) -> Self {
+        let mut flood = Self::silent(address).await;
+        let hello = [PREFACE, &settings_frame(settings)].concat();
+        assert!(flood.send(&hello).await, "the server does not listen");
+        flood
+    }
+
+    /// Sends bytes. Returns whether the server takes them.
+    pub async fn send(&mut self, bytes: &[u8]) -> bool {
+        !self.dropped.is_finished() && self.sender.write_all(bytes).await.is_ok()
+    }
+
+    /// Waits until the server has closed the connection.
+    ///
+    /// # Panics
+    /// It does not.
+    pub async fn closed(&mut self) {
+        within(&mut self.dropped).await.unwrap();
+    }
+
+    /// Whether the server has closed the connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.dropped.is_finished()
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.dropped.abort();
+    }
+}
+
+/// A SETTINGS frame.
+#[must_use]
+pub fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
+    let setting = |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
+    frame(kind::SETTINGS, 0, 0, &settings.iter().flat_map(setting).collect::<Vec<_>>())
 }

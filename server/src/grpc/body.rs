@@ -1,4 +1,4 @@
-//! Bodies of answers, and bodies of requests that were read and are read again.
+//! Bodies of answers.
 
 use std::{
     pin::Pin,
@@ -8,9 +8,10 @@ use std::{
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use prost::{EncodeError, Message};
 use tonic::Status;
+
+use super::places::Place;
 
 /// Flag and length before each message of gRPC.
 pub(super) const PREFIX: usize = 5;
@@ -25,8 +26,8 @@ pub(super) enum Answer {
     Message(Option<Bytes>),
     /// Nothing more.
     Ended,
-    /// Whatever tonic says.
-    Tonic(tonic::body::Body),
+    /// Whatever tonic says, and the places that the call takes until then.
+    Tonic(tonic::body::Body, Option<[Place; 2]>),
 }
 
 impl Answer {
@@ -60,7 +61,7 @@ impl Body for Answer {
                 Poll::Ready(Some(Ok(Frame::trailers(ok()))))
             }
             Self::Ended => Poll::Ready(None),
-            Self::Tonic(body) => Pin::new(body).poll_frame(context),
+            Self::Tonic(body, _places) => Pin::new(body).poll_frame(context),
         }
     }
 
@@ -68,7 +69,7 @@ impl Body for Answer {
         match self {
             Self::Message(_) => false,
             Self::Ended => true,
-            Self::Tonic(body) => body.is_end_stream(),
+            Self::Tonic(body, _places) => body.is_end_stream(),
         }
     }
 }
@@ -77,30 +78,4 @@ fn ok() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
     trailers
-}
-
-/// The body of a request: what was read of it, and the rest.
-#[derive(Debug)]
-pub(super) struct Reread {
-    pub(super) read: Option<Bytes>,
-    pub(super) rest: Incoming,
-}
-
-impl Body for Reread {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.read.take() {
-            Some(read) => Poll::Ready(Some(Ok(Frame::data(read)))),
-            None => Pin::new(&mut self.rest).poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.read.is_none() && self.rest.is_end_stream()
-    }
 }

@@ -1,34 +1,53 @@
 //! The way of a call from its HTTP/2 stream to whatever answers it.
 //!
 //! Nearly every call is a rate limit request of one plain message: it is read, decided and answered here, because this
-//! is what the cost of a decision mostly is. Whatever is out of the ordinary goes to tonic's services as it
-//! came, so that there is one meaning of errors, compression and all that gRPC has beside.
+//! is what the cost of a decision mostly is. Whatever is out of the ordinary goes to tonic's services,
+//! so that there is one meaning of errors, compression and all that gRPC has beside.
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, Request, Response, header::CONTENT_TYPE};
-use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, header::CONTENT_TYPE,
+    request::Parts,
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{body::Incoming, rt::Executor as _};
+use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::Routes};
 use tower::Service as _;
 
 use super::{
     Encoded, InFlight, Rls,
-    body::{Answer, PREFIX, Reread},
-    in_flight::{Entered, Shed},
+    body::Answer,
+    bound::{BoundsMet, GrpcBound},
+    in_flight::Shed,
     lent::Lent,
-    status, timeout,
+    message::{self, MessageReader, ReadError},
+    places::{Place, Places},
+    status,
+    tasks::Arrived,
+    timeout,
+    waiting::{ConnectionBytes, WaitingBytes},
 };
-use crate::telemetry::{Traced, Traces};
+use crate::{
+    listen,
+    settings::GrpcSettings,
+    telemetry::{Bound, Traced, Traces},
+};
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+const REFLECTION: &str = "/grpc.reflection.";
 
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// How long a caller waits.
 #[derive(Clone, Copy)]
@@ -50,19 +69,92 @@ pub(super) struct Calls {
     in_flight: InFlight,
     /// Every service.
     services: Routes,
-    message_max: usize,
     traces: Option<Arc<Traces>>,
+    bounds: CallBounds,
+}
+
+/// What bounds the calls of every connection.
+struct CallBounds {
+    message_bytes: usize,
+    message_timeout: Duration,
+    /// That of one connection, never entered.
+    in_flight_share: InFlight,
+    waiting: Arc<WaitingBytes>,
+    streaming: Places,
+    streaming_per_connection: usize,
+    met: BoundsMet,
 }
 
 impl Calls {
-    pub(super) const fn new(
+    pub(super) fn new(
         rls: Arc<Rls>,
         in_flight: InFlight,
         services: Routes,
-        message_max: usize,
+        settings: &GrpcSettings,
         traces: Option<Arc<Traces>>,
     ) -> Self {
-        Self { rls, in_flight, services, message_max, traces }
+        let bounds = &settings.bounds;
+        let waiting = WaitingBytes::new(
+            bounds.grpc_max_waiting_bytes.get(),
+            bounds.grpc_max_waiting_bytes_per_connection.get(),
+        );
+        let bounds = CallBounds {
+            message_bytes: settings.grpc_max_message_bytes.get(),
+            message_timeout: bounds.grpc_message_timeout,
+            in_flight_share: in_flight.share(bounds.grpc_max_in_flight_share),
+            waiting: Arc::new(waiting),
+            streaming: Places::new(bounds.grpc_max_streaming_calls.get()),
+            streaming_per_connection: bounds.grpc_max_streaming_calls_per_connection.get(),
+            met: BoundsMet::default(),
+        };
+        Self { rls, in_flight, services, traces, bounds }
+    }
+
+    pub(super) const fn bounds_met(&self) -> &BoundsMet {
+        &self.bounds.met
+    }
+
+    pub(super) fn waiting(&self) -> &WaitingBytes {
+        &self.bounds.waiting
+    }
+
+    pub(super) fn streaming(&self) -> usize {
+        self.bounds.streaming.taken()
+    }
+}
+
+/// Answers the calls of one connection.
+pub(super) struct ConnectionCalls {
+    all: Arc<Calls>,
+    in_flight: InFlight,
+    waiting: ConnectionBytes,
+    streaming: Places,
+    place: listen::Place,
+    /// Runs what goes on after an answer.
+    executor: Arrived,
+}
+
+impl ConnectionCalls {
+    pub(super) fn new(all: Arc<Calls>, place: listen::Place, executor: Arrived) -> Self {
+        let bounds = &all.bounds;
+        Self {
+            in_flight: InFlight::new(bounds.in_flight_share.max()),
+            waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
+            streaming: Places::new(bounds.streaming_per_connection),
+            place,
+            all,
+            executor,
+        }
+    }
+
+    /// Counts that a bound was met.
+    pub(super) fn count(&self, met: GrpcBound) {
+        self.all.bounds.met.add(met);
+    }
+
+    /// Whether a call is being decided.
+    pub(super) fn are_deciding(&self) -> bool {
+        self.in_flight.current() > 0
     }
 
     /// Answers one call, which has arrived just now.
@@ -71,17 +163,16 @@ impl Calls {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Answer>, Infallible>> {
         let is_rate_limit = request.uri().path() == RATE_LIMIT;
-        let entered = is_rate_limit.then(|| self.in_flight.enter());
         let timeout = timeout::of_caller(request.headers());
         let patience = timeout.map(|timeout| Patience { timeout, arrived: Instant::now() });
         async move {
-            let Some(entered) = entered else {
-                return Box::pin(self.by_tonic(request)).await;
-            };
-            let traces = self.traces.as_ref();
+            if !is_rate_limit {
+                return Box::pin(self.other(request)).await;
+            }
+            let traces = self.all.traces.as_ref();
             let mut traced =
                 traces.map(|traces| traces.of_grpc(request.headers())).unwrap_or_default();
-            let answer = self.rate_limit(request, entered, patience, &mut traced);
+            let answer = self.rate_limit(request, patience, &mut traced);
             let answer = match patience {
                 None => answer.await,
                 Some(Patience { timeout, arrived }) => {
@@ -99,99 +190,167 @@ impl Calls {
     async fn rate_limit(
         &self,
         request: Request<Incoming>,
-        entered: Entered,
         patience: Option<Patience>,
         traced: &mut Traced,
     ) -> Result<Response<Answer>, Infallible> {
         let (mut parts, body) = request.into_parts();
-        let message = match self.message(&parts.headers, body).await {
-            Ok(message) => message,
-            Err(body) => {
-                if entered.shed {
-                    parts.extensions.insert(Shed);
+        let mut reader = MessageReader::new(body, self.all.bounds.message_bytes, &self.waiting);
+        // Nearly always the whole message is there.
+        let read = match poll_fn(|context| Poll::Ready(reader.poll(context))).await {
+            Poll::Ready(read) => read,
+            Poll::Pending => {
+                forget(&mut parts);
+                match Box::pin(self.wait(&mut reader)).await {
+                    Ok(read) => read,
+                    Err(late) => return Ok(refused(&late)),
                 }
-                let lent = traced.is_known().then(Lent::default);
-                if let Some(lent) = &lent {
-                    lent.put(std::mem::take(traced));
-                    parts.extensions.insert(lent.clone());
-                }
-                let answer = Box::pin(self.by_tonic(Request::from_parts(parts, body))).await;
-                if let Some(lent) = lent {
-                    *traced = lent.take();
-                }
-                return answer;
             }
+        };
+        match read {
+            Ok(()) => {}
+            Err(ReadError::Beyond(bound)) => return Ok(self.refuse_unread(reader, bound, traced)),
+            Err(ReadError::Broken) => {
+                return Ok(refused(&Status::cancelled("the message has broken off")));
+            }
+        }
+        self.place.mark_used();
+        let (entered, entered_share) = (self.all.in_flight.enter(), self.in_flight.enter());
+        if entered_share.shed {
+            self.count(GrpcBound::InFlightShare);
+        }
+        let shed = entered.shed || entered_share.shed;
+        let read = reader.take();
+        let Some(message) = plain_message(&parts.headers, &read) else {
+            return self.unusual(parts, read, shed, traced).await;
         };
         let within = patience.map(Patience::for_decision);
         let message = Encoded::Protobuf(message);
-        let answer = self.rls.answer(message, entered.shed, within, traced).await;
-        let answer = answer.map_err(|error| status::of(&error)).and_then(|answer| {
-            Answer::message(&answer).map_err(|error| Status::internal(error.to_string()))
-        });
-        Ok(answer.map_or_else(|status| refused(&status), answered))
+        let answer = self.all.rls.answer(message, shed, within, traced).await;
+        Ok(answer.map_or_else(|error| refused(&status::of(&error)), |answer| answered(&answer)))
     }
 
-    /// The message of a request that holds nothing else, or the request's body as it came.
-    async fn message(&self, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Reread> {
-        let mut read = Bytes::new();
-        if headers.get(&GRPC_ENCODING).is_none_or(|encoding| encoding == "identity") {
-            while self.may_become_message(&read) && !body.is_end_stream() {
-                match body.frame().await.map(|frame| frame.map(hyper::body::Frame::into_data)) {
-                    Some(Ok(Ok(data))) if read.is_empty() => read = data,
-                    Some(Ok(Ok(data))) => read = joined(read, &data),
-                    Some(Ok(Err(_)) | Err(_)) | None => break,
+    /// Reads on, but not for too long.
+    async fn wait(&self, reader: &mut MessageReader<'_>) -> Result<Result<(), ReadError>, Status> {
+        if let Err(bound) = reader.wait() {
+            return Ok(Err(ReadError::Beyond(bound)));
+        }
+        let rest = poll_fn(|context| reader.poll(context));
+        tokio::time::timeout(self.all.bounds.message_timeout, rest).await.map_err(|_elapsed| {
+            self.count(GrpcBound::MessageTimeout);
+            Status::deadline_exceeded("the message has not arrived in time")
+        })
+    }
+
+    /// Answers OVER_LIMIT although the message was not read to its end.
+    fn refuse_unread(
+        &self,
+        reader: MessageReader<'_>,
+        bound: Bound,
+        traced: &mut Traced,
+    ) -> Response<Answer> {
+        if let Some(mut rest) = reader.into_rest() {
+            // A stream that is reset in the middle of a message is an error to callers, and to HTTP/2's library if it
+            // happens often. So what comes is dropped until the caller has taken in the answer.
+            let drop_rest = async move { while let Some(Ok(_dropped)) = rest.frame().await {} };
+            let drop_rest = tokio::time::timeout(self.all.bounds.message_timeout, drop_rest);
+            self.executor.execute(drop_rest);
+        }
+        answered(&self.all.rls.deny(bound, traced))
+    }
+
+    /// Lets tonic's service answer a call whose body is not one plain message.
+    async fn unusual(
+        &self,
+        mut parts: Parts,
+        read: Bytes,
+        shed: bool,
+        traced: &mut Traced,
+    ) -> Result<Response<Answer>, Infallible> {
+        if shed {
+            parts.extensions.insert(Shed);
+        }
+        let lent = traced.is_known().then(Lent::default);
+        if let Some(lent) = &lent {
+            lent.put(std::mem::take(traced));
+            parts.extensions.insert(lent.clone());
+        }
+        let request = Request::from_parts(parts, Full::new(read));
+        let answer = Box::pin(self.by_tonic(request, None)).await;
+        if let Some(lent) = lent {
+            *traced = lent.take();
+        }
+        answer
+    }
+
+    /// Answers a call to another service.
+    async fn other(&self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        self.place.mark_used();
+        let path = request.uri().path();
+        if path == HEALTH_WATCH || path.starts_with(REFLECTION) {
+            return match self.streaming_places() {
+                Ok(places) => self.by_tonic(request, Some(places)).await,
+                Err(bound) => {
+                    self.count(bound);
+                    let many = Status::resource_exhausted("too many calls of this kind at once");
+                    Ok(refused(&many))
                 }
-            }
-            if let Some(message) = self.whole_message(&read)
-                && body.is_end_stream()
-            {
-                return Ok(message);
-            }
+            };
         }
-        Err(Reread { read: (!read.is_empty()).then_some(read), rest: body })
+        let answer = self.by_tonic(request, None);
+        let answer = tokio::time::timeout(self.all.bounds.message_timeout, answer).await;
+        answer.unwrap_or_else(|_elapsed| {
+            self.count(GrpcBound::MessageTimeout);
+            Ok(refused(&Status::deadline_exceeded("the message has not arrived in time")))
+        })
     }
 
-    /// Whether these bytes may be the beginning of a message that is not compressed and not too large.
-    fn may_become_message(&self, read: &[u8]) -> bool {
-        match prefix(read) {
-            Some((compressed, length)) => {
-                !compressed && length <= self.message_max && read.len() <= PREFIX + length
-            }
-            None => true,
-        }
+    /// The places of a call that may last.
+    fn streaming_places(&self) -> Result<[Place; 2], GrpcBound> {
+        let own = self.streaming.take().ok_or(GrpcBound::StreamingCallsPerConnection)?;
+        Ok([own, self.all.bounds.streaming.take().ok_or(GrpcBound::StreamingCalls)?])
     }
 
-    /// The message that these bytes are, if nothing lacks.
-    fn whole_message(&self, read: &Bytes) -> Option<Bytes> {
-        let (_, length) = prefix(read)?;
-        let whole = self.may_become_message(read) && read.len() == PREFIX + length;
-        whole.then(|| read.slice(PREFIX..))
-    }
-
-    async fn by_tonic<B>(&self, request: Request<B>) -> Result<Response<Answer>, Infallible>
+    async fn by_tonic<B>(
+        &self,
+        request: Request<B>,
+        places: Option<[Place; 2]>,
+    ) -> Result<Response<Answer>, Infallible>
     where
-        B: http_body::Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        Ok(self.services.clone().call(request).await?.map(Answer::Tonic))
+        let answer = self.all.services.clone().call(request).await?;
+        Ok(answer.map(|body| Answer::Tonic(body, places)))
     }
 }
 
-/// The flag and the length that stand before a message.
-fn prefix(read: &[u8]) -> Option<(bool, usize)> {
-    let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
-    Some((flag != 0, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))
+/// The message of a call, if these bytes are one that is not compressed, and nothing else.
+fn plain_message(headers: &HeaderMap, read: &Bytes) -> Option<Bytes> {
+    let is_plain = headers.get(&GRPC_ENCODING).is_none_or(|encoding| encoding == "identity");
+    is_plain.then(|| message::plain(read)).flatten()
 }
 
-fn joined(first: Bytes, second: &[u8]) -> Bytes {
-    let mut joined = BytesMut::from(first);
-    joined.extend_from_slice(second);
-    joined.freeze()
+/// Keeps of a call that waits for its message only what tonic's services look at, in memory of its own: headers share
+/// that of what came with them.
+fn forget(parts: &mut Parts) {
+    let needed = [&CONTENT_TYPE, &GRPC_ENCODING, &GRPC_TIMEOUT];
+    let kept = needed.into_iter().filter_map(|name| {
+        let value = parts.headers.get(name)?;
+        Some((name.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?))
+    });
+    parts.headers = kept.collect();
+    parts.uri = Uri::from_static(RATE_LIMIT);
 }
 
-fn answered(answer: Answer) -> Response<Answer> {
-    let mut response = Response::new(answer);
-    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
-    response
+fn answered(answer: &RateLimitResponse) -> Response<Answer> {
+    match Answer::message(answer) {
+        Ok(answer) => {
+            let mut response = Response::new(answer);
+            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response
+        }
+        Err(error) => refused(&Status::internal(error.to_string())),
+    }
 }
 
 fn refused(status: &Status) -> Response<Answer> {

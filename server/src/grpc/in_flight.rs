@@ -1,6 +1,6 @@
 //! Bounds the requests in progress.
 //!
-//! A request counts from its headers to its answer. Beyond the bound it is marked, and answered
+//! A request counts from when its message is whole to its answer. Beyond the bound it is marked, and answered
 //! OVER_LIMIT without being matched: an error would let it through, and make a flood a way around
 //! every limit.
 
@@ -8,6 +8,8 @@ use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
+
+use crate::settings::Ratio;
 
 /// Requests in progress, and the most there may be. Clones count together.
 #[derive(Clone, Debug)]
@@ -22,8 +24,8 @@ pub(crate) struct Shed;
 
 /// One request in progress, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Entered {
-    current: Arc<AtomicUsize>,
+pub(crate) struct InFlightGuard<'a> {
+    current: &'a AtomicUsize,
     /// Whether there were too many.
     pub(crate) shed: bool,
 }
@@ -31,6 +33,18 @@ pub(crate) struct Entered {
 impl InFlight {
     pub(crate) fn new(max: usize) -> Self {
         Self { current: Arc::default(), max }
+    }
+
+    /// A count of its own that may become this share of the bound, but at least 1.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share need not be exact, and is never larger than the bound"
+    )]
+    pub(crate) fn share(&self, share: Ratio) -> Self {
+        let max = (self.max as f64 * share.get()).ceil() as usize;
+        Self::new(max.max(1))
     }
 
     pub(crate) fn current(&self) -> usize {
@@ -41,14 +55,32 @@ impl InFlight {
         self.max
     }
 
-    pub(crate) fn enter(&self) -> Entered {
+    pub(crate) fn enter(&self) -> InFlightGuard<'_> {
         let before = self.current.fetch_add(1, Ordering::Relaxed);
-        Entered { current: Arc::clone(&self.current), shed: before >= self.max }
+        InFlightGuard { current: &self.current, shed: before >= self.max }
     }
 }
 
-impl Drop for Entered {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.current.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_up_and_counts_for_itself() {
+        let all = InFlight::new(3);
+        let half = all.share("0.5".parse().unwrap());
+        assert_eq!(half.max(), 2);
+        assert_eq!(all.share("0".parse().unwrap()).max(), 1);
+        let (first, second) = (half.enter(), half.enter());
+        assert!(!first.shed && !second.shed && half.enter().shed);
+        drop(first);
+        assert!(!half.enter().shed);
+        assert_eq!((half.current(), all.current()), (1, 0));
     }
 }

@@ -1,18 +1,23 @@
 //! Envoy's `RateLimitService`, with health and reflection beside it.
 
 mod body;
+mod bound;
 mod calls;
 mod connection;
 mod decode;
+mod frames;
 mod health;
 mod in_flight;
 mod lent;
+mod message;
+mod places;
 mod response;
 mod rls;
 mod server;
 mod status;
 mod tasks;
 mod timeout;
+mod waiting;
 mod woken;
 
 pub(crate) use decode::request as decode;
@@ -20,6 +25,6 @@ pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, DecodeError, Encoded, LARGE_MAX, Rls};
-pub(crate) use server::Services;
+pub(crate) use server::{Services, show};
 pub(crate) use status::of as status;
 pub(crate) use timeout::{left as timeout, of_caller as caller_timeout};

@@ -21,11 +21,14 @@ use super::{
 use crate::{
     listen::{self, Connection},
     settings::GrpcSettings,
-    telemetry::Traces,
+    telemetry::{Telemetry, Traces, catalogue},
 };
 
 /// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
 const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
+
+/// The largest message to health and reflection, in bytes: they take names.
+const OTHER_MESSAGE_MAX: usize = 4096;
 
 /// The gRPC services, ready to serve connections.
 pub(crate) struct Services {
@@ -46,12 +49,13 @@ impl Services {
         reporter.set_service_status(STORE, ServingStatus::NotServing).await;
         let message_max = settings.grpc_max_message_bytes.get();
         let service = RateLimitServiceServer::from_arc(Arc::clone(&rls));
+        let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
         let routes = Routes::new(service.max_decoding_message_size(message_max))
-            .add_service(health)
-            .add_service(reflection().build_v1()?)
-            .add_service(reflection().build_v1alpha()?)
+            .add_service(health.max_decoding_message_size(OTHER_MESSAGE_MAX))
+            .add_service(v1.max_decoding_message_size(OTHER_MESSAGE_MAX))
+            .add_service(v1alpha.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .prepare();
-        let calls = Arc::new(Calls::new(rls, in_flight, routes, message_max, traces));
+        let calls = Arc::new(Calls::new(rls, in_flight, routes, settings, traces));
         let bounds = Bounds::new(settings);
         Ok((Self { calls, bounds }, Health::new(reporter, HEALTH_NAMES)))
     }
@@ -67,6 +71,23 @@ impl Services {
         })
         .await;
     }
+}
+
+/// Shows in metrics what bounds calls and connections.
+pub(crate) fn show(telemetry: &Telemetry, services: &Services) {
+    let calls = Arc::clone(&services.calls);
+    telemetry.show_counts(catalogue::GRPC_BOUNDS_MET, move |show| {
+        for (bound, met) in calls.bounds_met().all() {
+            show(met.get(), &[bound.name()]);
+        }
+    });
+    let gauge = |metric, read: fn(&Calls) -> usize| {
+        let calls = Arc::clone(&services.calls);
+        telemetry.show_gauge(metric, move || read(&calls));
+    };
+    gauge(catalogue::GRPC_WAITING_CALLS, |calls| calls.waiting().calls());
+    gauge(catalogue::GRPC_WAITING_BYTES, |calls| calls.waiting().held());
+    gauge(catalogue::GRPC_STREAMING_CALLS, Calls::streaming);
 }
 
 /// Describes every service, reflection in both versions included: some clients refuse a server that

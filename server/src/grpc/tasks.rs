@@ -48,6 +48,16 @@ impl Tasks {
         Self { arrived, starting: VecDeque::new(), waiting: FuturesUnordered::new() }
     }
 
+    /// Whether there are none in progress.
+    pub(super) fn are_none(&self) -> bool {
+        self.starting.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether some have arrived and are not started yet.
+    pub(super) fn are_starting(&self) -> bool {
+        !self.starting.is_empty()
+    }
+
     /// Starts calls that have arrived. Returns whether there were any: then go on with all of them.
     pub(super) fn start(&mut self) -> bool {
         self.starting.extend(self.arrived.0.lock().drain(..));

@@ -5,6 +5,7 @@ mod admin;
 mod bounds;
 mod connections;
 mod explain;
+mod grpc_bounds;
 mod limits;
 mod log;
 mod metrics;
@@ -30,6 +31,7 @@ pub use self::{
     bounds::BoundSettings,
     connections::ConnectionSettings,
     explain::ExplainArguments,
+    grpc_bounds::GrpcBoundSettings,
     limits::{
         CompileArguments, CountingName, DiffSettings, HoldingArguments, LimitsSettings,
         OnFailureName, ValidateSettings,
@@ -375,7 +377,7 @@ pub struct GrpcSettings {
     #[arg(value_delimiter = ',')]
     pub grpc_tls_client_names: Vec<String>,
 
-    /// The largest request message. A larger one is answered OUT_OF_RANGE.
+    /// The largest request message. A larger one is refused (OVER_LIMIT) without being looked at.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_MESSAGE_BYTES",
@@ -424,4 +426,8 @@ pub struct GrpcSettings {
     )]
     #[arg(value_parser = humantime::parse_duration)]
     pub grpc_max_connection_age_grace: Duration,
+
+    /// What bounds connections and calls.
+    #[command(flatten)]
+    pub bounds: GrpcBoundSettings,
 }

@@ -32,17 +32,23 @@ pub(crate) enum Bound {
     SearchedBytes,
     /// Large requests that are decided or wait.
     LargeRequests,
+    /// Bytes of messages that have not arrived as a whole.
+    WaitingBytes,
+    /// Bytes of those of one connection.
+    WaitingBytesPerConnection,
 }
 
 impl Bound {
     /// Every bound.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Descriptors,
         Self::Entries,
         Self::Bytes,
         Self::MessageBytes,
         Self::SearchedBytes,
         Self::LargeRequests,
+        Self::WaitingBytes,
+        Self::WaitingBytesPerConnection,
     ];
 
     /// The name in metrics, logs and traces.
@@ -54,6 +60,8 @@ impl Bound {
             Self::MessageBytes => "message_bytes",
             Self::SearchedBytes => "searched_bytes",
             Self::LargeRequests => "large_requests",
+            Self::WaitingBytes => "waiting_bytes",
+            Self::WaitingBytesPerConnection => "waiting_bytes_per_connection",
         }
     }
 }
@@ -74,6 +82,8 @@ pub(crate) struct BoundValues {
     pub(crate) request_bytes: usize,
     pub(crate) message_bytes: usize,
     pub(crate) large_requests: usize,
+    pub(crate) waiting_bytes: usize,
+    pub(crate) waiting_bytes_per_connection: usize,
 }
 
 impl BoundValues {
@@ -85,6 +95,8 @@ impl BoundValues {
             Bound::MessageBytes => self.message_bytes,
             Bound::SearchedBytes => SEARCHED_MAX,
             Bound::LargeRequests => self.large_requests,
+            Bound::WaitingBytes => self.waiting_bytes,
+            Bound::WaitingBytesPerConnection => self.waiting_bytes_per_connection,
         }
     }
 }

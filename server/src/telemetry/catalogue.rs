@@ -106,8 +106,15 @@ labels! {
     BOUND = "bound":
         "What there was too much of: `descriptors` (256 a request), `entries` (64 a descriptor), `bytes` of the keys and \
          values of a request (`--request-max-bytes`), `message_bytes` (`--grpc-max-message-bytes`), `searched_bytes` (16 MiB \
-         of values, pattern by pattern), or `large_requests` (4 are decided at once, 64 more wait).";
+         of values, pattern by pattern), `large_requests` (4 are decided at once, 64 more wait), or `waiting_bytes` and \
+         `waiting_bytes_per_connection` of messages that have not arrived as a whole (flags of that name).";
     RESULT = "result": "`success` or `failure`.";
+    GRPC_BOUND = "grpc_bound":
+        "`message_timeout`: a message or frame took longer than --grpc-message-timeout; `in_flight_share`: a request was \
+         refused because its connection had its share of --max-in-flight; `streaming_calls` and \
+         `streaming_calls_per_connection`: a call of Watch or reflection was refused; `connection_idle`: a connection \
+         without a call was closed; `control_frames`: one was closed for frames that carry no call; `http2`: one was \
+         closed for streams beyond --grpc-max-concurrent-streams, or too many reset.";
     SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
     LISTENER = "listener": "`grpc`, `http` or `admin`.";
     REASON = "reason":
@@ -176,7 +183,8 @@ catalogue! {
     Counter OVER_BOUND = "sluicegate_requests_over_bound_total" [BOUND]:
         "Requests denied (OVER_LIMIT) without being decided because they exceed a bound.";
     Counter SHED = "sluicegate_requests_shed_total" []:
-        "Requests refused without being looked at because --max-in-flight were in progress.";
+        "Requests refused without being looked at because --max-in-flight were in progress, or its share of their \
+         connection.";
     Counter UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain_total" [DOMAIN]
         as "ratelimit.service.rate_limit.DOMAIN.domain_not_found":
         "Requests for a domain that is not configured.";
@@ -188,6 +196,14 @@ catalogue! {
         "Requests in progress.";
     Gauge IN_FLIGHT_MAX = "sluicegate_requests_in_flight_max" []:
         "The most requests that may be in progress: --max-in-flight.";
+    Counter GRPC_BOUNDS_MET = "sluicegate_grpc_bounds_met_total" [GRPC_BOUND]:
+        "Times that a bound of the gRPC listener's connections and calls was met.";
+    Gauge GRPC_WAITING_CALLS = "sluicegate_grpc_waiting_calls" []:
+        "Rate limit calls whose messages have not arrived as a whole.";
+    Gauge GRPC_WAITING_BYTES = "sluicegate_grpc_waiting_bytes" []:
+        "Bytes that calls hold because their messages did not arrive at once, beyond 128 KiB of each connection.";
+    Gauge GRPC_STREAMING_CALLS = "sluicegate_grpc_streaming_calls" []:
+        "Calls of health's Watch and of reflection in progress on the gRPC listener.";
     Histogram DECISION_DURATION = "sluicegate_decision_duration_seconds" []:
         "Time from matching a request to its verdict.";
     Counter LATE = "sluicegate_decisions_late_total" []:

@@ -41,7 +41,7 @@ pub(crate) use log::{
 };
 #[cfg(test)]
 pub(crate) use log_writer::END_TIMEOUT as LOG_END_TIMEOUT;
-pub(crate) use metrics::Telemetry;
+pub(crate) use metrics::{Count, Telemetry};
 pub use otlp::OtlpError;
 pub(crate) use series::OTHER;
 pub(crate) use store::show as show_store;

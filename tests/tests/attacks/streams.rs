@@ -1,1 +1,516 @@
 //! Attacks with the streams of one or a few HTTP/2 connections.
+
+use std::{cell::Cell, time::Duration};
+
+use futures::future::join_all;
+use nix::sys::signal::Signal;
+use prost::Message;
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_response::Code,
+};
+use sluicegate_tests::{
+    Caller, Envoy, HealthyClient, Listener, Sluicegate, Upstream, bootstrap, finish, framed, hit,
+    http2::{Flood, PREFACE, call_headers, flag, frame, header_frames, kind, settings_frame},
+    tools, until,
+};
+use tokio::process::Command;
+use tonic::Code as GrpcCode;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+const LIMITS: &str = "
+domain: api
+descriptors:
+  - key: healthy
+    rate_limit: {unit: day, requests_per_unit: 1000000}
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1000000}
+";
+
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// Memory that an attack of one to four connections may take, as `docs/security.md` has it.
+const GROWTH_MAX: u64 = 64 << 20;
+
+/// Memory that an attack of ten connections may take.
+const GROWTH_OF_TEN_MAX: u64 = 128 << 20;
+
+/// Runs an attack of few connections beside a healthy client.
+async fn attack(name: &str, flags: &[&str], attack: impl AsyncFnOnce(&Sluicegate)) {
+    attack_within(GROWTH_MAX, name, flags, attack).await;
+}
+
+/// Runs an attack beside a healthy client. All calls of the client are decided, the process grows by less than
+/// `growth_max`, and what is counted is back at 0 once the attacker has left.
+async fn attack_within(
+    growth_max: u64,
+    name: &str,
+    flags: &[&str],
+    attack: impl AsyncFnOnce(&Sluicegate),
+) {
+    let server = Sluicegate::start(LIMITS, flags).await;
+    let healthy = HealthyClient::start(&server).await;
+    let before = server.process.resident_bytes();
+    let peak = Cell::new(before);
+    let measure = async {
+        loop {
+            peak.set(peak.get().max(server.process.resident_bytes()));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = attack(&server) => {}
+        () = measure => {}
+    }
+    let growth = peak.get() - before;
+    println!("{name}: {} MiB at first, {} MiB more", before >> 20, growth >> 20);
+    assert!(growth < growth_max, "{name}: {} MiB more", growth >> 20);
+    all_given_back(&server).await;
+    healthy.stop().await.assert_all_decided(name);
+    assert_eq!(server.stop().await.code(), Some(0));
+}
+
+async fn gauge(server: &Sluicegate, name: &str) -> f64 {
+    server.metric(&format!("sluicegate_{name}")).await
+}
+
+async fn bound_met(server: &Sluicegate, bound: &str) -> f64 {
+    gauge(server, &format!("grpc_bounds_met_total{{grpc_bound=\"{bound}\"}}")).await
+}
+
+async fn all_given_back(server: &Sluicegate) {
+    for name in ["grpc_waiting_calls", "grpc_waiting_bytes", "grpc_streaming_calls"] {
+        until(name, async || (gauge(server, name).await == 0.0).then_some(())).await;
+    }
+    // A call of the healthy client may be in progress.
+    until("calls in progress to end", async || {
+        (gauge(server, "requests_in_flight").await <= 1.0).then_some(())
+    })
+    .await;
+}
+
+/// The number of the stream that is opened so many streams after the first.
+fn stream(at: u32) -> u32 {
+    2 * at + 1
+}
+
+/// HEADERS of so many calls, without a message.
+fn headers(calls: u32, list: &[u8]) -> Vec<u8> {
+    (0..calls).flat_map(|at| header_frames(stream(at), list)).collect()
+}
+
+/// A call as a whole.
+fn call(at: u32, list: &[u8]) -> Vec<u8> {
+    let message = framed(&hit("user", "attacker"));
+    [header_frames(stream(at), list), frame(kind::DATA, flag::END_STREAM, stream(at), &message)]
+        .concat()
+}
+
+/// Sends the same again and again, until the server closes the connection or it was sent so often.
+async fn flood(flood: &mut Flood, bytes: &[u8], times: usize) {
+    for _ in 0..times {
+        if !flood.send(bytes).await {
+            break;
+        }
+    }
+}
+
+async fn others_are_decided(server: &Sluicegate) {
+    let answer = server.should_rate_limit(hit("user", "other")).await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let body = r#"{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"other"}]}]}"#;
+    assert_eq!(server.json(body).await.0, 200);
+}
+
+// === Calls that are not ended ===
+
+/// 10,001 calls that wait for their messages: more than may be in progress.
+async fn calls_without_messages(timeout: &[(&str, &str)]) {
+    let name = format!("HEADERS without a message, {timeout:?}");
+    attack_within(GROWTH_OF_TEN_MAX, &name, &[], async |server| {
+        let sent = headers(1_001, &call_headers(timeout));
+        let floods = join_all((0..10).map(async |_| {
+            let mut flood = Flood::connect(&server.grpc, &[]).await;
+            assert!(flood.send(&sent).await);
+            flood
+        }))
+        .await;
+        until("the calls", async || {
+            (gauge(server, "grpc_waiting_calls").await >= 9_000.0).then_some(())
+        })
+        .await;
+        others_are_decided(server).await;
+        assert_eq!(gauge(server, "requests_shed_total").await, 0.0);
+        // They end although the attacker stays.
+        until("the calls to end", async || {
+            (gauge(server, "grpc_waiting_calls").await == 0.0).then_some(())
+        })
+        .await;
+        assert!(floods.iter().all(|flood| !flood.is_closed()));
+        assert!(bound_met(server, "message_timeout").await >= 9_000.0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_messages_take_no_place_of_others() {
+    calls_without_messages(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_messages_wait_no_longer_than_the_server_allows() {
+    calls_without_messages(&[("grpc-timeout", "1H")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_beyond_the_bound_are_refused() {
+    attack("100,000 HEADERS on one connection", &[], async |server| {
+        let mut flood = Flood::connect(&server.grpc, &[]).await;
+        let sent = headers(100_000, &call_headers(&[]));
+        for piece in sent.chunks(1 << 16) {
+            if !flood.send(piece).await {
+                break;
+            }
+        }
+        // After that many mistakes it is closed.
+        flood.closed().await;
+        assert_eq!(bound_met(server, "http2").await, 1.0);
+        assert!(gauge(server, "grpc_waiting_calls").await <= 1_024.0);
+        others_are_decided(server).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_headers_are_not_kept() {
+    attack("20,000 streams with 15 kB of headers", &[], async |server| {
+        let mut flood = Flood::connect(&server.grpc, &[]).await;
+        let value = "x".repeat(15_000);
+        let sent = headers(20_000, &call_headers(&[("tracestate", &value)]));
+        for piece in sent.chunks(1 << 16) {
+            if !flood.send(piece).await {
+                break;
+            }
+        }
+        until("the calls", async || {
+            (gauge(server, "grpc_waiting_calls").await >= 1_000.0).then_some(())
+        })
+        .await;
+        others_are_decided(server).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn header_lists_of_many_small_fields_are_not_kept() {
+    attack("1,000 streams with 3,500 fields each, a byte a field", &[], async |server| {
+        let mut flood = Flood::connect(&server.grpc, &[]).await;
+        // The first call adds a field to the table of the connection, which is the first place after the static ones.
+        let add = [0x40, 1, b'a', 0];
+        let mut sent = header_frames(1, &[&call_headers(&[])[..], &add].concat());
+        let list = [&call_headers(&[])[..], &[0x80 | 62; 3_500]].concat();
+        sent.extend((1..1_000).flat_map(|at| header_frames(stream(at), &list)));
+        assert!(flood.send(&sent).await);
+        until("the calls", async || {
+            (gauge(server, "grpc_waiting_calls").await >= 1_000.0).then_some(())
+        })
+        .await;
+        others_are_decided(server).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_are_not_ended_are_bounded() {
+    attack("60 messages of 4 MiB without an end", &[], async |server| {
+        let caller = Caller::connect(&server.grpc).await;
+        let message = framed(&hit("user", &"x".repeat((4 << 20) - 100)));
+        let unended = message.slice(..message.len() - 1);
+        let statuses = join_all((0..60).map(async |_| {
+            let call = caller.begin().await.unwrap();
+            let (status, body) = call.send([unended.clone()], false).await.unwrap();
+            if status == "0" {
+                let answer = RateLimitResponse::decode(&body[5..]).unwrap();
+                assert_eq!(answer.overall_code(), Code::OverLimit);
+            }
+            status
+        }))
+        .await;
+        // Refused, because there was no room, or because the end did not come.
+        assert!(statuses.iter().all(|status| status == "0" || status == "4"), "{statuses:?}");
+        let over_bound = "requests_over_bound_total{bound=\"waiting_bytes_per_connection\"}";
+        assert!(gauge(server, over_bound).await >= 50.0);
+        // Those that are whole are decided, one after the other.
+        let whole = caller.begin().await.unwrap().ask(&hit("user", "other")).await.unwrap();
+        assert_eq!(whole.overall_code(), Code::Ok);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_last_are_bounded() {
+    attack("floods of Watch and of reflection", &[], async |server| {
+        let mut held = Vec::new();
+        let mut refused = 0;
+        for _ in 0..4 {
+            let client = HealthClient::new(server.channel().await);
+            let watches = (0..1_000).map(async |_| {
+                let answer = client.clone().watch(HealthCheckRequest::default()).await;
+                answer.map(tonic::Response::into_inner)
+            });
+            for watch in join_all(watches).await {
+                match watch {
+                    Ok(watch) => held.push(watch),
+                    Err(error) => {
+                        assert_eq!(error.code(), GrpcCode::ResourceExhausted);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!((held.len(), refused), (64, 3_936));
+        let mut flood = Flood::connect(&server.grpc, &[]).await;
+        let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        let list = call_headers(&[]);
+        let list = replace(&list, RATE_LIMIT, path);
+        assert!(flood.send(&headers(1_000, &list)).await);
+        until("reflection", async || {
+            (gauge(server, "grpc_streaming_calls").await == 80.0).then_some(())
+        })
+        .await;
+        until("all others to be refused", async || {
+            let refused = bound_met(server, "streaming_calls_per_connection").await;
+            (refused == 3_936.0 + 984.0).then_some(())
+        })
+        .await;
+        others_are_decided(server).await;
+    })
+    .await;
+}
+
+const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A header list with another path, of less than 127 bytes.
+fn replace(list: &[u8], old: &str, new: &str) -> Vec<u8> {
+    let at = list.windows(old.len()).position(|it| it == old.as_bytes()).unwrap();
+    let length = u8::try_from(new.len()).unwrap();
+    [&list[..at - 1], &[length], new.as_bytes(), &list[at + old.len()..]].concat()
+}
+
+// === Frames that carry no call ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn window_games_hold_neither_others_nor_the_end() {
+    attack("3 connections × 20,000 streams, windows of 0 and 65,535", &[], async |server| {
+        let list = call_headers(&[]);
+        let calls: Vec<u8> = (0..20_000).flat_map(|at| call(at, &list)).collect();
+        let flips = [0, 65_535].map(|size| settings_frame(&[(INITIAL_WINDOW_SIZE, size)])).concat();
+        let flips = flips.repeat(1_000);
+        join_all((0..3).map(async |_| {
+            let mut attacker = Flood::connect(&server.grpc, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+            // No more calls are begun than allowed, so that the connection is not closed for it.
+            let allowed = calls.len() / 20_000 * 1_000;
+            assert!(attacker.send(&calls[..allowed]).await);
+            flood(&mut attacker, &flips, 1_000).await;
+            attacker.closed().await;
+            let mut attacker = Flood::connect(&server.grpc, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+            attacker.send(&calls).await;
+        }))
+        .await;
+        assert!(bound_met(server, "control_frames").await >= 3.0);
+        others_are_decided(server).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floods_of_frames_that_carry_no_call_end_their_connection() {
+    let list = call_headers(&[]);
+    let open = header_frames(1, &list);
+    let continuation = frame(kind::CONTINUATION, 0, 1, &list);
+    let window = frame(kind::WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes());
+    let floods: [(&str, Vec<u8>, Vec<u8>); 9] = [
+        ("CONTINUATION", frame(kind::HEADERS, 0, 1, &list), continuation),
+        (
+            "empty CONTINUATION",
+            frame(kind::HEADERS, 0, 1, &list),
+            frame(kind::CONTINUATION, 0, 1, &[]),
+        ),
+        ("SETTINGS", vec![], settings_frame(&[(INITIAL_WINDOW_SIZE, 65_535)])),
+        ("PING", vec![], frame(kind::PING, 0, 0, &[7; 8])),
+        ("answers to no PING", vec![], frame(kind::PING, 1, 0, &[7; 8])),
+        ("empty DATA", open.clone(), frame(kind::DATA, 0, 1, &[])),
+        ("DATA of a byte", open, frame(kind::DATA, 0, 1, &[0])),
+        ("WINDOW_UPDATE", vec![], window),
+        ("PRIORITY", vec![], frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
+    ];
+    attack("floods of frames", &[], async |server| {
+        for (name, first, again) in floods {
+            let mut attacker = Flood::connect(&server.grpc, &[]).await;
+            assert!(attacker.send(&first).await, "{name}");
+            let again = again.repeat(1_000);
+            flood(&mut attacker, &again, 1_000).await;
+            attacker.closed().await;
+            others_are_decided(server).await;
+        }
+        let (own, http2) =
+            (bound_met(server, "control_frames").await, bound_met(server, "http2").await);
+        println!("{own} ended for control frames, {http2} by HTTP/2");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_reset_at_once_delay_no_others() {
+    attack("100,000 calls reset at once", &[], async |server| {
+        let list = call_headers(&[]);
+        let cancel = 8_u32.to_be_bytes();
+        for whole in [false, true] {
+            let mut attacker = Flood::connect(&server.grpc, &[]).await;
+            for from in (0..100_000).step_by(1_000) {
+                let calls = (from..from + 1_000).flat_map(|at| {
+                    let begun =
+                        if whole { call(at, &list) } else { header_frames(stream(at), &list) };
+                    [begun, frame(kind::RST_STREAM, 0, stream(at), &cancel)].concat()
+                });
+                if !attacker.send(&calls.collect::<Vec<_>>()).await {
+                    break;
+                }
+            }
+            others_are_decided(server).await;
+        }
+    })
+    .await;
+}
+
+// === The end ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_and_silent_connections_do_not_hold_up_the_end() {
+    let mut server = Sluicegate::start(LIMITS, &["--drain-timeout", "1h"]).await;
+    let list = call_headers(&[]);
+    let hello = [PREFACE, &settings_frame(&[])].concat();
+    let small_windows = [PREFACE, &settings_frame(&[(INITIAL_WINDOW_SIZE, 0)])].concat();
+    let unended = frame(kind::DATA, 0, 1, &framed(&hit("user", "bob"))[..10]);
+    let sent: [Vec<u8>; 8] = [
+        vec![],
+        PREFACE[..10].to_vec(),
+        PREFACE.to_vec(),
+        hello.clone(),
+        [&hello[..], &[0, 0, 8, kind::PING]].concat(),
+        [&hello[..], &frame(kind::HEADERS, 0, 1, &list)].concat(),
+        [&hello[..], &header_frames(1, &list), &unended].concat(),
+        // Answers that it does not take.
+        [small_windows, (0..1_000).flat_map(|at| call(at, &list)).collect()].concat(),
+    ];
+    let mut held = Vec::new();
+    for bytes in sent {
+        let mut flood = Flood::silent(&server.grpc).await;
+        assert!(flood.send(&bytes).await);
+        held.push(flood);
+    }
+    others_are_decided(&server).await;
+    until("the unended call", async || {
+        (gauge(&server, "grpc_waiting_calls").await == 1.0).then_some(())
+    })
+    .await;
+    // Whoever goes on calling during the drain does not hold it up either.
+    let mut busy = Flood::connect(&server.grpc, &[]).await;
+    server.process.signal(Signal::SIGTERM);
+    let mut at = 0;
+    while busy.send(&call(at, &list)).await {
+        at += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(server.process.ended().await.code(), Some(0));
+    let log = server.process.output();
+    assert!(!log.contains("outlived the drain timeout"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_connections_are_closed() {
+    attack("half-sent connections", &["--grpc-message-timeout", "1s"], async |server| {
+        let list = call_headers(&[]);
+        let hello = [PREFACE, &settings_frame(&[])].concat();
+        let files = server.process.open_files();
+        let sent: [Vec<u8>; 4] = [
+            PREFACE[..10].to_vec(),
+            [&hello[..], &[0, 0, 8, kind::PING]].concat(),
+            [&hello[..], &frame(kind::HEADERS, 0, 1, &list)].concat(),
+            [&hello[..], &header_frames(1, &list), &[0, 0, 8, kind::DATA, 0, 0, 0, 0, 1, 0]]
+                .concat(),
+        ];
+        let floods = join_all((0..100).map(async |at: usize| {
+            let mut flood = Flood::silent(&server.grpc).await;
+            assert!(flood.send(&sent[at % sent.len()]).await);
+            flood
+        }));
+        for mut flood in floods.await {
+            flood.closed().await;
+        }
+        until("descriptors to be closed", async || {
+            (server.process.open_files() <= files + 2).then_some(())
+        })
+        .await;
+    })
+    .await;
+}
+
+// === Callers that keep to the bounds ===
+
+#[tokio::test]
+async fn as_many_streams_as_are_allowed_are_answered() {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let body = folder.path().join("body");
+    std::fs::write(&body, framed(&hit("user", "bob"))).unwrap();
+    for streams in ["1", "100", "1024"] {
+        let mut command = Command::new("h2load");
+        command.args(["--threads=1", "-n", "20480", "-c", "2", "-m", streams]);
+        command.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]);
+        command.arg(&body).arg(format!("http://{}{RATE_LIMIT}", server.grpc));
+        let finished = finish(command).await;
+        assert!(finished.stdout.contains(" 20480 succeeded"), "{streams}: {finished:?}");
+    }
+    let answered = server.sum("sluicegate_requests_total", &[("code", "ok")]).await;
+    assert_eq!(answered, 3.0 * 20_480.0);
+    assert_eq!(server.sum("sluicegate_grpc_bounds_met_total", &[]).await, 0.0);
+    assert_eq!(gauge(&server, "requests_shed_total").await, 0.0);
+}
+
+#[tokio::test]
+async fn large_headers_of_callers_are_no_error() {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let mut client = server.connect().await;
+    for name in ["tracestate", "baggage"] {
+        let mut request = tonic::Request::new(hit("user", "bob"));
+        request.metadata_mut().insert(name, "x".repeat(100_000).parse().unwrap());
+        let answer = client.should_rate_limit(request).await.unwrap();
+        assert_eq!(answer.get_ref().overall_code(), Code::Ok);
+    }
+}
+
+#[tokio::test]
+async fn what_meets_a_bound_behind_envoy_is_refused_and_no_error() {
+    let bounds = [
+        ["--grpc-max-message-bytes", "100000"],
+        ["--grpc-max-waiting-bytes-per-connection", "100000"],
+    ];
+    for flags in bounds {
+        let server = Sluicegate::start(LIMITS, &flags).await;
+        let upstream = Upstream::start().await;
+        let header = serde_json::json!({"request_headers": {"header_name": "x-user", "descriptor_key": "user"}});
+        let rate_limits = vec![serde_json::json!({"actions": [header]}); 40];
+        let listener = Listener::new("main", "api").route("/", &serde_json::json!(rate_limits));
+        let config = bootstrap(upstream.address, &server.grpc, &[listener]);
+        let envoy = Envoy::start(&tools::envoy(), &config).await;
+        let large = vec![b'x'; 59_000];
+        // Again and again, because messages that are not read must not add up to an error of the connection.
+        for _ in 0..100 {
+            assert_eq!(envoy.get("/", &[("x-user", &large)]).await.status, 429, "{flags:?}");
+            assert_eq!(envoy.get("/", &[("x-user", b"bob")]).await.status, 200, "{flags:?}");
+        }
+        assert_eq!(envoy.stat("cluster.upstream.ratelimit.error").await, 0, "{flags:?}");
+        assert_eq!(envoy.stat("cluster.sluicegate.upstream_rq_rx_reset").await, 0, "{flags:?}");
+    }
+}

@@ -14,7 +14,7 @@ use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{ExplainRequest, admin_service_client::AdminServiceClient},
 };
-use sluicegate_tests::{Authority, Caller, Finished, Sluicegate, binary, finish, hit, until};
+use sluicegate_tests::{Authority, Finished, HangingStore, Sluicegate, binary, finish, hit, until};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::{Code, Request, Status, transport::Channel};
@@ -434,13 +434,10 @@ async fn it_can_be_a_socket_or_nothing() {
 
 #[tokio::test]
 async fn it_is_there_as_long_as_http() {
-    let mut server = Sluicegate::start(LIMITS, &["--drain-timeout", "1h"]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let held = caller.begin().await.unwrap();
-    until("the call to be in progress", || async {
-        (server.metric("sluicegate_requests_in_flight").await == 1.0).then_some(())
-    })
-    .await;
+    let mut store = HangingStore::start().await;
+    let flags = [&store.arguments()[..], &["--drain-timeout", "1h"]].concat();
+    let mut server = Sluicegate::start(LIMITS, &flags).await;
+    let held = store.hold(&server, hit("user", "bob")).await;
     server.process.signal(Signal::SIGTERM);
     until("health to say so", || async {
         (health(&server, "").await == ServingStatus::NotServing).then_some(())
@@ -449,6 +446,7 @@ async fn it_is_there_as_long_as_http() {
     client(&server).explain(question()).await.unwrap();
     assert_eq!(server.get("/healthcheck").await.0, 500);
     // What was in progress over gRPC is answered while both are still there.
-    held.ask(&hit("user", "bob")).await.unwrap();
+    store.release();
+    held.answer().await.unwrap();
     assert_eq!(server.process.ended().await.code(), Some(0));
 }

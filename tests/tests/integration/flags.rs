@@ -9,13 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use clap::{Arg, Command as Clap, CommandFactory};
 use nix::sys::signal::Signal;
+use prost::Message;
 use serde_json::Value;
-use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_response::Code,
+};
 use sluicegate_tests::{
-    Authority, Caller, Collector, Finished, Frame, RawConnection, Redis, Setup, Sluicegate, binary,
-    finish, free_port, hit, hits, request, until,
+    Authority, Caller, Collector, Finished, Frame, HangingStore, RawConnection, Redis, Setup,
+    Sluicegate, binary, finish, framed, free_port, hit, hits,
+    http2::{frame, kind},
+    request, until,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -25,9 +31,10 @@ use tokio::{
     sync::Semaphore,
     task::JoinSet,
 };
-use tonic::Code as GrpcCode;
+use tonic::{Code as GrpcCode, transport::Channel};
 use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
+    health_client::HealthClient,
 };
 
 const LIMITS: &str = "
@@ -131,6 +138,23 @@ fn rows() -> Vec<Row> {
         row("serve --grpc-keepalive-timeout", "50ms", grpc_keepalive_timeout),
         row("serve --grpc-max-connection-age", "200ms", grpc_max_connection_age),
         row("serve --grpc-max-connection-age-grace", "200ms", grpc_max_connection_age_grace),
+        row("serve --grpc-max-concurrent-streams", "2", grpc_max_concurrent_streams),
+        row("serve --grpc-max-header-list-bytes", "20000", grpc_max_header_list_bytes),
+        row("serve --grpc-max-in-flight-share", "0.1", grpc_max_in_flight_share),
+        row("serve --grpc-message-timeout", "100ms", grpc_message_timeout),
+        row("serve --grpc-max-waiting-bytes", "200000", grpc_max_waiting_bytes),
+        row(
+            "serve --grpc-max-waiting-bytes-per-connection",
+            "100000",
+            grpc_max_waiting_bytes_per_connection,
+        ),
+        row("serve --grpc-max-streaming-calls", "1", grpc_max_streaming_calls),
+        row(
+            "serve --grpc-max-streaming-calls-per-connection",
+            "1",
+            grpc_max_streaming_calls_per_connection,
+        ),
+        row("serve --grpc-max-connection-idle", "200ms", grpc_max_connection_idle),
         row("serve --http-listen", "127.0.0.2:0", http_listen),
         row("serve --admin-listen", "127.0.0.2:0", admin_listen),
         row("serve --admin-token-file", "{folder}/token", admin_token_file),
@@ -537,6 +561,21 @@ async fn until_in_flight(server: &Sluicegate, calls: f64) {
     .await;
 }
 
+async fn until_waiting(server: &Sluicegate, calls: f64) {
+    until("calls that wait for their messages", || async {
+        (server.metric("sluicegate_grpc_waiting_calls").await == calls).then_some(())
+    })
+    .await;
+}
+
+async fn over_bound(server: &Sluicegate, bound: &str) -> f64 {
+    server.metric(&format!("sluicegate_requests_over_bound_total{{bound=\"{bound}\"}}")).await
+}
+
+async fn bound_met(server: &Sluicegate, bound: &str) -> f64 {
+    server.metric(&format!("sluicegate_grpc_bounds_met_total{{grpc_bound=\"{bound}\"}}")).await
+}
+
 async fn health(server: &Sluicegate) -> ServingStatus {
     let mut client = HealthClient::new(server.channel().await);
     client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
@@ -850,8 +889,8 @@ async fn grpc_tls_client_names(given: Given) {
 
 async fn grpc_max_message_bytes(given: Given) {
     let server = given.serve(&[]).await;
-    let error = server.should_rate_limit(hit("user", &"x".repeat(1000))).await.unwrap_err();
-    assert_eq!(error.code(), GrpcCode::OutOfRange);
+    assert_eq!(code(&server, &"x".repeat(1000), 1).await, Code::OverLimit);
+    assert_eq!(over_bound(&server, "message_bytes").await, 1.0);
     assert!(server.should_rate_limit(hit("user", &"x".repeat(900))).await.is_ok());
     let (status, _) = server.json(&" ".repeat(1001)).await;
     assert_eq!(status, 429);
@@ -886,7 +925,11 @@ async fn grpc_keepalive_timeout(given: Given) {
 
 async fn grpc_max_connection_age(given: Given) {
     // A connection that answers no ping would be told to go as well.
-    let flags = [("--grpc-max-connection-age-grace", "1h"), ("--grpc-keepalive-interval", "0s")];
+    let flags = [
+        ("--grpc-max-connection-age-grace", "1h"),
+        ("--grpc-keepalive-interval", "0s"),
+        ("--grpc-message-timeout", "1h"),
+    ];
     let server = given.serve(&flags).await;
     let caller = Caller::connect(&server.grpc).await;
     let call = caller.begin().await.unwrap();
@@ -907,6 +950,176 @@ async fn grpc_max_connection_age_grace(given: Given) {
     // The default is 30s.
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     until_in_flight(&server, 0.0).await;
+}
+
+async fn grpc_max_concurrent_streams(given: Given) {
+    let server = given.serve(&[]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    until("the server's settings", async || (caller.max_calls() == 2).then_some(())).await;
+    let (first, second) = (caller.begin().await.unwrap(), caller.begin().await.unwrap());
+    // A third waits for one of them.
+    let request = hit("user", "bob");
+    let (third, first) = tokio::join!(caller.begin(), first.ask(&request));
+    assert_eq!(first.unwrap().overall_code(), Code::Ok);
+    for call in [second, third.unwrap()] {
+        assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+    }
+}
+
+async fn grpc_max_header_list_bytes(given: Given) {
+    let server = given.serve(&[]).await;
+    let mut client = server.connect().await;
+    let mut with_header = async |length: usize| {
+        let mut request = tonic::Request::new(hit("user", "bob"));
+        request.metadata_mut().insert("tracestate", "x".repeat(length).parse().unwrap());
+        client.should_rate_limit(request).await.map(|answer| answer.get_ref().overall_code())
+    };
+    assert_eq!(with_header(19_000).await.unwrap(), Code::Ok);
+    with_header(20_000).await.unwrap_err();
+}
+
+async fn grpc_max_in_flight_share(given: Given) {
+    let mut store = HangingStore::start().await;
+    let [url, timeout] = store.flags();
+    let server = given.serve(&[url, timeout, ("--max-in-flight", "10")]).await;
+    let mut held = store.hold(&server, hit("user", "bob")).await;
+    let beyond = held.client.should_rate_limit(hit("user", "bob")).await.unwrap();
+    assert_eq!(beyond.get_ref().overall_code(), Code::OverLimit);
+    assert_eq!(bound_met(&server, "in_flight_share").await, 1.0);
+    assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
+    // Other connections have shares of their own.
+    let mut other = server.connect().await;
+    let mut others = JoinSet::new();
+    others.spawn(async move { other.should_rate_limit(hit("user", "bob")).await });
+    until_in_flight(&server, 2.0).await;
+    store.release();
+    assert_eq!(held.answer().await.unwrap().overall_code(), Code::Ok);
+    let other = others.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(other.get_ref().overall_code(), Code::Ok);
+}
+
+async fn grpc_message_timeout(given: Given) {
+    let server = given.serve(&[]).await;
+    let caller = Caller::connect(&server.grpc).await;
+    let deadline_exceeded = "4";
+    let begun = framed(&hit("user", "bob")).slice(..10);
+    for pieces in [vec![], vec![begun]] {
+        let call = caller.begin().await.unwrap();
+        assert_eq!(call.send(pieces, false).await.unwrap().0, deadline_exceeded);
+    }
+    assert_eq!(bound_met(&server, "message_timeout").await, 2.0);
+    // A frame, too, and a header list.
+    for unfinished in [&[0, 0, 8, kind::PING][..], &frame(kind::HEADERS, 0, 1, &[])] {
+        let mut connection = RawConnection::connect(&server.grpc).await;
+        connection.send(unfinished).await;
+        connection.closed().await;
+    }
+    assert_eq!(bound_met(&server, "message_timeout").await, 4.0);
+    // What is finished may take its time.
+    let call = caller.begin_with(&[("grpc-timeout", "50m")]).await.unwrap();
+    assert_eq!(call.send([], false).await.unwrap().0, "1");
+    let call = caller.begin().await.unwrap();
+    assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+}
+
+/// A message of which this part of this length is not the end.
+fn unended(length: usize) -> Bytes {
+    framed(&hit("user", &"x".repeat(2 * length))).slice(..length)
+}
+
+async fn refused_unread(caller: &Caller, length: usize) {
+    let (status, body) =
+        caller.begin().await.unwrap().send([unended(length)], false).await.unwrap();
+    assert_eq!(status, "0");
+    let answer = RateLimitResponse::decode(&body[5..]).unwrap();
+    assert_eq!((answer.overall_code(), answer.statuses), (Code::OverLimit, vec![]));
+}
+
+async fn grpc_max_waiting_bytes(given: Given) {
+    let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
+    let (one, other) = (Caller::connect(&server.grpc).await, Caller::connect(&server.grpc).await);
+    let held = one.begin().await.unwrap().begin_message(unended(150_000)).unwrap();
+    until("its bytes", || async {
+        (server.metric("sluicegate_grpc_waiting_bytes").await > 0.0).then_some(())
+    })
+    .await;
+    refused_unread(&other, 350_000).await;
+    assert_eq!(over_bound(&server, "waiting_bytes").await, 1.0);
+    // Little may always wait.
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
+    let little = other.begin().await.unwrap().begin_message(unended(1_000)).unwrap();
+    until_waiting(&server, 2.0).await;
+    drop((held, little));
+    until_waiting(&server, 0.0).await;
+    assert_eq!(server.metric("sluicegate_grpc_waiting_bytes").await, 0.0);
+}
+
+async fn grpc_max_waiting_bytes_per_connection(given: Given) {
+    let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
+    let (one, other) = (Caller::connect(&server.grpc).await, Caller::connect(&server.grpc).await);
+    let held = one.begin().await.unwrap().begin_message(unended(40_000)).unwrap();
+    until_waiting(&server, 1.0).await;
+    refused_unread(&one, 80_000).await;
+    assert_eq!(over_bound(&server, "waiting_bytes_per_connection").await, 1.0);
+    let on_another = other.begin().await.unwrap().begin_message(unended(40_000)).unwrap();
+    until_waiting(&server, 2.0).await;
+    drop((held, on_another));
+    until_waiting(&server, 0.0).await;
+}
+
+type Watch = tonic::Streaming<HealthCheckResponse>;
+
+async fn watch(client: &HealthClient<Channel>) -> Result<Watch, GrpcCode> {
+    let answer = client.clone().watch(HealthCheckRequest::default()).await;
+    answer.map(tonic::Response::into_inner).map_err(|error| error.code())
+}
+
+/// How calls that may last are bounded, with one place.
+async fn one_watch(
+    server: &Sluicegate,
+    first: HealthClient<Channel>,
+    second: HealthClient<Channel>,
+) {
+    let held = watch(&first).await.unwrap();
+    assert_eq!(watch(&second).await.unwrap_err(), GrpcCode::ResourceExhausted);
+    // Others are bounded by their streams alone.
+    for _ in 0..3 {
+        assert_eq!(health(server).await, ServingStatus::Serving);
+    }
+    assert_eq!(server.metric("sluicegate_grpc_streaming_calls").await, 1.0);
+    drop(held);
+    until("the place", async || watch(&second).await.ok()).await;
+}
+
+async fn grpc_max_streaming_calls(given: Given) {
+    let server = given.serve(&[]).await;
+    let (first, second) = (server.channel().await, server.channel().await);
+    one_watch(&server, HealthClient::new(first), HealthClient::new(second)).await;
+    assert!(bound_met(&server, "streaming_calls").await >= 1.0);
+}
+
+async fn grpc_max_streaming_calls_per_connection(given: Given) {
+    let server = given.serve(&[]).await;
+    let first = HealthClient::new(server.channel().await);
+    one_watch(&server, first.clone(), first.clone()).await;
+    assert!(bound_met(&server, "streaming_calls_per_connection").await >= 1.0);
+    let held = watch(&first).await.unwrap();
+    drop((watch(&HealthClient::new(server.channel().await)).await.unwrap(), held));
+}
+
+async fn grpc_max_connection_idle(given: Given) {
+    let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
+    let mut idle = RawConnection::connect(&server.grpc).await;
+    idle.until("GOAWAY", |frame| (*frame == Frame::GoAway).then_some(())).await;
+    // It does not answer, and is closed all the same.
+    idle.closed().await;
+    let caller = Caller::connect(&server.grpc).await;
+    let call = caller.begin().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // One with a call is not idle.
+    assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+    caller.closed().await.unwrap();
+    assert_eq!(bound_met(&server, "connection_idle").await, 2.0);
 }
 
 async fn http_listen(given: Given) {
@@ -1032,18 +1245,26 @@ async fn http_idle_timeout(given: Given) {
 }
 
 async fn max_in_flight(given: Given) {
-    let server = given.serve(&[]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let held = caller.begin().await.unwrap();
-    until_in_flight(&server, 1.0).await;
+    let mut store = HangingStore::start().await;
+    let server = given.serve(&store.flags()).await;
+    let held = store.hold(&server, hit("user", "bob")).await;
     assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
+    let body = r#"{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"bob"}]}]}"#;
+    assert_eq!(server.json(body).await.0, 429);
     // Also where a call takes another way, because it is unusual.
+    let caller = Caller::connect(&server.grpc).await;
     let unusual = caller.begin_with(&[("grpc-encoding", "identity")]).await.unwrap();
     let answer = unusual.ask(&hit("user", "bob")).await.unwrap();
     assert_eq!(answer.overall_code(), Code::OverLimit);
-    assert_eq!(server.metric("sluicegate_requests_shed_total").await, 2.0);
+    assert_eq!(server.metric("sluicegate_requests_shed_total").await, 3.0);
     assert_eq!(health(&server).await, ServingStatus::Serving);
-    assert_eq!(held.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
+    // A call is none in progress before its message is whole.
+    let begun = caller.begin().await.unwrap();
+    until_waiting(&server, 1.0).await;
+    until_in_flight(&server, 1.0).await;
+    store.release();
+    assert_eq!(held.answer().await.unwrap().overall_code(), Code::Ok);
+    assert_eq!(begun.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
     until_in_flight(&server, 0.0).await;
     assert_eq!(code(&server, "bob", 1).await, Code::Ok);
 }
@@ -1073,16 +1294,15 @@ async fn drain_delay(given: Given) {
 }
 
 async fn drain_timeout(given: Given) {
-    let mut server = given.serve(&[]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let held = caller.begin().await.unwrap();
-    until_in_flight(&server, 1.0).await;
+    let mut store = HangingStore::start().await;
+    let mut server = given.serve(&store.flags()).await;
+    let held = store.hold(&server, hit("user", "bob")).await;
     let told = Instant::now();
     server.process.signal(Signal::SIGTERM);
     assert_eq!(server.process.ended().await.code(), Some(0));
     // The default is 30s.
     assert!(told.elapsed() < Duration::from_secs(25), "{:?}", told.elapsed());
-    held.cut().await;
+    held.answer().await.unwrap_err();
     assert!(server.process.output().contains("outlived the drain timeout"));
 }
 
@@ -2053,13 +2273,17 @@ async fn shadow_mode(given: Given) {
         assert_eq!(shadowed, if overall == Code::Ok { 1.0 } else { 0.0 });
     }
     // Nor is anybody refused for being one too many.
-    let server = given.serve(&[("--max-in-flight", "1")]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let held = caller.begin().await.unwrap();
-    until_in_flight(&server, 1.0).await;
+    let mut store = HangingStore::start().await;
+    let [url, timeout] = store.flags();
+    let server = given.serve(&[url, timeout, ("--max-in-flight", "1")]).await;
+    let held = store.hold(&server, hit("user", "bob")).await;
     assert_eq!(code(&server, "bob", 1).await, Code::Ok);
     assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
-    held.ask(&hit("user", "bob")).await.unwrap();
+    store.release();
+    held.answer().await.unwrap();
+    // Nor for a message that is not read.
+    let server = given.serve(&[("--grpc-max-message-bytes", "10")]).await;
+    assert_eq!(code(&server, "bob", 1).await, Code::Ok);
 }
 
 async fn quota_mode(given: Given) {

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use prost::Message;
 use prost_types::{FileDescriptorProto, field_descriptor_proto::Type};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Caller, Frame, RawConnection, Sluicegate, hit, until};
+use sluicegate_tests::{Caller, Frame, HangingStore, RawConnection, Sluicegate, hit, until};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 use tonic::Code as GrpcCode;
 use tonic_health::pb::{
@@ -164,19 +164,16 @@ async fn sigquit_fails_no_call() {
 
 #[tokio::test]
 async fn a_call_in_progress_is_answered_after_the_drain_began() {
-    let mut server = Sluicegate::start(LIMITS, &[]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let call = caller.begin().await.unwrap();
+    let mut store = HangingStore::start().await;
+    let mut server = Sluicegate::start(LIMITS, &store.arguments()).await;
+    let call = store.hold(&server, hit("user", "bob")).await;
     let mut other = RawConnection::connect(&server.grpc).await;
     other.until("hello", |frame| (*frame == Frame::Other(4)).then_some(())).await;
-    until("the call to be in progress", || async {
-        (server.metric("sluicegate_requests_in_flight").await == 1.0).then_some(())
-    })
-    .await;
     server.process.signal(Signal::SIGTERM);
     other.until("GOAWAY", |frame| (*frame == Frame::GoAway).then_some(())).await;
     drop(other);
-    let answer = call.ask(&hit("user", "bob")).await.unwrap();
+    store.release();
+    let answer = call.answer().await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(server.process.ended().await.code(), Some(0));
 }

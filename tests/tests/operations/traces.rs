@@ -8,7 +8,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
 };
 use sluicegate_tests::{
-    Authority, Caller, Collector, Envoy, Listener, Mode, Proxy, Redis, Sluicegate, Upstream,
+    Authority, Collector, Envoy, HangingStore, Listener, Mode, Proxy, Redis, Sluicegate, Upstream,
     away_from_midnight, bootstrap, free_port, hit, hits, request, tools, traced, until,
 };
 use tonic::{Request, Status};
@@ -253,14 +253,16 @@ async fn every_way_in_is_traced() {
         server.connect().await.should_rate_limit(message).await
     };
     by_tonic(hit("user", "bob")).await.unwrap();
-    let large = by_tonic(hit("user", &"x".repeat(2_000))).await.unwrap_err();
+    let large = by_tonic(hit("user", &"x".repeat(2_000))).await.unwrap();
+    assert_eq!(large.get_ref().overall_code(), Code::OverLimit);
     let found = requests(&collector, 4).await;
-    let [decided, failed] = &found[2..] else { panic!("{found:?}") };
+    let [decided, refused] = &found[2..] else { panic!("{found:?}") };
     assert_eq!(decided.attribute("sluicegate.source"), "store");
     assert_eq!(decided.attribute("rpc.grpc.status_code"), "0");
     assert_eq!((decided.field("Trace ID"), decided.field("Parent ID")), (TRACE, PARENT));
-    assert_eq!(failed.attribute("rpc.grpc.status_code"), (large.code() as i32).to_string());
-    assert_eq!(failed.field("Status code"), "STATUS_CODE_ERROR");
+    assert_eq!(refused.attribute("sluicegate.bound"), "message_bytes");
+    assert_eq!(refused.attribute("sluicegate.code"), "OVER_LIMIT");
+    assert_eq!(refused.attribute("rpc.grpc.status_code"), "0");
 }
 
 #[tokio::test]
@@ -329,18 +331,16 @@ async fn what_goes_wrong_is_told() {
 #[tokio::test]
 async fn what_is_shed_is_told() {
     let collector = Collector::start().await;
-    let server = server(&collector.endpoint, &["--max-in-flight", "1"]).await;
-    let caller = Caller::connect(&server.grpc).await;
-    let held = caller.begin().await.unwrap();
-    until("the held call", || async {
-        (server.metric("sluicegate_requests_in_flight").await == 1.0).then_some(())
-    })
-    .await;
+    let mut store = HangingStore::start().await;
+    let flags = [&store.arguments()[..], &["--max-in-flight", "1"]].concat();
+    let server = server(&collector.endpoint, &flags).await;
+    let held = store.hold(&server, hit("user", "ann")).await;
     ask(&server, hit("user", "bob"), Some(&parent("01"))).await.unwrap();
     let found = requests(&collector, 1).await;
     assert_eq!(found[0].attribute("sluicegate.shed"), "true");
     assert_eq!(found[0].attribute("sluicegate.code"), "OVER_LIMIT");
-    held.ask(&hit("user", "bob")).await.unwrap();
+    store.release();
+    held.answer().await.unwrap();
 }
 
 #[tokio::test]

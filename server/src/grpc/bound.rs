@@ -1,0 +1,69 @@
+//! Which bounds of the gRPC listener's connections and calls were met. Those of requests that are refused unread are in
+//! [`crate::telemetry::Bound`].
+
+use crate::telemetry::Count;
+
+/// A bound of the gRPC listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrpcBound {
+    /// `--grpc-message-timeout`.
+    MessageTimeout,
+    /// `--grpc-max-in-flight-share`.
+    InFlightShare,
+    /// `--grpc-max-streaming-calls`.
+    StreamingCalls,
+    /// `--grpc-max-streaming-calls-per-connection`.
+    StreamingCallsPerConnection,
+    /// `--grpc-max-connection-idle`.
+    ConnectionIdle,
+    /// Frames that carry no call: [`super::frames`].
+    ControlFrames,
+    /// A bound of the HTTP/2 library: streams begun beyond `--grpc-max-concurrent-streams`, streams reset, frames of one
+    /// header list, small DATA frames.
+    Http2,
+}
+
+impl GrpcBound {
+    const ALL: [Self; 7] = [
+        Self::MessageTimeout,
+        Self::InFlightShare,
+        Self::StreamingCalls,
+        Self::StreamingCallsPerConnection,
+        Self::ConnectionIdle,
+        Self::ControlFrames,
+        Self::Http2,
+    ];
+
+    /// The name in metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::MessageTimeout => "message_timeout",
+            Self::InFlightShare => "in_flight_share",
+            Self::StreamingCalls => "streaming_calls",
+            Self::StreamingCallsPerConnection => "streaming_calls_per_connection",
+            Self::ConnectionIdle => "connection_idle",
+            Self::ControlFrames => "control_frames",
+            Self::Http2 => "http2",
+        }
+    }
+}
+
+/// How often each bound was met.
+#[derive(Debug, Default)]
+pub(crate) struct BoundsMet([Count; GrpcBound::ALL.len()]);
+
+impl BoundsMet {
+    /// Counts that the bound was met.
+    pub(super) fn add(&self, met: GrpcBound) {
+        for (bound, count) in self.all() {
+            if bound == met {
+                count.add(1);
+            }
+        }
+    }
+
+    /// Every bound, and how often it was met.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (GrpcBound, &Count)> {
+        GrpcBound::ALL.into_iter().zip(&self.0)
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading a call's message from its HTTP/2 stream.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
+
+use super::{
+    body::PREFIX,
+    waiting::{CallBytes, ConnectionBytes},
+};
+use crate::telemetry::Bound;
+
+/// Why a body was not read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadError {
+    /// It meets a bound.
+    Beyond(Bound),
+    /// The stream has ended in its middle.
+    Broken,
+}
+
+/// The body of a call, and what was read of it.
+#[derive(Debug)]
+pub(super) struct MessageReader<'a> {
+    body: Incoming,
+    message_max: usize,
+    /// The first piece, shared with HTTP/2's buffer.
+    first: Bytes,
+    /// Everything that was read, if it came in pieces or the rest is waited for.
+    joined: Vec<u8>,
+    held: CallBytes<'a>,
+}
+
+impl<'a> MessageReader<'a> {
+    pub(super) const fn new(
+        body: Incoming,
+        message_max: usize,
+        connection: &'a ConnectionBytes,
+    ) -> Self {
+        Self {
+            body,
+            message_max,
+            first: Bytes::new(),
+            joined: Vec::new(),
+            held: CallBytes::none(connection),
+        }
+    }
+
+    /// Reads on, until the body has ended.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+        while !self.body.is_end_stream() {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else { break };
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => self.add(data).map_err(ReadError::Beyond)?,
+                // Trailers mean nothing in a request.
+                Ok(Err(_)) => {}
+                Err(_) => return Poll::Ready(Err(ReadError::Broken)),
+            }
+        }
+        self.held.end_wait();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells that the rest will be waited for: what was read must not keep HTTP/2's whole buffer meanwhile.
+    pub(super) fn wait(&mut self) -> Result<(), Bound> {
+        self.held.wait()?;
+        self.join(&[])
+    }
+
+    /// What was read.
+    pub(super) fn take(&mut self) -> Bytes {
+        if self.joined.is_empty() {
+            std::mem::take(&mut self.first)
+        } else {
+            std::mem::take(&mut self.joined).into()
+        }
+    }
+
+    /// The rest of the body, if there may be any.
+    pub(super) fn into_rest(self) -> Option<Incoming> {
+        (!self.body.is_end_stream()).then_some(self.body)
+    }
+
+    fn add(&mut self, data: Bytes) -> Result<(), Bound> {
+        if self.read().is_empty() && !self.held.is_waiting() {
+            self.first = data;
+        } else {
+            self.join(&data)?;
+        }
+        let declared = prefix(self.read()).map_or(0, |(_, length)| length);
+        if declared > self.message_max || self.read().len() > PREFIX + self.message_max {
+            return Err(Bound::MessageBytes);
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> &[u8] {
+        if self.joined.is_empty() { &self.first } else { &self.joined }
+    }
+
+    /// Appends to what was read, in a buffer of its own.
+    fn join(&mut self, data: &[u8]) -> Result<(), Bound> {
+        let first = std::mem::take(&mut self.first);
+        let length = self.joined.len() + first.len() + data.len();
+        let capacity = self.joined.capacity();
+        if length > capacity {
+            // Doubled, so that many pieces are not copied as often; but not beyond the message.
+            let start = if self.joined.is_empty() { &first } else { &*self.joined };
+            let whole = prefix(start).map_or(length, |(_, declared)| PREFIX + declared);
+            let wanted = (2 * capacity).min(whole).max(length);
+            self.held.grow(wanted - capacity)?;
+            self.joined.reserve_exact(wanted - self.joined.len());
+        }
+        self.joined.extend_from_slice(&first);
+        self.joined.extend_from_slice(data);
+        Ok(())
+    }
+}
+
+/// The flag and the length that stand before a message.
+pub(super) fn prefix(read: &[u8]) -> Option<(bool, usize)> {
+    let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
+    Some((flag != 0, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))
+}
+
+/// The only message in these bytes, if it is not compressed.
+pub(super) fn plain(read: &Bytes) -> Option<Bytes> {
+    let (compressed, length) = prefix(read)?;
+    (!compressed && read.len() - PREFIX == length).then(|| read.slice(PREFIX..))
+}
