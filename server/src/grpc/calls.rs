@@ -27,6 +27,7 @@ use super::{
     Encoded, InFlight, Rls,
     body::Answer,
     bound::{BoundsMet, GrpcBound},
+    decode::{self, Scanned},
     in_flight::Shed,
     lent::Lent,
     message::{self, MessageReader, ReadError},
@@ -266,6 +267,12 @@ impl ConnectionCalls {
         shed: bool,
         traced: &mut Traced,
     ) -> Result<Response<Answer>, Infallible> {
+        // Tonic decodes the first message, however much follows it.
+        if let Some(first) = message::first(&read)
+            && let Scanned::TooLarge(bound) = decode::scan(first, usize::MAX)
+        {
+            return Ok(answered(&self.all.rls.deny(bound.into(), traced)));
+        }
         if shed {
             parts.extensions.insert(Shed);
         }

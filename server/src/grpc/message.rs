@@ -133,3 +133,9 @@ pub(super) fn plain(read: &Bytes) -> Option<Bytes> {
     let (compressed, length) = prefix(read)?;
     (!compressed && read.len() - PREFIX == length).then(|| read.slice(PREFIX..))
 }
+
+/// The first message in these bytes, if it is whole and not compressed.
+pub(super) fn first(read: &[u8]) -> Option<&[u8]> {
+    let (compressed, length) = prefix(read)?;
+    read.get(PREFIX..)?.get(..length).filter(|_| !compressed)
+}

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use prost::Message as _;
 use serde_json::{Value, json};
 use sluicegate_proto::envoy::{
@@ -112,12 +113,17 @@ async fn attack<F: Future<Output = ()> + Send + 'static>(
 
 /// Attacks with one gRPC message, which is encoded once, always with the same result.
 async fn attack_grpc(server: &Sluicegate, name: &str, message: RateLimitRequest, code: Code) {
-    let (address, message) = (server.grpc.clone(), framed(&message));
+    attack_body(server, name, framed(&message), code).await;
+}
+
+/// Attacks with the body of a gRPC call, always with the same result.
+async fn attack_body(server: &Sluicegate, name: &str, body: Bytes, code: Code) {
+    let address = server.grpc.clone();
     attack(server, name, move || {
-        let (address, message) = (address.clone(), message.clone());
+        let (address, body) = (address.clone(), body.clone());
         async move {
             let call = Caller::connect(&address).await.begin().await.unwrap();
-            let (status, answer) = call.send([message], true).await.unwrap();
+            let (status, answer) = call.send([body], true).await.unwrap();
             assert_eq!(status, "0");
             let answer = RateLimitResponse::decode(&answer[5..]).unwrap();
             assert_eq!(answer.overall_code(), code);
@@ -140,8 +146,12 @@ fn attacks() -> f64 {
 async fn empty_descriptors_by_the_million_are_denied_unread() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let message = message(vec![RateLimitDescriptor::default(); (MESSAGE - 100) / 2]);
-    attack_grpc(&server, "2 million empty descriptors", message, Code::OverLimit).await;
-    assert_eq!(over_bound(&server, "descriptors").await, attacks());
+    let body = framed(&message);
+    attack_body(&server, "2 million empty descriptors", body.clone(), Code::OverLimit).await;
+    // A call that is not one plain message is answered in another way.
+    let more = Bytes::from([&body[..], &[0]].concat());
+    attack_body(&server, "2 million empty descriptors and a byte", more, Code::OverLimit).await;
+    assert_eq!(over_bound(&server, "descriptors").await, 2.0 * attacks());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,7 +181,7 @@ async fn large_json_bodies_are_decided_beside_others() {
     ];
     for (name, body, expected) in bodies {
         let (url, client) = (format!("http://{}/json", server.http), reqwest::Client::new());
-        let body = bytes::Bytes::from(body);
+        let body = Bytes::from(body);
         attack(&server, name, move || {
             let asked = client.post(&url).body(body.clone()).send();
             async move { assert_eq!(asked.await.unwrap().status().as_u16(), expected) }
