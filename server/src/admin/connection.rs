@@ -14,10 +14,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     time::{Instant, Sleep, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -164,7 +165,14 @@ impl Calls {
         if call.is_whole.load(Ordering::Relaxed) && !is_error(answer.headers()) {
             place.mark_used();
         }
-        Ok(answer.map(|body| Body::new(ResponseBody { body, _call: call, _lasting: lasting })))
+        // Both end with the body.
+        let held = (call, lasting);
+        Ok(answer.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _held = &held;
+                frame
+            }))
+        }))
     }
 }
 
@@ -272,34 +280,6 @@ impl http_body::Body for RequestBody {
             this.call.mark_whole();
         }
         Poll::Ready(frame.map(|frame| frame.map_err(|error| Status::from_error(Box::new(error)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// An answer, with which the call ends.
-#[derive(Debug)]
-struct ResponseBody {
-    body: Body,
-    _call: Arc<Call>,
-    _lasting: Option<OwnedSemaphorePermit>,
-}
-
-impl http_body::Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

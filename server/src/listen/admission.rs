@@ -479,9 +479,13 @@ impl Place {
         self.slot.active.store(true, Ordering::Relaxed);
     }
 
-    /// Fails once the connection has been dropped, of which the task is told.
-    pub(super) fn check(&self, context: &Context<'_>) -> io::Result<()> {
+    /// Wakes this task when the connection is dropped.
+    pub(super) fn watch(&self, context: &Context<'_>) {
         self.slot.waker.register(context.waker());
+    }
+
+    /// Fails once the connection has been dropped.
+    pub(super) fn check(&self) -> io::Result<()> {
         if self.slot.dropped.load(Ordering::Acquire) {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,

@@ -152,7 +152,8 @@ impl AsyncRead for Admitted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.place().check(context)?;
+        self.place().watch(context);
+        self.place().check()?;
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if buffer.filled().len() > before {
@@ -168,7 +169,7 @@ impl AsyncWrite for Admitted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.place().check(context)?;
+        self.place().check()?;
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.written(result)
     }
@@ -178,7 +179,7 @@ impl AsyncWrite for Admitted {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.place().check(context)?;
+        self.place().check()?;
         let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
         self.written(result)
     }

@@ -4,7 +4,6 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    task::{Context, Waker},
     time::Duration,
 };
 
@@ -495,7 +494,7 @@ async fn is_closed(client: &mut TcpStream) -> bool {
 }
 
 fn is_dropped(guard: &PlaceGuard) -> bool {
-    guard.0.check(&Context::from_waker(Waker::noop())).is_err()
+    guard.0.check().is_err()
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {

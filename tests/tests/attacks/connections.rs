@@ -358,6 +358,30 @@ async fn later_requests_of_a_connection_have_deadlines_too() {
 }
 
 #[tokio::test]
+async fn a_head_that_never_ends_is_answered_431() {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let before = Before::measure(&server).await;
+    let mut socket = connect_from(ATTACKER, &server.http).await.unwrap();
+    let (mut from, mut to) = socket.split();
+    let endless = async {
+        to.write_all(b"GET /livez HTTP/1.1\r\nx: ").await?;
+        loop {
+            to.write_all(&[b'x'; 4096]).await?;
+        }
+    };
+    let mut answer = [0; 12];
+    tokio::select! {
+        read = timeout(BOUND, from.read_exact(&mut answer)) => { read.unwrap().unwrap(); }
+        closed = endless => { let _reset: std::io::Result<()> = closed; }
+    }
+    // The reset after it may overtake the answer.
+    assert!([*b"HTTP/1.1 431", [0; 12]].contains(&answer), "{answer:?}");
+    drop(socket);
+    before.assert_grown_below(&server, 16 * MIB, "a head that never ends");
+    assert_eq!(server.get("/livez").await.0, 200);
+}
+
+#[tokio::test]
 async fn half_sent_connections_do_not_hold_the_drain() {
     let flags = ["--drain-timeout", "10m", "--handshake-timeout", "10m"];
     let mut server = Sluicegate::start(LIMITS, &flags).await;
@@ -450,10 +474,10 @@ async fn start_with_files(files: usize, flags: &[&str]) -> Sluicegate {
     let limits = folder.path().join("limits.yaml");
     fs::write(&limits, LIMITS).unwrap();
     let flags = [&["--limits", limits.to_str().unwrap()], flags].concat();
-    Sluicegate::started(folder, with_files(files, Sluicegate::command(&flags, &[]))).await
+    Sluicegate::started(folder, with_files(files, &Sluicegate::command(&flags, &[]))).await
 }
 
-fn with_files(files: usize, command: Command) -> Command {
+fn with_files(files: usize, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")]);
     limited.arg(command.as_std().get_program()).args(command.as_std().get_args());
@@ -508,7 +532,7 @@ async fn too_few_descriptors_are_told_at_the_start() {
     fs::write(&limits, LIMITS).unwrap();
     let refused = async |files, flags: &[&str]| {
         let flags = [&["--limits", limits.to_str().unwrap()], flags].concat();
-        let finished = with_files(files, Sluicegate::command(&flags, &[]));
+        let finished = with_files(files, &Sluicegate::command(&flags, &[]));
         let finished = sluicegate_tests::finish(finished).await;
         assert_eq!(finished.code, 1, "{finished:?}");
         finished.stderr
