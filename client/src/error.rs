@@ -88,7 +88,8 @@ const CUT_OFF: [&str; 5] = [
 const NO_GRPC: &str = "grpc-status header missing, mapped from HTTP status code";
 
 /// What may be done about a connection that was cut off.
-const CUT_OFF_HINT: &str = "does it ask for TLS, or for a client certificate?";
+const CUT_OFF_HINT: &str =
+    "does it ask for TLS or for a client certificate, or is it another listener?";
 
 impl CheckError {
     /// `listener` is the one that should have been asked.
@@ -209,7 +210,8 @@ mod tests {
             "connection error detected: frame with invalid size",
             "Connection reset by peer (os error 104)",
         ] {
-            let asked = "does it ask for TLS, or for a client certificate?";
+            let asked =
+                "does it ask for TLS or for a client certificate, or is it another listener?";
             assert_eq!(error(text), format!("unavailable: {text}; {asked}"));
         }
         assert_eq!(error("Connection refused"), "unavailable: Connection refused");
