@@ -193,10 +193,17 @@ impl Level {
 
 impl Values {
     /// The node of the first pattern that the value fits.
+    #[inline]
     fn pattern<'v, 'r>(&'r self, value: &'v [u8], search: &mut Search<'v, 'r>) -> Option<usize> {
         if self.patterns.is_empty() {
             return None;
         }
+        self.fitting(value, search)
+    }
+
+    /// The same where there are patterns. Kept out of the way of exact values, which is instruction-counted.
+    #[inline(never)]
+    fn fitting<'v, 'r>(&'r self, value: &'v [u8], search: &mut Search<'v, 'r>) -> Option<usize> {
         if value.len() <= PART_MAX {
             return self.first_pattern(value, search);
         }

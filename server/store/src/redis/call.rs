@@ -128,7 +128,8 @@ impl Call {
     /// # Errors
     /// The reply has another shape.
     pub fn decode(&self, reply: &Reply) -> Result<Replied<'_>, UnexpectedReply> {
-        let (answers, positions) = reply::decode(&self.asked, self.keys, reply)?;
+        let mut positions = Vec::new();
+        let answers = reply::decode(&self.asked, self.keys, reply, &mut positions)?;
         let name = |position| command::arguments(&self.command).nth(HEAD + position - 1);
         let unusable = positions.into_iter().filter_map(name).collect();
         Ok(Replied { answers, unusable })

@@ -1,6 +1,6 @@
 //! What the script's answers mean.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use sluicegate_core::{
     Answers, Check, Decision, Take,
@@ -66,64 +66,71 @@ impl Asked {
             source: Source::Store,
         }
     }
+
+    /// An answer that says all. Kept out of the loop over short ones.
+    #[cold]
+    fn long(&self, verdict: u64, rest: &mut slice::Iter<'_, Reply>) -> Option<Decision> {
+        let granted = Some(verdict >> 1).filter(|granted| *granted <= self.hits)?;
+        let remaining = exact(rest)?;
+        let reset_after = Duration::from_micros(count(rest)?);
+        let retry_after = exact(rest)?;
+        let receipt = Receipt { at: count(rest)?, used: count(rest)? };
+        Some(Decision {
+            allowed: verdict & 1 == 1,
+            granted,
+            remaining: u64::try_from(remaining).unwrap_or(0),
+            excess: u64::try_from(remaining.saturating_neg()).unwrap_or(0),
+            reset_after,
+            retry_after: match retry_after {
+                -1 => None,
+                micros => Some(Duration::from_micros(u64::try_from(micros).ok()?)),
+            },
+            receipt: (granted > 0).then_some(receipt),
+            source: Source::Store,
+        })
+    }
 }
 
-/// The answers to these checks, and the positions of the keys whose values were unusable, from 1.
+/// The answers to these checks. Adds the positions of the keys whose values were unusable, from 1.
 pub(super) fn decode(
     asked: &[Asked],
     keys: usize,
     reply: &Reply,
-) -> Result<(Answers, Vec<usize>), UnexpectedReply> {
-    let read = || {
+    unusable: &mut Vec<usize>,
+) -> Result<Answers, UnexpectedReply> {
+    let mut read = || {
         let Reply::Array(reply) = reply else { return None };
         let mut numbers = reply.iter();
         let now = count(&mut numbers)?;
         let mut answers = Answers::with_capacity(asked.len());
         for asked in asked {
             let first = integer(&mut numbers)?;
-            let decision = match u64::try_from(first) {
+            answers.push(Ok(match u64::try_from(first) {
                 Ok(short) => asked.short(short, now),
-                Err(_) => long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
-            };
-            answers.push(Ok((decision.granted <= asked.hits).then_some(decision)?));
+                Err(_) => asked.long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
+            }));
         }
-        let mut unusable = Vec::new();
         while numbers.len() > 0 {
             let position = usize::try_from(integer(&mut numbers)?).ok()?;
             unusable.push(Some(position).filter(|position| (1..=keys).contains(position))?);
         }
-        (unusable.len() <= keys).then_some((answers, unusable))
+        (unusable.len() <= keys).then_some(answers)
     };
     read().ok_or(UnexpectedReply { checks: asked.len() })
 }
 
-/// An answer that says all.
-fn long<'a>(verdict: u64, rest: &mut impl Iterator<Item = &'a Reply>) -> Option<Decision> {
-    let granted = verdict >> 1;
-    let remaining = integer(rest)?;
-    let reset_after = Duration::from_micros(count(rest)?);
-    let retry_after = integer(rest)?;
-    let receipt = Receipt { at: count(rest)?, used: count(rest)? };
-    Some(Decision {
-        allowed: verdict & 1 == 1,
-        granted,
-        remaining: u64::try_from(remaining).unwrap_or(0),
-        excess: u64::try_from(remaining.saturating_neg()).unwrap_or(0),
-        reset_after,
-        retry_after: match retry_after {
-            -1 => None,
-            micros => Some(Duration::from_micros(u64::try_from(micros).ok()?)),
-        },
-        receipt: (granted > 0).then_some(receipt),
-        source: Source::Store,
-    })
+fn integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
+    match numbers.next() {
+        Some(&Reply::Integer(number)) => Some(number),
+        _ => None,
+    }
 }
 
-fn integer<'a>(numbers: &mut impl Iterator<Item = &'a Reply>) -> Option<i64> {
-    // The script's are such that a double holds them exactly.
-    numbers.next()?.as_integer().filter(|number| number.unsigned_abs() <= 1 << 53)
+/// A number of an answer that says all: the script's are such that a double holds them exactly.
+fn exact(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
+    integer(numbers).filter(|number| number.unsigned_abs() <= 1 << 53)
 }
 
-fn count<'a>(numbers: &mut impl Iterator<Item = &'a Reply>) -> Option<u64> {
-    u64::try_from(integer(numbers)?).ok()
+fn count(numbers: &mut slice::Iter<'_, Reply>) -> Option<u64> {
+    u64::try_from(exact(numbers)?).ok()
 }
