@@ -9,9 +9,8 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use prost::{EncodeError, Message};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
-
-use super::places::Place;
 
 /// Flag and length before each message of gRPC.
 pub(super) const PREFIX: usize = 5;
@@ -26,8 +25,8 @@ pub(super) enum Answer {
     Message(Option<Bytes>),
     /// Nothing more.
     Ended,
-    /// Whatever tonic says, and the places that the call takes until then.
-    Tonic(tonic::body::Body, Option<[Place; 2]>),
+    /// tonic's answer, and the permits that a streaming call holds until its end.
+    Tonic(tonic::body::Body, Option<[OwnedSemaphorePermit; 2]>),
 }
 
 impl Answer {
@@ -61,7 +60,7 @@ impl Body for Answer {
                 Poll::Ready(Some(Ok(Frame::trailers(ok()))))
             }
             Self::Ended => Poll::Ready(None),
-            Self::Tonic(body, _places) => Pin::new(body).poll_frame(context),
+            Self::Tonic(body, _permits) => Pin::new(body).poll_frame(context),
         }
     }
 
@@ -69,7 +68,7 @@ impl Body for Answer {
         match self {
             Self::Message(_) => false,
             Self::Ended => true,
-            Self::Tonic(body, _places) => body.is_end_stream(),
+            Self::Tonic(body, _permits) => body.is_end_stream(),
         }
     }
 }

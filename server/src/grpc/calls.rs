@@ -7,6 +7,7 @@
 use std::{
     convert::Infallible,
     future::poll_fn,
+    num::NonZeroUsize,
     sync::Arc,
     task::Poll,
     time::{Duration, Instant},
@@ -20,6 +21,7 @@ use http::{
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, rt::Executor as _};
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::Routes};
 use tower::Service as _;
 
@@ -31,7 +33,6 @@ use super::{
     in_flight::Shed,
     lent::Lent,
     message::{self, MessageReader, ReadError},
-    places::{Place, Places},
     status,
     tasks::Arrived,
     timeout,
@@ -78,10 +79,12 @@ pub(super) struct Calls {
 struct CallBounds {
     message_bytes: usize,
     message_timeout: Duration,
-    /// That of one connection, never entered.
-    in_flight_share: InFlight,
+    /// Calls in progress of one connection.
+    in_flight_share: usize,
     waiting: Arc<WaitingBytes>,
-    streaming: Places,
+    /// Permits of all streaming calls, and how many there are.
+    streaming: Arc<Semaphore>,
+    streaming_max: usize,
     streaming_per_connection: usize,
     met: BoundsMet,
 }
@@ -95,6 +98,7 @@ impl Calls {
         traces: Option<Arc<Traces>>,
     ) -> Self {
         let bounds = &settings.bounds;
+        let streaming_max = permits(bounds.grpc_max_streaming_calls);
         let waiting = WaitingBytes::new(
             bounds.grpc_max_waiting_bytes.get(),
             bounds.grpc_max_waiting_bytes_per_connection.get(),
@@ -104,8 +108,9 @@ impl Calls {
             message_timeout: bounds.grpc_message_timeout,
             in_flight_share: in_flight.share(bounds.grpc_max_in_flight_share),
             waiting: Arc::new(waiting),
-            streaming: Places::new(bounds.grpc_max_streaming_calls.get()),
-            streaming_per_connection: bounds.grpc_max_streaming_calls_per_connection.get(),
+            streaming: Arc::new(Semaphore::new(streaming_max)),
+            streaming_max,
+            streaming_per_connection: permits(bounds.grpc_max_streaming_calls_per_connection),
             met: BoundsMet::default(),
         };
         Self { rls, in_flight, services, traces, bounds }
@@ -120,7 +125,7 @@ impl Calls {
     }
 
     pub(super) fn streaming(&self) -> usize {
-        self.bounds.streaming.taken()
+        self.bounds.streaming_max - self.bounds.streaming.available_permits()
     }
 }
 
@@ -129,7 +134,8 @@ pub(super) struct ConnectionCalls {
     all: Arc<Calls>,
     in_flight: InFlight,
     waiting: ConnectionBytes,
-    streaming: Places,
+    /// Permits of this connection's streaming calls.
+    streaming: Arc<Semaphore>,
     place: listen::Place,
     /// Runs what goes on after an answer.
     executor: Arrived,
@@ -139,9 +145,9 @@ impl ConnectionCalls {
     pub(super) fn new(all: Arc<Calls>, place: listen::Place, executor: Arrived) -> Self {
         let bounds = &all.bounds;
         Self {
-            in_flight: InFlight::new(bounds.in_flight_share.max()),
+            in_flight: InFlight::new(bounds.in_flight_share),
             waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
-            streaming: Places::new(bounds.streaming_per_connection),
+            streaming: Arc::new(Semaphore::new(bounds.streaming_per_connection)),
             place,
             all,
             executor,
@@ -294,8 +300,8 @@ impl ConnectionCalls {
         self.place.mark_used();
         let path = request.uri().path();
         if path == HEALTH_WATCH || path.starts_with(REFLECTION) {
-            return match self.streaming_places() {
-                Ok(places) => self.by_tonic(request, Some(places)).await,
+            return match self.streaming_permits() {
+                Ok(permits) => self.by_tonic(request, Some(permits)).await,
                 Err(bound) => {
                     self.count(bound);
                     let many = Status::resource_exhausted("too many calls of this kind at once");
@@ -311,24 +317,31 @@ impl ConnectionCalls {
         })
     }
 
-    /// The places of a call that may last.
-    fn streaming_places(&self) -> Result<[Place; 2], GrpcBound> {
-        let own = self.streaming.take().ok_or(GrpcBound::StreamingCallsPerConnection)?;
-        Ok([own, self.all.bounds.streaming.take().ok_or(GrpcBound::StreamingCalls)?])
+    /// The permits of a streaming call: the connection's and the listener's.
+    fn streaming_permits(&self) -> Result<[OwnedSemaphorePermit; 2], GrpcBound> {
+        let permit = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned();
+        let own = permit(&self.streaming).map_err(|_| GrpcBound::StreamingCallsPerConnection)?;
+        let all = permit(&self.all.bounds.streaming).map_err(|_| GrpcBound::StreamingCalls)?;
+        Ok([own, all])
     }
 
     async fn by_tonic<B>(
         &self,
         request: Request<B>,
-        places: Option<[Place; 2]>,
+        permits: Option<[OwnedSemaphorePermit; 2]>,
     ) -> Result<Response<Answer>, Infallible>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let answer = self.all.services.clone().call(request).await?;
-        Ok(answer.map(|body| Answer::Tonic(body, places)))
+        Ok(answer.map(|body| Answer::Tonic(body, permits)))
     }
+}
+
+/// A number of permits that a semaphore can have.
+fn permits(max: NonZeroUsize) -> usize {
+    max.get().min(Semaphore::MAX_PERMITS)
 }
 
 /// The message of a call, if these bytes are one that is not compressed, and nothing else.
@@ -337,8 +350,8 @@ fn plain_message(headers: &HeaderMap, read: &Bytes) -> Option<Bytes> {
     is_plain.then(|| message::plain(read)).flatten()
 }
 
-/// Keeps of a call that waits for its message only what tonic's services look at, in memory of its own: headers share
-/// that of what came with them.
+/// Drops the headers of a call that waits for its message, except those that tonic's services read. Those are copied,
+/// because a header shares the memory of the frame that it came in.
 fn forget(parts: &mut Parts) {
     let needed = [&CONTENT_TYPE, &GRPC_ENCODING, &GRPC_TIMEOUT];
     let kept = needed.into_iter().filter_map(|name| {

@@ -35,16 +35,16 @@ impl InFlight {
         Self { current: Arc::default(), max }
     }
 
-    /// A count of its own that may become this share of the bound, but at least 1.
+    /// The requests in this share of the bound, at least 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a share need not be exact, and is never larger than the bound"
     )]
-    pub(crate) fn share(&self, share: Ratio) -> Self {
-        let max = (self.max as f64 * share.get()).ceil() as usize;
-        Self::new(max.max(1))
+    pub(crate) fn share(&self, share: Ratio) -> usize {
+        let share = (self.max as f64 * share.get()).ceil() as usize;
+        share.max(1)
     }
 
     pub(crate) fn current(&self) -> usize {
@@ -72,15 +72,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_up_and_counts_for_itself() {
-        let all = InFlight::new(3);
-        let half = all.share("0.5".parse().unwrap());
-        assert_eq!(half.max(), 2);
-        assert_eq!(all.share("0".parse().unwrap()).max(), 1);
-        let (first, second) = (half.enter(), half.enter());
-        assert!(!first.shed && !second.shed && half.enter().shed);
+    fn a_share_is_rounded_up_and_never_nothing() {
+        let share = |share: &str| InFlight::new(3).share(share.parse().unwrap());
+        assert_eq!([share("0"), share("0.5"), share("1")], [1, 2, 3]);
+    }
+
+    #[test]
+    fn requests_beyond_the_bound_are_marked() {
+        let in_flight = InFlight::new(2);
+        let (first, second) = (in_flight.enter(), in_flight.enter());
+        assert!(!first.shed && !second.shed && in_flight.enter().shed);
         drop(first);
-        assert!(!half.enter().shed);
-        assert_eq!((half.current(), all.current()), (1, 0));
+        assert!(!in_flight.enter().shed);
+        assert_eq!(in_flight.current(), 1);
     }
 }

@@ -66,7 +66,7 @@ impl<'a> MessageReader<'a> {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells that the rest will be waited for: what was read must not keep HTTP/2's whole buffer meanwhile.
+    /// Begins to wait for the rest: copies what was read, because it shares the memory of HTTP/2's buffer.
     pub(super) fn wait(&mut self) -> Result<(), Bound> {
         self.held.wait()?;
         self.join(&[])

@@ -10,7 +10,6 @@ mod health;
 mod in_flight;
 mod lent;
 mod message;
-mod places;
 mod response;
 mod rls;
 mod server;
