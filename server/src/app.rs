@@ -127,7 +127,7 @@ fn run(settings: &ServeSettings) -> Result<(), StartError> {
     let _log = telemetry::start_log(&settings.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ran = runtime.block_on(async {
-        // Before anything is announced: whoever reads of the start may send a signal.
+        // Before anything is announced: a reader of the log may send a signal at once.
         let mut signals = Signals::catch()?;
         let app = App::start(settings, Clocks::system()).await?;
         while signals.next().await == Asked::Reload {

@@ -19,7 +19,7 @@ pub(crate) const PEM_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Before it is opened, which alone makes some devices act.
     require_regular(fs::metadata(path)?.file_type())?;
-    // It may have been replaced since: a FIFO would block until somebody writes to it, a terminal become ours.
+    // It may have been replaced since: a FIFO would block until a process writes to it, a terminal become ours.
     let file =
         File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     require_regular(file.metadata()?.file_type())?;

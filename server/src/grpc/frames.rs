@@ -227,7 +227,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         let me = self.get_mut();
         let mut state = me.frames.0.lock();
         if state.is_stopped || state.readable == 0 {
-            // Whoever polls the connection begins the next turn: nothing else wakes it.
+            // The connection's poll loop begins the next turn: nothing else wakes it.
             state.is_cut = !state.is_stopped;
             return Poll::Pending;
         }

@@ -105,7 +105,7 @@ struct SharedPage {
 struct State {
     /// How often making the page has begun.
     begun: u64,
-    /// The page as it was made last and the number of that time, while somebody may want it.
+    /// The page as it was made last and the number of that time, while a request may still use it.
     last: Option<(u64, Rendered)>,
     asking: usize,
 }
@@ -135,7 +135,7 @@ impl SharedPage {
         page
     }
 
-    /// Notes that somebody asks, until the guard is dropped. Returns the number of the time that is soon enough.
+    /// Counts a request for the page until the guard is dropped. Returns the number of the time that is soon enough.
     fn ask(&self) -> (Asking<'_>, u64) {
         let mut state = self.state.lock();
         state.asking += 1;

@@ -135,10 +135,7 @@ async fn calls_without_messages(timeout: &[(&str, &str)]) {
             flood
         }))
         .await;
-        until("the calls", async || {
-            (gauge(server, "grpc_waiting_calls").await >= 9_000.0).then_some(())
-        })
-        .await;
+        until_calls_wait(server, 9_000.0).await;
         others_are_decided(server).await;
         assert_eq!(gauge(server, "requests_shed_total").await, 0.0);
         // They end although the attacker stays.
@@ -150,6 +147,12 @@ async fn calls_without_messages(timeout: &[(&str, &str)]) {
         assert!(bound_met(server, "message_timeout").await >= 9_000.0);
     })
     .await;
+}
+
+/// Waits until at least so many calls wait for their messages.
+async fn until_calls_wait(server: &Sluicegate, calls: f64) {
+    until("the calls", async || (gauge(server, "grpc_waiting_calls").await >= calls).then_some(()))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,10 +195,7 @@ async fn large_headers_are_not_kept() {
                 break;
             }
         }
-        until("the calls", async || {
-            (gauge(server, "grpc_waiting_calls").await >= 1_000.0).then_some(())
-        })
-        .await;
+        until_calls_wait(server, 1_000.0).await;
         others_are_decided(server).await;
     })
     .await;
@@ -211,10 +211,7 @@ async fn header_lists_of_many_small_fields_are_not_kept() {
         let list = [&call_headers(&[])[..], &[0x80 | 62; 3_500]].concat();
         sent.extend((1..1_000).flat_map(|at| header_frames(stream(at), &list)));
         assert!(flood.send(&sent).await);
-        until("the calls", async || {
-            (gauge(server, "grpc_waiting_calls").await >= 1_000.0).then_some(())
-        })
-        .await;
+        until_calls_wait(server, 1_000.0).await;
         others_are_decided(server).await;
     })
     .await;

@@ -251,7 +251,7 @@ impl<'v, 'r> Search<'v, 'r> {
         Self { searched: 0, known: Vec::new() }
     }
 
-    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, what was found is of no use.
+    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, the match is incomplete and must not be used.
     pub(crate) const fn is_exceeded(&self) -> bool {
         self.searched > SEARCHED_MAX
     }
