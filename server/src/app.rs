@@ -338,6 +338,8 @@ impl App {
         let admin = admin::Open::new(&settings.admin).await?;
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
         show_tls_failures(&telemetry, tls.iter().chain(&admin_tls).cloned().collect());
+        // A replica that serves before it is connected lets `on_failure` decide, beside the counters.
+        store.connected(settings.redis.redis_connect_timeout).await;
         let (grpc_address, grpc) =
             start_grpc(settings, services, tls.clone(), capacity.grpc).await?;
         let body_max = settings.grpc.grpc_max_message_bytes.get();

@@ -66,6 +66,13 @@ impl Stack {
         Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
     }
 
+    /// Waits until the store can be asked, for so long at most.
+    pub async fn connected(&self, within: Duration) {
+        if let Some(redis) = self.in_redis() {
+            redis.connected(within).await;
+        }
+    }
+
     /// Decides every check of a group, by the deadline.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! Counters in Redis: what is asked of it, what it holds, and when it comes and goes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
-    Cluster, Fleet, Redis, Sentinels, Setup, Sluicegate, chain, free_port, hit, request, until,
+    Cluster, Fleet, Mode, Proxy, Redis, Sentinels, Setup, Sluicegate, chain, free_port, hit,
+    request, until,
 };
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -248,6 +249,18 @@ descriptors:
 async fn health(server: &Sluicegate) -> ServingStatus {
     let mut client = HealthClient::new(server.channel().await);
     client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+}
+
+#[tokio::test]
+async fn start_up_waits_for_a_connection_to_redis() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(&redis.address()).await;
+    proxy.set(Mode::Delay(Duration::from_millis(50)));
+    let url = format!("redis://{}", proxy.address());
+    let flags = ["--redis-connect-timeout", "10s", "--store", &url];
+    let server = Sluicegate::start(DAILY, &[&PATIENT[..], &flags].concat()).await;
+    assert_eq!(code(&server, "user", "bob").await, Code::Ok);
+    assert_eq!(server.metric("sluicegate_requests_unanswered_total").await, 0.0);
 }
 
 #[tokio::test]

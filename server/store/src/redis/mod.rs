@@ -234,6 +234,9 @@ impl Stats {
     }
 }
 
+/// How often to look whether connections stand.
+const CONNECTED_INTERVAL: Duration = Duration::from_millis(2);
+
 /// The most different warnings about servers.
 const TOLD_MAX: usize = 1000;
 
@@ -307,6 +310,16 @@ impl Redis {
     /// Whether some counters cannot be asked.
     pub fn is_degraded(&self) -> bool {
         self.topology.is_degraded()
+    }
+
+    /// Waits until every counter can be asked, for so long at most.
+    pub async fn connected(&self, within: Duration) {
+        let connected = async {
+            while self.is_degraded() {
+                tokio::time::sleep(CONNECTED_INTERVAL).await;
+            }
+        };
+        let _late = tokio::time::timeout(within, connected).await;
     }
 
     /// For how long some counters could not be asked, all times together.
