@@ -297,7 +297,6 @@ impl ConnectionCalls {
 
     /// Answers a call to another service.
     async fn other(&self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
-        self.place.mark_used();
         let path = request.uri().path();
         if path == HEALTH_WATCH || path.starts_with(REFLECTION) {
             return match self.streaming_permits() {
@@ -335,6 +334,8 @@ impl ConnectionCalls {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let answer = self.all.services.clone().call(request).await?;
+        // Tonic answers a call when its first message is whole.
+        self.place.mark_used();
         Ok(answer.map(|body| Answer::Tonic(body, permits)))
     }
 }

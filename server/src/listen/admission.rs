@@ -3,8 +3,9 @@
 //! A connection passes three phases. In the *handshake* it has to show within a deadline that it speaks the listener's
 //! protocol; it is *pending* until its first complete request, and *in use* from then on. Connections that are not in use
 //! cost an attacker nothing, so they are dropped first: of the address that has the most of them the oldest one that has
-//! sent nothing, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake. In-use connections are dropped only after they
-//! were idle for a while, and a new connection is refused if there is none.
+//! sent nothing, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake.
+//! A connection in use is dropped if it has completed no request for a while. When all are busy, places are divided
+//! among addresses: the one that has the most gives one to an address that has fewer, and is itself refused more.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,7 +26,7 @@ use tokio::sync::Notify;
 /// How often the ages and the activity of connections are checked.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Sweeps without a byte in either direction after which a connection in use may be dropped for a new one: 5 s.
+/// Sweeps without a complete request after which a connection in use may be dropped for a new one: 5 s.
 pub(super) const IDLE_SWEEPS: u32 = 10;
 
 /// The time for a handshake while half of the pending places are taken.
@@ -62,7 +63,8 @@ pub(crate) enum DropReason {
     Refused,
     /// It was pending, and its address had too many pending connections.
     Address,
-    /// It was the oldest pending or longest idle one when a new connection needed its place.
+    /// It was the oldest pending or longest idle one, or one of an address with too many, when a new connection needed
+    /// its place.
     Replaced,
     /// Its handshake or first request took too long.
     Timeout,
@@ -140,9 +142,12 @@ struct Table {
     open: HashMap<Id, Arc<Slot>>,
     /// Those among them that have been dropped.
     dropped: usize,
-    /// Those that are not in use and not dropped, by address; oldest first.
-    pending: HashMap<Origin, BTreeSet<Id>>,
+    /// Those that are not dropped, by address.
+    origins: HashMap<Origin, OfOrigin>,
+    /// Those of all addresses that are pending.
     pending_count: usize,
+    /// Whether no connection in use was idle when that was looked for last, since the last sweep.
+    none_is_idle: bool,
 }
 
 /// Where a connection comes from, as far as connections are counted together.
@@ -166,6 +171,19 @@ impl Origin {
     }
 }
 
+/// The connections of one address that are not dropped, oldest first.
+#[derive(Debug, Default)]
+struct OfOrigin {
+    pending: BTreeSet<Id>,
+    in_use: BTreeSet<Id>,
+}
+
+impl OfOrigin {
+    fn len(&self) -> usize {
+        self.pending.len() + self.in_use.len()
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 struct Slot {
@@ -181,6 +199,10 @@ struct Slot {
     /// Whether bytes passed since the last sweep.
     active: AtomicBool,
     /// Sweeps in a row without a byte.
+    silent_sweeps: AtomicU32,
+    /// Whether a request was completed since the last sweep.
+    requested: AtomicBool,
+    /// Sweeps in a row without a complete request.
     idle_sweeps: AtomicU32,
 }
 
@@ -194,18 +216,43 @@ impl Slot {
     }
 }
 
+/// Adds a sweep to those in a row without an event, unless there was one since the last. Returns how many they are.
+fn count_sweep(event: &AtomicBool, sweeps: &AtomicU32) -> u32 {
+    let happened = event.swap(false, Ordering::Relaxed);
+    let count = if happened { 0 } else { sweeps.load(Ordering::Relaxed).saturating_add(1) };
+    sweeps.store(count, Ordering::Relaxed);
+    count
+}
+
 impl Table {
     fn live(&self) -> usize {
         self.open.len() - self.dropped
     }
 
-    fn forget_pending(&mut self, slot: &Slot) {
-        let Some(of_origin) = self.pending.get_mut(&slot.origin) else { return };
-        if of_origin.remove(&slot.id) {
+    fn pending_of(&self, origin: Origin) -> usize {
+        self.origins.get(&origin).map_or(0, |it| it.pending.len())
+    }
+
+    fn add_pending(&mut self, slot: &Slot) {
+        self.origins.entry(slot.origin).or_default().pending.insert(slot.id);
+        self.pending_count += 1;
+    }
+
+    fn set_in_use(&mut self, slot: &Slot) {
+        let Some(of_origin) = self.origins.get_mut(&slot.origin) else { return };
+        if of_origin.pending.remove(&slot.id) {
+            of_origin.in_use.insert(slot.id);
             self.pending_count -= 1;
         }
-        if of_origin.is_empty() {
-            self.pending.remove(&slot.origin);
+    }
+
+    /// Counts the connection no longer.
+    fn forget(&mut self, slot: &Slot) {
+        let Some(of_origin) = self.origins.get_mut(&slot.origin) else { return };
+        self.pending_count -= usize::from(of_origin.pending.remove(&slot.id));
+        of_origin.in_use.remove(&slot.id);
+        if of_origin.len() == 0 {
+            self.origins.remove(&slot.origin);
         }
     }
 
@@ -213,7 +260,7 @@ impl Table {
     fn drop_connection(&mut self, slot: &Slot) -> bool {
         let is_new = !slot.dropped.swap(true, Ordering::AcqRel);
         if is_new {
-            self.forget_pending(slot);
+            self.forget(slot);
             self.dropped += 1;
             slot.waker.wake();
         }
@@ -222,27 +269,46 @@ impl Table {
 
     /// The oldest pending connection of an address that has sent nothing, or else its oldest.
     fn oldest_pending_of(&self, origin: Origin) -> Option<Arc<Slot>> {
-        let mut of_origin =
-            self.pending.get(&origin)?.iter().filter_map(|id| self.open.get(id)).peekable();
-        let oldest = of_origin.peek().copied();
-        of_origin.find(|slot| !slot.heard.load(Ordering::Relaxed)).or(oldest).cloned()
+        let pending = &self.origins.get(&origin)?.pending;
+        let mut pending = pending.iter().filter_map(|id| self.open.get(id)).peekable();
+        let oldest = pending.peek().copied();
+        pending.find(|slot| !slot.heard.load(Ordering::Relaxed)).or(oldest).cloned()
     }
 
     /// The same of the address that has the most pending connections.
     fn oldest_pending(&self) -> Option<Arc<Slot>> {
-        let (origin, _) = self.pending.iter().max_by_key(|(_, of_origin)| of_origin.len())?;
+        let (origin, _) = self.origins.iter().max_by_key(|(_, it)| it.pending.len())?;
         self.oldest_pending_of(*origin)
     }
 
+    /// A connection of the address that has the most, if a new connection leaves `new` with fewer: a pending one, or
+    /// else the newest, because the older ones are probably those that it had before it took so many. Else a pending
+    /// one of `new` itself.
+    fn of_the_largest_origin(&self, new: Origin) -> Option<Arc<Slot>> {
+        let own = self.origins.get(&new).map_or(0, OfOrigin::len);
+        let (origin, largest) = self.origins.iter().max_by_key(|(_, it)| it.len())?;
+        if largest.len() <= own + 1 {
+            return self.oldest_pending_of(new);
+        }
+        let newest = || self.open.get(largest.in_use.last()?).cloned();
+        self.oldest_pending_of(*origin).or_else(newest)
+    }
+
     /// The connection in use that has been idle for longest, if that is long enough.
-    fn idlest(&self) -> Option<Arc<Slot>> {
+    fn idlest(&mut self) -> Option<Arc<Slot>> {
+        if self.none_is_idle {
+            return None;
+        }
         let idle = |slot: &&Arc<Slot>| slot.idle_sweeps.load(Ordering::Relaxed);
-        self.open
+        let idlest = self
+            .open
             .values()
             .filter(|slot| slot.phase() == IN_USE && !slot.dropped.load(Ordering::Relaxed))
             .filter(|slot| idle(slot) >= IDLE_SWEEPS)
             .max_by_key(idle)
-            .cloned()
+            .cloned();
+        self.none_is_idle = idlest.is_none();
+        idlest
     }
 }
 
@@ -305,7 +371,7 @@ impl Admission {
         let bounds = &self.0.bounds;
         let origin = Origin::of(peer);
         let mut table = self.0.table.lock();
-        let of_origin = table.pending.get(&origin).map_or(0, BTreeSet::len);
+        let of_origin = table.pending_of(origin);
         if of_origin >= bounds.pending_per_address {
             let oldest = table.oldest_pending_of(origin);
             self.0.drop_one(&mut table, oldest, DropReason::Address);
@@ -313,7 +379,7 @@ impl Admission {
             let oldest = table.oldest_pending();
             self.0.drop_one(&mut table, oldest, DropReason::Replaced);
         }
-        if table.live() >= bounds.connections && !self.0.make_room(&mut table) {
+        if table.live() >= bounds.connections && !self.0.make_room(&mut table, Some(origin)) {
             self.0.count(DropReason::Refused).fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -328,17 +394,18 @@ impl Admission {
             waker: AtomicWaker::new(),
             heard: AtomicBool::new(false),
             active: AtomicBool::new(true),
+            silent_sweeps: AtomicU32::new(0),
+            requested: AtomicBool::new(false),
             idle_sweeps: AtomicU32::new(0),
         });
         table.open.insert(id, Arc::clone(&slot));
-        table.pending.entry(origin).or_default().insert(id);
-        table.pending_count += 1;
+        table.add_pending(&slot);
         Some(PlaceGuard(Place { shared: Arc::clone(&self.0), slot }))
     }
 
     /// Drops a connection that is pending or idle, if there is one, because the process has no more descriptors.
     pub(super) fn free_descriptor(&self) {
-        self.0.make_room(&mut self.0.table.lock());
+        self.0.make_room(&mut self.0.table.lock(), None);
     }
 
     /// Drops connections that take too long, and notes which are idle.
@@ -346,24 +413,21 @@ impl Admission {
         let bounds = &self.0.bounds;
         let now = Instant::now();
         let mut table = self.0.table.lock();
+        table.none_is_idle = false;
         let crowded = table.pending_count * 2 >= bounds.pending_max();
         let mut late = Vec::new();
         for slot in table.open.values() {
-            let idle_sweeps = if slot.active.swap(false, Ordering::Relaxed) {
-                0
-            } else {
-                slot.idle_sweeps.load(Ordering::Relaxed).saturating_add(1)
-            };
-            slot.idle_sweeps.store(idle_sweeps, Ordering::Relaxed);
+            count_sweep(&slot.requested, &slot.idle_sweeps);
+            let silent_sweeps = count_sweep(&slot.active, &slot.silent_sweeps);
             if slot.phase() == HANDSHAKE {
-                let of_origin = table.pending.get(&slot.origin).map_or(0, BTreeSet::len);
+                let of_origin = table.pending_of(slot.origin);
                 let short = crowded || of_origin * 2 >= bounds.pending_per_address;
                 let timeout = bounds.handshake_timeout;
                 let timeout = if short { timeout.min(HANDSHAKE_TIMEOUT_CROWDED) } else { timeout };
                 if now.duration_since(slot.accepted) >= timeout {
                     late.push((Arc::clone(slot), DropReason::Timeout));
                 }
-            } else if bounds.idle_timeout.is_some_and(|it| SWEEP_INTERVAL * idle_sweeps >= it) {
+            } else if bounds.idle_timeout.is_some_and(|it| SWEEP_INTERVAL * silent_sweeps >= it) {
                 late.push((Arc::clone(slot), DropReason::Idle));
             }
         }
@@ -421,12 +485,16 @@ impl Shared {
         dropped
     }
 
-    /// Drops a connection for a new one: a pending one if a quarter of the places are pending, else an idle one, else a
-    /// pending one. So clients that are connecting keep places when all others are in use.
-    fn make_room(&self, table: &mut Table) -> bool {
+    /// Drops a connection for a new one from this address, or for none: a pending one if a quarter of the places are
+    /// pending, else an idle one, else one of the address that has the most, or a pending one. So clients that are
+    /// connecting keep places when all others are in use.
+    fn make_room(&self, table: &mut Table, new: Option<Origin>) -> bool {
         let pending_first = table.pending_count * 4 > self.bounds.connections;
         let victim = if pending_first { None } else { table.idlest() };
-        let victim = victim.or_else(|| table.oldest_pending());
+        let victim = victim.or_else(|| match new {
+            Some(new) if !pending_first => table.of_the_largest_origin(new),
+            _ => table.oldest_pending(),
+        });
         self.drop_one(table, victim, DropReason::Replaced)
     }
 }
@@ -441,12 +509,13 @@ pub(crate) struct Place {
 impl Place {
     /// Notes that the connection has sent a complete request.
     pub(crate) fn mark_used(&self) {
+        self.slot.requested.store(true, Ordering::Relaxed);
         if self.slot.phase() == IN_USE {
             return;
         }
         let mut table = self.shared.table.lock();
         self.slot.phase.store(IN_USE, Ordering::Relaxed);
-        table.forget_pending(&self.slot);
+        table.set_in_use(&self.slot);
     }
 
     /// Counts a request that met a bound.
@@ -504,7 +573,7 @@ impl Drop for PlaceGuard {
     fn drop(&mut self) {
         let Place { shared, slot } = &self.0;
         let mut table = shared.table.lock();
-        table.forget_pending(slot);
+        table.forget(slot);
         table.open.remove(&slot.id);
         if slot.dropped.load(Ordering::Acquire) {
             table.dropped -= 1;

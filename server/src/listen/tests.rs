@@ -625,6 +625,46 @@ async fn an_idle_connection_gives_its_place_to_a_new_one() {
 }
 
 #[tokio::test]
+async fn bytes_without_a_request_keep_no_place() {
+    let bounds = AdmissionBounds { connections: 1, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let pings = admission.admit(None).unwrap();
+    pings.0.mark_used();
+    for _ in 0..IDLE_SWEEPS {
+        assert!(admission.admit(None).is_none());
+        admission.sweep();
+        pings.0.hear();
+    }
+    // The first sweep saw the request.
+    admission.sweep();
+    let next = admission.admit(None).unwrap();
+    assert!(is_dropped(&pings) && !is_dropped(&next));
+}
+
+#[tokio::test]
+async fn busy_places_are_divided_among_addresses() {
+    let bounds = AdmissionBounds { connections: 4, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let use_one = |host: u8| {
+        let guard = admission.admit(Some(([192, 0, 2, host], 1).into()))?;
+        guard.0.mark_used();
+        Some(guard)
+    };
+    let many = [use_one(1), use_one(1), use_one(1), use_one(1)].map(Option::unwrap);
+    assert!(use_one(1).is_none());
+    let others = [use_one(2), use_one(2)].map(Option::unwrap);
+    assert_eq!(many.each_ref().map(is_dropped), [false, false, true, true]);
+    // Two and two: neither takes from the other.
+    assert!(use_one(1).is_none() && use_one(2).is_none());
+    let third = use_one(3).unwrap();
+    let kept = [&many[0], &many[1], &others[0], &others[1], &third];
+    assert_eq!(kept.iter().filter(|it| !is_dropped(it)).count(), 4);
+    assert!(!is_dropped(&third));
+    let counts = [DropReason::Refused, DropReason::Replaced].map(|it| admission.dropped(it));
+    assert_eq!(counts, [3, 3]);
+}
+
+#[tokio::test]
 async fn idle_connections_are_closed_after_their_time() {
     let bounds = AdmissionBounds { idle_timeout: Some(Duration::from_secs(1)), ..BOUNDS };
     let (address, admission) = serve_within(bounds).await;

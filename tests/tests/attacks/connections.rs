@@ -235,6 +235,45 @@ async fn silent_mtls_connections_delay_no_handshake() {
     silent_connections_on_the_tls_port(ATTACKER, true, "silent mTLS connections").await;
 }
 
+/// Another address asks on as many connections as there are places, and again on those that it loses.
+#[tokio::test]
+async fn connections_in_use_of_one_address_leave_places_to_others() {
+    let places = 32;
+    let server = Sluicegate::start(LIMITS, &["--grpc-max-connections", "32"]).await;
+    let healthy = HealthyClient::start(&server).await;
+    let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
+    let attacker = endpoint.clone().local_address(Some(ATTACKER.parse().unwrap()));
+    let mut attackers = JoinSet::new();
+    for _ in 0..places {
+        let mut client = RateLimitServiceClient::new(attacker.connect_lazy());
+        attackers.spawn(async move {
+            loop {
+                let _lost = client.should_rate_limit(hit("healthy", "attacker")).await;
+                sleep(Duration::from_millis(50)).await;
+            }
+        });
+    }
+    until("all places to be taken", || async {
+        (open(&server, "grpc").await >= 32.0).then_some(())
+    })
+    .await;
+    let mut channels = Vec::new();
+    for _ in 0..places / 4 {
+        let channel = timeout(BOUND, endpoint.connect()).await.unwrap().unwrap();
+        let mut client = RateLimitServiceClient::new(channel.clone());
+        let answer = client.should_rate_limit(hit("healthy", "newcomer")).await.unwrap();
+        assert_eq!(answer.into_inner().overall_code(), Code::Ok);
+        channels.push(channel);
+    }
+    assert!(dropped(&server, "grpc", "replaced").await >= 8.0);
+    until("attackers to be refused", || async {
+        (dropped(&server, "grpc", "refused").await > 0.0).then_some(())
+    })
+    .await;
+    attackers.shutdown().await;
+    healthy.stop().await.assert_all_decided("connections in use of one address");
+}
+
 /// Connects so many times one after the other, in so many tasks. Returns how many connections succeeded.
 async fn shake_hands(endpoint: &Endpoint, tasks: usize, times: usize) -> usize {
     let mut attackers = JoinSet::new();
