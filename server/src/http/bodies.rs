@@ -8,7 +8,7 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use thiserror::Error;
 
-use crate::listen::{ByteBudget, HeldBytes, RequestBound};
+use crate::listen::{ByteBudget, HeldBytes};
 
 /// Bytes of each body that are always taken, so that large bodies of some never turn usual requests away.
 const FREE_BYTES: usize = 64 * 1024;
@@ -47,18 +47,6 @@ pub(super) enum BodyError {
     /// It is not what its head says, or the client has gone.
     #[error("the body cannot be read: {0}")]
     Broken(String),
-}
-
-impl BodyError {
-    /// The bound that was met.
-    pub(super) fn bound(&self) -> Option<RequestBound> {
-        match self {
-            Self::Slow => Some(RequestBound::BodyTime),
-            Self::Large => Some(RequestBound::BodyBytes),
-            Self::Crowded => Some(RequestBound::HeldBytes),
-            Self::Broken(_) => None,
-        }
-    }
 }
 
 impl Bodies {

@@ -28,7 +28,7 @@ use tower::ServiceExt as _;
 
 use super::bodies::{Bodies, BodyError};
 use crate::{
-    listen::{self, Admission, Connection, Place},
+    listen::{self, Admission, Connection, Place, RequestBound},
     telemetry::Bound,
 };
 
@@ -118,8 +118,8 @@ impl Server {
         let body = match read.unwrap_or(Err(BodyError::Slow)) {
             Ok(body) => body,
             Err(error) => {
-                if let Some(bound) = error.bound() {
-                    place.count_bound(bound);
+                if error == BodyError::Slow {
+                    place.count_bound(RequestBound::BodyTime);
                 }
                 let Some(bound) = error.denied_by() else {
                     return Ok(closing(error.into_response()));

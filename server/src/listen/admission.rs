@@ -94,8 +94,6 @@ impl DropReason {
 pub(crate) enum RequestBound {
     /// The time for its body.
     BodyTime,
-    /// The bytes of its body.
-    BodyBytes,
     /// The bytes of all bodies together.
     HeldBytes,
     /// The calls of Watch and reflection in progress.
@@ -104,14 +102,12 @@ pub(crate) enum RequestBound {
 
 impl RequestBound {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::BodyTime, Self::BodyBytes, Self::HeldBytes, Self::LastingCalls];
+    pub(crate) const ALL: [Self; 3] = [Self::BodyTime, Self::HeldBytes, Self::LastingCalls];
 
     /// The bound as a label of a metric.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::BodyTime => "body_time",
-            Self::BodyBytes => "body_bytes",
             Self::HeldBytes => "held_bytes",
             Self::LastingCalls => "lasting_calls",
         }
@@ -467,10 +463,9 @@ impl Shared {
     }
 
     fn count_of(&self, bound: RequestBound) -> &AtomicU64 {
-        let [body_time, body_bytes, held_bytes, lasting_calls] = &self.bounds_met;
+        let [body_time, held_bytes, lasting_calls] = &self.bounds_met;
         match bound {
             RequestBound::BodyTime => body_time,
-            RequestBound::BodyBytes => body_bytes,
             RequestBound::HeldBytes => held_bytes,
             RequestBound::LastingCalls => lasting_calls,
         }

@@ -120,12 +120,12 @@ labels! {
     REASON = "reason":
         "Why a connection was dropped: `refused`: it was new, and all places were in use; `address`: its address had \
          more than --max-pending-connections-per-address without a complete request, and it was the oldest; \
-         `replaced`: it was the oldest without a complete request, or the longest idle, when a new one needed its place; \
-         `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
+         `replaced`: it was the oldest without a complete request, or the longest idle, or one of the address that had \
+         most, when a new one needed its place; `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
     REQUEST_BOUND = "request_bound":
-        "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `body_bytes`: it was larger \
-         than --grpc-max-message-bytes; `held_bytes`: the large bodies of all requests in progress took 32 MiB; \
-         `lasting_calls`: 64 calls of Watch and reflection were in progress on the admin listener.";
+        "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `held_bytes`: the large \
+         messages of all calls in progress on the admin listener took 32 MiB; `lasting_calls`: 64 calls of Watch and \
+         reflection were in progress there.";
     VERSION = "version": "The version of Sluicegate.";
 }
 
