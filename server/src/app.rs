@@ -283,6 +283,7 @@ impl App {
                 .bounds
                 .grpc_max_waiting_bytes_per_connection
                 .get(),
+            body_bytes: http::BODY_BYTES_MAX,
         };
         let top_keys = settings.top.top_keys;
         let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, top_keys, bounds)?;
@@ -354,7 +355,7 @@ impl App {
             pages: http::Pages::default(),
         };
         let (http_address, http) =
-            start_http(settings, http::router(shared, body_max), body_max, capacity.http).await?;
+            start_http(settings, http::router(shared), body_max, capacity.http).await?;
         let admin = start_admin(admin, admin_service, capacity.admin).await?;
         let admin_health = admin.as_ref().map(|admin| admin.health.clone());
         let serving = Serving { health, admin: admin_health, serving };
@@ -597,8 +598,7 @@ async fn start_http(
     let cannot = |source| StartError::Listen { address: wanted.to_string(), source };
     let listener = Listener::bind(&ListenAddress::Tcp(wanted.to_string())).await.map_err(cannot)?;
     let address = listener.socket_address().unwrap_or(wanted);
-    let idle_timeout = settings.connections.http_idle_timeout;
-    let server = http::Server::new(router, body_max, admission.clone(), idle_timeout);
+    let server = http::Server::new(router, body_max, admission.clone());
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     let task = tokio::spawn(async move {

@@ -16,7 +16,8 @@ use tokio::{
 /// With which a connection begins.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The path of a rate limit call.
+pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Far beyond what any step takes.
 const BOUND: Duration = Duration::from_secs(60);
@@ -296,10 +297,16 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// The header list of a rate limit call with these headers beside the usual ones, not compressed.
 #[must_use]
 pub fn call_headers(headers: &[(&str, &str)]) -> Vec<u8> {
+    call_headers_to(PATH, headers)
+}
+
+/// The header list of a call to this path with these headers beside the usual ones, not compressed.
+#[must_use]
+pub fn call_headers_to(path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let usual = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", PATH),
+        (":path", path),
         (":authority", "attacker"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),

@@ -44,7 +44,7 @@ const CALL_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 
 /// The most bytes that the messages of all calls in progress hold.
-const MESSAGE_BYTES_MAX: u32 = 32 * 1024 * 1024;
+const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The time for a call's message. Reflection, which takes one message after another, ends then.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -12,6 +12,8 @@ use prost::{EncodeError, Message};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
+use super::waiting::AnswerBytes;
+
 /// Flag and length before each message of gRPC.
 pub(super) const PREFIX: usize = 5;
 
@@ -21,26 +23,25 @@ const ANSWER_CAPACITY: usize = 256;
 /// The body of an answer.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// One message, then the status OK.
-    Message(Option<Bytes>),
+    /// One message, then the status OK. It counts as held until the status is asked for, which is when the message is
+    /// sent.
+    Message(Option<Bytes>, AnswerBytes),
     /// Nothing more.
     Ended,
     /// tonic's answer, and the permits that a streaming call holds until its end.
     Tonic(tonic::body::Body, Option<[OwnedSemaphorePermit; 2]>),
 }
 
-impl Answer {
-    /// One message and the status OK.
-    pub(super) fn message(message: &impl Message) -> Result<Self, EncodeError> {
-        let mut frame = BytesMut::with_capacity(ANSWER_CAPACITY);
-        frame.put_bytes(0, PREFIX);
-        message.encode(&mut frame)?;
-        let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
-        if let Some(place) = frame.get_mut(1..PREFIX) {
-            place.copy_from_slice(&length.to_be_bytes());
-        }
-        Ok(Self::Message(Some(frame.freeze())))
+/// A message and what stands before it.
+pub(super) fn framed(message: &impl Message) -> Result<Bytes, EncodeError> {
+    let mut frame = BytesMut::with_capacity(ANSWER_CAPACITY);
+    frame.put_bytes(0, PREFIX);
+    message.encode(&mut frame)?;
+    let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
+    if let Some(place) = frame.get_mut(1..PREFIX) {
+        place.copy_from_slice(&length.to_be_bytes());
     }
+    Ok(frame.freeze())
 }
 
 impl Body for Answer {
@@ -52,7 +53,7 @@ impl Body for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match &mut *self {
-            Self::Message(message) => {
+            Self::Message(message, _held) => {
                 if let Some(message) = message.take() {
                     return Poll::Ready(Some(Ok(Frame::data(message))));
                 }
@@ -66,7 +67,7 @@ impl Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Message(_) => false,
+            Self::Message(..) => false,
             Self::Ended => true,
             Self::Tonic(body, _permits) => body.is_end_stream(),
         }

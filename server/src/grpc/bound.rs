@@ -14,6 +14,8 @@ pub(crate) enum GrpcBound {
     StreamingCalls,
     /// `--grpc-max-streaming-calls-per-connection`.
     StreamingCallsPerConnection,
+    /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, by answers that are not taken.
+    AnswerBytes,
     /// `--grpc-max-connection-idle`.
     ConnectionIdle,
     /// Frames that carry no call: [`super::frames`].
@@ -24,11 +26,12 @@ pub(crate) enum GrpcBound {
 }
 
 impl GrpcBound {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::MessageTimeout,
         Self::InFlightShare,
         Self::StreamingCalls,
         Self::StreamingCallsPerConnection,
+        Self::AnswerBytes,
         Self::ConnectionIdle,
         Self::ControlFrames,
         Self::Http2,
@@ -41,6 +44,7 @@ impl GrpcBound {
             Self::InFlightShare => "in_flight_share",
             Self::StreamingCalls => "streaming_calls",
             Self::StreamingCallsPerConnection => "streaming_calls_per_connection",
+            Self::AnswerBytes => "answer_bytes",
             Self::ConnectionIdle => "connection_idle",
             Self::ControlFrames => "control_frames",
             Self::Http2 => "http2",

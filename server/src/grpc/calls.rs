@@ -14,11 +14,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, header::CONTENT_TYPE,
-    request::Parts,
-};
-use http_body_util::{BodyExt as _, Full};
+use http::{HeaderName, HeaderValue, Request, Response, header::CONTENT_TYPE, request::Parts};
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, rt::Executor as _};
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,16 +24,13 @@ use tower::Service as _;
 
 use super::{
     Encoded, InFlight, Rls,
-    body::Answer,
+    body::{Answer, framed},
     bound::{BoundsMet, GrpcBound},
-    decode::{self, Scanned},
-    in_flight::Shed,
-    lent::Lent,
-    message::{self, MessageReader, ReadError},
+    message::{self, IDENTITY, MessageReader, ReadError, RequestStream},
     status,
     tasks::Arrived,
     timeout,
-    waiting::{ConnectionBytes, WaitingBytes},
+    waiting::{AnswerBytes, ConnectionBytes, WaitingBytes},
 };
 use crate::{
     listen,
@@ -49,7 +43,6 @@ const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECTION: &str = "/grpc.reflection.";
 
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// How long a caller waits.
 #[derive(Clone, Copy)]
@@ -133,7 +126,7 @@ impl Calls {
 pub(super) struct ConnectionCalls {
     all: Arc<Calls>,
     in_flight: InFlight,
-    waiting: ConnectionBytes,
+    waiting: Arc<ConnectionBytes>,
     /// Permits of this connection's streaming calls.
     streaming: Arc<Semaphore>,
     place: listen::Place,
@@ -146,7 +139,7 @@ impl ConnectionCalls {
         let bounds = &all.bounds;
         Self {
             in_flight: InFlight::new(bounds.in_flight_share),
-            waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
+            waiting: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.waiting))),
             streaming: Arc::new(Semaphore::new(bounds.streaming_per_connection)),
             place,
             all,
@@ -227,13 +220,15 @@ impl ConnectionCalls {
         }
         let shed = entered.shed || entered_share.shed;
         let read = reader.take();
-        let Some(message) = plain_message(&parts.headers, &read) else {
-            return self.unusual(parts, read, shed, traced).await;
+        let encoding = parts.headers.get(&GRPC_ENCODING);
+        let Some(message) = plain_message(encoding, &read) else {
+            return Ok(refused(&message::why_not_plain(&read, encoding)));
         };
         let within = patience.map(Patience::for_decision);
         let message = Encoded::Protobuf(message);
         let answer = self.all.rls.answer(message, shed, within, traced).await;
-        Ok(answer.map_or_else(|error| refused(&status::of(&error)), |answer| answered(&answer)))
+        Ok(answer
+            .map_or_else(|error| refused(&status::of(&error)), |answer| self.answered(&answer)))
     }
 
     /// Reads on, but not for too long.
@@ -244,7 +239,7 @@ impl ConnectionCalls {
         let rest = poll_fn(|context| reader.poll(context));
         tokio::time::timeout(self.all.bounds.message_timeout, rest).await.map_err(|_elapsed| {
             self.count(GrpcBound::MessageTimeout);
-            Status::deadline_exceeded("the message has not arrived in time")
+            message::late()
         })
     }
 
@@ -262,58 +257,48 @@ impl ConnectionCalls {
             let drop_rest = tokio::time::timeout(self.all.bounds.message_timeout, drop_rest);
             self.executor.execute(drop_rest);
         }
-        answered(&self.all.rls.deny(bound, traced))
+        self.answered(&self.all.rls.deny(bound, traced))
     }
 
-    /// Lets tonic's service answer a call whose body is not one plain message.
-    async fn unusual(
-        &self,
-        mut parts: Parts,
-        read: Bytes,
-        shed: bool,
-        traced: &mut Traced,
-    ) -> Result<Response<Answer>, Infallible> {
-        // Tonic decodes the first message, however much follows it.
-        if let Some(first) = message::first(&read)
-            && let Scanned::TooLarge(bound) = decode::scan(first, usize::MAX)
-        {
-            return Ok(answered(&self.all.rls.deny(bound.into(), traced)));
-        }
-        if shed {
-            parts.extensions.insert(Shed);
-        }
-        let lent = traced.is_known().then(Lent::default);
-        if let Some(lent) = &lent {
-            lent.put(std::mem::take(traced));
-            parts.extensions.insert(lent.clone());
-        }
-        let request = Request::from_parts(parts, Full::new(read));
-        let answer = Box::pin(self.by_tonic(request, None)).await;
-        if let Some(lent) = lent {
-            *traced = lent.take();
-        }
-        answer
+    fn answered(&self, answer: &RateLimitResponse) -> Response<Answer> {
+        let frame = match framed(answer) {
+            Ok(frame) => frame,
+            Err(error) => return refused(&Status::internal(error.to_string())),
+        };
+        let Ok(held) = AnswerBytes::hold(&self.waiting, frame.len()) else {
+            self.count(GrpcBound::AnswerBytes);
+            return refused(&Status::resource_exhausted("too many answers are not taken"));
+        };
+        let mut response = Response::new(Answer::Message(Some(frame), held));
+        response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        response
     }
 
     /// Answers a call to another service.
     async fn other(&self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
-        let path = request.uri().path();
-        if path == HEALTH_WATCH || path.starts_with(REFLECTION) {
-            return match self.streaming_permits() {
-                Ok(permits) => self.by_tonic(request, Some(permits)).await,
-                Err(bound) => {
-                    self.count(bound);
-                    let many = Status::resource_exhausted("too many calls of this kind at once");
-                    Ok(refused(&many))
-                }
-            };
-        }
-        let answer = self.by_tonic(request, None);
+        let (mut parts, body) = request.into_parts();
+        forget(&mut parts);
+        let path = parts.uri.path();
+        let is_streaming = path == HEALTH_WATCH || path.starts_with(REFLECTION);
+        let permits = match is_streaming.then(|| self.streaming_permits()).transpose() {
+            Ok(permits) => permits,
+            Err(bound) => {
+                self.count(bound);
+                let many = Status::resource_exhausted("too many calls of this kind at once");
+                return Ok(refused(&many));
+            }
+        };
+        let request =
+            Request::from_parts(parts, RequestStream::new(body, self.all.bounds.message_timeout));
+        let answer = self.all.services.clone().call(request);
         let answer = tokio::time::timeout(self.all.bounds.message_timeout, answer).await;
-        answer.unwrap_or_else(|_elapsed| {
+        let Ok(answer) = answer else {
             self.count(GrpcBound::MessageTimeout);
-            Ok(refused(&Status::deadline_exceeded("the message has not arrived in time")))
-        })
+            return Ok(refused(&message::late()));
+        };
+        // Tonic has read the message, or the first of a stream is still to come.
+        self.place.mark_used();
+        answer.map(|answer| answer.map(|body| Answer::Tonic(body, permits)))
     }
 
     /// The permits of a streaming call: the connection's and the listener's.
@@ -323,21 +308,6 @@ impl ConnectionCalls {
         let all = permit(&self.all.bounds.streaming).map_err(|_| GrpcBound::StreamingCalls)?;
         Ok([own, all])
     }
-
-    async fn by_tonic<B>(
-        &self,
-        request: Request<B>,
-        permits: Option<[OwnedSemaphorePermit; 2]>,
-    ) -> Result<Response<Answer>, Infallible>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let answer = self.all.services.clone().call(request).await?;
-        // Tonic answers a call when its first message is whole.
-        self.place.mark_used();
-        Ok(answer.map(|body| Answer::Tonic(body, permits)))
-    }
 }
 
 /// A number of permits that a semaphore can have.
@@ -346,32 +316,27 @@ fn permits(max: NonZeroUsize) -> usize {
 }
 
 /// The message of a call, if these bytes are one that is not compressed, and nothing else.
-fn plain_message(headers: &HeaderMap, read: &Bytes) -> Option<Bytes> {
-    let is_plain = headers.get(&GRPC_ENCODING).is_none_or(|encoding| encoding == "identity");
+fn plain_message(encoding: Option<&HeaderValue>, read: &Bytes) -> Option<Bytes> {
+    let is_plain = encoding.is_none_or(|encoding| encoding == IDENTITY);
     is_plain.then(|| message::plain(read)).flatten()
 }
 
-/// Drops the headers of a call that waits for its message, except those that tonic's services read. Those are copied,
-/// because a header shares the memory of the frame that it came in.
+/// The longest path and header value that is kept of a call that waits for its message.
+const KEPT_MAX: usize = 256;
+
+/// Drops what nothing reads of the head of a call that waits for its message. What is kept is copied, because it shares
+/// the memory of the frame that it came in.
 fn forget(parts: &mut Parts) {
-    let needed = [&CONTENT_TYPE, &GRPC_ENCODING, &GRPC_TIMEOUT];
+    let needed = [&CONTENT_TYPE, &GRPC_ENCODING];
     let kept = needed.into_iter().filter_map(|name| {
-        let value = parts.headers.get(name)?;
-        Some((name.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?))
+        let value = parts.headers.get(name)?.as_bytes();
+        let value = value.get(..value.len().min(KEPT_MAX))?;
+        Some((name.clone(), HeaderValue::from_bytes(value).ok()?))
     });
     parts.headers = kept.collect();
-    parts.uri = Uri::from_static(RATE_LIMIT);
-}
-
-fn answered(answer: &RateLimitResponse) -> Response<Answer> {
-    match Answer::message(answer) {
-        Ok(answer) => {
-            let mut response = Response::new(answer);
-            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
-            response
-        }
-        Err(error) => refused(&Status::internal(error.to_string())),
-    }
+    let path = parts.uri.path();
+    let path = path.get(..path.len().min(KEPT_MAX)).and_then(|path| path.parse().ok());
+    parts.uri = path.unwrap_or_default();
 }
 
 fn refused(status: &Status) -> Response<Answer> {

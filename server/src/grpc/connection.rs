@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     bound::GrpcBound,
     calls::{Calls, ConnectionCalls},
-    frames::{Frames, Metered, Period},
+    frames::{Frames, Metered, Progress},
     tasks::{Arrived, Tasks},
     woken::Woken,
 };
@@ -146,9 +146,13 @@ impl Deadlines {
     }
 
     /// The next step, and the bound that was met.
-    fn look(&mut self, period: Period, has_calls: bool) -> (Step, Option<GrpcBound>) {
-        let now = Instant::now();
-        self.unfinished = period.unfinished.map(|frame| match self.unfinished {
+    fn look(
+        &mut self,
+        now: Instant,
+        progress: Progress,
+        has_calls: bool,
+    ) -> (Step, Option<GrpcBound>) {
+        self.unfinished = progress.unfinished.map(|frame| match self.unfinished {
             Some((same, since)) if same == frame => (frame, since),
             _ => (frame, now),
         });
@@ -161,7 +165,7 @@ impl Deadlines {
         if let Some(asked) = self.asked {
             return (if now - asked >= LINGER { Step::EndSoon } else { Step::GoOn }, None);
         }
-        if has_calls || period.calls > 0 {
+        if has_calls || progress.has_called {
             self.called = now;
         }
         if self.bounds.idle.is_some_and(|idle| now - self.called >= idle) {
@@ -223,7 +227,8 @@ pub(super) async fn serve(
                 connection.as_mut().graceful_shutdown();
             }
             while look.as_mut().poll(context).is_ready() {
-                let (step, met) = deadlines.look(frames.end_period(), !tasks.are_none());
+                let now = Instant::now();
+                let (step, met) = deadlines.look(now, frames.look(now), !tasks.are_none());
                 if let Some(met) = met {
                     calls.count(met);
                 }

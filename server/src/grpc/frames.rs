@@ -8,19 +8,26 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
 
 /// Bytes that are read before other connections have their turn. What they carry is bounded too: a byte of a header
 /// list may stand for a field.
 const READ_MAX: usize = 64 * 1024;
 
-/// SETTINGS frames in one period. Each is applied to every stream; callers send one or two in all.
+/// Time in which frames without a call are counted together.
+const CONTROL_PERIOD: Duration = Duration::from_millis(2500);
+
+/// SETTINGS frames in one such period. Each is applied to every stream; callers send one or two in all.
 const SETTINGS_MAX: u32 = 100;
 
-/// Frames that carry no call in one period: pings, resets, changes of windows and priorities, empty or unknown
+/// Frames that carry no call in one such period: pings, resets, changes of windows and priorities, empty or unknown
 /// frames.
 const CONTROL_FRAMES_MAX: u32 = 10_000;
 
@@ -43,9 +50,12 @@ struct State {
     in_headers: bool,
     /// Frames and whole header lists that have come, wrapping.
     finished: u64,
+    /// Calls that were begun in this control period, and whether any was since the last look.
     calls: u32,
+    has_called: bool,
     settings: u32,
     control: u32,
+    control_began: Option<Instant>,
     /// What may still be read in this turn.
     readable: usize,
     /// There was more to read.
@@ -72,13 +82,13 @@ impl Part {
     const HEAD: Self = Self::Head { have: 0, head: [0; HEAD] };
 }
 
-/// How a peer does at the end of a period.
+/// What a peer has done since the last look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Period {
+pub(super) struct Progress {
     /// The number of the frame or header list that has begun and is not finished, if there is one.
     pub(super) unfinished: Option<u64>,
-    /// Calls that were begun in the period.
-    pub(super) calls: u32,
+    /// Whether it has begun a call.
+    pub(super) has_called: bool,
 }
 
 impl Frames {
@@ -104,18 +114,21 @@ impl Frames {
         self.0.lock().is_flooded
     }
 
-    /// Ends a period and begins another.
-    pub(super) fn end_period(&self) -> Period {
+    /// Looks at what has come since the last look.
+    pub(super) fn look(&self, now: Instant) -> Progress {
         let mut state = self.0.lock();
         let is_within = match state.part {
             Part::Head { have, .. } => have > 0 || state.in_headers,
             Part::Preface { .. } | Part::Payload { .. } => true,
         };
-        state.settings = 0;
-        state.control = 0;
-        Period {
+        let began = *state.control_began.get_or_insert(now);
+        if now - began >= CONTROL_PERIOD {
+            state.control_began = Some(now);
+            (state.calls, state.settings, state.control) = (0, 0, 0);
+        }
+        Progress {
             unfinished: is_within.then_some(state.finished),
-            calls: std::mem::take(&mut state.calls),
+            has_called: std::mem::take(&mut state.has_called),
         }
     }
 }
@@ -177,6 +190,7 @@ impl State {
                 self.in_headers = flags & END_HEADERS == 0;
                 if kind == HEADERS {
                     self.calls = self.calls.saturating_add(1);
+                    self.has_called = true;
                 } else {
                     self.control = self.control.saturating_add(1);
                 }
@@ -292,9 +306,11 @@ mod tests {
                 frames.0.lock().read(piece).unwrap();
             }
             assert_eq!(frames.0.lock().settings, 1, "{size}");
-            let period = frames.end_period();
-            assert!(period.unfinished.is_none(), "{size}: {period:?}");
-            assert_eq!((period.calls, frames.0.lock().finished), (1, 3), "{size}");
+            let progress = frames.look(Instant::now());
+            assert!(progress.unfinished.is_none() && progress.has_called, "{size}: {progress:?}");
+            assert!(!frames.look(Instant::now()).has_called);
+            let state = frames.0.lock();
+            assert_eq!((state.calls, state.finished), (1, 3), "{size}");
         }
     }
 
@@ -302,19 +318,19 @@ mod tests {
     fn a_frame_or_header_list_that_is_not_finished_is_told() {
         let frames = Frames::default();
         frames.0.lock().read(&[0; PREFACE - 1]).unwrap();
-        assert_eq!(frames.end_period().unfinished, Some(0), "half a preface");
+        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a preface");
         frames.0.lock().read(&[0]).unwrap();
-        assert_eq!(frames.end_period().unfinished, None);
+        assert_eq!(frames.look(Instant::now()).unfinished, None);
         frames.0.lock().read(&[0, 0]).unwrap();
-        assert_eq!(frames.end_period().unfinished, Some(0), "half a head");
+        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a head");
         frames.0.lock().read(&[2, 1, 0, 0, 0, 0, 1, 0xff]).unwrap();
-        assert_eq!(frames.end_period().unfinished, Some(0), "half a payload");
+        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a payload");
         frames.0.lock().read(&[0xff]).unwrap();
-        assert_eq!(frames.end_period().unfinished, Some(0), "no END_HEADERS yet");
+        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "no END_HEADERS yet");
         frames.0.lock().read(&frame(1, 9, 4)).unwrap();
-        assert_eq!(frames.end_period().unfinished, None);
+        assert_eq!(frames.look(Instant::now()).unfinished, None);
         frames.0.lock().read(&[0]).unwrap();
-        assert_eq!(frames.end_period().unfinished, Some(1), "another");
+        assert_eq!(frames.look(Instant::now()).unfinished, Some(1), "another");
     }
 
     #[test]
@@ -324,8 +340,11 @@ mod tests {
             let flood =
                 |count: u32| (0..count).try_for_each(|_| frames.0.lock().read(&frame(0, kind, 0)));
             flood(max).unwrap();
-            frames.end_period();
+            let began = Instant::now();
+            frames.look(began);
+            frames.look(began + CONTROL_PERIOD);
             flood(max).unwrap();
+            frames.look(began + CONTROL_PERIOD * 2 - Duration::from_millis(1));
             assert!(!frames.is_flooded());
             flood(1).unwrap_err();
             assert!(frames.is_flooded(), "{kind}");

@@ -18,10 +18,6 @@ pub(crate) struct InFlight {
     max: usize,
 }
 
-/// Marks a request that came when there were too many.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shed;
-
 /// One request in progress, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightGuard<'a> {

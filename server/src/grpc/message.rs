@@ -3,17 +3,24 @@
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+use tonic::{Status, metadata::MetadataValue};
 
 use super::{
     body::PREFIX,
     waiting::{CallBytes, ConnectionBytes},
 };
 use crate::telemetry::Bound;
+
+/// The encoding of messages that are not compressed.
+pub(super) const IDENTITY: &str = "identity";
 
 /// Why a body was not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +129,53 @@ impl<'a> MessageReader<'a> {
     }
 }
 
+/// Time for all messages of a call to health or reflection, from the first.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The body of a call to another service, which ends in time.
+#[derive(Debug)]
+pub(super) struct RequestStream {
+    body: Incoming,
+    has_begun: bool,
+    end: Pin<Box<Sleep>>,
+}
+
+impl RequestStream {
+    /// The first message begins within `timeout`.
+    pub(super) fn new(body: Incoming, timeout: Duration) -> Self {
+        Self { body, has_begun: false, end: Box::pin(tokio::time::sleep(timeout)) }
+    }
+}
+
+impl http_body::Body for RequestStream {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            if !std::mem::replace(&mut self.has_begun, true) {
+                self.end.as_mut().reset(Instant::now() + STREAM_TIMEOUT);
+            }
+            let status = |error: hyper::Error| Status::from_error(Box::new(error));
+            return Poll::Ready(frame.map(|frame| frame.map_err(status)));
+        }
+        ready!(self.end.as_mut().poll(context));
+        Poll::Ready(Some(Err(late())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+/// The status of a call whose message takes too long.
+pub(super) fn late() -> Status {
+    Status::deadline_exceeded("the message has not arrived in time")
+}
+
 /// The flag and the length that stand before a message.
 pub(super) fn prefix(read: &[u8]) -> Option<(bool, usize)> {
     let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
@@ -134,8 +188,29 @@ pub(super) fn plain(read: &Bytes) -> Option<Bytes> {
     (!compressed && read.len() - PREFIX == length).then(|| read.slice(PREFIX..))
 }
 
-/// The first message in these bytes, if it is whole and not compressed.
-pub(super) fn first(read: &[u8]) -> Option<&[u8]> {
+/// Why these bytes are not one plain message.
+pub(super) fn why_not_plain(read: &[u8], encoding: Option<&HeaderValue>) -> Status {
+    if let Some(encoding) = encoding.filter(|it| *it != IDENTITY) {
+        let mut status =
+            Status::unimplemented(format!("grpc-encoding {encoding:?} is not supported"));
+        let metadata = status.metadata_mut();
+        metadata.insert("grpc-accept-encoding", MetadataValue::from_static(IDENTITY));
+        return status;
+    }
+    match split(read) {
+        None if read.is_empty() => Status::internal("the call has no message"),
+        None => Status::internal("the message has broken off"),
+        Some((true, ..)) => Status::internal("the message is compressed, without grpc-encoding"),
+        Some((false, rest)) if split(rest).is_some() => {
+            Status::unimplemented("the call has more than one message")
+        }
+        Some((false, _)) => Status::internal("more follows the message"),
+    }
+}
+
+/// Whether the first message in these bytes is compressed, and what follows it; `None` if it is not whole.
+fn split(read: &[u8]) -> Option<(bool, &[u8])> {
     let (compressed, length) = prefix(read)?;
-    read.get(PREFIX..)?.get(..length).filter(|_| !compressed)
+    let (_message, rest) = read.get(PREFIX..)?.split_at_checked(length)?;
+    Some((compressed, rest))
 }

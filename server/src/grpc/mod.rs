@@ -8,7 +8,6 @@ mod decode;
 mod frames;
 mod health;
 mod in_flight;
-mod lent;
 mod message;
 mod response;
 mod rls;

@@ -8,21 +8,15 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 use sluicegate_core::{InvalidRequest, RequestError, TooLarge};
-use sluicegate_proto::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
-};
+use sluicegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use sluicegate_store::Deferred;
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tonic::{Request, Response, Status};
 
 use super::{
     decode::{self, Scanned},
-    in_flight::Shed,
-    lent::Lent,
     response,
     response::Responder,
-    status, timeout,
 };
 use crate::{
     limiter::{Answered, Limiter, Undecided},
@@ -32,6 +26,9 @@ use crate::{
 
 /// Messages of at least so many bytes are decoded and decided on threads of their own.
 const LARGE_MIN: usize = 64 * 1024;
+
+/// So are messages in other formats, whose fields are not counted before.
+const LARGE_OTHER_MIN: usize = 8 * 1024;
 
 /// So are messages with more fields.
 const SMALL_FIELDS_MAX: usize = 2_048;
@@ -107,10 +104,11 @@ impl Encoded {
     /// Looks at the message only as far as takes no time worth mentioning. `searches_max`: how often its values may be
     /// searched.
     fn size(&self, searches_max: impl FnOnce() -> usize) -> Size {
-        let length = match self {
-            Self::Protobuf(message) | Self::Other(message, _) => message.len(),
+        let (length, large_min) = match self {
+            Self::Protobuf(message) => (message.len(), LARGE_MIN),
+            Self::Other(message, _) => (message.len(), LARGE_OTHER_MIN),
         };
-        if length >= LARGE_MIN
+        if length >= large_min
             || (length >= SMALL_MIN && length.saturating_mul(searches_max()) > SMALL_SEARCHED_MAX)
         {
             return Size::Large;
@@ -280,27 +278,5 @@ impl Answering {
     ) -> RateLimitResponse {
         let passes = self.limiter.refuse(bound, domain, descriptors, traced);
         response::refused(descriptors, passes)
-    }
-}
-
-#[tonic::async_trait]
-impl RateLimitService for Rls {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let shed = request.extensions().get::<Shed>().is_some();
-        let within = timeout::left(request.metadata().as_ref());
-        let lent = request.extensions().get::<Lent>().cloned();
-        let mut traced = lent.as_ref().map(Lent::take).unwrap_or_default();
-        let message = request.get_ref();
-        let answer = self.answering.decide(message, shed, within, &mut traced).await;
-        if let Err(error) = &answer {
-            traced.note(|span| span.fails(error));
-        }
-        if let Some(lent) = lent {
-            lent.put(traced);
-        }
-        answer.map(Response::new).map_err(|error| status::of(&error))
     }
 }

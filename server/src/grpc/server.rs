@@ -5,9 +5,7 @@ use std::{io, sync::Arc};
 use futures::Stream;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
-    envoy::service::ratelimit::v3::rate_limit_service_server::{
-        RateLimitServiceServer, SERVICE_NAME,
-    },
+    envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME,
 };
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
@@ -47,11 +45,8 @@ impl Services {
         let (reporter, health) = tonic_health::server::health_reporter();
         reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
         reporter.set_service_status(STORE, ServingStatus::NotServing).await;
-        let message_max = settings.grpc_max_message_bytes.get();
-        let service = RateLimitServiceServer::from_arc(Arc::clone(&rls));
         let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
-        let routes = Routes::new(service.max_decoding_message_size(message_max))
-            .add_service(health.max_decoding_message_size(OTHER_MESSAGE_MAX))
+        let routes = Routes::new(health.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .add_service(v1.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .add_service(v1alpha.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .prepare();

@@ -1,6 +1,6 @@
-//! Bounds the bytes that calls hold while their messages arrive.
+//! Bounds the bytes that calls hold while their messages arrive, and while their answers wait for the caller to take them.
 //!
-//! A call whose message is whole when it is first looked at holds nothing here.
+//! A call whose message is whole when it is first looked at holds nothing before it is answered.
 
 use std::sync::{
     Arc,
@@ -130,6 +130,28 @@ impl Drop for CallBytes<'_> {
         if self.bytes > 0 {
             self.connection.give_back(self.bytes);
         }
+    }
+}
+
+/// What an answer holds until the connection has taken it.
+#[derive(Debug)]
+pub(super) struct AnswerBytes {
+    connection: Arc<ConnectionBytes>,
+    bytes: usize,
+}
+
+impl AnswerBytes {
+    /// Holds an answer of this length.
+    pub(super) fn hold(connection: &Arc<ConnectionBytes>, length: usize) -> Result<Self, Bound> {
+        let bytes = length + CALL_BYTES;
+        connection.take(bytes)?;
+        Ok(Self { connection: Arc::clone(connection), bytes })
+    }
+}
+
+impl Drop for AnswerBytes {
+    fn drop(&mut self) {
+        self.connection.give_back(self.bytes);
     }
 }
 

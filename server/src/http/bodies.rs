@@ -15,7 +15,7 @@ const FREE_BYTES: usize = 64 * 1024;
 
 /// Bytes beyond those that all requests in progress hold at most. Buffers grow by doubling, so they take up to twice as
 /// much memory.
-const HELD_BYTES_MAX: u32 = 32 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads bodies within bounds.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) enum BodyError {
 
 impl Bodies {
     pub(super) fn new(max: usize) -> Self {
-        Self { max, budget: ByteBudget::new(HELD_BYTES_MAX) }
+        Self { max, budget: ByteBudget::new(BODY_BYTES_MAX) }
     }
 
     /// Reads a body to its end.
@@ -102,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_bodies_share_a_budget_that_small_ones_do_not_need() {
-        let held_max = usize::try_from(HELD_BYTES_MAX).unwrap();
+        let held_max = BODY_BYTES_MAX;
         let bodies = Bodies::new(held_max);
         let half = FREE_BYTES + held_max / 2;
         let held = [bodies.read(body(half)).await, bodies.read(body(half)).await];

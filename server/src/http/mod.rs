@@ -1,6 +1,7 @@
 //! The HTTP listener: `/json`, `/healthcheck`, `/livez`, `/metrics`, `/stats`, `/rlconfig`.
 
 mod bodies;
+mod head_timer;
 mod health;
 mod json;
 mod pages;
@@ -31,7 +32,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 use sluicegate_store::Stack;
 
 use self::pages::{PLAIN, Page, Rendered};
-pub(crate) use self::{pages::Pages, server::Server};
+pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::Pages, server::Server};
 use crate::{
     grpc::{AnswerError, Encoded, InFlight, Rls},
     limits::Snapshot,
@@ -50,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) pages: Pages,
 }
 
-/// The routes. A body of more than `body_max` bytes is refused.
-pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
+/// The routes.
+pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
         // envoyproxy/ratelimit takes any method.
         .route("/json", any(json))
@@ -60,7 +61,8 @@ pub(crate) fn router(shared: Shared, body_max: usize) -> Router {
         .route("/metrics", get(metrics))
         .route("/stats", get(stats))
         .route("/rlconfig", get(rlconfig))
-        .layer(DefaultBodyLimit::max(body_max))
+        // Bodies are bounded while they are read.
+        .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(shared))
 }
 

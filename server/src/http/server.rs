@@ -26,7 +26,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::bodies::{Bodies, BodyError};
+use super::{
+    bodies::{Bodies, BodyError},
+    head_timer::{HeadTimer, Timed},
+};
 use crate::{
     listen::{self, Admission, Connection, Place, RequestBound},
     telemetry::Bound,
@@ -35,7 +38,7 @@ use crate::{
 /// The most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// The time for the head of a request after the first of a connection.
+/// The time for the head of a request, from its first byte.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time for the body of a request.
@@ -47,18 +50,12 @@ pub(crate) struct Server {
     router: Router,
     bodies: Arc<Bodies>,
     admission: Admission,
-    idle_timeout: Duration,
 }
 
 impl Server {
-    /// Serves `router`, with bodies of at most `body_max` bytes. Connections are idle for at most `idle_timeout`.
-    pub(crate) fn new(
-        router: Router,
-        body_max: usize,
-        admission: Admission,
-        idle_timeout: Duration,
-    ) -> Self {
-        Self { router, bodies: Arc::new(Bodies::new(body_max)), admission, idle_timeout }
+    /// Serves `router`, with bodies of at most `body_max` bytes.
+    pub(crate) fn new(router: Router, body_max: usize, admission: Admission) -> Self {
+        Self { router, bodies: Arc::new(Bodies::new(body_max)), admission }
     }
 
     /// Serves connections until `shutdown`, then finishes the requests in progress.
@@ -76,22 +73,32 @@ impl Server {
     async fn serve_one(self, connection: Connection, stop: CancellationToken) {
         // Whether the latest request has come whole.
         let answering = Arc::new(AtomicBool::new(false));
-        let idle_timeout = self.idle_timeout;
         let place = connection.place();
         let whole = Arc::clone(&answering);
+        let timer = HeadTimer::default();
+        let timed = Timed::new(connection, timer.clone());
+        let of_service = timer.clone();
         let service = service_fn(move |request| {
-            self.clone().answer(request, place.clone(), Arc::clone(&whole))
+            let answer = self.clone().answer(request, place.clone(), Arc::clone(&whole));
+            let timer = of_service.clone();
+            async move {
+                timer.begin_request();
+                let answer = answer.await;
+                timer.end_request();
+                answer
+            }
         });
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
-                // Counted from the end of the answer before. The listener closes connections that are idle.
-                .header_read_timeout(idle_timeout.saturating_add(HEAD_TIMEOUT))
+                // Heads are timed from their first byte, and the listener closes connections that are idle.
+                .header_read_timeout(None)
                 .max_buf_size(HEAD_BYTES_MAX)
-                .serve_connection(TokioIo::new(connection), service)
+                .serve_connection(TokioIo::new(timed), service)
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = timer.late(HEAD_TIMEOUT) => return,
             () = stop.cancelled() => {
                 if !answering.load(Ordering::Relaxed) {
                     return;
@@ -154,7 +161,7 @@ impl BodyError {
     const fn denied_by(&self) -> Option<Bound> {
         match self {
             Self::Large => Some(Bound::MessageBytes),
-            Self::Crowded => Some(Bound::LargeRequests),
+            Self::Crowded => Some(Bound::BodyBytes),
             Self::Slow | Self::Broken(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 //! A connection passes three phases. In the *handshake* it has to show within a deadline that it speaks the listener's
 //! protocol; it is *pending* until its first complete request, and *in use* from then on. Connections that are not in use
 //! cost an attacker nothing, so they are dropped first: of the address that has the most of them the oldest one that has
-//! sent nothing, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake.
+//! sent nothing for a moment, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake.
 //! A connection in use is dropped if it has completed no request for a while. When all are busy, places are divided
 //! among addresses: the one that has the most gives one to an address that has fewer, and is itself refused more.
 
@@ -31,6 +31,9 @@ pub(super) const IDLE_SWEEPS: u32 = 10;
 
 /// The time for a handshake while half of the pending places are taken.
 const HANDSHAKE_TIMEOUT_CROWDED: Duration = Duration::from_secs(1);
+
+/// Age after which a connection that has sent nothing is dropped before older ones that have.
+pub(super) const SILENT_AGE: Duration = Duration::from_millis(100);
 
 /// What a listener admits.
 #[derive(Clone, Copy, Debug)]
@@ -263,12 +266,16 @@ impl Table {
         is_new
     }
 
-    /// The oldest pending connection of an address that has sent nothing, or else its oldest.
+    /// The oldest pending connection of an address that has had time to send something and has not, or else its oldest.
     fn oldest_pending_of(&self, origin: Origin) -> Option<Arc<Slot>> {
         let pending = &self.origins.get(&origin)?.pending;
         let mut pending = pending.iter().filter_map(|id| self.open.get(id)).peekable();
         let oldest = pending.peek().copied();
-        pending.find(|slot| !slot.heard.load(Ordering::Relaxed)).or(oldest).cloned()
+        let now = Instant::now();
+        let is_silent = |slot: &&Arc<Slot>| {
+            !slot.heard.load(Ordering::Relaxed) && now - slot.accepted >= SILENT_AGE
+        };
+        pending.find(is_silent).or(oldest).cloned()
     }
 
     /// The same of the address that has the most pending connections.

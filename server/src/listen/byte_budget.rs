@@ -14,8 +14,8 @@ pub(crate) struct HeldBytes(Option<OwnedSemaphorePermit>);
 
 impl ByteBudget {
     /// A budget of `max` bytes, of which none is held.
-    pub(crate) fn new(max: u32) -> Self {
-        Self(Arc::new(Semaphore::new(usize::try_from(max).unwrap_or(Semaphore::MAX_PERMITS))))
+    pub(crate) fn new(max: usize) -> Self {
+        Self(Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))))
     }
 
     /// Makes `held` hold `bytes` in all, if it holds fewer. Returns whether there were enough; if not, it holds what it did.

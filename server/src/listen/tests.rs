@@ -28,7 +28,7 @@ use tonic::transport::server::Connected;
 use super::{
     Admission, AdmissionBounds, Connection, DropReason, Handshake, ListenAddress, Listener, Tls,
     TlsError, TlsSettings,
-    admission::{IDLE_SWEEPS, PlaceGuard},
+    admission::{IDLE_SWEEPS, PlaceGuard, SILENT_AGE},
 };
 
 /// Far beyond what any step takes.
@@ -558,11 +558,24 @@ async fn a_connection_that_has_sent_something_outlasts_silent_ones() {
     let admit = || admission.admit(None).unwrap();
     let first = admit();
     first.0.hear();
-    let (silent, last) = (admit(), admit());
+    let silent = admit();
+    time::sleep(SILENT_AGE).await;
+    let last = admit();
     assert_eq!([&first, &silent, &last].map(is_dropped), [false, true, false]);
     last.0.hear();
     let next = admit();
     assert_eq!([&first, &last, &next].map(is_dropped), [true, false, false]);
+}
+
+#[tokio::test]
+async fn a_new_connection_has_a_moment_to_send_something() {
+    let bounds = AdmissionBounds { connections: 20, pending_per_address: 2, ..BOUNDS };
+    let admission = Admission::new(bounds);
+    let admit = || admission.admit(None).unwrap();
+    let attackers = [admit(), admit()];
+    attackers.iter().for_each(|it| it.0.hear());
+    let victims = [admit(), admit()];
+    assert!(attackers.iter().all(is_dropped) && !victims.iter().any(is_dropped));
 }
 
 #[tokio::test]

@@ -36,11 +36,13 @@ pub(crate) enum Bound {
     WaitingBytes,
     /// Bytes of those of one connection.
     WaitingBytesPerConnection,
+    /// Bytes of all HTTP bodies that are being read.
+    BodyBytes,
 }
 
 impl Bound {
     /// Every bound.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Descriptors,
         Self::Entries,
         Self::Bytes,
@@ -49,6 +51,7 @@ impl Bound {
         Self::LargeRequests,
         Self::WaitingBytes,
         Self::WaitingBytesPerConnection,
+        Self::BodyBytes,
     ];
 
     /// The name in metrics, logs and traces.
@@ -62,6 +65,7 @@ impl Bound {
             Self::LargeRequests => "large_requests",
             Self::WaitingBytes => "waiting_bytes",
             Self::WaitingBytesPerConnection => "waiting_bytes_per_connection",
+            Self::BodyBytes => "body_bytes",
         }
     }
 }
@@ -84,6 +88,7 @@ pub(crate) struct BoundValues {
     pub(crate) large_requests: usize,
     pub(crate) waiting_bytes: usize,
     pub(crate) waiting_bytes_per_connection: usize,
+    pub(crate) body_bytes: usize,
 }
 
 impl BoundValues {
@@ -97,6 +102,7 @@ impl BoundValues {
             Bound::LargeRequests => self.large_requests,
             Bound::WaitingBytes => self.waiting_bytes,
             Bound::WaitingBytesPerConnection => self.waiting_bytes_per_connection,
+            Bound::BodyBytes => self.body_bytes,
         }
     }
 }

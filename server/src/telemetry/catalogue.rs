@@ -106,14 +106,16 @@ labels! {
     BOUND = "bound":
         "What there was too much of: `descriptors` (256 a request), `entries` (64 a descriptor), `bytes` of the keys and \
          values of a request (`--request-max-bytes`), `message_bytes` (`--grpc-max-message-bytes`), `searched_bytes` (16 MiB \
-         of values, pattern by pattern), `large_requests` (4 are decided at once, 64 more wait), or `waiting_bytes` and \
-         `waiting_bytes_per_connection` of messages that have not arrived as a whole (flags of that name).";
+         of values, pattern by pattern), `large_requests` (4 are decided at once, 64 more wait), `waiting_bytes` and \
+         `waiting_bytes_per_connection` of messages that have not arrived as a whole (flags of that name), or \
+         `body_bytes` of all large bodies on /json (32 MiB).";
     RESULT = "result": "`success` or `failure`.";
     GRPC_BOUND = "grpc_bound":
         "`message_timeout`: a message or frame took longer than --grpc-message-timeout; `in_flight_share`: a request was \
          refused because its connection had its share of --max-in-flight; `streaming_calls` and \
-         `streaming_calls_per_connection`: a call of Watch or reflection was refused; `connection_idle`: a connection \
-         without a call was closed; `control_frames`: one was closed for frames that carry no call; `http2`: one was \
+         `streaming_calls_per_connection`: a call of Watch or reflection was refused; `answer_bytes`: an answer was \
+         refused (RESOURCE_EXHAUSTED) because answers that are not taken hold --grpc-max-waiting-bytes; \
+         `connection_idle`: a connection without a call was closed; `control_frames`: one was closed for frames that carry no call; `http2`: one was \
          closed for streams beyond --grpc-max-concurrent-streams, or too many reset.";
     SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
     LISTENER = "listener": "`grpc`, `http` or `admin`.";
@@ -201,7 +203,8 @@ catalogue! {
     Gauge GRPC_WAITING_CALLS = "sluicegate_grpc_waiting_calls" []:
         "Rate limit calls whose messages have not arrived as a whole.";
     Gauge GRPC_WAITING_BYTES = "sluicegate_grpc_waiting_bytes" []:
-        "Bytes that calls hold because their messages did not arrive at once, beyond 128 KiB of each connection.";
+        "Bytes that calls hold because their messages did not arrive at once, or their answers are not taken, beyond \
+         128 KiB of each connection.";
     Gauge GRPC_STREAMING_CALLS = "sluicegate_grpc_streaming_calls" []:
         "Calls of health's Watch and of reflection in progress on the gRPC listener.";
     Histogram DECISION_DURATION = "sluicegate_decision_duration_seconds" []:

@@ -269,11 +269,6 @@ impl Traced {
         }
     }
 
-    /// Whether the request belongs to a trace.
-    pub(crate) const fn is_known(&self) -> bool {
-        self.trace.is_some()
-    }
-
     /// The call was answered with this status. The span ends.
     pub(crate) fn end_grpc(&mut self, code: impl FnOnce() -> GrpcCode) {
         if let Some(span) = self.span.take() {

@@ -377,12 +377,12 @@ async fn half_sent_connections_are_dropped_on_every_listener() {
 /// A request after the first of a connection has deadlines too.
 #[tokio::test]
 async fn later_requests_of_a_connection_have_deadlines_too() {
-    let flags = ["--http-idle-timeout", "1s"];
+    // A head that comes byte by byte is not idle.
+    let flags = ["--http-idle-timeout", "10m"];
     let server = Sluicegate::start(LIMITS, &flags).await;
     let whole = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut attackers = JoinSet::new();
     for (text, drip) in [
-        ("", ""),
         ("GET /livez HTTP/1.1\r\nx: ", "x"),
         ("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n", "x"),
     ] {
@@ -493,7 +493,7 @@ async fn unended_bodies_are_bounded_in_time_and_bytes() {
     assert!(refused + ended > 0, "{answers:?}");
     // Those whose answers were lost with what they still sent are counted too.
     let counted = [
-        server.metric("sluicegate_requests_over_bound_total{bound=\"large_requests\"}").await,
+        server.metric("sluicegate_requests_over_bound_total{bound=\"body_bytes\"}").await,
         bound_met(&server, "http", "body_time").await,
     ];
     assert!(
