@@ -14,8 +14,9 @@ pub(crate) enum GrpcBound {
     StreamingCalls,
     /// `--grpc-max-streaming-calls-per-connection`.
     StreamingCallsPerConnection,
-    /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, by answers that are not taken.
-    AnswerBytes,
+    /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, by answers that are not taken, or by
+    /// calls to other services.
+    WaitingBytes,
     /// `--grpc-max-connection-idle`.
     ConnectionIdle,
     /// Frames that carry no call: [`super::frames`].
@@ -31,7 +32,7 @@ impl GrpcBound {
         Self::InFlightShare,
         Self::StreamingCalls,
         Self::StreamingCallsPerConnection,
-        Self::AnswerBytes,
+        Self::WaitingBytes,
         Self::ConnectionIdle,
         Self::ControlFrames,
         Self::Http2,
@@ -44,7 +45,7 @@ impl GrpcBound {
             Self::InFlightShare => "in_flight_share",
             Self::StreamingCalls => "streaming_calls",
             Self::StreamingCallsPerConnection => "streaming_calls_per_connection",
-            Self::AnswerBytes => "answer_bytes",
+            Self::WaitingBytes => "waiting_bytes",
             Self::ConnectionIdle => "connection_idle",
             Self::ControlFrames => "control_frames",
             Self::Http2 => "http2",

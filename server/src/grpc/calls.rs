@@ -30,7 +30,7 @@ use super::{
     status,
     tasks::Arrived,
     timeout,
-    waiting::{AnswerBytes, ConnectionBytes, WaitingBytes},
+    waiting::{AnswerBytes, CallBytes, ConnectionBytes, WaitingBytes},
 };
 use crate::{
     listen,
@@ -266,7 +266,7 @@ impl ConnectionCalls {
             Err(error) => return refused(&Status::internal(error.to_string())),
         };
         let Ok(held) = AnswerBytes::hold(&self.waiting, frame.len()) else {
-            self.count(GrpcBound::AnswerBytes);
+            self.count(GrpcBound::WaitingBytes);
             return refused(&Status::resource_exhausted("too many answers are not taken"));
         };
         let mut response = Response::new(Answer::Message(Some(frame), held));
@@ -288,6 +288,12 @@ impl ConnectionCalls {
                 return Ok(refused(&many));
             }
         };
+        let mut held = CallBytes::none(&self.waiting);
+        if held.wait().is_err() {
+            self.count(GrpcBound::WaitingBytes);
+            let many = Status::resource_exhausted("too many calls wait for their messages");
+            return Ok(refused(&many));
+        }
         let request =
             Request::from_parts(parts, RequestStream::new(body, self.all.bounds.message_timeout));
         let answer = self.all.services.clone().call(request);

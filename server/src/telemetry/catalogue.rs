@@ -113,10 +113,11 @@ labels! {
     GRPC_BOUND = "grpc_bound":
         "`message_timeout`: a message or frame took longer than --grpc-message-timeout; `in_flight_share`: a request was \
          refused because its connection had its share of --max-in-flight; `streaming_calls` and \
-         `streaming_calls_per_connection`: a call of Watch or reflection was refused; `answer_bytes`: an answer was \
-         refused (RESOURCE_EXHAUSTED) because answers that are not taken hold --grpc-max-waiting-bytes; \
-         `connection_idle`: a connection without a call was closed; `control_frames`: one was closed for frames that carry no call; `http2`: one was \
-         closed for streams beyond --grpc-max-concurrent-streams, or too many reset.";
+         `streaming_calls_per_connection`: a call of Watch or reflection was refused; `waiting_bytes`: a call to health \
+         or reflection, or an answer that the caller does not take, was refused (RESOURCE_EXHAUSTED) because of \
+         --grpc-max-waiting-bytes; `connection_idle`: a connection without a call was closed; `control_frames`: one was \
+         closed for frames that carry no call; `http2`: one was closed for streams beyond \
+         --grpc-max-concurrent-streams, or too many reset.";
     SERVER = "server": "A Redis server that is in use, `HOST:PORT`.";
     LISTENER = "listener": "`grpc`, `http` or `admin`.";
     REASON = "reason":
@@ -201,7 +202,7 @@ catalogue! {
     Counter GRPC_BOUNDS_MET = "sluicegate_grpc_bounds_met_total" [GRPC_BOUND]:
         "Times that a bound of the gRPC listener's connections and calls was met.";
     Gauge GRPC_WAITING_CALLS = "sluicegate_grpc_waiting_calls" []:
-        "Rate limit calls whose messages have not arrived as a whole.";
+        "Calls whose messages have not arrived as a whole.";
     Gauge GRPC_WAITING_BYTES = "sluicegate_grpc_waiting_bytes" []:
         "Bytes that calls hold because their messages did not arrive at once, or their answers are not taken, beyond \
          128 KiB of each connection.";

@@ -121,7 +121,7 @@ async fn answers_that_are_not_taken_are_bounded() {
             flood
         }))
         .await;
-        let met = "sluicegate_grpc_bounds_met_total{grpc_bound=\"answer_bytes\"}";
+        let met = "sluicegate_grpc_bounds_met_total{grpc_bound=\"waiting_bytes\"}";
         until("the bound to be met", async || (server.metric(met).await > 0.0).then_some(())).await;
         assert!(server.metric("sluicegate_grpc_waiting_bytes").await <= 33_554_432.0);
         drop(floods);
