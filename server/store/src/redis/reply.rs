@@ -13,6 +13,9 @@ const DEPTH_MAX: usize = 4;
 /// Bytes of a line that holds a number, without its end: a sign and the 19 digits of the largest integer.
 const NUMBER_MAX: usize = 20;
 
+/// Bytes of a line that holds text, without its end: statuses, and errors of scripts.
+const LINE_MAX: usize = 64 * 1024;
+
 /// Elements of an array for which room is made before they have arrived.
 const RESERVED_MAX: usize = 1024;
 
@@ -209,9 +212,10 @@ fn part(
 ) -> Result<Option<(Part, usize)>, ReplyError> {
     let Some((&kind, rest)) = input.split_first() else { return Ok(None) };
     let of_number = matches!(kind, b':' | b'$' | b'*');
-    let searched = if of_number { rest.get(..=NUMBER_MAX).unwrap_or(rest) } else { rest };
+    let line_max = if of_number { NUMBER_MAX } else { LINE_MAX };
+    let searched = rest.get(..=line_max).unwrap_or(rest);
     let Some(end) = memchr::memchr(b'\r', searched) else {
-        let is_too_long = of_number && rest.len() > NUMBER_MAX;
+        let is_too_long = rest.len() > line_max;
         return if is_too_long || !(of_number || matches!(kind, b'+' | b'-')) {
             Err(ReplyError::Malformed)
         } else {

@@ -42,14 +42,17 @@ pub(super) struct Claim {
 }
 
 /// Reads the reply to `CLUSTER NODES` by the node at `asked`. `None` if it is no list of a cluster's nodes, or one
-/// of more than [`NODES_MAX`].
+/// of more than [`NODES_MAX`], or if it names more owners than there are slots: each has one, so that a list which is
+/// repeated endlessly costs no more than a true one.
 ///
 /// Hostnames are used with TLS only, where certificates name them.
 pub(super) fn nodes(reply: &Reply, asked: &Address, hostnames: bool) -> Option<Vec<ClusterNode>> {
     let lines = reply.as_str()?.lines();
     let nodes: Vec<_> =
         lines.filter_map(|line| node(line, asked, hostnames)).take(NODES_MAX + 1).collect();
-    (nodes.len() <= NODES_MAX).then_some(nodes)
+    let ranges = nodes.iter().filter_map(|node| node.claim.as_ref()).flat_map(|it| &it.slots);
+    let owned = ranges.map(ExactSizeIterator::len).sum::<usize>();
+    (nodes.len() <= NODES_MAX && owned <= SLOTS).then_some(nodes)
 }
 
 /// `id host:port@bus[,hostname[,…]] flags primary ping pong epoch link slots…`
@@ -147,6 +150,11 @@ bad line";
         for (lines, expected) in [(NODES_MAX, Some(NODES_MAX)), (NODES_MAX + 1, None)] {
             let text = Reply::Text(line.repeat(lines).into_bytes());
             assert_eq!(nodes(&text, &asked, false).map(|it| it.len()), expected);
+        }
+        for (ranges, expected) in [("0-8191 8192-16383", Some(1)), ("0-8191 8191-16383", None)] {
+            let line = format!("e7d1 127.0.0.1:1@2 master - 0 0 1 connected {ranges}");
+            let text = Reply::Text(line.into_bytes());
+            assert_eq!(nodes(&text, &asked, false).map(|it| it.len()), expected, "{ranges}");
         }
         assert_eq!(nodes(&Reply::Integer(1), &asked, false), None);
         assert_eq!(redirected(":7", &asked).map(|it| it.to_string()), Some("here:7".to_owned()));
