@@ -288,12 +288,12 @@ impl App {
         let top_keys = settings.top.top_keys;
         let telemetry = Telemetry::new(&settings.metrics, &settings.otlp, top_keys, bounds)?;
         let telemetry = Arc::new(telemetry);
-        let capacity = Capacity::new(&settings.connections)?;
+        let capacity = Capacity::new(&settings.connections, &settings.store.store)?;
         telemetry::show_connections(&telemetry, &capacity);
         let limits = load_limits(&settings.limits, &telemetry)?;
         let snapshot = limits.current();
         telemetry.show_own(&snapshot);
-        let store = Arc::new(open_store(settings, clocks)?);
+        let store = Arc::new(open_store(settings, capacity.redis, clocks)?);
         let counters_max = settings.store.memory_max_counters.get();
         telemetry::show_store(&telemetry, &store, counters_max, &key_hash);
         let in_flight = InFlight::new(settings.max_in_flight.get());
@@ -480,7 +480,11 @@ fn load_tls(settings: &GrpcSettings) -> Result<Option<Tls>, StartError> {
     Ok(tls.map(Tls::load).transpose()?)
 }
 
-fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartError> {
+fn open_store(
+    settings: &ServeSettings,
+    connections_max: usize,
+    clocks: Clocks,
+) -> Result<Stack, StartError> {
     let counters_max = settings.store.memory_max_counters.get();
     let local = MemorySettings { counters_max };
     let StoreChoice::Redis(url) = &settings.store.store else {
@@ -527,6 +531,7 @@ fn open_store(settings: &ServeSettings, clocks: Clocks) -> Result<Stack, StartEr
         deployment: url.deployment.clone(),
         link,
         connections: redis.redis_connections,
+        connections_max,
         key_prefix: settings.store.key_prefix.clone(),
     };
     let settings = RedisStackSettings {

@@ -106,7 +106,8 @@ pub async fn connect(redis: &Redis) -> store::Redis {
     };
     let connections = NonZeroUsize::MIN;
     let key_prefix = KeyPrefix::default();
-    let settings = RedisSettings { deployment: url.deployment, link, connections, key_prefix };
+    let deployment = url.deployment;
+    let settings = RedisSettings { deployment, link, connections, connections_max: 1, key_prefix };
     let store = store::Redis::start(settings, None, None).unwrap();
     until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
     store

@@ -1,4 +1,4 @@
-//! How many connections each listener holds, from the settings and the limit of open files.
+//! How many connections each listener and the store hold, from the settings and the limit of open files.
 
 use std::io;
 
@@ -6,10 +6,17 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 
 use super::{Admission, AdmissionBounds, Handshake};
-use crate::settings::ConnectionSettings;
+use crate::settings::{ConnectionSettings, StoreChoice};
 
-/// Descriptors that no connection takes: for Redis, a collector, files that are read, and the runtime.
+/// Descriptors that no connection of a listener or to Redis takes: for a collector, files that are read, questions which Redis
+/// servers there are, and the runtime.
 const FILES_RESERVED: usize = 64;
+
+/// The part of the other descriptors that connections to Redis have, where counters are there: a quarter.
+const REDIS_PART: usize = 4;
+
+/// The least of them: two for each primary of a usual cluster, and for some new ones.
+const REDIS_MIN: usize = 16;
 
 /// The most connections by default, where there are descriptors for them.
 const GRPC_MAX: usize = 16_384;
@@ -40,13 +47,15 @@ pub enum CapacityError {
     /// More connections are asked for than there are descriptors.
     #[error(
         "{connections} connections (--grpc-max-connections, --http-max-connections and {admin} for the admin listener) and \
-         {FILES_RESERVED} other files exceed the limit of open files, {files}: raise it (ulimit -n) or lower them"
+         {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or lower them"
     )]
     TooManyConnections {
         /// Those of all listeners.
         connections: usize,
         /// Those of the admin listener.
         admin: usize,
+        /// What other files and connections to Redis have.
+        others: usize,
         /// The limit.
         files: usize,
     },
@@ -55,7 +64,7 @@ pub enum CapacityError {
     Unknown(#[from] io::Error),
 }
 
-/// What each listener admits.
+/// What each listener admits, and the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     /// The gRPC listener's connections.
@@ -64,23 +73,30 @@ pub(crate) struct Capacity {
     pub(crate) http: Admission,
     /// The admin listener's.
     pub(crate) admin: Admission,
+    /// The most connections to Redis; 0 if counters are not there.
+    pub(crate) redis: usize,
 }
 
-/// The most connections of each listener.
+/// The most connections of each listener, and to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     grpc: usize,
     http: usize,
     admin: usize,
+    redis: usize,
 }
 
 impl Capacity {
-    /// Raises the soft limit of open files to the hard one, and divides the descriptors among the listeners.
+    /// Raises the soft limit of open files to the hard one, and divides the descriptors among the listeners
+    /// and the store.
     ///
     /// # Errors
     /// There are fewer descriptors than the settings ask for.
-    pub(crate) fn new(settings: &ConnectionSettings) -> Result<Self, CapacityError> {
-        let shares = Shares::of(settings, raise_file_limit()?)?;
+    pub(crate) fn new(
+        settings: &ConnectionSettings,
+        store: &StoreChoice,
+    ) -> Result<Self, CapacityError> {
+        let shares = Shares::of(settings, store, raise_file_limit()?)?;
         let admission = |connections, handshake, idle_timeout| {
             Admission::new(AdmissionBounds {
                 connections,
@@ -94,6 +110,7 @@ impl Capacity {
             grpc: admission(shares.grpc, Handshake::Bytes(PREFACE_BYTES), None),
             http: admission(shares.http, Handshake::Request, Some(settings.http_idle_timeout)),
             admin: admission(shares.admin, Handshake::Request, None),
+            redis: shares.redis,
         })
     }
 
@@ -104,11 +121,20 @@ impl Capacity {
 }
 
 impl Shares {
-    fn of(settings: &ConnectionSettings, files: usize) -> Result<Self, CapacityError> {
+    fn of(
+        settings: &ConnectionSettings,
+        store: &StoreChoice,
+        files: usize,
+    ) -> Result<Self, CapacityError> {
         let free = files.saturating_sub(FILES_RESERVED);
         if free < FILES_RESERVED / 2 {
             return Err(CapacityError::TooFewFiles { files });
         }
+        let redis = match store {
+            StoreChoice::Memory => 0,
+            StoreChoice::Redis(_) => REDIS_MIN.max(free / REDIS_PART),
+        };
+        let free = free - redis;
         let admin = ADMIN_MAX.min(free / ADMIN_PART);
         let http = settings.http_max_connections.map(usize::from);
         let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_PART));
@@ -119,9 +145,10 @@ impl Shares {
         });
         let connections = grpc.saturating_add(http).saturating_add(admin);
         if connections > free {
-            return Err(CapacityError::TooManyConnections { connections, admin, files });
+            let others = FILES_RESERVED + redis;
+            return Err(CapacityError::TooManyConnections { connections, admin, others, files });
         }
-        Ok(Self { grpc, http, admin })
+        Ok(Self { grpc, http, admin, redis })
     }
 }
 
@@ -158,24 +185,35 @@ mod tests {
 
     #[test]
     fn descriptors_are_divided_among_the_listeners() {
-        let of = |files| Shares::of(&settings(None, None), files).unwrap();
-        assert_eq!(of(usize::MAX), Shares { grpc: 16_384, http: 1_024, admin: 128 });
-        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96 });
-        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19 });
-        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3 });
-        let given = Shares::of(&settings(Some(10), Some(20)), 256).unwrap();
-        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19 });
+        let of = |files| Shares::of(&settings(None, None), &StoreChoice::Memory, files).unwrap();
+        assert_eq!(of(usize::MAX), Shares { grpc: 16_384, http: 1_024, admin: 128, redis: 0 });
+        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96, redis: 0 });
+        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19, redis: 0 });
+        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3, redis: 0 });
+        let given = Shares::of(&settings(Some(10), Some(20)), &StoreChoice::Memory, 256).unwrap();
+        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19, redis: 0 });
+    }
+
+    #[test]
+    fn connections_to_redis_have_a_quarter() {
+        let redis = StoreChoice::Redis("redis://localhost".parse().unwrap());
+        let of = |files| Shares::of(&settings(None, None), &redis, files).unwrap();
+        assert_eq!(of(65_536), Shares { grpc: 16_384, http: 1_024, admin: 128, redis: 16_368 });
+        assert_eq!(of(1_024), Shares { grpc: 504, http: 144, admin: 72, redis: 240 });
+        assert_eq!(of(96), Shares { grpc: 12, http: 3, admin: 1, redis: 16 });
     }
 
     #[test]
     fn too_few_descriptors_are_an_error() {
-        let error = |settings, files| Shares::of(&settings, files).unwrap_err().to_string();
+        let error = |settings, files| {
+            Shares::of(&settings, &StoreChoice::Memory, files).unwrap_err().to_string()
+        };
         assert_eq!(
             error(settings(None, None), 95),
             "the limit of open files is 95, and at least 96 are needed: raise it (ulimit -n)"
         );
         let text = "connections (--grpc-max-connections, --http-max-connections and 96 for the admin listener) and \
-                    64 other files exceed the limit of open files, 1024: raise it (ulimit -n) or lower them";
+                    64 other files, with those for Redis, exceed the limit of open files, 1024: raise it (ulimit -n) or lower them";
         assert_eq!(error(settings(Some(673), None), 1_024), format!("961 {text}"));
         assert_eq!(error(settings(None, Some(5_000)), 1_024), format!("5097 {text}"));
     }

@@ -516,7 +516,8 @@ async fn start_with_files(files: usize, flags: &[&str]) -> Sluicegate {
     Sluicegate::started(folder, with_files(files, &Sluicegate::command(&flags, &[]))).await
 }
 
-fn with_files(files: usize, command: &Command) -> Command {
+/// The same command with a soft and hard limit of open files.
+pub(crate) fn with_files(files: usize, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")]);
     limited.arg(command.as_std().get_program()).args(command.as_std().get_args());

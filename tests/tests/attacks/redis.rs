@@ -1,6 +1,7 @@
 //! A hostile or broken Redis.
 
 use std::{
+    fs,
     net::SocketAddr,
     sync::{
         Arc,
@@ -17,6 +18,8 @@ use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
+
+use crate::connections::with_files;
 
 /// The healthy client must pass where Redis cannot be asked.
 const LIMITS: &str = "
@@ -457,6 +460,115 @@ async fn lists_of_nodes_are_bounded() {
     }
     let open = server.process.open_files();
     assert!(open < 200, "{open} open files");
+}
+
+/// So many ways to write 127.0.0.1 that no two are equal: numbers in octal may begin with any number of zeros.
+fn spellings(count: usize) -> impl Iterator<Item = String> {
+    let zeros = |number: usize, place: u32| "0".repeat(number / 8_usize.pow(place) % 8);
+    (0..count).map(move |number| {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|place| zeros(number, place));
+        format!("{a}0177.0{b}.0{c}.0{d}1")
+    })
+}
+
+/// A cluster of as many primaries as there are hosts, with slots spread over them, all of them this peer.
+fn large_cluster(
+    port: u16,
+    hosts: &[String],
+) -> impl Fn(&Command) -> Sent + Send + Sync + 'static + use<> {
+    let slots = 16_384 / hosts.len();
+    // Of two claims to a slot the later one counts.
+    let epoch = 4_000 - hosts.len();
+    let line = |(number, host): (usize, &String)| {
+        let (first, last) = (number * slots, number * slots + slots - 1);
+        format!("{number:040x} {host}:{port}@1 master - 0 0 {epoch} connected {first}-{last}\n")
+    };
+    let nodes: String = hosts.iter().enumerate().map(line).collect();
+    move |command| match command[0].as_str() {
+        "CLUSTER" if command[1] == "NODES" => bulk(&nodes),
+        _ => friendly(command),
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
+    const FILES: usize = 1_024;
+    // A quarter of what the reserved ones leave.
+    const CONNECTIONS: usize = 240;
+    const FILES_MAX: usize = CONNECTIONS + 64;
+    // Thousands of servers with their metrics, and hundreds of connections.
+    const GROWTH_MAX: u64 = 128 << 20;
+    let peer = Peer::start("127.0.0.1:1").await;
+    let own = peer.address;
+    let hosts: Vec<_> = spellings(4_000).collect();
+    let (some, others) = hosts.split_at(2_000);
+    peer.hostile(to_all(Sent::Nothing));
+
+    let folder = tempfile::tempdir().unwrap();
+    let (limits, store) = (folder.path().join("limits.yaml"), format!("redis-cluster://{own}"));
+    fs::write(&limits, LIMITS).unwrap();
+    let flags = ["--limits", limits.to_str().unwrap(), "--store", &store];
+    let command = with_files(FILES, &Sluicegate::command(&flags, &[]));
+    let mut server = Sluicegate::started(folder, command).await;
+    let open = async || server.sum("sluicegate_redis_connections_open", &[]).await;
+    let (files, memory) = (server.process.open_files(), server.process.resident_bytes());
+
+    peer.hostile(large_cluster(own.port(), some));
+    beside_until(&server, "2,000 primaries", async {
+        until("all connections", || async { (open().await == CONNECTIONS as f64).then_some(()) })
+            .await;
+        assert_eq!(server.get("/livez").await.0, 200);
+        let (_, health) = server.get("/healthcheck?verbose").await;
+        let without =
+            health.matches("no descriptors left for it: raise the limit of open files").count();
+        assert_eq!(without, some.len() - CONNECTIONS, "{health}");
+        server.should_rate_limit(hit("user", "bob")).await.unwrap();
+        server.replace_limits(&LIMITS.replace("10}", "11}"));
+        until("a reload", || async {
+            server.get("/rlconfig").await.1.contains("user: [11 per hour").then_some(())
+        })
+        .await;
+    })
+    .await;
+    let opened = server.process.open_files();
+    println!("2,000 primaries: {opened} open files");
+    assert!(opened <= FILES_MAX, "{opened} open files");
+
+    // Others each time.
+    let lists = [some, others].map(|hosts| large_cluster(own.port(), hosts));
+    let asked = AtomicUsize::new(0);
+    peer.hostile(move |command| {
+        let number = match command.get(1).is_some_and(|it| it == "NODES") {
+            true => asked.fetch_add(1, Ordering::Relaxed),
+            false => 0,
+        };
+        lists[number % 2](command)
+    });
+    beside_until(&server, "2,000 other primaries each time", async {
+        for _ in 0..100 {
+            let opened = server.process.open_files();
+            assert!(opened <= FILES_MAX, "{opened} open files");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(server.get("/livez").await.0, 200);
+        server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    })
+    .await;
+    let growth = server.process.resident_bytes().saturating_sub(memory);
+    println!("memory has grown by {} kB", growth >> 10);
+    assert!(growth < GROWTH_MAX, "{growth} bytes");
+
+    peer.hostile(large_cluster(own.port(), &some[..1]));
+    until("descriptors to be given back", || async {
+        (server.process.open_files() <= files + 4).then_some(())
+    })
+    .await;
+    until("the small cluster", || async { (open().await == 2.0).then_some(()) }).await;
+    server.process.assert_running();
+    let log = server.process.output();
+    println!("{} lines of log", log.lines().count());
+    assert_eq!(log.matches("no descriptors left").count(), 1, "{log}");
+    assert!(!log.contains("Too many open files"), "{log}");
 }
 
 #[tokio::test]

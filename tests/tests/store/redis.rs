@@ -37,6 +37,7 @@ pub(crate) async fn store(url: &str) -> Redis {
             connect_timeout: Duration::from_secs(10),
         },
         connections: NonZeroUsize::new(2).unwrap(),
+        connections_max: 100,
         key_prefix: prefix.parse::<KeyPrefix>().unwrap(),
     };
     let store = Redis::start(settings, None, None).unwrap();

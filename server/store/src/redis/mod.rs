@@ -21,6 +21,7 @@ mod reply;
 mod script;
 mod size;
 mod slots;
+mod sockets;
 mod stored;
 mod topology;
 mod url;
@@ -48,6 +49,7 @@ use crate::{Clock, Lanes, LiveReplicas, Place, observed::Observed};
 use heartbeat::Heartbeat;
 use log_limit::LogLimit;
 use node::{Failure, Fitness as _, Node, within};
+use sockets::Sockets;
 use topology::{Map, Topology};
 
 pub use call::{Call, Replied, UnexpectedReply};
@@ -119,6 +121,9 @@ pub struct RedisSettings {
     pub link: LinkSettings,
     /// Connections to each server.
     pub connections: NonZeroUsize,
+    /// The most connections to all servers together. Where there are more servers, each has fewer connections, and some have
+    /// none.
+    pub connections_max: usize,
     /// What stands before every key.
     pub key_prefix: KeyPrefix,
 }
@@ -280,9 +285,10 @@ impl Redis {
         let stats = Arc::new(Stats::default());
         let running = CancellationToken::new();
         let prefix: Box<[u8]> = settings.key_prefix.0.as_bytes().into();
-        let links = settings.connections.get();
+        let sockets = Sockets::new(settings.connections_max, settings.connections.get());
         let database = settings.link.database;
-        let topology = Topology::start(settings.deployment, links, settings.link, &stats, &running);
+        let topology =
+            Topology::start(settings.deployment, sockets, settings.link, &stats, &running);
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
         let sizes = size::watch(Arc::clone(&topology), Arc::clone(&stats), database);

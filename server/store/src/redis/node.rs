@@ -33,6 +33,7 @@ use super::{
     script::Script,
     size::Size,
     slots,
+    sockets::{NO_DESCRIPTORS, Sockets},
 };
 
 /// Calls in a row without an answer, and for how long there must have been none, after which a connection
@@ -195,18 +196,22 @@ pub(super) struct Node {
     size: Mutex<Option<Size>>,
     timeout: Duration,
     stats: Arc<Stats>,
+    sockets: Arc<Sockets>,
+    /// The number of connections that it may have.
+    allowed: watch::Sender<usize>,
 }
 
 impl Node {
-    /// A server that is being connected to until `gone`.
+    /// A server that is connected to until `gone`, as soon as it is [allowed](Self::allow) connections.
     pub(super) fn start<F: Fitness>(
         address: Address,
-        links: usize,
+        sockets: &Arc<Sockets>,
         settings: &Arc<LinkSettings>,
         fitness: &Arc<F>,
         stats: &Arc<Stats>,
         gone: &CancellationToken,
     ) -> Arc<Self> {
+        let links = sockets.per_server_max();
         let node = Arc::new(Self {
             address,
             lines: (0..links).map(|_| ArcSwapOption::empty()).collect(),
@@ -223,12 +228,34 @@ impl Node {
             size: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
+            sockets: Arc::clone(sockets),
+            allowed: watch::Sender::new(0),
         });
         for place in 0..links {
             let keep = Arc::clone(&node).keep(place, Arc::clone(settings), Arc::clone(fitness));
             tokio::spawn(gone.clone().run_until_cancelled_owned(keep));
         }
         node
+    }
+
+    /// Allows it so many connections. Those beyond are closed.
+    pub(super) fn allow(&self, connections: usize) {
+        if connections == 0 {
+            NO_DESCRIPTORS.clone_into(&mut self.complaint.lock());
+        }
+        self.allowed.send_if_modified(|it| std::mem::replace(it, connections) != connections);
+    }
+
+    /// The number of connections that it may have.
+    pub(super) fn allowed(&self) -> usize {
+        *self.allowed.borrow()
+    }
+
+    /// Waits until the connection at this place is allowed, or is not.
+    async fn until_allowed(&self, place: usize, allowed: bool) {
+        let mut changes = self.allowed.subscribe();
+        // The sender lives as long as this.
+        let _ended = changes.wait_for(|it| (place < *it) == allowed).await.is_err();
     }
 
     /// Whether the server answers and does what it is asked.
@@ -470,51 +497,76 @@ impl Node {
         }
     }
 
-    /// Keeps one connection.
+    /// Keeps one connection while it is allowed.
     async fn keep<F: Fitness>(
         self: Arc<Self>,
-        place: usize,
+        number: usize,
         settings: Arc<LinkSettings>,
         fitness: Arc<F>,
     ) {
-        let Some(place) = self.lines.get(place) else { return };
+        let Some(place) = self.lines.get(number) else { return };
         let mut waits = waits();
         let mut stood = false;
         loop {
-            match self.open(&settings, fitness.as_ref()).await {
-                Ok(link) => {
-                    let began = Instant::now();
-                    let line = Arc::new(Line::new(link.commands.clone()));
-                    place.store(Some(Arc::clone(&line)));
-                    if std::mem::replace(&mut stood, true) {
-                        self.stats.reconnects.add(1);
-                    }
-                    self.found(fitness.as_ref());
-                    if !self.was_connected.send_replace(true) {
-                        // It may be asked from now on.
-                        fitness.trouble();
-                    }
-                    let why = tokio::select! {
-                        end = link.broken() => {
-                            if matches!(end, Some(End::Reply(_))) {
-                                self.stats.replies_rejected.add(1);
-                            }
-                            end.map_or_else(|| "the connection broke".to_owned(), End::to_string)
-                        }
-                        () = line.given_up.notified() => "no answer in time".to_owned(),
-                        never = self.recheck(&link, fitness.as_ref()) => match never {},
-                    };
+            self.until_allowed(number, true).await;
+            // In a box: a task that waits to be allowed is small, and there may be thousands.
+            let connection = Box::pin(self.connect(place, &mut stood, &settings, &*fitness));
+            let lasted = tokio::select! {
+                lasted = connection => lasted,
+                () = self.until_allowed(number, false) => {
                     place.store(None);
-                    self.lost(&why, fitness.as_ref());
-                    fitness.trouble();
-                    if began.elapsed() >= STEADY {
-                        waits = self::waits();
-                    }
+                    self.lost(NO_DESCRIPTORS, &*fitness);
+                    continue;
                 }
-                Err(error) => self.complain(&error.to_string(), fitness.as_ref()),
+            };
+            if lasted >= STEADY {
+                waits = self::waits();
             }
             tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
         }
+    }
+
+    /// Connects once, and serves until the connection ends. Returns how long it lasted.
+    async fn connect<F: Fitness>(
+        &self,
+        place: &ArcSwapOption<Line>,
+        stood: &mut bool,
+        settings: &LinkSettings,
+        fitness: &F,
+    ) -> Duration {
+        let _permit = self.sockets.acquire().await;
+        let link = match self.open(settings, fitness).await {
+            Ok(link) => link,
+            Err(error) => {
+                self.complain(&error.to_string(), fitness);
+                return Duration::ZERO;
+            }
+        };
+        let began = Instant::now();
+        let line = Arc::new(Line::new(link.commands.clone()));
+        place.store(Some(Arc::clone(&line)));
+        if std::mem::replace(stood, true) {
+            self.stats.reconnects.add(1);
+        }
+        self.found(fitness);
+        if !self.was_connected.send_replace(true) {
+            // It may be asked from now on.
+            fitness.trouble();
+        }
+        let why = tokio::select! {
+            end = link.broken() => {
+                if matches!(end, Some(End::Reply(_))) {
+                    self.stats.replies_rejected.add(1);
+                }
+                end.map_or_else(|| "the connection broke".to_owned(), End::to_string)
+            }
+            () = line.given_up.notified() => "no answer in time".to_owned(),
+            never = self.recheck(&link, fitness) => match never {},
+        };
+        place.store(None);
+        self.lost(&why, fitness);
+        fitness.trouble();
+        began.elapsed()
     }
 
     async fn open<F: Fitness>(

@@ -7,8 +7,12 @@
 //! behind sentinels is used only after others were asked whether it is still theirs to ask.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Address, Deployment, Reply, Stats, hash_slot,
     link::{Link, LinkError, LinkSettings, Password},
+    log_limit::LogLimit,
     node::{Fitness, Node},
     outage::Outage,
     slots::{self, Claim, ClusterNode, SLOTS},
+    sockets::Sockets,
 };
 
 /// How often to ask who owns what, without a reason.
@@ -95,7 +101,10 @@ pub(super) struct Topology {
     /// The nodes of a cluster as last told, replicas too: the usual address of each, by every address that it has.
     members: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
-    links: usize,
+    sockets: Arc<Sockets>,
+    /// Servers without a socket, as last divided.
+    without_socket: AtomicUsize,
+    without_socket_logged: LogLimit,
     settings: Arc<LinkSettings>,
     stats: Arc<Stats>,
     wanted: Notify,
@@ -112,7 +121,7 @@ impl Topology {
     /// Begins to find and connect to servers, until `gone`.
     pub(super) fn start(
         deployment: Deployment,
-        links: usize,
+        sockets: Sockets,
         settings: LinkSettings,
         stats: &Arc<Stats>,
         gone: &CancellationToken,
@@ -127,7 +136,9 @@ impl Topology {
             suspects: Mutex::default(),
             members: Mutex::default(),
             deployment,
-            links,
+            sockets: Arc::new(sockets),
+            without_socket: AtomicUsize::new(0),
+            without_socket_logged: LogLimit::default(),
             settings: Arc::new(settings),
             stats: Arc::clone(stats),
             wanted: Notify::new(),
@@ -179,16 +190,19 @@ impl Topology {
         if usual.is_none() {
             self.stats.redirection_refused(address);
         }
-        Some(self.node(&usual?))
+        // Until the sockets are divided again.
+        Some(self.node(&usual?, self.sockets.share(0, 1)))
     }
 
-    fn node(&self, address: &Address) -> Arc<Node> {
+    /// The server at an address. One that is new is allowed so many connections.
+    fn node(&self, address: &Address, allowed: usize) -> Arc<Node> {
         let mut known = self.known.lock();
         let (node, _) = known.entry(address.clone()).or_insert_with(|| {
             let gone = self.gone.child_token();
             let this = Arc::new(Weak::clone(&self.this));
-            let node =
-                Node::start(address.clone(), self.links, &self.settings, &this, &self.stats, &gone);
+            let (address, sockets) = (address.clone(), &self.sockets);
+            let node = Node::start(address, sockets, &self.settings, &this, &self.stats, &gone);
+            node.allow(allowed);
             (node, gone)
         });
         Arc::clone(node)
@@ -196,8 +210,9 @@ impl Topology {
 
     /// Forgets servers that are no longer asked about anything.
     fn forget(&self, kept: &[Arc<Node>]) {
+        let kept: HashSet<_> = kept.iter().map(Arc::as_ptr).collect();
         self.known.lock().retain(|_, (node, gone)| {
-            let keep = kept.iter().any(|it| Arc::ptr_eq(it, node));
+            let keep = kept.contains(&Arc::as_ptr(node));
             if !keep {
                 gone.cancel();
             }
@@ -241,7 +256,7 @@ impl Topology {
         let mut nodes = self.map().nodes.clone();
         fastrand::shuffle(&mut nodes);
         let suspects = self.suspects.lock().clone();
-        nodes.sort_by_key(|node| suspects.contains(&node.address));
+        nodes.sort_by_cached_key(|node| suspects.contains(&node.address));
         for node in &nodes {
             let reply = node.ask(&[b"CLUSTER".as_slice(), b"NODES"]).await;
             let listed = reply.and_then(|reply| slots::nodes(&reply, &node.address, tls));
@@ -279,17 +294,17 @@ impl Topology {
         *self.members.lock() = listed.iter().flat_map(addresses).collect();
         let claims: Vec<(Arc<Node>, &Claim)> = listed
             .iter()
-            .filter_map(|it| it.claim.as_ref().map(|claim| (self.node(&it.address), claim)))
+            .filter_map(|it| it.claim.as_ref().map(|claim| (self.node(&it.address, 0), claim)))
             .collect();
         let map = self.map();
         let Owners::Slots(owners) = &map.owners else { return };
         let mut owners = owners.clone();
-        let mut nodes = map.nodes.clone();
-        let gone: Vec<bool> = nodes.iter().map(|node| node.is_gone()).collect();
-        let up: Vec<bool> = nodes.iter().map(|node| node.is_up()).collect();
+        let mut nodes = Numbered::of(&map.nodes);
+        let gone: Vec<bool> = map.nodes.iter().map(|node| node.is_gone()).collect();
+        let up: Vec<bool> = map.nodes.iter().map(|node| node.is_up()).collect();
         let is = |which: &[bool], owner: u16| which.get(usize::from(owner)).is_some_and(|it| *it);
         for (node, claim) in &claims {
-            let position = position(&mut nodes, node);
+            let position = nodes.position(node);
             let can_be_asked = node.was_connected();
             for slot in claim.slots.iter().cloned().flatten() {
                 let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
@@ -300,13 +315,39 @@ impl Topology {
                 }
             }
         }
-        let map = compacted(&nodes, &owners);
-        let mut kept = map.nodes.clone();
+        let map = compacted(&nodes.nodes, &owners);
+        let mut kept = Numbered::of(&map.nodes);
         self.map.store(Arc::new(map));
         self.note_change();
+        let (owners, others): (Vec<_>, Vec<_>) =
+            claims.iter().partition(|(_, claim)| !claim.slots.is_empty());
+        owners.iter().for_each(|(node, _)| _ = kept.position(node));
+        let owners = kept.nodes.len();
         // A primary without slots may be about to get some.
-        kept.extend(claims.into_iter().map(|(node, _)| node));
-        self.forget(&kept);
+        others.iter().for_each(|(node, _)| _ = kept.position(node));
+        self.forget(&kept.nodes);
+        self.divide_sockets(&kept.nodes, owners);
+    }
+
+    /// Divides the sockets among servers, of which so many of the first own slots.
+    fn divide_sockets(&self, nodes: &[Arc<Node>], owners: usize) {
+        let mut ordered: Vec<_> = nodes.iter().enumerate().collect();
+        // Those that have sockets keep them, in whatever order servers are listed.
+        ordered.sort_by_key(|(number, node)| (*number >= owners, Reverse(node.allowed())));
+        for (position, (_, node)) in ordered.into_iter().enumerate() {
+            node.allow(self.sockets.share(position, nodes.len()));
+        }
+        let without = nodes.len().saturating_sub(self.sockets.total_max());
+        let before = self.without_socket.swap(without, Ordering::Relaxed);
+        if without > 0 && before == 0 && self.without_socket_logged.allows() {
+            tracing::warn!(
+                servers = nodes.len(),
+                without,
+                connections_max = self.sockets.total_max(),
+                "no descriptors left for some servers of the Redis Cluster, rules' on_failure decides; raise the limit of \
+                 open files"
+            );
+        }
     }
 
     /// Takes up what sentinels say.
@@ -319,31 +360,45 @@ impl Topology {
                 return;
             }
         }
-        let nodes = vec![self.node(address)];
+        let nodes = vec![self.node(address, self.sockets.share(0, 1))];
         self.map.store(Arc::new(Map { nodes: nodes.clone(), owners: Owners::One { epoch } }));
         self.note_change();
         self.forget(&nodes);
     }
 }
 
-/// Where a node stands; one that is new is put last.
-fn position(nodes: &mut Vec<Arc<Node>>, node: &Arc<Node>) -> u16 {
-    let position = nodes.iter().position(|it| Arc::ptr_eq(it, node)).unwrap_or_else(|| {
-        nodes.push(Arc::clone(node));
-        nodes.len() - 1
-    });
-    u16::try_from(position).unwrap_or(NOBODY)
+/// Servers, each once, and their positions.
+#[derive(Default)]
+struct Numbered {
+    nodes: Vec<Arc<Node>>,
+    positions: HashMap<*const Node, u16>,
+}
+
+impl Numbered {
+    fn of(nodes: &[Arc<Node>]) -> Self {
+        let mut numbered = Self::default();
+        nodes.iter().for_each(|node| _ = numbered.position(node));
+        numbered
+    }
+
+    /// The position of a server; one that is new is put last.
+    fn position(&mut self, node: &Arc<Node>) -> u16 {
+        *self.positions.entry(Arc::as_ptr(node)).or_insert_with(|| {
+            self.nodes.push(Arc::clone(node));
+            u16::try_from(self.nodes.len() - 1).unwrap_or(NOBODY)
+        })
+    }
 }
 
 /// The same owners without the nodes that own nothing.
 fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
-    let mut kept = Vec::new();
+    let mut kept = Numbered::default();
     let owners = owners.iter().map(|&(owner, epoch)| {
         let node = nodes.get(usize::from(owner));
-        (node.map_or(NOBODY, |node| position(&mut kept, node)), epoch)
+        (node.map_or(NOBODY, |node| kept.position(node)), epoch)
     });
     let owners = Owners::Slots(owners.collect());
-    Map { nodes: kept, owners }
+    Map { nodes: kept.nodes, owners }
 }
 
 impl Fitness for Weak<Topology> {

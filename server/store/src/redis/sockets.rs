@@ -1,0 +1,76 @@
+//! The division of sockets among the servers.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Why a server has no connection where there are more servers than sockets.
+pub(super) const NO_DESCRIPTORS: &str = "no descriptors left for it: raise the limit of open files";
+
+/// The sockets to all servers. Questions about which servers there are have sockets of their own, one at a time.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    permits: Semaphore,
+    total_max: usize,
+    per_server_max: usize,
+}
+
+impl Sockets {
+    pub(super) fn new(total_max: usize, per_server_max: usize) -> Self {
+        let permits = Semaphore::new(total_max.min(Semaphore::MAX_PERMITS));
+        Self { permits, total_max, per_server_max }
+    }
+
+    /// The most to all servers.
+    pub(super) const fn total_max(&self) -> usize {
+        self.total_max
+    }
+
+    /// The most to one server.
+    pub(super) const fn per_server_max(&self) -> usize {
+        self.per_server_max
+    }
+
+    /// The number of sockets for a server at this position of a list of so many. All servers have one before any has two.
+    pub(super) fn share(&self, position: usize, servers: usize) -> usize {
+        let (each, left) = match servers {
+            0 => (self.total_max, 0),
+            _ => (self.total_max / servers, self.total_max % servers),
+        };
+        (each + usize::from(position < left)).min(self.per_server_max)
+    }
+
+    /// Waits until one is free: those of servers that are no longer used may not be closed yet.
+    pub(super) async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
+        // Nothing closes the semaphore.
+        self.permits.acquire().await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(total_max: usize, servers: usize) -> Vec<usize> {
+        let sockets = Sockets::new(total_max, 3);
+        (0..servers).map(|position| sockets.share(position, servers)).collect()
+    }
+
+    #[test]
+    fn all_servers_have_a_socket_before_any_has_two() {
+        assert_eq!(shares(100, 2), [3, 3]);
+        assert_eq!(shares(5, 3), [2, 2, 1]);
+        assert_eq!(shares(5, 1), [3]);
+        assert_eq!(shares(2, 4), [1, 1, 0, 0]);
+        assert_eq!(shares(0, 1), [0]);
+        assert_eq!(shares(usize::MAX, 1), [3]);
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_free_again_when_its_permit_is_dropped() {
+        let sockets = Sockets::new(1, 3);
+        let taken = sockets.acquire().await;
+        assert!(taken.is_some());
+        assert_eq!(sockets.permits.available_permits(), 0);
+        drop(taken);
+        assert!(sockets.acquire().await.is_some());
+    }
+}
