@@ -8,7 +8,6 @@ mod admin;
 pub mod app;
 pub mod commands;
 mod explain;
-mod file;
 mod grpc;
 mod http;
 pub mod limiter;

@@ -5,15 +5,12 @@ use std::{
     path::Path,
 };
 
-use crate::file;
+use sluicegate_store::file;
 
 /// The shortest secret, in bytes. A shorter one can be guessed.
 pub(crate) const SECRET_MIN: usize = 16;
 
-/// What is read of a file, in bytes.
-const FILE_MAX: u64 = 64 << 10;
-
 /// The beginning of a regular file, with the first line.
 pub(crate) fn open(path: &Path) -> io::Result<impl Read> {
-    Ok(file::open(path)?.take(FILE_MAX))
+    Ok(file::open(path)?.take(file::SECRET_BYTES_MAX))
 }

@@ -13,8 +13,9 @@ use sluicegate_core::rules::{
     CompileError, CompileOptions, LimitsFile, Place, Problem, RuleSet, compile,
 };
 
+use sluicegate_store::file;
+
 use super::yaml;
-use crate::file;
 
 /// The deepest folder below one that is named.
 const FOLDERS_MAX: usize = 16;

@@ -19,11 +19,11 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
 };
+use sluicegate_store::file;
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_names::ClientNames;
-use crate::file;
 
 /// What a gRPC client is to offer (ALPN).
 const HTTP2: &[u8] = b"h2";

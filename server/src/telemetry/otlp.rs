@@ -13,12 +13,10 @@ use opentelemetry_sdk::{
     trace::{IdGenerator as _, RandomIdGenerator},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use sluicegate_store::file;
 use thiserror::Error;
 
-use crate::{
-    file,
-    settings::{OtlpEndpoint, OtlpSettings},
-};
+use crate::settings::{OtlpEndpoint, OtlpSettings};
 
 /// Why nothing can be sent to a collector.
 #[derive(Debug, Error)]

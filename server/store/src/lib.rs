@@ -4,6 +4,7 @@
 //! composed once, at start-up, in [`Stack`].
 
 mod clock;
+pub mod file;
 mod inspect;
 mod layer;
 mod memory;

@@ -1,4 +1,5 @@
-//! Limits files that are something else: endless, blocking, circular, or somebody's secrets; and peers that fill the log.
+//! Limits files, and files for Redis, that are something else: endless, blocking, circular, or somebody's secrets; and peers
+//! that fill the log.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sluicegate_tests::{Authority, Finished, HealthyClient, Sluicegate, binary, finish, until};
+use sluicegate_tests::{
+    Authority, Finished, HealthyClient, Setup, Sluicegate, binary, finish, until,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -126,9 +129,6 @@ async fn refused_by_commands(folder: &Path) -> String {
 async fn what_is_no_file_is_refused_and_reloading_goes_on() {
     let mut attacked = Attacked::start(&[]).await;
     let link = |to: &'static str| move |path: &Path| symlink(to, path).unwrap();
-    let fifo = |path: &Path| {
-        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
-    };
     let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
     let huge = |path: &Path| File::create(path).unwrap().set_len(1 << 40).unwrap();
     let device = "a character device, and not a regular file";
@@ -156,6 +156,82 @@ async fn what_is_no_file_is_refused_and_reloading_goes_on() {
         attacked.recovers().await;
     }
     attacked.stop("what is no file").await;
+}
+
+fn fifo(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Puts what is no file in the place of each file for Redis.
+#[tokio::test]
+async fn what_is_no_file_is_no_password_or_certificate_for_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let authority = Authority::new("all");
+    fs::write(path("ca.pem"), authority.pem()).unwrap();
+    authority.issue("caller").write(folder.path(), "caller");
+    let hostile = path("hostile");
+    let [ca, cert, key] = ["ca.pem", "caller.pem", "caller.key"].map(path);
+    let puts: [(Put, &str); 3] = [
+        (Box::new(fifo), "a FIFO, and not a regular file"),
+        (
+            Box::new(|path| symlink("/dev/zero", path).unwrap()),
+            "a character device, and not a regular file",
+        ),
+        (Box::new(|path| File::create(path).unwrap().set_len(1 << 40).unwrap()), "larger than "),
+    ];
+    for (put, said) in puts {
+        put(Path::new(&hostile));
+        let flags = |ca, cert, key| {
+            ["--redis-tls-ca", ca, "--redis-tls-cert", cert, "--redis-tls-key", key]
+        };
+        for flags in [
+            &["--redis-password-file", &*hostile][..],
+            &flags(&*hostile, &*cert, &*key),
+            &flags(&*ca, &*hostile, &*key),
+            &flags(&*ca, &*cert, &*hostile),
+        ] {
+            let serve = ["--store", "rediss://127.0.0.1:1"];
+            let limits = path("limits.yaml");
+            fs::write(&limits, self::limits(1)).unwrap();
+            let flags = [&["--limits", &*limits], &serve[..], flags].concat();
+            let refused = finish(Sluicegate::command(&flags, &[])).await;
+            let text = format!("cannot connect to Redis: cannot read {hostile}: {said}");
+            assert!(refused.code == 1 && refused.stderr.contains(&text), "{refused:?}");
+        }
+        fs::remove_file(&hostile).unwrap();
+    }
+}
+
+/// The password is read for each connection.
+#[tokio::test]
+async fn a_fifo_in_place_of_the_password_of_redis_blocks_no_connection() {
+    let redis = Setup::new().user("default", "right").start().await;
+    let outer = tempfile::tempdir().unwrap();
+    let password = outer.path().join("password");
+    fs::write(&password, "right").unwrap();
+    let url = redis.url();
+    let flags = ["--store", &url, "--redis-password-file", password.to_str().unwrap()];
+    let server = Sluicegate::start(&limits(1), &flags).await;
+    let client = HealthyClient::start(&server).await;
+    let health = async |wanted: &str| {
+        until(wanted, || async {
+            server.get("/healthcheck?verbose").await.1.contains(wanted).then_some(())
+        })
+        .await;
+    };
+    health("store: ok").await;
+    fs::remove_file(&password).unwrap();
+    fifo(&password);
+    redis.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let why = "password: a FIFO, and not a regular file";
+    health(why).await;
+    server.process.printed(why, 1).await;
+    fs::remove_file(&password).unwrap();
+    fs::write(&password, "right").unwrap();
+    health("store: ok").await;
+    client.stop().await.assert_all_decided("a FIFO as password");
+    assert!(server.stop().await.success());
 }
 
 #[tokio::test]

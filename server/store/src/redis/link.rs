@@ -2,15 +2,18 @@
 //! are taken up.
 
 use std::{
-    fs, io,
-    path::PathBuf,
+    io,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use rustls::{
     ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName,
+        pem::{self, PemObject as _},
+    },
 };
 use thiserror::Error;
 use tokio::{
@@ -26,6 +29,7 @@ use super::{
     pipeline::{self, Commands, End},
     reply::{Reply, ReplyBounds},
 };
+use crate::file;
 
 /// How to connect to a server.
 #[derive(Clone, Debug)]
@@ -73,28 +77,50 @@ pub struct TlsFiles {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a file cannot be used.
+/// Why a file cannot be used. The text is whole: there is no source to be shown after it.
 #[derive(Debug, Error)]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read {}", file.display())]
+    #[error("cannot read {}: {reason}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
         /// What the system says.
-        source: io::Error,
+        reason: io::Error,
     },
     /// It is no PEM file, or has nothing of the kind in it.
-    #[error("no certificate or key can be read from {}", file.display())]
+    #[error("no certificate or key can be read from {}: {reason}", file.display())]
     Pem {
         /// The file.
         file: PathBuf,
         /// What is wrong with it.
-        source: rustls::pki_types::pem::Error,
+        reason: pem::Error,
+    },
+    /// The certificate of an authority cannot be used.
+    #[error("a certificate in {} cannot be used: {reason}", file.display())]
+    Authority {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: rustls::Error,
     },
     /// Certificate and key do not go together, or are of a kind that is not supported.
-    #[error("TLS files cannot be used")]
-    Tls(#[from] rustls::Error),
+    #[error(
+        "the certificate in {} and the key in {} cannot be used: {reason}",
+        certificate.display(),
+        key.display()
+    )]
+    Identity {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+        /// What is wrong with them.
+        reason: rustls::Error,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
     /// The system has no usable authorities.
     #[error("the system has no certificates of authorities; name a file of them")]
     NoAuthorities,
@@ -130,9 +156,12 @@ impl LinkSettings {
         match &self.password {
             Password::None => Ok(None),
             Password::Given(password) => Ok(Some(password.clone())),
-            Password::File(file) => {
-                let read = fs::read_to_string(file);
-                let text = read.map_err(|source| FileError::Read { file: file.clone(), source })?;
+            Password::File(path) => {
+                let bytes = read(path, file::SECRET_BYTES_MAX)?;
+                let text = str::from_utf8(&bytes).map_err(|error| {
+                    let reason = io::Error::new(io::ErrorKind::InvalidData, error);
+                    FileError::Read { file: path.clone(), reason }
+                })?;
                 Ok(text.lines().next().map(str::to_owned))
             }
         }
@@ -144,7 +173,8 @@ impl LinkSettings {
         match &files.ca {
             Some(file) => {
                 for certificate in certificates(file)? {
-                    roots.add(certificate)?;
+                    let added = roots.add(certificate);
+                    added.map_err(|reason| FileError::Authority { file: file.clone(), reason })?;
                 }
             }
             None => {
@@ -156,28 +186,39 @@ impl LinkSettings {
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
+            .with_safe_default_protocol_versions()
+            .map_err(FileError::Setup)?
             .with_root_certificates(roots);
         let config = match &files.identity {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
-                let private = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|source| FileError::Pem { file: key.clone(), source })?;
-                config.with_client_auth_cert(certificates(certificate)?, private)?
+                let private = PrivateKeyDer::from_pem_slice(&read(key, file::PEM_BYTES_MAX)?)
+                    .map_err(|reason| FileError::Pem { file: key.clone(), reason })?;
+                let identity = config.with_client_auth_cert(certificates(certificate)?, private);
+                identity.map_err(|reason| {
+                    let (certificate, key) = (certificate.clone(), key.clone());
+                    FileError::Identity { certificate, key, reason }
+                })?
             }
         };
         Ok(Some(Arc::new(config)))
     }
 }
 
-fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, FileError> {
-    let wrong = |source| FileError::Pem { file: file.clone(), source };
-    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(wrong)?.collect();
-    let read = read.map_err(wrong)?;
-    if read.is_empty() {
-        return Err(wrong(rustls::pki_types::pem::Error::NoItemsFound));
+fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
+    let read = file::read(path, bytes_max);
+    read.map_err(|reason| FileError::Read { file: path.to_owned(), reason })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let wrong = |reason| FileError::Pem { file: path.to_owned(), reason };
+    let bytes = read(path, file::PEM_BYTES_MAX)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(wrong)?;
+    if found.is_empty() {
+        return Err(wrong(pem::Error::NoItemsFound));
     }
-    Ok(read)
+    Ok(found)
 }
 
 /// A connection that stands, as far as is known.

@@ -1,4 +1,5 @@
-//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets.
+//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets. For the
+//! connections to Redis, and for the server.
 //!
 //! A link to `/dev/zero`, a FIFO or a device in the place of a file neither blocks the reader nor fills its memory.
 
@@ -10,13 +11,16 @@ use std::{
 };
 
 /// The most bytes of a certificate, a chain of certificates or a key.
-pub(crate) const PEM_BYTES_MAX: u64 = 1 << 20;
+pub const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// The most bytes of a file whose first line is a secret.
+pub const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// Opens a regular file. Links are followed.
 ///
 /// # Errors
 /// It cannot be opened, or is something else than a file. A file on a file system that does not answer still blocks.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     // Before it is opened, which alone makes some devices act.
     require_regular(fs::metadata(path)?.file_type())?;
     // It may have been replaced since: a FIFO would block until a process writes to it, a terminal become ours.
@@ -29,8 +33,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most so many bytes.
 ///
 /// # Errors
-/// As [`open`], or the file is larger. What is read counts too: some files say that they are empty, and never end.
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+/// As for [`open`], or the file is larger. What is read counts too: some files say that they are empty, and never end.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let too_large = || {
         let why = format!("larger than {bytes_max} bytes");
         Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
