@@ -20,7 +20,7 @@ use sluicegate_store::{
     redis::{FileError, LinkSettings, Password, RedisSettings, TlsFiles},
 };
 use thiserror::Error;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -42,6 +42,9 @@ use crate::{
 /// How often an idle memory store is swept, and how many counters of each shard at once.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 1024;
+
+/// The longest time that the start waits for the store: meanwhile no listener answers, not even to a liveness probe.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How often health looks at the store.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
@@ -129,7 +132,17 @@ fn run(settings: &ServeSettings) -> Result<(), StartError> {
     let ran = runtime.block_on(async {
         // Before anything is announced: a reader of the log may send a signal at once.
         let mut signals = Signals::catch()?;
-        let app = App::start(settings, Clocks::system()).await?;
+        let settings = settings.clone();
+        // On a thread that drives nothing else: large limits files take a while, and signals are to be heard meanwhile.
+        let runtime = Handle::current();
+        let start = move || runtime.block_on(App::start(&settings, Clocks::system()));
+        let app = tokio::select! {
+            app = tokio::task::spawn_blocking(start) => app.map_err(io::Error::from)??,
+            () = signals.stop() => {
+                tracing::info!("stopped before serving");
+                return Ok(());
+            }
+        };
         while signals.next().await == Asked::Reload {
             app.reload();
         }
@@ -340,7 +353,7 @@ impl App {
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
         show_tls_failures(&telemetry, tls.iter().chain(&admin_tls).cloned().collect());
         // A replica that serves before it is connected lets `on_failure` decide, beside the counters.
-        store.connected(settings.redis.redis_connect_timeout).await;
+        store.connected(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
         let (grpc_address, grpc) =
             start_grpc(settings, services, tls.clone(), capacity.grpc).await?;
         let body_max = settings.grpc.grpc_max_message_bytes.get();

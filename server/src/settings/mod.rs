@@ -284,8 +284,8 @@ pub struct RedisArguments {
     )]
     pub redis_connections: NonZeroUsize,
 
-    /// How long connecting may take, and how long start-up waits for it. No request waits for it: without a connection
-    /// the failure policies answer.
+    /// How long connecting may take, and how long start-up waits for it, at most 2s. No request waits for it: without a
+    /// connection the failure policies answer.
     #[arg(
         long,
         env = "SLUICEGATE_REDIS_CONNECT_TIMEOUT",

@@ -4,8 +4,8 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use nix::sys::signal::Signal;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Authority, Sluicegate, binary, finish, hit};
-use tokio::process::Command;
+use sluicegate_tests::{Authority, Mode, Process, Proxy, Sluicegate, binary, finish, hit};
+use tokio::{net::TcpListener, process::Command};
 
 /// Nothing but a signal makes the server look at files whose change is not reported.
 const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
@@ -88,6 +88,40 @@ async fn sigusr1_and_sigusr2_are_logged_and_change_nothing() {
     let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
     server.process.assert_running();
+    assert!(server.stop().await.success());
+}
+
+/// Redis accepts connections and does not answer.
+#[tokio::test]
+async fn signals_to_stop_end_a_server_that_starts_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    fs::write(&file, limits(10)).unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
+        let redis = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", redis.local_addr().unwrap());
+        let flags = ["--limits", file.to_str().unwrap(), "--store", &url];
+        let times = ["--redis-connect-timeout", "1h", "--drain-delay", "1h"];
+        let flags = [&flags[..], &times].concat();
+        let mut process = Process::start(Sluicegate::command(&flags, &[]));
+        let _silent = redis.accept().await.unwrap();
+        process.signal(signal);
+        assert_eq!(process.ended().await.code(), Some(0), "{}", process.output());
+        let log = process.output();
+        assert!(log.contains("stopped before serving") && !log.contains("serving grpc"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_time_to_connect_to_redis_does_not_keep_the_server_from_serving() {
+    let silent = Proxy::start("127.0.0.1:1").await;
+    silent.set(Mode::Swallow);
+    let url = format!("redis://{}", silent.address());
+    let flags = ["--store", &url, "--redis-connect-timeout", "1h"];
+    let server = Sluicegate::start(&limits(10), &flags).await;
+    assert_eq!(server.get("/livez").await.0, 200);
+    let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
     assert!(server.stop().await.success());
 }
 
