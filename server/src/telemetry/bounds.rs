@@ -1,21 +1,19 @@
 //! Requests that are denied because they exceed a bound: counted by the bound, and logged now and then, because a
 //! misconfigured Envoy sends them too.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
-};
+use std::time::Duration;
 
 use sluicegate_core::{
     TooLarge,
     request::{DESCRIPTORS_MAX, ENTRIES_MAX},
     rules::SEARCHED_MAX,
 };
+use sluicegate_store::LogLimit;
 
 use super::metrics::Count;
 
-/// Seconds between two warnings about the same bound.
-const WARNING_INTERVAL: u64 = 60;
+/// How often there is a warning about the same bound at most.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A bound on requests that values of end users can exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,28 +109,28 @@ impl BoundValues {
 #[derive(Debug)]
 pub(crate) struct OverBounds {
     values: BoundValues,
-    began: Instant,
     of: [OverBound; Bound::ALL.len()],
 }
 
 /// Counts requests that exceed one bound.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OverBound {
     count: Count,
-    /// The second, counted from the start, from which on there may be another warning.
-    next_warning: AtomicU64,
+    warnings: LogLimit,
 }
 
 impl OverBounds {
     pub(crate) fn new(values: BoundValues) -> Self {
-        Self { values, began: Instant::now(), of: <[OverBound; _]>::default() }
+        let over =
+            |_| OverBound { count: Count::default(), warnings: LogLimit::every(WARNING_INTERVAL) };
+        Self { values, of: Bound::ALL.map(over) }
     }
 
     /// Counts a request, and warns about it at most once a minute.
     pub(crate) fn note(&self, bound: Bound) {
         let Some((_, over)) = self.each().find(|(of, _)| *of == bound) else { return };
         over.count.add(1);
-        if over.warns(self.began.elapsed().as_secs()) {
+        if over.warnings.allows() {
             tracing::warn!(
                 bound = bound.name(),
                 max = self.values.of(bound),
@@ -153,13 +151,6 @@ impl OverBounds {
     }
 }
 
-impl OverBound {
-    fn warns(&self, second: u64) -> bool {
-        let next = |due| (second >= due).then_some(second + WARNING_INTERVAL);
-        self.next_warning.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,12 +165,5 @@ mod tests {
         bounds.show(|name, count| shown.push((name, count)));
         shown.retain(|(_, count)| *count > 0);
         assert_eq!(shown, [("entries", 1), ("bytes", 2)]);
-    }
-
-    #[test]
-    fn warnings_are_a_minute_apart() {
-        let over = OverBound::default();
-        let warned = [0, 1, 59, 60, 61, 500, 501].map(|second| over.warns(second));
-        assert_eq!(warned, [true, false, false, true, false, true, false]);
     }
 }

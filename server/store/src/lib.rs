@@ -7,6 +7,7 @@ mod clock;
 pub mod file;
 mod inspect;
 mod layer;
+mod log_limit;
 mod memory;
 mod observed;
 pub mod redis;
@@ -20,6 +21,7 @@ pub use layer::{
     deny_cache::DenyCache,
     failure_policy::{Decisions, Deferred, FailurePolicy, GIVE_BACK_TIMEOUT, Local},
 };
+pub use log_limit::LogLimit;
 pub use memory::{Memory, MemorySettings};
 pub use redis::Redis;
 pub use replicas::LiveReplicas;

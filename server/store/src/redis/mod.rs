@@ -13,7 +13,6 @@ mod command;
 mod heartbeat;
 mod inspect;
 mod link;
-mod log_limit;
 mod node;
 mod outage;
 mod pipeline;
@@ -45,9 +44,8 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, Lanes, LiveReplicas, Place, observed::Observed};
+use crate::{Clock, Lanes, LiveReplicas, LogLimit, Place, observed::Observed};
 use heartbeat::Heartbeat;
-use log_limit::LogLimit;
 use node::{Failure, Fitness as _, Node, within};
 use sockets::Sockets;
 use topology::{Map, Topology};

@@ -27,7 +27,6 @@ use super::{
     call::Call,
     command::command,
     link::{Link, LinkError, LinkSettings},
-    log_limit::LogLimit,
     pipeline::{Commands, End, NoReply, Pending},
     reply::{Reply, ReplyBounds},
     script::Script,
@@ -35,6 +34,7 @@ use super::{
     slots,
     sockets::{NO_DESCRIPTORS, Sockets},
 };
+use crate::LogLimit;
 
 /// Calls in a row without an answer, and for how long there must have been none, after which a connection
 /// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.

@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Address, Deployment, Reply, Stats, hash_slot,
     link::{Link, LinkError, LinkSettings, Password},
-    log_limit::LogLimit,
     node::{Fitness, Node},
     outage::Outage,
     slots::{self, Claim, ClusterNode, SLOTS},
     sockets::Sockets,
 };
+use crate::LogLimit;
 
 /// How often to ask who owns what, without a reason.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,62 @@
+//! How often the same thing may be logged.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// The usual interval: one line a second of a peer that misbehaves with every reply does not fill the log.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Admits one line in each interval.
+#[derive(Debug)]
+pub struct LogLimit {
+    began: Instant,
+    /// Milliseconds.
+    interval: u64,
+    /// The milliseconds since the beginning from which on another line is admitted.
+    next: AtomicU64,
+}
+
+impl Default for LogLimit {
+    /// One line a second.
+    fn default() -> Self {
+        Self::every(INTERVAL)
+    }
+}
+
+impl LogLimit {
+    /// One line in each of these intervals.
+    #[must_use]
+    pub fn every(interval: Duration) -> Self {
+        Self { began: Instant::now(), interval: millis(interval), next: AtomicU64::new(0) }
+    }
+
+    /// Whether a line is admitted now.
+    pub fn allows(&self) -> bool {
+        self.allows_at(millis(self.began.elapsed()))
+    }
+
+    fn allows_at(&self, now: u64) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        let (after, order) = (now.saturating_add(self.interval), Ordering::Relaxed);
+        now >= next && self.next.compare_exchange(next, after, order, order).is_ok()
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admitted_lines_are_an_interval_apart() {
+        let limit = LogLimit::every(Duration::from_secs(60));
+        let seconds = [0, 1, 59, 60, 61, 500, 501];
+        let admitted = seconds.map(|second| limit.allows_at(second * 1000));
+        assert_eq!(admitted, [true, false, false, true, false, true, false]);
+    }
+}
