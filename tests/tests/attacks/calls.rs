@@ -82,7 +82,7 @@ async fn streaming_calls_without_a_message_end_in_time() {
             "/grpc.health.v1.Health/Watch",
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         ];
-        let calls = |at: u32| call_headers_to(paths[usize::from(at % 2 == 0)], &[]);
+        let calls = |at: u32| call_headers_to(paths[usize::from(at.is_multiple_of(2))], &[]);
         let sent: Vec<u8> = (0..16).flat_map(|at| header_frames(2 * at + 1, &calls(at))).collect();
         let streaming = async || server.metric("sluicegate_grpc_streaming_calls").await;
         let floods = join_all((0..64).map(async |_| {
