@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::rules::CompileError;
+use sluicegate_core::rules::{CompileError, Findings};
 use sluicegate_proto::text::printable_lines;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
@@ -61,7 +61,7 @@ const TELEMETRY_TIMEOUT: Duration = Duration::from_millis(1500);
 pub enum StartError {
     /// The limits files have mistakes.
     #[error("{}", lines(.0))]
-    Limits(Vec<CompileError>),
+    Limits(Findings<CompileError>),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
@@ -108,8 +108,8 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-fn lines(mistakes: &[CompileError]) -> String {
-    let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+fn lines(mistakes: &Findings<CompileError>) -> String {
+    let lines: Vec<String> = mistakes.lines().collect();
     lines.join("\n")
 }
 

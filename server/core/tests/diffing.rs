@@ -8,13 +8,13 @@ use sluicegate_core::{
     Algorithm, Counting, OnFailure,
     metadata::Value,
     rules::{
-        Change, CompileOptions, Counts, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Place,
-        Placed, RuleSet, compile, diff,
+        Change, CompileOptions, Counts, DescriptorNode, LimitNode, LimitsFile, LimitsNode,
+        NodePath, Place, Placed, Report, RuleSet, compile, diff,
     },
 };
 
 fn place() -> Place {
-    Place { file: Arc::from("limits.yaml"), line: 1, column: 1, path: String::new() }
+    Place { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
 }
 
 fn placed<T>(value: T) -> Placed<T> {
@@ -80,12 +80,11 @@ fn file(domain: &str, descriptors: Vec<DescriptorNode>) -> LimitsFile {
         on_failure: None,
         algorithm: None,
         descriptors,
-        warnings: Vec::new(),
     }
 }
 
 fn compiled(files: &[LimitsFile]) -> RuleSet {
-    compile(files, &CompileOptions::default()).unwrap()
+    compile(files, &CompileOptions::default(), Report::default()).unwrap()
 }
 
 /// All changes between the descriptors of one domain, one a line.

@@ -11,7 +11,7 @@ use sluicegate_core::{
     request::{Descriptor, Entry, Hits, LimitOverride},
     rules::{
         CANDIDATES_MAX, CompileOptions, DescriptorNode, Fit, LimitNode, LimitsFile, LimitsNode,
-        Modes, Place, Placed, RuleSet, compile,
+        Modes, NodePath, Place, Placed, Report, RuleSet, compile,
     },
     store::{Source, Veto},
 };
@@ -19,7 +19,7 @@ use sluicegate_core::{
 // === Rules ===
 
 fn place(line: usize) -> Place {
-    Place { file: Arc::from("a.yaml"), line, column: 1, path: String::new() }
+    Place { file: Arc::from("a.yaml"), line, column: 1, path: NodePath::default() }
 }
 
 /// A node `key` or `key=value` without a limit; the line is its name's.
@@ -90,10 +90,10 @@ fn compiled(descriptors: Vec<DescriptorNode>, modes: Modes) -> RuleSet {
         counting: None,
         on_failure: None,
         algorithm: None,
-        warnings: Vec::new(),
         descriptors,
     };
-    compile(&[file], &CompileOptions { modes, ..CompileOptions::default() }).unwrap()
+    compile(&[file], &CompileOptions { modes, ..CompileOptions::default() }, Report::default())
+        .unwrap()
 }
 
 fn rules(descriptors: Vec<DescriptorNode>) -> RuleSet {

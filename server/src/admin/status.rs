@@ -67,7 +67,7 @@ fn config(vitals: &Vitals, snapshot: &Snapshot) -> wire::ConfigStatus {
         generation: snapshot.generation as u64,
         loaded_at: Some(snapshot.loaded_at.into()),
         rules: snapshot.rules.rules().count() as u64,
-        warnings: snapshot.rules.warnings().len() as u64,
+        warnings: snapshot.rules.warnings().total() as u64,
         rejected,
     }
 }

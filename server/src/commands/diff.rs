@@ -35,5 +35,5 @@ pub fn diff(settings: &DiffSettings) -> ExitCode {
 fn read(path: &PathBuf, compiling: CompileArguments) -> Option<RuleSet> {
     let rules = Sources::read(slice::from_ref(path), compiling.reading.bounds())
         .compile(&compiling.options());
-    rules.map_err(|mistakes| mistakes.iter().for_each(say)).ok()
+    rules.map_err(|mistakes| mistakes.lines().for_each(say)).ok()
 }

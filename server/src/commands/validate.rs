@@ -23,20 +23,18 @@ pub fn validate(settings: &ValidateSettings) -> ExitCode {
             }
         },
         Err(mistakes) => {
-            for mistake in mistakes {
-                say(mistake);
-            }
+            mistakes.lines().for_each(say);
             ExitCode::FAILURE
         }
     }
 }
 
 fn report(set: &RuleSet) {
-    for warning in set.warnings() {
+    for warning in set.warnings().lines() {
         say(format_args!("warning: {warning}"));
     }
     let (domains, rules) = (set.domains().count(), set.rules().count());
-    let warnings = set.warnings().len();
+    let warnings = set.warnings().total();
     say(format_args!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
 }
 

@@ -1,7 +1,7 @@
 //! Which files there are, and what they say.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fmt, fs, io,
     ops::ControlFlow,
     os::unix::fs::MetadataExt as _,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use sluicegate_core::rules::{
-    CompileError, CompileOptions, LimitsFile, Place, Problem, RuleSet, compile,
+    CompileError, CompileOptions, Findings, LimitsFile, NodePath, Place, Problem, RuleSet, compile,
 };
 
 use sluicegate_store::file;
@@ -89,20 +89,22 @@ impl Sources {
     /// Compiles them.
     ///
     /// # Errors
-    /// Every mistake in any of the files, in the order of the files and their lines.
-    pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Vec<CompileError>> {
+    /// The mistakes in all of the files, in the order of the files and their lines. With the first that is not listed
+    /// the search for mistakes ends.
+    pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<CompileError>> {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
-        let mut errors = Vec::new();
+        let mut shared = yaml::Shared::default();
         let mut files = Vec::new();
-        let mut nodes_left = yaml::NODES_MAX;
         for (name, (_, text)) in names.iter().zip(&self.0) {
+            if shared.report.mistakes.more() > 0 {
+                break;
+            }
             match text {
-                Ok(text) => files.extend(yaml::read(name, text, &mut nodes_left, &mut errors)),
-                Err(why) => errors.push(unreadable(name, why)),
+                Ok(text) => files.extend(yaml::read(name, text, &mut shared)),
+                Err(why) => shared.report.mistakes.push(unreadable(name, why)),
             }
         }
-        finish(&files, options, errors)
-            .map_err(|errors| in_order(names.iter().map(|name| &**name), errors))
+        finish(&files, options, shared, names.iter().map(|name| &**name))
     }
 }
 
@@ -110,42 +112,23 @@ impl Sources {
 ///
 /// # Errors
 /// Every mistake in it.
-pub fn parse(name: &str, text: &str) -> Result<RuleSet, Vec<CompileError>> {
-    let (mut nodes_left, mut errors) = (yaml::NODES_MAX, Vec::new());
-    let file = yaml::read(name, text, &mut nodes_left, &mut errors);
-    finish(file.as_slice(), &CompileOptions::default(), errors)
-        .map_err(|errors| in_order([name].into_iter(), errors))
+pub fn parse(name: &str, text: &str) -> Result<RuleSet, Findings<CompileError>> {
+    let mut shared = yaml::Shared::default();
+    let file = yaml::read(name, text, &mut shared);
+    finish(file.as_slice(), &CompileOptions::default(), shared, [name].into_iter())
 }
 
-/// Compiles what could be read, so that the mistakes of reading and of compiling are told together.
-fn finish(
+/// Compiles what could be read, so that the mistakes of reading and of compiling are listed together.
+fn finish<'n>(
     files: &[LimitsFile],
     options: &CompileOptions,
-    mut errors: Vec<CompileError>,
-) -> Result<RuleSet, Vec<CompileError>> {
-    match compile(files, options) {
-        Ok(rules) if errors.is_empty() => return Ok(rules),
-        Ok(_) => {}
-        Err(more) => errors.extend(more),
-    }
-    Err(errors)
-}
-
-/// By file and position. What stands in one place and is used in
-/// several, by aliases, is told once.
-fn in_order<'n>(
+    shared: yaml::Shared,
     names: impl Iterator<Item = &'n str>,
-    mut errors: Vec<CompileError>,
-) -> Vec<CompileError> {
-    let order: HashMap<&str, usize> =
-        names.enumerate().map(|(index, name)| (name, index)).collect();
-    let position = |place: &Place| (order.get(&*place.file).copied(), place.line, place.column);
-    let mut told = HashSet::new();
-    errors.retain(|CompileError { place, problem }| {
-        told.insert((Arc::clone(&place.file), place.line, place.column, problem.to_string()))
-    });
-    errors.sort_by_key(|error| position(&error.place));
-    errors
+) -> Result<RuleSet, Findings<CompileError>> {
+    compile(files, options, shared.report).map_err(|mut mistakes| {
+        mistakes.sort(names);
+        mistakes
+    })
 }
 
 /// Limits files that are being read.
@@ -247,7 +230,7 @@ impl Reading {
 }
 
 fn unreadable(name: &str, why: &str) -> CompileError {
-    let place = Place { file: Arc::from(name), line: 0, column: 0, path: String::new() };
+    let place = Place { file: Arc::from(name), line: 0, column: 0, path: NodePath::default() };
     CompileError { place, problem: Problem::Unreadable(why.to_owned()) }
 }
 

@@ -3,15 +3,17 @@
 use std::{path::PathBuf, sync::Arc, time::SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use sluicegate_core::rules::{Change, CompileError, CompileOptions, Counts, RuleSet, diff};
+use sluicegate_core::rules::{
+    Change, CompileError, CompileOptions, Counts, Findings, LISTED_MAX, RuleSet, diff,
+};
 
 use super::{ReadBounds, Sources};
 use crate::telemetry::{RuleSetCounters, Telemetry, top::Labels};
 
-/// The most warnings that are logged at a load; `sluicegate validate` prints all.
+/// The most warnings that are logged at a load; `sluicegate validate` prints more.
 const WARNINGS_LOGGED: usize = 100;
 
-/// The most mistakes that are logged at a load; `sluicegate validate` prints all.
+/// The most mistakes that are logged at a load; `sluicegate validate` prints more.
 const MISTAKES_LOGGED: usize = 100;
 
 /// The most changes that are logged one by one at a reload; `sluicegate diff` prints all.
@@ -40,17 +42,17 @@ pub(crate) struct Rejected {
     pub(crate) at: SystemTime,
     /// The first of their mistakes.
     pub(crate) mistakes: Vec<String>,
-    /// How many more there are.
+    /// How many more were found.
     pub(crate) left_out: usize,
 }
 
-/// The most mistakes that are kept to be told; `sluicegate validate` prints all.
+/// The most mistakes that are kept to be told; `sluicegate validate` prints more.
 const MISTAKES_KEPT: usize = 20;
 
 impl Rejected {
-    fn new(mistakes: &[CompileError]) -> Arc<Self> {
+    fn new(mistakes: &Findings<CompileError>) -> Arc<Self> {
         let kept = mistakes.iter().take(MISTAKES_KEPT).map(ToString::to_string).collect();
-        let left_out = mistakes.len().saturating_sub(MISTAKES_KEPT);
+        let left_out = mistakes.total().saturating_sub(MISTAKES_KEPT);
         Arc::new(Self { at: SystemTime::now(), mistakes: kept, left_out })
     }
 }
@@ -89,7 +91,7 @@ impl Limits {
         bounds: ReadBounds,
         options: CompileOptions,
         telemetry: &Telemetry,
-    ) -> Result<Self, Vec<CompileError>> {
+    ) -> Result<Self, Findings<CompileError>> {
         let sources = Sources::read(&paths, bounds);
         let rules = sources.compile(&options)?;
         warn(&rules);
@@ -154,14 +156,17 @@ impl Limits {
             Err(mistakes) => {
                 telemetry.limits_loads.failed();
                 tracing::error!(
-                    mistakes = mistakes.len(),
+                    mistakes = mistakes.total(),
                     "limits rejected, the old ones stay in force"
                 );
                 for mistake in mistakes.iter().take(MISTAKES_LOGGED) {
                     tracing::error!("{mistake}");
                 }
-                if let more @ 1.. = mistakes.len().saturating_sub(MISTAKES_LOGGED) {
-                    tracing::error!(more, "mistakes that `sluicegate validate` prints");
+                if let more @ 1.. = mistakes.total().saturating_sub(MISTAKES_LOGGED) {
+                    tracing::error!(
+                        more,
+                        "mistakes not logged, `sluicegate validate` prints the first {LISTED_MAX}"
+                    );
                 }
                 self.told.store(Some(Rejected::new(&mistakes)));
                 self.rejected = Some(sources);
@@ -189,7 +194,10 @@ fn warn(rules: &RuleSet) {
     for warning in rules.warnings().iter().take(WARNINGS_LOGGED) {
         tracing::warn!("{warning}");
     }
-    if let more @ 1.. = rules.warnings().len().saturating_sub(WARNINGS_LOGGED) {
-        tracing::warn!(more, "warnings that `sluicegate validate` prints");
+    if let more @ 1.. = rules.warnings().total().saturating_sub(WARNINGS_LOGGED) {
+        tracing::warn!(
+            more,
+            "warnings not logged, `sluicegate validate` prints the first {LISTED_MAX}"
+        );
     }
 }

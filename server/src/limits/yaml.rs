@@ -11,40 +11,52 @@ mod metadata;
 mod scalar;
 mod shape;
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use keys::{Kind, UPSTREAM, unknown};
+use granit_parser::ScalarStyle;
+use keys::{Kind, UPSTREAM, step, unknown};
 use metadata::{is_no_text, kind_of, whole};
-use saphyr::{MarkedYaml, Marker, ScalarStyle, YamlData};
 use scalar::{has_vague_unit, has_zero_in_front, is_float, is_null, scalar};
-pub(super) use shape::NODES_MAX;
+use shape::{Data, NODES_MAX, Node, Position};
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
     rules::{
-        CompileError, CompileWarning, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Oddity,
-        Place, Placed, Problem,
+        CompileError, CompileWarning, DescriptorNode, LimitNode, LimitsFile, LimitsNode, NodePath,
+        Oddity, Place, Placed, Problem, Report,
     },
 };
 
-/// Reads one file; `None` if it is no map with a domain. Its nodes are taken from those that are left.
-pub(super) fn read(
-    name: &str,
-    text: &str,
-    nodes_left: &mut usize,
-    errors: &mut Vec<CompileError>,
-) -> Option<LimitsFile> {
-    let mut reader = Reader { file: Arc::from(name), errors, warnings: Vec::new() };
+/// What is shared by the files that are read together.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// What is left of [`NODES_MAX`].
+    nodes_left: usize,
+    /// How often something took the place of a text.
+    stand_ins: usize,
+    /// What was found.
+    pub(super) report: Report,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { nodes_left: NODES_MAX, stand_ins: 0, report: Report::default() }
+    }
+}
+
+/// Reads one file; `None` if it is no map with a domain, or if there are more mistakes than are listed.
+pub(super) fn read(name: &str, text: &str, shared: &mut Shared) -> Option<LimitsFile> {
+    let mut nodes_left = shared.nodes_left;
+    let mut reader = Reader { file: Arc::from(name), shared, noted: 0 };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (root, oddities) = match shape::load(text, nodes_left) {
-        Ok(loaded) => loaded,
+    let loaded = shape::load(text, &mut nodes_left, |at, oddity| reader.odd(&at, oddity));
+    reader.shared.nodes_left = nodes_left;
+    let root = match loaded {
+        Ok(root) => root,
         Err((at, problem)) => {
             reader.wrong(&at, problem);
             return None;
         }
     };
-    for (at, oddity) in oddities {
-        reader.odd(&at, oddity);
-    }
     let Some(root) = root.filter(|root| !is_null(root)) else {
         reader.wrong(&Spot::start(), Problem::Missing("domain"));
         return None;
@@ -57,25 +69,21 @@ pub(super) fn read(
 struct Spot {
     line: usize,
     column: usize,
-    path: String,
+    path: NodePath,
 }
 
 impl Spot {
-    fn at(marker: Marker, path: String) -> Self {
-        Self { line: marker.line(), column: marker.col() + 1, path }
+    fn at(at: Position, path: NodePath) -> Self {
+        Self { line: at.line as usize, column: at.column as usize, path }
     }
 
     /// Where the file begins.
-    const fn start() -> Self {
-        Self { line: 1, column: 1, path: String::new() }
+    fn start() -> Self {
+        Self { line: 1, column: 1, path: NodePath::default() }
     }
 
-    fn of(node: &MarkedYaml<'_>, path: String) -> Self {
-        Self::at(node.span.start, path)
-    }
-
-    fn below(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    fn of(node: &Node<'_>, path: NodePath) -> Self {
+        Self::at(node.at, path)
     }
 }
 
@@ -91,27 +99,28 @@ struct Fields<'n, 'y> {
 struct Field<'n, 'y> {
     name: &'n str,
     /// Where the key stands: a value may begin lines below.
-    at: Marker,
-    value: &'n MarkedYaml<'y>,
+    at: Position,
+    value: &'n Node<'y>,
 }
 
 impl<'n, 'y> Fields<'n, 'y> {
     /// The value of a key, with its place.
-    fn get(&self, key: &str) -> Option<(Spot, &'n MarkedYaml<'y>)> {
+    fn get(&self, key: &'static str) -> Option<(Spot, &'n Node<'y>)> {
         let field = self.fields.iter().find(|field| field.name == key)?;
-        Some((Spot::at(field.at, self.spot.below(key)), field.value))
+        Some((Spot::at(field.at, self.spot.path.key(key)), field.value))
     }
 }
 
 /// Reads nodes and notes what is wrong with them.
 struct Reader<'e> {
     file: Arc<str>,
-    errors: &'e mut Vec<CompileError>,
-    warnings: Vec<CompileWarning>,
+    shared: &'e mut Shared,
+    /// How many mistakes were noted in this file.
+    noted: usize,
 }
 
 impl Reader<'_> {
-    fn file(&mut self, root: &MarkedYaml<'_>) -> Option<LimitsFile> {
+    fn file(&mut self, root: &Node<'_>) -> Option<LimitsFile> {
         // Not where the node begins: what is missing is missing from the whole file.
         let fields = self.map(&Spot::start(), root, Kind::Root)?;
         let place = self.place(&fields.spot);
@@ -126,7 +135,6 @@ impl Reader<'_> {
         let counting = self.counting(&fields);
         let on_failure = self.on_failure(&fields);
         let descriptors = self.descriptors(&fields);
-        let warnings = mem::take(&mut self.warnings);
         if !is_limits_file {
             // What else is wrong with it would be told with its names. A key that was noted may be this one, misspelt.
             if !fields.noted {
@@ -134,24 +142,25 @@ impl Reader<'_> {
             }
             return None;
         }
-        Some(LimitsFile {
-            place,
-            domain,
-            tenant,
-            counting,
-            on_failure,
-            algorithm,
-            descriptors,
-            warnings,
-        })
+        if self.is_given_up() {
+            return None;
+        }
+        Some(LimitsFile { place, domain, tenant, counting, on_failure, algorithm, descriptors })
     }
 
     fn descriptors(&mut self, of: &Fields<'_, '_>) -> Vec<DescriptorNode> {
         let nodes = self.list(of, "descriptors");
-        nodes.into_iter().filter_map(|(spot, node)| self.descriptor(&spot, node)).collect()
+        let mut descriptors = Vec::with_capacity(nodes.len());
+        for (spot, node) in nodes {
+            if self.is_given_up() {
+                break;
+            }
+            descriptors.extend(self.descriptor(&spot, node));
+        }
+        descriptors
     }
 
-    fn descriptor(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<DescriptorNode> {
+    fn descriptor(&mut self, spot: &Spot, node: &Node<'_>) -> Option<DescriptorNode> {
         let fields = self.map(spot, node, Kind::Descriptor)?;
         Some(DescriptorNode {
             place: self.place(&fields.spot),
@@ -192,20 +201,20 @@ impl Reader<'_> {
     }
 
     /// One limit; `None` if it is none at all.
-    fn limit(&mut self, spot: &Spot, node: &MarkedYaml<'_>, kind: Kind) -> Option<LimitNode> {
-        let noted = self.errors.len();
+    fn limit(&mut self, spot: &Spot, node: &Node<'_>, kind: Kind) -> Option<LimitNode> {
+        let noted = self.noted;
         let fields = self.map(spot, node, kind)?;
         let requests_per_unit = self.number(&fields, "requests_per_unit");
         let unit_multiplier = self.number(&fields, "unit_multiplier");
         let burst = self.number(&fields, "burst");
         let unlimited = self.flag(&fields, "unlimited");
         let name = self.text(&fields, "name");
-        let known = self.errors.len();
+        let known = self.noted;
         let unit = self.text(&fields, "unit");
-        let unit = unit.filter(|_| self.errors.len() == known);
+        let unit = unit.filter(|_| self.noted == known);
         let window = self.duration(&fields, "window");
         let algorithm = self.algorithm(&fields).map(|it| it.value);
-        let broken = self.errors.len() > noted;
+        let broken = self.noted > noted;
         Some(LimitNode {
             place: self.place(&fields.spot),
             requests_per_unit,
@@ -236,38 +245,41 @@ impl Reader<'_> {
     fn map<'n, 'y>(
         &mut self,
         spot: &Spot,
-        node: &'n MarkedYaml<'y>,
+        node: &'n Node<'y>,
         kind: Kind,
     ) -> Option<Fields<'n, 'y>> {
         let mut fields = Fields { spot: spot.clone(), fields: Vec::new(), noted: false };
-        let before = self.errors.len();
+        let before = self.noted;
         let is_map = self.gather(spot, node, kind, &mut fields);
-        fields.noted = self.errors.len() > before;
+        fields.noted = self.noted > before;
         is_map.then_some(fields)
     }
 
     fn gather<'n, 'y>(
         &mut self,
         spot: &Spot,
-        node: &'n MarkedYaml<'y>,
+        node: &'n Node<'y>,
         kind: Kind,
         into: &mut Fields<'n, 'y>,
     ) -> bool {
-        let YamlData::Mapping(map) = &node.data else {
+        let Data::Map(map) = &node.data else {
             let wanted =
                 if kind == Kind::Replace { "a map such as {name: other}" } else { "a map" };
             self.wrong_type(spot, node, wanted);
             return false;
         };
         let mut merged = Vec::new();
-        for (key, value) in map {
+        for (key, value) in map.iter() {
+            if self.is_given_up() {
+                break;
+            }
             let at = Spot::of(key, spot.path.clone());
             match scalar(key) {
                 Some(("<<", ScalarStyle::Plain)) => merged.push((at, value)),
                 Some((name, _)) => {
                     if kind.keys().contains(&name) {
                         if !into.fields.iter().any(|field| field.name == name) {
-                            into.fields.push(Field { name, at: key.span.start, value });
+                            into.fields.push(Field { name, at: key.at, value });
                         }
                     } else if kind.tolerates(name) {
                         if let Problem::MisplacedKey { key, instead } =
@@ -275,7 +287,7 @@ impl Reader<'_> {
                         {
                             self.odd(&at, Oddity::Misplaced { key, instead });
                         }
-                        self.ignored(&Spot::of(value, at.below(name)), name, value);
+                        self.ignored(&Spot::of(value, at.path.key(step(name))), name, value);
                     } else if is_no_text(key) {
                         self.wrong_type(&at, key, "a text as the key");
                     } else {
@@ -287,7 +299,7 @@ impl Reader<'_> {
         }
         for (at, node) in merged {
             let nodes = match &node.data {
-                YamlData::Sequence(nodes) => nodes.as_slice(),
+                Data::List(nodes) => nodes,
                 _ => std::slice::from_ref(node),
             };
             for node in nodes {
@@ -298,17 +310,17 @@ impl Reader<'_> {
     }
 
     /// What stands below a key that is ignored. envoyproxy/ratelimit looks at its shape all the same.
-    fn ignored(&mut self, spot: &Spot, key: &str, node: &MarkedYaml<'_>) {
+    fn ignored(&mut self, spot: &Spot, key: &str, node: &Node<'_>) {
         if key == "metadata" {
             return;
         }
         match &node.data {
-            YamlData::Mapping(map) => {
-                for (key, value) in map {
+            Data::Map(map) => {
+                for (key, value) in map.iter() {
                     let at = Spot::of(key, spot.path.clone());
                     match scalar(key) {
                         Some((name, _)) if UPSTREAM.contains(&name) || name == "<<" => {
-                            self.ignored(&Spot::of(value, spot.below(name)), name, value);
+                            self.ignored(&Spot::of(value, spot.path.key(step(name))), name, value);
                         }
                         Some((name, _)) => {
                             self.wrong(&at, unknown(name, at.column, UPSTREAM));
@@ -317,11 +329,11 @@ impl Reader<'_> {
                     }
                 }
             }
-            YamlData::Sequence(nodes) => {
+            Data::List(nodes) => {
                 for (index, node) in nodes.iter().enumerate() {
-                    let at = Spot::of(node, format!("{}[{index}]", spot.path));
+                    let at = Spot::of(node, spot.path.index(index));
                     match &node.data {
-                        YamlData::Mapping(_) => self.ignored(&at, key, node),
+                        Data::Map(_) => self.ignored(&at, key, node),
                         _ => self.wrong_type(&at, node, "a map"),
                     }
                 }
@@ -336,13 +348,17 @@ impl Reader<'_> {
     }
 
     /// The elements of a list; none if the key is absent.
-    fn list<'n, 'y>(&mut self, of: &Fields<'n, 'y>, key: &str) -> Vec<(Spot, &'n MarkedYaml<'y>)> {
+    fn list<'n, 'y>(
+        &mut self,
+        of: &Fields<'n, 'y>,
+        key: &'static str,
+    ) -> Vec<(Spot, &'n Node<'y>)> {
         let Some((spot, node)) = of.get(key) else { return Vec::new() };
         match &node.data {
-            YamlData::Sequence(nodes) => nodes
+            Data::List(nodes) => nodes
                 .iter()
                 .enumerate()
-                .map(|(index, node)| (Spot::of(node, format!("{}[{index}]", spot.path)), node))
+                .map(|(index, node)| (Spot::of(node, spot.path.index(index)), node))
                 .collect(),
             _ if is_null(node) => Vec::new(),
             _ => {
@@ -354,27 +370,27 @@ impl Reader<'_> {
 
     /// A text. Numbers and booleans are taken as they are written, as Go's reader does; floats are not,
     /// because 1.10 may have been meant as a text or as a number.
-    fn text(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<String>> {
+    fn text(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Option<Placed<String>> {
         let (spot, node) = of.get(key)?;
         let value = match scalar(node) {
             Some((text, ScalarStyle::Plain)) if is_float(text) => {
                 self.wrong_type(&spot, node, "a text in quotes");
-                self.stand_in(&spot)
+                self.stand_in()
             }
             Some(_) if is_null(node) => return None,
             Some((text, _)) => text.to_owned(),
             None => {
                 self.wrong_type(&spot, node, "a text");
-                self.stand_in(&spot)
+                self.stand_in()
             }
         };
         Some(Placed { value, place: self.place(&spot) })
     }
 
     /// A text that must not be missing; empty if it is.
-    fn required(&mut self, of: &Fields<'_, '_>, key: &str) -> Placed<String> {
+    fn required(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Placed<String> {
         self.text(of, key).unwrap_or_else(|| {
-            let value = if of.noted { self.stand_in(&of.spot) } else { String::new() };
+            let value = if of.noted { self.stand_in() } else { String::new() };
             let spot = of.get(key).map_or_else(|| of.spot.clone(), |(spot, _)| spot);
             Placed { value, place: self.place(&spot) }
         })
@@ -385,17 +401,23 @@ impl Reader<'_> {
         let value = self.text(of, "value");
         let missing = of.noted && of.get("value").is_none();
         value.or_else(|| {
-            missing.then(|| Placed { value: self.stand_in(&of.spot), place: self.place(&of.spot) })
+            missing.then(|| Placed { value: self.stand_in(), place: self.place(&of.spot) })
         })
     }
 
     /// Takes the place of a text that is broken, and noted. Like no other text, and good as a pattern, so
     /// that nothing else looks wrong for it.
-    fn stand_in(&self, spot: &Spot) -> String {
-        format!("{}:{}*", self.file, spot.path)
+    fn stand_in(&mut self) -> String {
+        self.shared.stand_ins += 1;
+        format!("unreadable text {}*", self.shared.stand_ins)
     }
 
-    fn number(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<u32>> {
+    /// Whether a mistake was found that is not listed. What was read is not used then.
+    const fn is_given_up(&self) -> bool {
+        self.shared.report.mistakes.more() > 0
+    }
+
+    fn number(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Option<Placed<u32>> {
         let (spot, node) = of.get(key)?;
         if is_null(node) {
             return None;
@@ -418,7 +440,7 @@ impl Reader<'_> {
         number.map(|value| Placed { value, place: self.place(&spot) })
     }
 
-    fn flag(&mut self, of: &Fields<'_, '_>, key: &str) -> bool {
+    fn flag(&mut self, of: &Fields<'_, '_>, key: &'static str) -> bool {
         let Some((spot, node)) = of.get(key) else { return false };
         let text = scalar(node).filter(|(_, style)| *style == ScalarStyle::Plain);
         match text.map(|(text, _)| text.to_ascii_lowercase()).as_deref() {
@@ -431,7 +453,7 @@ impl Reader<'_> {
         }
     }
 
-    fn duration(&mut self, of: &Fields<'_, '_>, key: &str) -> Option<Placed<Duration>> {
+    fn duration(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Option<Placed<Duration>> {
         let (spot, node) = of.get(key)?;
         if is_null(node) {
             return None;
@@ -465,7 +487,7 @@ impl Reader<'_> {
     fn word<T>(
         &mut self,
         of: &Fields<'_, '_>,
-        key: &str,
+        key: &'static str,
         wanted: &'static str,
         find: impl Fn(&str) -> Option<T>,
     ) -> Option<Placed<T>> {
@@ -487,19 +509,20 @@ impl Reader<'_> {
     }
 
     fn wrong(&mut self, spot: &Spot, problem: Problem) {
+        self.noted += 1;
         let place = self.place(spot);
-        self.errors.push(CompileError { place, problem });
+        self.shared.report.mistakes.push(CompileError { place, problem });
     }
 
     fn odd(&mut self, spot: &Spot, oddity: Oddity) {
         let place = self.place(spot);
-        self.warnings.push(CompileWarning { place, oddity });
+        self.shared.report.warnings.push(CompileWarning { place, oddity });
     }
 
-    fn wrong_type(&mut self, spot: &Spot, node: &MarkedYaml<'_>, wanted: &'static str) {
+    fn wrong_type(&mut self, spot: &Spot, node: &Node<'_>, wanted: &'static str) {
         let found = match &node.data {
-            YamlData::Mapping(_) => "a map".to_owned(),
-            YamlData::Sequence(_) => "a list".to_owned(),
+            Data::Map(_) => "a map".to_owned(),
+            Data::List(_) => "a list".to_owned(),
             _ => match scalar(node) {
                 Some(_) if is_null(node) => "nothing".to_owned(),
                 Some((text, style)) => kind_of(text, style),

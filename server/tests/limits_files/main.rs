@@ -26,7 +26,7 @@ use sluicegate_core::{
     Algorithm, Counting, Rule,
     request::Entry,
     rule::{Limits, RuleLimit},
-    rules::RuleSet,
+    rules::{Oddity, RuleSet},
 };
 
 fn fixtures(kind: &str) -> PathBuf {
@@ -373,7 +373,8 @@ fn our_own_keys_become_these_numbers() {
 fn yaml_is_read_as_people_write_it() {
     let rules = valid("yaml.yaml");
     assert_eq!(rules.domains().map(|domain| &*domain.name).collect::<Vec<_>>(), ["yaml"]);
-    assert!(rules.warnings().is_empty());
+    assert_eq!(rules.warnings()[0].oddity, Oddity::FurtherDocument);
+    assert_eq!((rules.warnings().len(), rules.warnings()[0].place.line), (1, 35));
     expect(
         &rules,
         &[

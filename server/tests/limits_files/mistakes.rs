@@ -125,10 +125,7 @@ fn l8_replaces_itself() {
 
 #[test]
 fn l9_no_yaml_or_another_type() {
-    told(
-        "domain: d\ndescriptors: [\n",
-        "3: not YAML: while parsing a node, did not find expected node content; correct the syntax",
-    );
+    told("domain: d\ndescriptors: [\n", "2: not YAML: unclosed bracket '['; correct the syntax");
     let number = "write a whole number from 0 to 4294967295";
     for (wrong, kind) in
         [("-1", "a number"), ("4294967296", "a number"), ("ten", "a text of 3 characters")]
@@ -308,5 +305,39 @@ descriptors:
 7: descriptors[0].name.replaces[0]: a text of 1 character cannot stand here; write a map
 7: descriptors[0].name.replaces[1].unit: a number cannot stand here; write a text in quotes
 7: descriptors[0].name.replaces[1]: key \"burst\" is not known here; move it into rate_limit",
+    );
+}
+
+#[test]
+fn names_repeated_for_many_rules_are_bounded() {
+    let rule = "{key: k$, rate_limit: {unit: day, requests_per_unit: 1}},";
+    let rules: String = (0..80).map(|index| rule.replace('$', &index.to_string())).collect();
+    let long = "x".repeat(1_000_000);
+    let help = "the paths of all rules have more than 67108864 bytes; shorten keys and values that have many rules below them, or split the rules between servers";
+    told(
+        &format!("domain: d\ndescriptors: [{{key: {long}, descriptors: [{rules}]}}]\n"),
+        &format!("2: descriptors[0].descriptors[67]: {help}"),
+    );
+    told(
+        &format!("domain: {long}\ndescriptors: [{rules}]\n"),
+        &format!("2: descriptors[67]: {help}"),
+    );
+    let text = format!(
+        "domain: d\ndescriptors: [{{key: k, metadata: {{x: &x {long}, y: [{}]}}}}]\n",
+        "*x,".repeat(20)
+    );
+    let help = "aliases stand for more than 16777216 bytes of text in all; use fewer aliases";
+    told(&text, &format!("2: descriptors[0].metadata.*[16]: {help}"));
+}
+
+#[test]
+fn mistakes_quote_the_beginning_of_a_long_name() {
+    let long = "x".repeat(300);
+    told(
+        &format!("domain: d\ndescriptors: [{{key: {long}}}, {{key: {long}}}]\n"),
+        &format!(
+            "2: descriptors[1]: {}… stands twice at this level, first in line 2; remove one of them, or put both limits into a list under limits",
+            "x".repeat(256)
+        ),
     );
 }

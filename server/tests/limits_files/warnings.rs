@@ -266,3 +266,29 @@ fn chains_without_a_tenant() {
         told(&descriptors(no_chain), "");
     }
 }
+
+#[test]
+fn documents_after_the_first() {
+    let warned = "a further YAML document begins here and is ignored, as by envoyproxy/ratelimit: only the first of a file is loaded; move it to a file of its own";
+    told("domain: a\n---\ndomain: b\n", &format!("2: {warned}"));
+    told("---\ndomain: a\n...\n# more\n---\n- 1\n---\n- 2\n", &format!("5: {warned}"));
+    told("domain: a\n---\n---\n'': []\n", &format!("3: {warned}"));
+    told("domain: a\n--- [\n", &format!("2: {warned}"));
+    told("domain: a\n...\ndomain: b\n", &format!("3: {warned}"));
+    for single in
+        ["---\ndomain: a\n---\n", "domain: a\n...\n", "domain: a\n---\n# no more\n---\n...\n"]
+    {
+        told(single, "");
+    }
+}
+
+#[test]
+fn the_last_of_equal_keys_counts() {
+    let text = "domain: a\ndescriptors:\n- key: a\n  \"key\": b\n  rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let rules = rules("a.yaml", text);
+    assert_eq!(rules.rules().map(|(_, rule)| &*rule.path).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(
+        warnings(&rules),
+        "a.yaml:4: descriptors[0]: key \"key\" stands twice in one map, first in line 3, and this one counts; remove the other\n"
+    );
+}

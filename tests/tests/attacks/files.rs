@@ -95,6 +95,18 @@ impl Attacked {
         self.server.process.resident_bytes().saturating_sub(self.resident)
     }
 
+    /// The most memory that was taken since the last call.
+    fn peak_growth(&self) -> u64 {
+        let process = format!("/proc/{}", self.server.process.id());
+        let status = fs::read_to_string(format!("{process}/status")).unwrap();
+        let peak = status.lines().find_map(|line| {
+            line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        });
+        // Lets the kernel measure the peak from here.
+        fs::write(format!("{process}/clear_refs"), "5").unwrap();
+        (peak.unwrap() << 10).saturating_sub(self.resident)
+    }
+
     /// Ends the attack: the healthy client was served all the time, and memory is given back.
     async fn stop(self, attack: &str) {
         until("memory to be given back", || async { (self.growth() < REMAINS_MAX).then_some(()) })
@@ -327,15 +339,78 @@ async fn a_key_of_megabytes_is_refused_in_little_memory() {
         })
         .await;
     attacked.server.process.printed("the key in column 3 is not known here; use one of ", 1).await;
-    let peak = fs::read_to_string(format!("/proc/{}/status", attacked.server.process.id()));
-    let peak = peak.unwrap().lines().find_map(|line| {
-        line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-    });
-    let growth = (peak.unwrap() << 10).saturating_sub(attacked.resident);
+    let growth = attacked.peak_growth();
     assert!(growth < GROWTH_MAX, "{growth} bytes");
     fs::remove_file(path).unwrap();
     attacked.recovers().await;
     attacked.stop("a key of megabytes").await;
+}
+
+/// Small files whose mistakes, nodes or tokens would take gigabytes.
+fn costly() -> [(&'static str, String, &'static str); 6] {
+    let deep = |inner: &str| {
+        let (begin, end) = ("{key: kkkkkkkk, descriptors: [".repeat(60), "]}".repeat(60));
+        format!("domain: bad\ndescriptors: [{begin}{inner}{end}]\n")
+    };
+    let anchors: String = (0..150).map(|number| format!("&a{number} [")).collect();
+    let unknown: String = (0..600_000).map(|number| format!("x{number}: 1\n")).collect();
+    let rules: String = (0..20_000)
+        .map(|number| {
+            format!("{{key: k{number}, rate_limit: {{unit: day, requests_per_unit: 1}}}},")
+        })
+        .collect();
+    let long = "k".repeat(1 << 20);
+    let not_known = "is not known here; ";
+    [
+        ("duplicates", deep(&"{key: a},".repeat(300_000)), "stands twice at this level"),
+        ("misspelt keys", deep(&"{kye: a},".repeat(300_000)), not_known),
+        ("unknown keys", format!("domain: bad\n{unknown}"), not_known),
+        (
+            "anchors",
+            format!("domain: bad\nx: {anchors}{}{}\n", "a,".repeat(100_000), "]".repeat(150)),
+            not_known,
+        ),
+        (
+            "lists in a list",
+            format!("domain: bad\nx: [[{}]]\n", "a,".repeat(3_000_000)),
+            "there are more than 2000000 keys, values, lists and maps in all files",
+        ),
+        (
+            "a long key above many rules",
+            format!("domain: bad\ndescriptors: [{{key: {long}, descriptors: [{rules}]}}]\n"),
+            "the paths of all rules have more than 67108864 bytes",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn files_full_of_mistakes_take_little_memory() {
+    let mut attacked = Attacked::start(&[]).await;
+    let path = attacked.folder.join("c.yaml");
+    for (what, text, said) in costly() {
+        attacked
+            .rejects(|folder| {
+                fs::write(folder.join(".new"), &text).unwrap();
+                fs::rename(folder.join(".new"), &path).unwrap();
+            })
+            .await;
+        attacked.server.process.printed(said, 1).await;
+        let growth = attacked.peak_growth();
+        println!("{what}: {} bytes, {growth} of memory", text.len());
+        assert!(growth < GROWTH_MAX, "{what}: {growth} bytes");
+        if what == "duplicates" {
+            let told = refused_by_commands(&attacked.folder).await;
+            assert_eq!(told.lines().count(), 1_001);
+            assert!(told.ends_with("\nthere are more than these 1000\n"), "{told}");
+            let log = attacked.server.process.output();
+            assert_eq!(log.matches(said).count(), 100);
+            let more = "mistakes not logged, `sluicegate validate` prints the first 1000 more=901";
+            assert!(log.contains(more), "{log}");
+        }
+        fs::remove_file(&path).unwrap();
+        attacked.recovers().await;
+    }
+    attacked.stop("files full of mistakes").await;
 }
 
 /// Files that hold secrets, and no limits.

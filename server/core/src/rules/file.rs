@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::CompileWarning;
 use crate::{Algorithm, Counting, OnFailure, metadata};
 
 /// Where something stands.
@@ -14,8 +13,61 @@ pub struct Place {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// Path from the root of the document: `descriptors[0].rate_limit.unit`. Empty for the root.
-    pub path: String,
+    /// Path from the root of the document.
+    pub path: NodePath,
+}
+
+/// A path from the root of a document: `descriptors[0].rate_limit.unit`. Empty for the root. Paths share the steps that they
+/// have in common, because a file may have millions of nodes, deep in its tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodePath(Option<Arc<Step>>);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Step {
+    above: NodePath,
+    to: StepTo,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum StepTo {
+    Key(&'static str),
+    Index(usize),
+}
+
+impl NodePath {
+    /// The path to the value of a key of the node here.
+    #[must_use]
+    pub fn key(&self, key: &'static str) -> Self {
+        self.step(StepTo::Key(key))
+    }
+
+    /// The path to an element of the list here.
+    #[must_use]
+    pub fn index(&self, index: usize) -> Self {
+        self.step(StepTo::Index(index))
+    }
+
+    fn step(&self, to: StepTo) -> Self {
+        Self(Some(Arc::new(Step { above: self.clone(), to })))
+    }
+
+    /// Whether it leads to the root.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Display for NodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(step) = &self.0 else { return Ok(()) };
+        step.above.fmt(f)?;
+        match step.to {
+            StepTo::Key(key) if step.above.is_empty() => f.write_str(key),
+            StepTo::Key(key) => write!(f, ".{key}"),
+            StepTo::Index(index) => write!(f, "[{index}]"),
+        }
+    }
 }
 
 impl fmt::Display for Place {
@@ -73,8 +125,6 @@ pub struct LimitsFile {
     pub algorithm: Option<Placed<Algorithm>>,
     /// The tree of rules.
     pub descriptors: Vec<DescriptorNode>,
-    /// What was noticed when the file was read.
-    pub warnings: Vec<CompileWarning>,
 }
 
 /// One node of the tree.

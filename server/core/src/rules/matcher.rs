@@ -12,7 +12,7 @@ use std::{collections::HashMap, fmt, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use super::Place;
+use super::{CompileWarning, Findings, Place};
 use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
@@ -22,7 +22,7 @@ type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
-    pub(super) warnings: Vec<super::CompileWarning>,
+    pub(super) warnings: Findings<CompileWarning>,
     /// The most patterns of one key and level whose parts are searched for anywhere in a value.
     pub(super) searches_max: usize,
     /// What holds for all rules.
@@ -63,7 +63,7 @@ impl RuleSet {
 
     /// What can be served but is probably not what was meant.
     #[must_use]
-    pub fn warnings(&self) -> &[super::CompileWarning] {
+    pub const fn warnings(&self) -> &Findings<CompileWarning> {
         &self.warnings
     }
 }

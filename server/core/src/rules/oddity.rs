@@ -42,6 +42,12 @@ pub enum Oddity {
         /// Line of the first.
         line: usize,
     },
+    /// The rest of a file is not loaded.
+    #[error(
+        "a further YAML document begins here and is ignored, as by envoyproxy/ratelimit: only the first of a file is \
+         loaded; move it to a file of its own"
+    )]
+    FurtherDocument,
     /// Counts as zero.
     #[error(
         "requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant"

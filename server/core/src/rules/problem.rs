@@ -17,6 +17,9 @@ pub(super) const LEVELS_MAX: usize = 64;
 /// The most limits of one descriptor.
 pub(super) const LIMITS_MAX: usize = 16;
 
+/// The most bytes of the paths and domains of all rules, as metrics and explanations name them.
+pub(super) const PATH_BYTES_MAX: usize = 64 << 20;
+
 /// One mistake in a limits file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError {
@@ -82,9 +85,21 @@ pub enum Problem {
         /// The most.
         max: usize,
     },
+    /// Aliases of long texts.
+    #[error("aliases stand for more than {max} bytes of text in all")]
+    AliasesTooLong {
+        /// The most.
+        max: usize,
+    },
     /// Aliases that blow the file up.
     #[error("aliases stand for more than {max} nodes in all")]
     TooManyAliases {
+        /// The most.
+        max: usize,
+    },
+    /// Names that repeat long keys and values for each rule below them.
+    #[error("the paths of all rules have more than {max} bytes")]
+    PathsTooLong {
         /// The most.
         max: usize,
     },
@@ -170,8 +185,12 @@ impl Problem {
             Self::WrongType { wanted, .. } => format!("write {wanted}"),
             Self::TooNested { .. } => "nest less deeply".to_owned(),
             Self::TooManyNodes { .. } => "remove rules, or split them between servers".to_owned(),
-            Self::TooManyAliases { .. } => "use fewer aliases".to_owned(),
+            Self::TooManyAliases { .. } | Self::AliasesTooLong { .. } => "use fewer aliases".to_owned(),
             Self::Missing(key) => format!("give {key} a value"),
+            Self::PathsTooLong { .. } => {
+                "shorten keys and values that have many rules below them, or split the rules between servers"
+                    .to_owned()
+            }
             Self::TooDeep => "make it flatter".to_owned(),
             Self::DuplicateDomain { .. } => {
                 "keep a domain in one file, or set --merge-domains".to_owned()

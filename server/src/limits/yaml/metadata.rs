@@ -1,9 +1,9 @@
 //! `metadata`: a free map, as far as JSON can say it.
 
-use saphyr::{MarkedYaml, ScalarStyle, YamlData};
+use granit_parser::ScalarStyle;
 use sluicegate_core::metadata::{self, Value};
 
-use super::{Fields, Reader, Spot, is_null, scalar};
+use super::{Data, Fields, Node, Reader, Spot, is_null, scalar};
 
 impl Reader<'_> {
     pub(super) fn metadata(&mut self, of: &Fields<'_, '_>) -> Option<metadata::Map> {
@@ -18,15 +18,16 @@ impl Reader<'_> {
     }
 
     /// A value of any shape; `None` if something in it is broken, and noted.
-    fn free(&mut self, spot: &Spot, node: &MarkedYaml<'_>) -> Option<Value> {
+    fn free(&mut self, spot: &Spot, node: &Node<'_>) -> Option<Value> {
         match &node.data {
-            YamlData::Sequence(nodes) => {
-                let values = nodes.iter().enumerate().map(|(index, node)| {
-                    self.free(&Spot::of(node, format!("{}[{index}]", spot.path)), node)
-                });
+            Data::List(nodes) => {
+                let values = nodes
+                    .iter()
+                    .enumerate()
+                    .map(|(index, node)| self.free(&Spot::of(node, spot.path.index(index)), node));
                 all(values).map(Value::List)
             }
-            YamlData::Mapping(nodes) => {
+            Data::Map(nodes) => {
                 let mut merged = Vec::new();
                 let entries: Vec<_> = nodes
                     .iter()
@@ -64,7 +65,7 @@ impl Reader<'_> {
     }
 
     /// A key: JSON knows only texts.
-    fn name(&mut self, at: &Spot, key: &MarkedYaml<'_>) -> Option<Box<str>> {
+    fn name(&mut self, at: &Spot, key: &Node<'_>) -> Option<Box<str>> {
         match scalar(key) {
             Some(_) if is_no_text(key) => {
                 self.wrong_type(at, key, "the key in quotes");
@@ -79,9 +80,9 @@ impl Reader<'_> {
     }
 
     /// Adds what `<<` names and the map has not.
-    fn merge(&mut self, into: &mut metadata::Map, at: &Spot, node: &MarkedYaml<'_>) -> Option<()> {
+    fn merge(&mut self, into: &mut metadata::Map, at: &Spot, node: &Node<'_>) -> Option<()> {
         let nodes = match &node.data {
-            YamlData::Sequence(nodes) => nodes.as_slice(),
+            Data::List(nodes) => nodes,
             _ => std::slice::from_ref(node),
         };
         for node in nodes {
@@ -98,7 +99,7 @@ impl Reader<'_> {
 }
 
 /// Whether a key without quotes stands for something else than a text.
-pub(super) fn is_no_text(key: &MarkedYaml<'_>) -> bool {
+pub(super) fn is_no_text(key: &Node<'_>) -> bool {
     match scalar(key) {
         Some((text, ScalarStyle::Plain)) => {
             is_null(key) || !matches!(plain(text), Some(Value::Text(_)))
@@ -116,8 +117,8 @@ pub(super) fn whole(text: &str) -> Option<u32> {
 }
 
 /// Where the value of a key is noted.
-fn below(spot: &Spot, key: &MarkedYaml<'_>) -> Spot {
-    Spot::of(key, spot.below("*"))
+fn below(spot: &Spot, key: &Node<'_>) -> Spot {
+    Spot::of(key, spot.path.key("*"))
 }
 
 /// The kind of a scalar, in words that tell nothing of it but its length.

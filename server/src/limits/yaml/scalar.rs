@@ -1,23 +1,18 @@
 //! Scalars, as they are written.
 
-use saphyr::{MarkedYaml, ScalarStyle, YamlData};
+use granit_parser::ScalarStyle;
 
-use super::metadata::is_special;
+use super::{Data, Node, metadata::is_special};
 
-/// A scalar as it is written, and its style. What is tagged as a text is as good as in quotes.
-pub(super) fn scalar<'n>(node: &'n MarkedYaml<'_>) -> Option<(&'n str, ScalarStyle)> {
+/// A scalar as it is written, and its style.
+pub(super) fn scalar<'n>(node: &'n Node<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
-        YamlData::Representation(text, _, Some(tag))
-            if tag.is_yaml_core_schema() && tag.suffix == "str" =>
-        {
-            Some((text, ScalarStyle::DoubleQuoted))
-        }
-        YamlData::Representation(text, style, _) => Some((text, *style)),
+        Data::Scalar(text, style) => Some((text, *style)),
         _ => None,
     }
 }
 
-pub(super) fn is_null(node: &MarkedYaml<'_>) -> bool {
+pub(super) fn is_null(node: &Node<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
 }
 

@@ -7,6 +7,7 @@ use crate::{
     rules::{
         Oddity, Problem,
         file::{DescriptorNode, LimitNode, LimitsNode, Place},
+        findings::quoted,
         problem::LIMITS_MAX,
     },
 };
@@ -180,7 +181,7 @@ impl<'f> Compiler<'f> {
             if replaced.value.is_empty() {
                 self.wrong(&replaced.place, Problem::Missing("name"));
             } else if node.name.as_ref().is_some_and(|name| name.value == replaced.value) {
-                self.wrong(&replaced.place, Problem::ReplacesItself(replaced.value.clone()));
+                self.wrong(&replaced.place, Problem::ReplacesItself(quoted(&replaced.value)));
             } else {
                 self.names.replace(replaced);
             }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use super::{
-    CompileError, CompileWarning, Oddity, Problem,
+    CompileError, CompileWarning, Findings, Oddity, Problem,
     file::{DescriptorNode, LimitsFile, Place, Placed},
+    findings::quoted,
     matcher::{Defaults, Domain, Modes, RuleSet},
 };
 use crate::{Counting, OnFailure, Rule};
@@ -31,46 +32,51 @@ pub struct CompileOptions {
     pub modes: Modes,
 }
 
-/// Compiles all files into one rule set. Either all of them are good, or every mistake is reported.
+/// What was found in limits files.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Mistakes: with one of them no file is served.
+    pub mistakes: Findings<CompileError>,
+    /// Warnings.
+    pub warnings: Findings<CompileWarning>,
+}
+
+/// Compiles all files into one rule set. `report` has what was found when the files were read.
 ///
 /// # Errors
-/// Every mistake in any of the files, domain by domain, in the order in which the files name them.
+/// The mistakes in all files, those of the report first. Compiling ends with the first that is not listed.
 pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,
-) -> Result<RuleSet, Vec<CompileError>> {
+    mut report: Report,
+) -> Result<RuleSet, Findings<CompileError>> {
     let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
-    let mut errors = Vec::new();
-    let mut next_id = 0;
-    for (index, files) in domains(files, options.merge_domains, &mut errors).iter().enumerate() {
+    let domains = domains(files, options.merge_domains, &mut report.mistakes);
+    let (mut next_id, mut path_bytes) = (0, 0);
+    for (index, files) in domains.iter().enumerate() {
         let Some(first) = files.first() else { continue };
-        let (domain, mut made) = Compiler::new(next_id, options).domain(files);
+        if report.mistakes.more() > 0 {
+            break;
+        }
+        let (domain, compiled) = Compiler::new(next_id, options, report, path_bytes).domain(files);
+        (report, path_bytes) = (compiled.report, compiled.path_bytes);
         next_id += domain.rules.len();
-        errors.append(&mut made.errors);
-        set.warnings.append(&mut made.warnings);
-        set.searches_max = set.searches_max.max(made.searches_max);
+        set.searches_max = set.searches_max.max(compiled.searches_max);
         set.by_name.entry(first.domain.value.as_str().into()).or_insert(index);
         set.domains.push(domain);
     }
-    in_order(files, &mut set.warnings);
-    if errors.is_empty() { Ok(set) } else { Err(errors) }
-}
-
-/// Puts warnings in the order of the files and their lines. What aliases repeat is told once.
-fn in_order(files: &[LimitsFile], warnings: &mut Vec<CompileWarning>) {
-    let names = files.iter().enumerate().rev();
-    let order: HashMap<&str, usize> = names.map(|(at, file)| (&*file.place.file, at)).collect();
-    warnings.sort_by_cached_key(|CompileWarning { place, oddity }| {
-        (order.get(&*place.file).copied(), place.line, place.column, oddity.to_string())
-    });
-    warnings.dedup_by(|a, b| a.place.spot() == b.place.spot() && a.oddity == b.oddity);
+    if !report.mistakes.is_empty() {
+        return Err(report.mistakes);
+    }
+    report.warnings.sort(files.iter().map(|file| &*file.place.file));
+    Ok(RuleSet { warnings: report.warnings, ..set })
 }
 
 /// The files of each domain, in the order of the files.
 fn domains<'f>(
     files: &'f [LimitsFile],
     merge: bool,
-    errors: &mut Vec<CompileError>,
+    errors: &mut Findings<CompileError>,
 ) -> Vec<Vec<&'f LimitsFile>> {
     let mut domains: Vec<Vec<&LimitsFile>> = Vec::new();
     let mut by_name = HashMap::new();
@@ -92,7 +98,7 @@ fn domains<'f>(
                     }
                     if let Some(first) = others.first() {
                         let other = first.place.file.clone();
-                        wrong(Problem::DuplicateDomain { name: name.clone(), other });
+                        wrong(Problem::DuplicateDomain { name: quoted(name), other });
                     }
                 }
             }
@@ -103,9 +109,9 @@ fn domains<'f>(
 }
 
 /// What compiling a domain gives beside its rules.
-struct Made {
-    errors: Vec<CompileError>,
-    warnings: Vec<CompileWarning>,
+struct Compiled {
+    report: Report,
+    path_bytes: usize,
     searches_max: usize,
 }
 
@@ -119,17 +125,22 @@ struct Compiler<'f> {
     rules: Vec<Rule>,
     /// The nodes that lead to the one being compiled, and it.
     trail: Vec<&'f DescriptorNode>,
+    /// The path to the node being compiled, for people.
+    path: String,
+    /// Bytes of the domain's name.
+    domain_bytes: usize,
     names: Names<'f>,
     /// Whether the key of a tenant was suggested: a domain can have one.
     suggested: bool,
-    errors: Vec<CompileError>,
-    warnings: Vec<CompileWarning>,
+    report: Report,
+    /// How many of [`PATH_BYTES_MAX`] rules have, with those of earlier domains.
+    path_bytes: usize,
     /// As in [`RuleSet::searches_max`].
     searches_max: usize,
 }
 
 impl<'f> Compiler<'f> {
-    fn new(next_id: usize, options: &CompileOptions) -> Self {
+    fn new(next_id: usize, options: &CompileOptions, report: Report, path_bytes: usize) -> Self {
         Self {
             defaults: Defaults {
                 counting: options.default_counting,
@@ -140,16 +151,20 @@ impl<'f> Compiler<'f> {
             next_id,
             rules: Vec::new(),
             trail: Vec::new(),
+            path: String::new(),
+            domain_bytes: 0,
             names: Names::default(),
             suggested: false,
-            errors: Vec::new(),
-            warnings: Vec::new(),
+            report,
+            path_bytes,
             searches_max: 0,
         }
     }
 
     /// Compiles the files of one domain.
-    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, Made) {
+    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, Compiled) {
+        let name = files.first().map(|file| file.domain.value.as_str()).unwrap_or_default();
+        self.domain_bytes = name.len();
         let tenant = self.agreed(files, "tenant", |it| it.tenant.as_ref());
         self.has_tenant = tenant.is_some();
         let algorithm = self.agreed(files, "default algorithm", |it| it.algorithm.as_ref());
@@ -160,10 +175,8 @@ impl<'f> Compiler<'f> {
             counting: counting.copied().unwrap_or(self.defaults.counting),
             on_failure: on_failure.copied().unwrap_or(self.defaults.on_failure),
         };
-        self.warnings.extend(files.iter().flat_map(|file| file.warnings.iter().cloned()));
         let root = self.root(files);
-        self.warnings.extend(mem::take(&mut self.names).warnings());
-        let name = files.first().map(|file| file.domain.value.as_str()).unwrap_or_default();
+        mem::take(&mut self.names).warn(&mut self.report.warnings);
         let domain = Domain {
             name: name.into(),
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
@@ -172,8 +185,8 @@ impl<'f> Compiler<'f> {
             rules: mem::take(&mut self.rules),
             root,
         };
-        let Self { errors, warnings, searches_max, .. } = self;
-        (domain, Made { errors, warnings, searches_max })
+        let Self { report, path_bytes, searches_max, .. } = self;
+        (domain, Compiled { report, path_bytes, searches_max })
     }
 
     /// What the files of a domain say of all of it; who says nothing agrees.
@@ -193,10 +206,10 @@ impl<'f> Compiler<'f> {
     }
 
     fn wrong(&mut self, place: &Place, problem: impl Into<Problem>) {
-        self.errors.push(CompileError { place: place.clone(), problem: problem.into() });
+        self.report.mistakes.push(CompileError { place: place.clone(), problem: problem.into() });
     }
 
     fn odd(&mut self, place: &Place, oddity: Oddity) {
-        self.warnings.push(CompileWarning { place: place.clone(), oddity });
+        self.report.warnings.push(CompileWarning { place: place.clone(), oddity });
     }
 }

@@ -9,8 +9,9 @@ use crate::{
     rules::{
         Oddity, Problem,
         file::{DescriptorNode, LimitsFile, Place},
+        findings::quoted,
         matcher::{Level, Node, Pattern, Values},
-        problem::LEVELS_MAX,
+        problem::{LEVELS_MAX, PATH_BYTES_MAX},
         stats_key::StatsKey,
     },
 };
@@ -24,9 +25,7 @@ const JOINTS_MAX: usize = 16;
 
 /// The way to a level.
 #[derive(Clone, Copy)]
-struct Way<'p> {
-    /// Path that leads to it, for people.
-    path: &'p str,
+struct Way {
     depth: usize,
     /// Whether every value on the way is written out, so that all requests that come here share them.
     constant: bool,
@@ -42,35 +41,41 @@ impl<'f> Compiler<'f> {
     /// The first level, of all files of the domain.
     pub(super) fn root(&mut self, files: &[&'f LimitsFile]) -> Level {
         let nodes: Vec<_> = files.iter().flat_map(|file| &file.descriptors).collect();
-        self.level(&nodes, Way { path: "", depth: 0, constant: true }).0
+        self.level(&nodes, Way { depth: 0, constant: true }).0
     }
 
-    fn level(&mut self, nodes: &[&'f DescriptorNode], way: Way<'_>) -> Grown<Level> {
+    fn level(&mut self, nodes: &[&'f DescriptorNode], way: Way) -> Grown<Level> {
         let mut level = Level::default();
         let mut limited = 0;
         let mut seen = Seen::new();
         for node in nodes {
+            if self.report.mistakes.more() > 0 {
+                break;
+            }
             if way.depth >= LEVELS_MAX {
                 self.wrong(&node.place, Problem::TooDeep);
                 break;
             }
             let value = value(node);
-            let path = join(way.path, &name(&node.key, value));
+            let above = self.path.len();
+            self.descend(&node.key, value);
             if node.key.is_empty() {
                 self.wrong(&node.place, Problem::Missing("key"));
             } else {
                 match seen.entry((&node.key, value)) {
                     Entry::Occupied(first) => {
                         let first = first.get().seen_from(&node.place.file);
-                        let problem = Problem::DuplicateDescriptor { what: path.clone(), first };
+                        let problem =
+                            Problem::DuplicateDescriptor { what: quoted(&self.path), first };
                         self.wrong(&node.place, problem);
                     }
                     Entry::Vacant(entry) => _ = entry.insert(&node.place),
                 }
             }
             self.trail.push(node);
-            let (compiled, below) = self.node(node, value, Way { path: &path, ..way });
+            let (compiled, below) = self.node(node, value, way);
             self.trail.pop();
+            self.path.truncate(above);
             limited |= below;
             self.insert(&mut level, node, value, compiled);
         }
@@ -80,36 +85,56 @@ impl<'f> Compiler<'f> {
         (level, limited)
     }
 
-    fn node(&mut self, node: &'f DescriptorNode, value: Option<&str>, way: Way<'_>) -> Grown<Node> {
+    /// Adds a node to the path.
+    fn descend(&mut self, key: &str, value: Option<&str>) {
+        if !self.path.is_empty() {
+            self.path.push('.');
+        }
+        self.path.push_str(key);
+        if let Some(value) = value {
+            self.path.push('=');
+            self.path.push_str(value);
+        }
+    }
+
+    fn node(&mut self, node: &'f DescriptorNode, value: Option<&str>, way: Way) -> Grown<Node> {
         let pattern = value.filter(|value| value.contains('*'));
         if node.share_threshold && pattern.is_none() {
             self.wrong(&node.place, Problem::ShareWithoutPattern);
         }
         let rules = self.rules.len();
-        let (rule, counts) = self.rule(node, way.path);
+        let (rule, counts) = self.rule(node);
         let shared = pattern.filter(|_| node.share_threshold).map(|it| it.as_bytes().into());
         let open = value.is_none() || (pattern.is_some() && shared.is_none());
         let below: Vec<_> = node.descriptors.iter().collect();
         let constant = way.constant && !open;
-        let (below, mut limited) =
-            self.level(&below, Way { depth: way.depth + 1, constant, ..way });
+        let (below, mut limited) = self.level(&below, Way { depth: way.depth + 1, constant });
         limited |= u64::from(counts) << way.depth;
         self.warn_of_node(node, limited > 0, self.rules.len() > rules);
         if way.constant && open && limited.count_ones() > 1 && !self.has_tenant && !self.suggested {
             self.suggested = true;
-            self.odd(&node.place, Oddity::NoTenant { key: node.key.clone() });
+            self.odd(&node.place, Oddity::NoTenant { key: quoted(&node.key) });
         }
         (Node { place: node.place.clone(), rule, shared, below }, limited)
     }
 
     /// The rule of a node that has limits: its position among the domain's rules, and whether it counts.
-    fn rule(&mut self, node: &'f DescriptorNode, path: &str) -> (Option<usize>, bool) {
+    fn rule(&mut self, node: &'f DescriptorNode) -> (Option<usize>, bool) {
         let counting = node.counting.as_ref().map_or(self.defaults.counting, |it| it.value);
         let Some(limits) = self.limits(node, counting) else { return (None, false) };
+        // Metrics tell the rule by its domain and path.
+        let before = self.path_bytes;
+        self.path_bytes += self.domain_bytes + self.path.len();
+        if self.path_bytes > PATH_BYTES_MAX {
+            if before <= PATH_BYTES_MAX {
+                self.wrong(&node.place, Problem::PathsTooLong { max: PATH_BYTES_MAX });
+            }
+            return (None, false);
+        }
         let index = self.rules.len();
         let counts = matches!(limits, Limits::Each(_));
         self.rules.push(Rule {
-            path: path.into(),
+            path: self.path.as_str().into(),
             place: node.place.clone(),
             id: self.next_id + index,
             limits,
@@ -145,7 +170,7 @@ impl<'f> Compiler<'f> {
             // A pattern that matches this one's text with its stars taken as letters matches all of its values.
             let mut earlier = values.patterns.iter().take(HIDERS_MAX);
             let hides = earlier.find(|(earlier, _)| earlier.fits(value.as_bytes()));
-            let earlier = hides.map(|(earlier, _)| earlier.to_string());
+            let earlier = hides.map(|(earlier, _)| quoted(earlier));
             values.patterns.push((pattern, index));
             if let Some(earlier) = earlier {
                 self.odd(&node.place, Oddity::Hidden { earlier });
@@ -198,7 +223,7 @@ impl<'f> Compiler<'f> {
                 let values = level.keys.get(node.key.as_bytes());
                 let mut patterns = values.into_iter().flat_map(|values| &values.patterns);
                 if let Some((pattern, _)) = patterns.find(|(pattern, _)| pattern.fits_all()) {
-                    let pattern = pattern.to_string();
+                    let pattern = quoted(pattern);
                     self.odd(&node.place, Oddity::HiddenKey { pattern });
                 }
             }
@@ -220,10 +245,6 @@ fn name(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
 }
 
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}
-
 /// A node of another key that gives the same text when key and value are joined by `_`.
 fn joined<'f>(key: &str, value: Option<&str>, seen: &Seen<'f>) -> Option<(String, &'f Place)> {
     let text =
@@ -231,6 +252,6 @@ fn joined<'f>(key: &str, value: Option<&str>, seen: &Seen<'f>) -> Option<(String
     key.match_indices('_').take(JOINTS_MAX).find_map(|(at, _)| {
         let (key, rest) = (key.get(..at)?, text(key.get(at + 1..)?));
         let place = seen.get(&(key, Some(rest.as_str())))?;
-        Some((name(key, Some(&rest)), *place))
+        Some((quoted(name(key, Some(&rest))), *place))
     })
 }

@@ -1,0 +1,200 @@
+//! Mistakes and warnings of all limits files, in bounded number.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::{self, Write as _},
+    ops::Deref,
+    sync::Arc,
+};
+
+use super::{CompileError, CompileWarning, file::Place};
+
+/// The most mistakes, and the most warnings, of all limits files together that are listed. More are only counted.
+pub const LISTED_MAX: usize = 1_000;
+
+/// The most characters of a name that a mistake or a warning quotes.
+pub const QUOTED_MAX: usize = 256;
+
+/// Something found at a place of a limits file.
+pub trait Finding {
+    /// Where.
+    fn place(&self) -> &Place;
+
+    /// What, without the place.
+    fn text(&self) -> String;
+}
+
+impl Finding for CompileError {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn text(&self) -> String {
+        self.problem.to_string()
+    }
+}
+
+impl Finding for CompileWarning {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn text(&self) -> String {
+        self.oddity.to_string()
+    }
+}
+
+/// File, line, column and text of a finding.
+type Identity = (Arc<str>, usize, usize, String);
+
+/// The first [`LISTED_MAX`] findings, and the number of further ones. A finding that aliases repeat is listed once.
+#[derive(Clone, Debug)]
+pub struct Findings<T> {
+    listed: Vec<T>,
+    known: HashSet<Identity>,
+    more: usize,
+}
+
+impl<T> Default for Findings<T> {
+    fn default() -> Self {
+        Self { listed: Vec::new(), known: HashSet::new(), more: 0 }
+    }
+}
+
+impl<T> Deref for Findings<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.listed
+    }
+}
+
+impl<T> IntoIterator for Findings<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.listed.into_iter()
+    }
+}
+
+impl<T: Finding> Findings<T> {
+    /// Lists a finding, or counts it where the list is full.
+    pub fn push(&mut self, finding: T) {
+        if self.is_full() {
+            self.more += 1;
+            return;
+        }
+        let Place { file, line, column, .. } = finding.place();
+        if self.known.insert((Arc::clone(file), *line, *column, finding.text())) {
+            self.listed.push(finding);
+        }
+    }
+
+    /// Sorts by file, in the order of `files`, by position and by text.
+    pub fn sort<'n>(&mut self, files: impl Iterator<Item = &'n str>) {
+        let mut order = HashMap::new();
+        for (index, file) in files.enumerate() {
+            order.entry(file).or_insert(index);
+        }
+        self.listed.sort_by_cached_key(|finding| {
+            let place = finding.place();
+            (order.get(&*place.file).copied(), place.line, place.column, finding.text())
+        });
+    }
+}
+
+impl<T> Findings<T> {
+    /// The findings as text. The last line says if there are further ones.
+    pub fn lines(&self) -> impl Iterator<Item = String>
+    where
+        T: fmt::Display,
+    {
+        let further = (self.more > 0).then(|| format!("there are more than these {LISTED_MAX}"));
+        self.listed.iter().map(ToString::to_string).chain(further)
+    }
+
+    /// Whether further findings are only counted.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.listed.len() >= LISTED_MAX
+    }
+
+    /// How many further ones were found. One that aliases repeat is counted each time.
+    #[must_use]
+    pub const fn more(&self) -> usize {
+        self.more
+    }
+
+    /// How many were found in all.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.listed.len() + self.more
+    }
+}
+
+/// Text cut off after [`QUOTED_MAX`] characters, because names in limits files may have megabytes.
+#[must_use]
+pub fn quoted(text: impl fmt::Display) -> String {
+    let mut quoted = Quoted { text: String::new(), left: QUOTED_MAX };
+    // An error ends the writing of what follows.
+    if write!(quoted, "{text}").is_err() {
+        quoted.text.push('…');
+    }
+    quoted.text
+}
+
+struct Quoted {
+    text: String,
+    left: usize,
+}
+
+impl fmt::Write for Quoted {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for char in text.chars() {
+            self.left = self.left.checked_sub(1).ok_or(fmt::Error)?;
+            self.text.push(char);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Problem, *};
+
+    fn mistake(line: usize) -> CompileError {
+        let place = Place { file: Arc::from("a.yaml"), line, column: 1, path: Default::default() };
+        CompileError { place, problem: Problem::TooDeep }
+    }
+
+    #[test]
+    fn findings_beyond_the_bound_are_only_counted() {
+        let mut findings = Findings::default();
+        for line in (1..=LISTED_MAX + 7).rev() {
+            findings.push(mistake(line));
+        }
+        assert_eq!((findings.len(), findings.more()), (LISTED_MAX, 7));
+        assert_eq!(findings.total(), LISTED_MAX + 7);
+        findings.sort(["a.yaml"].into_iter());
+        assert_eq!((findings[0].place.line, findings[LISTED_MAX - 1].place.line), (8, 1_007));
+    }
+
+    #[test]
+    fn a_repeated_finding_is_listed_once() {
+        let mut findings = Findings::default();
+        for _ in 0..LISTED_MAX * 2 {
+            findings.push(mistake(1));
+        }
+        findings.push(mistake(2));
+        assert_eq!((findings.len(), findings.more()), (2, 0));
+    }
+
+    #[test]
+    fn long_names_are_cut_off() {
+        assert_eq!(quoted("kö"), "kö");
+        let longest = "ö".repeat(QUOTED_MAX);
+        assert_eq!(quoted(&longest), longest);
+        assert_eq!(quoted(longest.clone() + "k"), longest + "…");
+    }
+}
