@@ -671,13 +671,17 @@ impl Watched {
             }
         };
         tokio::spawn(background.clone().run_until_cancelled_owned(reload_limits));
-        let watch = |files: Vec<PathBuf>, reload: Box<dyn Fn() + Send>| {
+        let watch = |files: Vec<PathBuf>, reload: Arc<dyn Fn() + Send + Sync>| {
             let mut watch = Watch::new(&files, poll_interval);
             let mut asked = asked.clone();
             let reloading = async move {
                 loop {
                     changed_or_asked(&mut watch, &mut asked).await;
-                    reload();
+                    let reload = Arc::clone(&reload);
+                    let reloaded = tokio::task::spawn_blocking(move || reload()).await;
+                    if let Err(error) = reloaded {
+                        tracing::error!(%error, "cannot reload files");
+                    }
                 }
             };
             tokio::spawn(background.clone().run_until_cancelled_owned(reloading));
@@ -690,7 +694,7 @@ impl Watched {
         });
         for tls in listeners {
             let telemetry = Arc::clone(&telemetry);
-            watch(tls.files(), Box::new(move || reload(&tls, &telemetry)));
+            watch(tls.files(), Arc::new(move || reload(&tls, &telemetry)));
         }
         let token = admin.and_then(|admin| admin.token.clone());
         let shown = token.clone();
@@ -699,7 +703,7 @@ impl Watched {
         });
         if let Some(token) = token {
             let file = token.path().to_owned();
-            watch(vec![file], Box::new(move || reload_token(&token, &telemetry)));
+            watch(vec![file], Arc::new(move || reload_token(&token, &telemetry)));
         }
     }
 }

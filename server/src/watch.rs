@@ -9,6 +9,8 @@
 //! Kubernetes ConfigMap is replaced by swinging a link (of `limits.yaml -> ..data/limits.yaml` and
 //! `..data -> ..2026_x` the second), so every link on the way counts, and the way is walked anew
 //! after each event.
+//!
+//! Walks are made on threads that decide nothing, because a file system may be slow, or hang.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -26,6 +28,7 @@ use notify::{
 };
 use tokio::{
     sync::Notify,
+    task::JoinHandle,
     time::{self, Instant},
 };
 
@@ -53,14 +56,33 @@ const STEPS_MAX: usize = 20_000;
 /// How often the way is walked again because it changed in the meantime.
 const WALKS_MAX: usize = 4;
 
+/// How much longer than a walk the pause after it is, so that somebody who changes files all the time causes few walks.
+const PAUSE_PER_WALK: u32 = 20;
+
+/// The longest pause after a walk.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// Watches paths for changes.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    paths: Vec<PathBuf>,
     poll: Duration,
     next_poll: Instant,
+    /// The next walk begins no earlier.
+    next_walk: Instant,
     /// Something happened that is not reported yet. Outlives a cancelled [`Watch::changed`].
     unreported: bool,
+    /// None while a walk is in progress.
+    walker: Option<Walker>,
+    /// Outlives a cancelled [`Watch::changed`].
+    walk: Option<JoinHandle<(Walker, Duration)>>,
+    events: Arc<Notify>,
+}
+
+/// Walks the paths and watches the folders on the way.
+#[derive(Debug)]
+struct Walker {
+    paths: Vec<PathBuf>,
+    poll: Duration,
     /// None if the system has none to give: then there is only the poll.
     watcher: Option<RecommendedWatcher>,
     /// Folders that `watcher` has.
@@ -84,28 +106,37 @@ impl Watch {
         let trail = Arc::new(ArcSwap::from_pointee(Trail::default()));
         let events = Arc::new(Notify::new());
         let handler = Handler { trail: Arc::clone(&trail), events: Arc::clone(&events) };
-        let mut watch = Self {
+        let poll = poll.clamp(POLL_MIN, POLL_MAX);
+        let mut walker = Walker {
             paths: paths.iter().filter_map(|path| path::absolute(path).ok()).collect(),
-            poll: poll.clamp(POLL_MIN, POLL_MAX),
-            next_poll: Instant::now(),
-            unreported: false,
+            poll,
             watcher: None,
             watched: HashSet::new(),
             warned: false,
             trail,
-            events,
+            events: Arc::clone(&events),
         };
         match watcher(handler) {
-            Ok(watcher) => watch.watcher = Some(watcher),
-            Err(error) => watch.warn(&error),
+            Ok(watcher) => walker.watcher = Some(watcher),
+            Err(error) => walker.warn(&error),
         }
-        watch.follow();
-        watch
+        let now = Instant::now();
+        Self {
+            poll,
+            next_poll: now,
+            next_walk: now,
+            unreported: false,
+            walker: Some(walker),
+            walk: None,
+            events,
+        }
     }
 
     /// Waits until something may have changed since the last time. The first time, that is at once:
     /// files may have changed between being read and being watched. Cancel safe.
     pub(crate) async fn changed(&mut self) {
+        // Of a cancelled call: the walk may have passed what has changed since.
+        self.end_walk().await;
         if !self.unreported {
             tokio::select! {
                 () = self.events.notified() => {}
@@ -115,7 +146,7 @@ impl Watch {
         }
         self.settle().await;
         // Before the report: what happens after the caller has looked is seen by the new watches.
-        self.follow();
+        self.walk().await;
         self.next_poll = Instant::now() + self.poll;
         self.unreported = false;
     }
@@ -124,6 +155,38 @@ impl Watch {
     async fn settle(&self) {
         let quiet = async { while time::timeout(QUIET, self.events.notified()).await.is_ok() {} };
         let _unquiet = time::timeout(UNQUIET_MAX, quiet).await;
+    }
+
+    /// Watches the folders that the paths lead through now. Cancel safe.
+    async fn walk(&mut self) {
+        time::sleep_until(self.next_walk).await;
+        if let Some(walker) = self.walker.take() {
+            self.walk = Some(tokio::task::spawn_blocking(|| walker.timed()));
+        }
+        self.end_walk().await;
+    }
+
+    /// Waits for the walk in progress, if there is any.
+    async fn end_walk(&mut self) {
+        let Some(walk) = &mut self.walk else { return };
+        let walked = walk.await;
+        self.walk = None;
+        match walked {
+            Ok((walker, taken)) => {
+                self.walker = Some(walker);
+                self.next_walk = Instant::now() + pause_after(taken);
+            }
+            Err(error) => tracing::error!(%error, "files are no longer watched, polling them"),
+        }
+    }
+}
+
+impl Walker {
+    /// Walks, and says how long it took.
+    fn timed(mut self) -> (Self, Duration) {
+        let begin = Instant::now();
+        self.follow();
+        (self, begin.elapsed())
     }
 
     /// Watches the folders that the paths lead through now.
@@ -167,6 +230,11 @@ impl Watch {
         }
         self.warned = true;
     }
+}
+
+/// The pause after a walk.
+fn pause_after(walk: Duration) -> Duration {
+    walk.saturating_mul(PAUSE_PER_WALK).min(PAUSE_MAX)
 }
 
 fn is_missing(error: &notify::Error) -> bool {
@@ -507,6 +575,28 @@ mod tests {
         };
         time::timeout(BOUND, cancelled).await.unwrap();
         time::timeout(BOUND, watch.changed()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_walk_does_not_block_the_thread_that_waits_for_it() {
+        let (_guard, base) = folder();
+        for number in 0..1_000 {
+            symlink("nowhere", base.join(number.to_string())).unwrap();
+        }
+        let mut watch = never_polling(&base);
+        while watch.walk.is_none() {
+            let wait = time::timeout(Duration::ZERO, watch.walk());
+            assert!(wait.await.is_err(), "the walk was over before the thread went on");
+        }
+        time::timeout(BOUND, watch.changed()).await.unwrap();
+        assert!(watch.walk.is_none() && watch.walker.is_some());
+        assert!(watch.next_walk > Instant::now(), "no pause after a walk");
+    }
+
+    #[test]
+    fn the_pause_after_a_walk_grows_with_it() {
+        let pauses = [0, 10, 1_000, 3_600_000].map(|it| pause_after(Duration::from_millis(it)));
+        assert_eq!(pauses.map(|it| it.as_millis()), [0, 200, 20_000, 30_000]);
     }
 
     #[test]

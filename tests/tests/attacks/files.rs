@@ -6,6 +6,7 @@ use std::{
     fs::{self, File},
     os::unix::{fs::symlink, net::UnixListener},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use sluicegate_tests::{
@@ -15,6 +16,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     process::Command,
+    time::{Instant, sleep, timeout},
 };
 
 /// Changes are to be noticed because they are reported.
@@ -261,6 +263,28 @@ async fn folders_that_lead_in_circles_are_read_once() {
     let validated = sluicegate(&[Path::new("validate"), &attacked.folder]).await;
     assert_eq!(validated.stdout, "ok: 1 domains, 2 rules, 0 warnings\n");
     attacked.stop("circles").await;
+}
+
+/// Every change makes the server walk over all links again.
+#[tokio::test]
+async fn changes_of_a_folder_that_is_slow_to_walk_disturb_no_one() {
+    let mut attacked = Attacked::start(&[]).await;
+    let links = attacked.folder.join(".links");
+    fs::create_dir(&links).unwrap();
+    let target = "n/".repeat(200);
+    for number in 0..19_000 {
+        symlink(&target, links.join(number.to_string())).unwrap();
+    }
+    fs::rename(links, attacked.folder.join("links")).unwrap();
+    let end = Instant::now() + Duration::from_secs(8);
+    let touched = attacked.folder.join("links/touched");
+    while Instant::now() < end {
+        fs::write(&touched, "").unwrap();
+        sleep(Duration::from_millis(120)).await;
+    }
+    fs::remove_dir_all(attacked.folder.join("links")).unwrap();
+    attacked.recovers().await;
+    attacked.stop("a folder that is slow to walk").await;
 }
 
 #[tokio::test]
@@ -525,7 +549,7 @@ async fn send(address: &str, bytes: &[u8]) {
         let _closed = write.shutdown().await;
     };
     let both = futures::future::join(drained, sent);
-    let _long_enough = tokio::time::timeout(std::time::Duration::from_secs(5), both).await;
+    let _long_enough = timeout(Duration::from_secs(5), both).await;
 }
 
 #[tokio::test]
