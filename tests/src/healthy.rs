@@ -52,7 +52,7 @@ impl HealthyClient {
         Self { stop, task: tokio::spawn(run(RateLimitServiceClient::new(channel), stopped)) }
     }
 
-    /// Stops the client and returns its results.
+    /// Stops the client after its first call, at the earliest, and returns its results.
     ///
     /// # Panics
     /// The client has panicked.
@@ -73,7 +73,7 @@ async fn run(
     loop {
         tokio::select! {
             biased;
-            _ = &mut stopped => return report,
+            _ = &mut stopped, if report.calls > 0 => return report,
             _ = ticks.tick() => {}
         }
         let started = Instant::now();

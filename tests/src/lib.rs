@@ -10,6 +10,7 @@
 )]
 
 mod ask;
+mod attack;
 mod catalogue;
 mod certificates;
 mod collector;
@@ -33,6 +34,7 @@ mod upstream;
 pub mod yaml;
 
 pub use ask::{chain, hit, hits, request};
+pub use attack::Attack;
 pub use catalogue::Catalogue;
 pub use certificates::{Authority, Issued};
 pub use collector::Collector;

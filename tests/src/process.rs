@@ -151,9 +151,31 @@ impl Process {
     /// The process has ended.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory since the start, or since [`Self::reset_peak`], in bytes.
+    ///
+    /// # Panics
+    /// The process has ended.
+    #[must_use]
+    pub fn peak_resident_bytes(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// Makes the present resident memory the peak.
+    ///
+    /// # Panics
+    /// The process has ended.
+    pub fn reset_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.id()), "5").unwrap();
+    }
+
+    /// A field of the process's status, in bytes.
+    fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let kibibytes = status.lines().find_map(|line| {
-            line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+            line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
         });
         kibibytes.unwrap() * 1024
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sluicegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use sluicegate_tests::{
-    Caller, HealthyClient, Sluicegate, framed, hit,
+    Attack, Caller, Sluicegate, framed, hit,
     http2::{Flood, call_headers, call_headers_to, flag, frame, header_frames, kind},
     until,
 };
@@ -17,21 +17,15 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000000}
 ";
 
-const MIB: u64 = 1024 * 1024;
+/// Memory that an attack may take.
+const GROWTH_MAX: u64 = 192 << 20;
 
-/// Memory may grow by this.
-const GROWTH_MAX: u64 = 192 * MIB;
-
-/// What the attacker does, beside a healthy client; memory grows by less than the bound meanwhile.
+/// Runs an attack on a server of its own.
 async fn attack(name: &str, flags: &[&str], attack: impl AsyncFnOnce(&Sluicegate)) {
     let server = Sluicegate::start(LIMITS, flags).await;
-    let healthy = HealthyClient::start(&server).await;
-    let before = server.process.resident_bytes();
+    let beside = Attack::start(name, &server, GROWTH_MAX).await;
     attack(&server).await;
-    let grown = server.process.resident_bytes().saturating_sub(before);
-    println!("{name}: memory grew by {} KiB", grown / 1024);
-    assert!(grown < GROWTH_MAX, "{name}: memory grew by {grown} bytes");
-    healthy.stop().await.assert_all_decided(name);
+    beside.end(&server).await;
 }
 
 /// A small message, and in the same call one of 2 million empty descriptors.

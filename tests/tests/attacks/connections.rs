@@ -9,7 +9,7 @@ use nix::sys::{
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
-use sluicegate_tests::{Authority, HealthyClient, Sluicegate, hit, until};
+use sluicegate_tests::{Attack, Authority, Sluicegate, hit, until};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -42,7 +42,8 @@ const BOUND: Duration = Duration::from_secs(60);
 /// Connections of an attack.
 const FLOOD: usize = 1_200;
 
-const MIB: u64 = 1024 * 1024;
+/// Memory that an attack may take.
+const GROWTH_MAX: u64 = 64 << 20;
 
 // === Attackers ===
 
@@ -130,34 +131,6 @@ async fn bound_met(server: &Sluicegate, listener: &str, bound: &str) -> f64 {
     server.metric(&format!("{name}{{listener=\"{listener}\",request_bound=\"{bound}\"}}")).await
 }
 
-/// Memory and descriptors before an attack.
-struct Before {
-    memory: u64,
-    files: usize,
-}
-
-impl Before {
-    async fn measure(server: &Sluicegate) -> Self {
-        // What the first page takes is not the attacker's.
-        server.get("/metrics").await;
-        Self { memory: server.process.resident_bytes(), files: server.process.open_files() }
-    }
-
-    fn assert_grown_below(&self, server: &Sluicegate, bytes: u64, attack: &str) {
-        let grown = server.process.resident_bytes().saturating_sub(self.memory);
-        println!("{attack}: memory grew by {} KiB", grown / 1024);
-        assert!(grown < bytes, "{attack}: memory grew by {grown} bytes");
-    }
-
-    /// Waits until the attackers' descriptors are closed. A few more than before are the healthy client's.
-    async fn until_files_are_back(&self, server: &Sluicegate) {
-        until("descriptors to be given back", || async {
-            (server.process.open_files() <= self.files + 4).then_some(())
-        })
-        .await;
-    }
-}
-
 // === TLS ===
 
 struct TlsServer {
@@ -181,6 +154,12 @@ impl TlsServer {
         Self { server, endpoint: endpoint.tls_config(tls).unwrap() }
     }
 
+    /// Starts an attack beside a client with TLS.
+    async fn attack(&self, name: &str) -> Attack {
+        let channel = self.endpoint.connect().await.unwrap();
+        Attack::start_on(channel, name, &self.server, GROWTH_MAX).await
+    }
+
     /// Connects and asks once.
     async fn ask(&self) -> Code {
         let channel = timeout(BOUND, self.endpoint.connect()).await.unwrap().unwrap();
@@ -201,22 +180,18 @@ async fn start_tls(folder: TempDir, mutual: bool) -> Sluicegate {
     Sluicegate::start_with(folder, &flags).await
 }
 
-/// 1,200 silent connections from this address on the TLS port, and clients that connect meanwhile. Memory grows by less
-/// than 64 MiB.
-async fn silent_connections_on_the_tls_port(source: &'static str, mutual: bool, attack: &str) {
+/// 1,200 silent connections from this address on the TLS port, and clients that connect meanwhile.
+async fn silent_connections_on_the_tls_port(source: &'static str, mutual: bool, name: &str) {
     let tls = TlsServer::start(mutual).await;
-    let healthy = HealthyClient::start_on(tls.endpoint.connect().await.unwrap());
-    let before = Before::measure(&tls.server).await;
+    let attack = tls.attack(name).await;
     let flood = Flood::start(source, &tls.server.grpc, FLOOD, "").await;
     for _ in 0..10 {
         assert_eq!(tls.ask().await, Code::Ok);
         sleep(Duration::from_millis(200)).await;
     }
     assert!(dropped(&tls.server, "grpc", "address").await > 0.0);
-    before.assert_grown_below(&tls.server, 64 * MIB, attack);
     flood.stop().await;
-    healthy.stop().await.assert_all_decided(attack);
-    before.until_files_are_back(&tls.server).await;
+    attack.end(&tls.server).await;
     assert_eq!(tls.server.stop().await.code(), Some(0));
 }
 
@@ -240,7 +215,8 @@ async fn silent_mtls_connections_delay_no_handshake() {
 async fn connections_in_use_of_one_address_leave_places_to_others() {
     let places = 32;
     let server = Sluicegate::start(LIMITS, &["--grpc-max-connections", "32"]).await;
-    let healthy = HealthyClient::start(&server).await;
+    let name = "connections in use of one address";
+    let attack = Attack::start(name, &server, GROWTH_MAX).await;
     let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
     let attacker = endpoint.clone().local_address(Some(ATTACKER.parse().unwrap()));
     let mut attackers = JoinSet::new();
@@ -271,7 +247,8 @@ async fn connections_in_use_of_one_address_leave_places_to_others() {
     })
     .await;
     attackers.shutdown().await;
-    healthy.stop().await.assert_all_decided("connections in use of one address");
+    drop(channels);
+    attack.end(&server).await;
 }
 
 /// Connects so many times one after the other, in so many tasks. Returns how many connections succeeded.
@@ -293,8 +270,7 @@ async fn shake_hands(endpoint: &Endpoint, tasks: usize, times: usize) -> usize {
 #[tokio::test]
 async fn a_flood_of_tls_handshakes_leaves_decisions_alone() {
     let tls = TlsServer::start(false).await;
-    let healthy = HealthyClient::start_on(tls.endpoint.connect().await.unwrap());
-    let before = Before::measure(&tls.server).await;
+    let attack = tls.attack("a flood of handshakes").await;
     let endpoint = tls.endpoint.clone();
     // On a thread of their own: the healthy client must not wait for the attackers' arithmetic.
     let attackers = tokio::task::spawn_blocking(move || {
@@ -305,9 +281,7 @@ async fn a_flood_of_tls_handshakes_leaves_decisions_alone() {
     println!("a flood of handshakes: {shaken} of 1280 succeeded");
     assert!(shaken > 0);
     assert_eq!(tls.ask().await, Code::Ok);
-    before.assert_grown_below(&tls.server, 64 * MIB, "a flood of handshakes");
-    healthy.stop().await.assert_all_decided("a flood of handshakes");
-    before.until_files_are_back(&tls.server).await;
+    attack.end(&tls.server).await;
     assert_eq!(tls.server.stop().await.code(), Some(0));
 }
 
@@ -339,8 +313,7 @@ fn half_sent(server: &Sluicegate) -> Vec<(&'static str, String, &'static str)> {
 #[tokio::test]
 async fn half_sent_connections_are_dropped_on_every_listener() {
     let server = Sluicegate::start(LIMITS, &["--handshake-timeout", "1s"]).await;
-    let healthy = HealthyClient::start(&server).await;
-    let before = Before::measure(&server).await;
+    let attack = Attack::start("half-sent connections", &server, GROWTH_MAX).await;
     let mut attackers = JoinSet::new();
     for (listener, address, text) in half_sent(&server) {
         for _ in 0..20 {
@@ -368,9 +341,7 @@ async fn half_sent_connections_are_dropped_on_every_listener() {
     for listener in ["grpc", "http", "admin"] {
         assert!(dropped(&server, listener, "timeout").await >= 20.0, "{listener}");
     }
-    before.assert_grown_below(&server, 64 * MIB, "half-sent connections");
-    healthy.stop().await.assert_all_decided("half-sent connections");
-    before.until_files_are_back(&server).await;
+    attack.end(&server).await;
     assert_eq!(server.stop().await.code(), Some(0));
 }
 
@@ -380,6 +351,7 @@ async fn later_requests_of_a_connection_have_deadlines_too() {
     // A head that comes byte by byte is not idle.
     let flags = ["--http-idle-timeout", "10m"];
     let server = Sluicegate::start(LIMITS, &flags).await;
+    let attack = Attack::start("half-sent later requests", &server, GROWTH_MAX).await;
     let whole = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut attackers = JoinSet::new();
     for (text, drip) in [
@@ -394,12 +366,13 @@ async fn later_requests_of_a_connection_have_deadlines_too() {
     }
     attackers.join_all().await;
     assert_eq!(server.get("/livez").await.0, 200);
+    attack.end(&server).await;
 }
 
 #[tokio::test]
 async fn a_head_that_never_ends_is_answered_431() {
     let server = Sluicegate::start(LIMITS, &[]).await;
-    let before = Before::measure(&server).await;
+    let attack = Attack::start("a head that never ends", &server, 16 << 20).await;
     let mut socket = connect_from(ATTACKER, &server.http).await.unwrap();
     let (mut from, mut to) = socket.split();
     let endless = async {
@@ -416,15 +389,16 @@ async fn a_head_that_never_ends_is_answered_431() {
     // The reset after it may overtake the answer.
     assert!([*b"HTTP/1.1 431", [0; 12]].contains(&answer), "{answer:?}");
     drop(socket);
-    before.assert_grown_below(&server, 16 * MIB, "a head that never ends");
     assert_eq!(server.get("/livez").await.0, 200);
+    attack.end(&server).await;
 }
 
 #[tokio::test]
 async fn half_sent_connections_do_not_hold_the_drain() {
     let flags = ["--drain-timeout", "10m", "--handshake-timeout", "10m"];
     let mut server = Sluicegate::start(LIMITS, &flags).await;
-    let healthy = HealthyClient::start(&server).await;
+    let name = "half-sent connections before the drain";
+    let attack = Attack::start(name, &server, GROWTH_MAX).await;
     let mut half = Vec::new();
     for (_, address, text) in half_sent(&server) {
         let mut socket = connect_from(ATTACKER, &address).await.unwrap();
@@ -444,7 +418,7 @@ async fn half_sent_connections_do_not_hold_the_drain() {
         (open == [4.0, 4.0] && self::open(&server, "http").await >= 8.0).then_some(())
     })
     .await;
-    healthy.stop().await.assert_all_decided("half-sent connections before the drain");
+    attack.end_beside_attackers(&server).await;
     server.process.signal(Signal::SIGTERM);
     assert_eq!(server.process.ended().await.code(), Some(0));
     let log = server.process.output();
@@ -453,13 +427,15 @@ async fn half_sent_connections_do_not_hold_the_drain() {
 
 // === Bodies ===
 
-/// 64 bodies of 4 MiB of which the last byte never comes. Memory grows by less than 112 MiB: twice the 32 MiB that bodies
-/// may hold, the first 64 kB of each, what is read at once, and what the allocator keeps.
+/// Memory that unended bodies may take: twice the 32 MiB that bodies may hold, the first 64 kB of each, what 64 connections
+/// read at once, and what the allocator keeps.
+const BODIES_GROWTH_MAX: u64 = 160 << 20;
+
+/// 64 bodies of 4 MiB of which the last byte never comes.
 #[tokio::test]
 async fn unended_bodies_are_bounded_in_time_and_bytes() {
     let server = Sluicegate::start(LIMITS, &[]).await;
-    let healthy = HealthyClient::start(&server).await;
-    let before = Before::measure(&server).await;
+    let attack = Attack::start("unended bodies", &server, BODIES_GROWTH_MAX).await;
     let body = vec![b' '; 4 * 1024 * 1024 - 1];
     let mut attackers = JoinSet::new();
     for _ in 0..64 {
@@ -476,17 +452,12 @@ async fn unended_bodies_are_bounded_in_time_and_bytes() {
         });
     }
     let mut answers = Vec::new();
-    let mut most = 0;
     while let Some(answer) = attackers.join_next().await {
         answers.push(answer.unwrap());
-        most = most.max(server.process.resident_bytes());
         // Others are answered as ever.
         let body = r#"{"domain": "api", "descriptors": [{"entries": [{"key": "healthy", "value": "x"}]}]}"#;
         assert_eq!(server.json(body).await.0, 200);
     }
-    let grown = most.saturating_sub(before.memory);
-    println!("unended bodies: memory grew by {} KiB", grown / 1024);
-    assert!(grown < 112 * MIB, "memory grew by {grown} bytes");
     let refused = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 429")).count();
     let ended = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 408")).count();
     println!("unended bodies: {refused} refused, {ended} answered 408");
@@ -500,8 +471,7 @@ async fn unended_bodies_are_bounded_in_time_and_bytes() {
         counted.iter().sum::<f64>() >= f64::from(u32::try_from(refused + ended).unwrap()),
         "{counted:?}"
     );
-    healthy.stop().await.assert_all_decided("unended bodies");
-    before.until_files_are_back(&server).await;
+    attack.end(&server).await;
     assert_eq!(server.stop().await.code(), Some(0));
 }
 
@@ -539,8 +509,6 @@ async fn assert_all_listeners_answer(server: &Sluicegate) {
 async fn with_few_descriptors_no_listener_starves_another() {
     for files in [128, 256] {
         let server = start_with_files(files, &[]).await;
-        let healthy = HealthyClient::start(&server).await;
-        let before = Before::measure(&server).await;
         for (listener, address, text) in [
             ("grpc", server.grpc.clone(), ""),
             ("grpc", server.grpc.clone(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"),
@@ -548,17 +516,17 @@ async fn with_few_descriptors_no_listener_starves_another() {
             ("http", server.http.clone(), "GET /livez HTTP/1.1\r\nhost: x\r\n\r\nGET /li"),
             ("admin", server.admin.clone(), ""),
         ] {
-            let attack = format!("{files} files, {listener} {text:?}");
+            let name = format!("{files} files, {listener} {text:?}");
+            let attack = Attack::start(&name, &server, GROWTH_MAX).await;
             let flood = Flood::start(ATTACKER, &address, 400, text).await;
             assert_all_listeners_answer(&server).await;
             let opened = server.process.open_files();
-            println!("{attack}: {opened} open files");
-            assert!(opened < files, "{attack}: {opened} open files");
+            println!("{name}: {opened} open files");
+            assert!(opened < files, "{name}: {opened} open files");
             flood.stop().await;
-            before.until_files_are_back(&server).await;
+            attack.end(&server).await;
             assert_all_listeners_answer(&server).await;
         }
-        healthy.stop().await.assert_all_decided(&format!("floods with {files} files"));
         let log = server.process.output();
         assert!(!log.contains("cannot accept"), "{log}");
         assert_eq!(server.stop().await.code(), Some(0));
@@ -625,8 +593,8 @@ async fn the_admin_listener_bounds_streams_before_any_token() {
     let outer = tempfile::tempdir().unwrap();
     let file = token(outer.path());
     let server = Sluicegate::start(LIMITS, &["--admin-token-file", &file]).await;
-    let healthy = HealthyClient::start(&server).await;
-    let before = Before::measure(&server).await;
+    let name = "streams on the admin listener";
+    let attack = Attack::start(name, &server, 32 << 20).await;
 
     // Watch, as a library calls it.
     let mut watches = Vec::new();
@@ -667,11 +635,10 @@ async fn the_admin_listener_bounds_streams_before_any_token() {
             // What the server says is read, so that it does not wait.
             let _nothing = socket.try_read(&mut [0; 65_536]);
         }
-        before.assert_grown_below(&server, 32 * MIB, "streams on the admin listener");
         let mut client = HealthClient::new(admin_channel(&server).await);
         client.check(HealthCheckRequest::default()).await.unwrap();
     }
-    healthy.stop().await.assert_all_decided("streams on the admin listener");
-    before.until_files_are_back(&server).await;
+    drop(client);
+    attack.end(&server).await;
     assert_eq!(server.stop().await.code(), Some(0));
 }

@@ -1,6 +1,6 @@
 //! Attacks with the streams of one or a few HTTP/2 connections.
 
-use std::{cell::Cell, time::Duration};
+use std::time::Duration;
 
 use futures::future::join_all;
 use nix::sys::signal::Signal;
@@ -9,11 +9,11 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitResponse, rate_limit_response::Code,
 };
 use sluicegate_tests::{
-    Caller, Envoy, HealthyClient, Listener, Sluicegate, Upstream, bootstrap, finish, framed, hit,
+    Attack, Caller, Envoy, Listener, Sluicegate, Upstream, bootstrap, finish, framed, hit,
     http2::{Flood, PREFACE, call_headers, flag, frame, header_frames, kind, settings_frame},
-    tools, until,
+    request, tools, until,
 };
-use tokio::process::Command;
+use tokio::{process::Command, task::JoinSet, time::sleep};
 use tonic::Code as GrpcCode;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
@@ -34,13 +34,12 @@ const GROWTH_MAX: u64 = 64 << 20;
 /// Memory that an attack of ten connections may take.
 const GROWTH_OF_TEN_MAX: u64 = 128 << 20;
 
-/// Runs an attack of few connections beside a healthy client.
+/// Runs an attack of few connections on a server of its own.
 async fn attack(name: &str, flags: &[&str], attack: impl AsyncFnOnce(&Sluicegate)) {
     attack_within(GROWTH_MAX, name, flags, attack).await;
 }
 
-/// Runs an attack beside a healthy client. All calls of the client are decided, the process grows by less than
-/// `growth_max`, and what is counted is back at 0 once the attacker has left.
+/// Runs an attack on a server of its own, whose memory grows by less than `growth_max` bytes.
 async fn attack_within(
     growth_max: u64,
     name: &str,
@@ -48,25 +47,9 @@ async fn attack_within(
     attack: impl AsyncFnOnce(&Sluicegate),
 ) {
     let server = Sluicegate::start(LIMITS, flags).await;
-    let healthy = HealthyClient::start(&server).await;
-    let before = server.process.resident_bytes();
-    let peak = Cell::new(before);
-    let measure = async {
-        loop {
-            peak.set(peak.get().max(server.process.resident_bytes()));
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = attack(&server) => {}
-        () = measure => {}
-    }
-    let growth = peak.get() - before;
-    println!("{name}: {} MiB at first, {} MiB more", before >> 20, growth >> 20);
-    assert!(growth < growth_max, "{name}: {} MiB more", growth >> 20);
-    all_given_back(&server).await;
-    healthy.stop().await.assert_all_decided(name);
+    let beside = Attack::start(name, &server, growth_max).await;
+    attack(&server).await;
+    beside.end(&server).await;
     assert_eq!(server.stop().await.code(), Some(0));
 }
 
@@ -76,17 +59,6 @@ async fn gauge(server: &Sluicegate, name: &str) -> f64 {
 
 async fn bound_met(server: &Sluicegate, bound: &str) -> f64 {
     gauge(server, &format!("grpc_bounds_met_total{{grpc_bound=\"{bound}\"}}")).await
-}
-
-async fn all_given_back(server: &Sluicegate) {
-    for name in ["grpc_waiting_calls", "grpc_waiting_bytes", "grpc_streaming_calls"] {
-        until(name, async || (gauge(server, name).await == 0.0).then_some(())).await;
-    }
-    // A call of the healthy client may be in progress.
-    until("calls in progress to end", async || {
-        (gauge(server, "requests_in_flight").await <= 1.0).then_some(())
-    })
-    .await;
 }
 
 /// The number of the stream that is opened so many streams after the first.
@@ -296,28 +268,66 @@ fn replace(list: &[u8], old: &str, new: &str) -> Vec<u8> {
 
 // === Frames that carry no call ===
 
+/// Begins calls whose answers are more than the connection's window takes, and opens and closes the streams' windows until
+/// the server closes the connection. So many flips are sent together, and so often.
+async fn flip_windows(address: &str, flips: usize, pause: Duration) {
+    let entries: [&[(&str, &str)]; 50] = [&[("user", "attacker")]; 50];
+    let message = framed(&request(&entries));
+    let one = |at| {
+        let list = header_frames(stream(at), &call_headers(&[]));
+        [list, frame(kind::DATA, flag::END_STREAM, stream(at), &message)].concat()
+    };
+    let calls: Vec<u8> = (0..1_000).flat_map(one).collect();
+    let flip = [0, 65_535].map(|size| settings_frame(&[(INITIAL_WINDOW_SIZE, size)])).concat();
+    let flips = flip.repeat(flips);
+    let mut attacker = Flood::connect(address, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+    // No more calls are begun than allowed, so that the connection is not closed for it.
+    assert!(attacker.send(&calls).await);
+    while attacker.send(&flips).await {
+        sleep(pause).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn window_games_hold_neither_others_nor_the_end() {
-    attack("3 connections × 20,000 streams, windows of 0 and 65,535", &[], async |server| {
-        let list = call_headers(&[]);
-        let calls: Vec<u8> = (0..20_000).flat_map(|at| call(at, &list)).collect();
-        let flips = [0, 65_535].map(|size| settings_frame(&[(INITIAL_WINDOW_SIZE, size)])).concat();
-        let flips = flips.repeat(1_000);
-        join_all((0..3).map(async |_| {
-            let mut attacker = Flood::connect(&server.grpc, &[(INITIAL_WINDOW_SIZE, 0)]).await;
-            // No more calls are begun than allowed, so that the connection is not closed for it.
-            let allowed = calls.len() / 20_000 * 1_000;
-            assert!(attacker.send(&calls[..allowed]).await);
-            flood(&mut attacker, &flips, 1_000).await;
-            attacker.closed().await;
-            let mut attacker = Flood::connect(&server.grpc, &[(INITIAL_WINDOW_SIZE, 0)]).await;
-            attacker.send(&calls).await;
-        }))
-        .await;
-        assert!(bound_met(server, "control_frames").await >= 3.0);
-        others_are_decided(server).await;
-    })
+    // Nothing else than the server's own end of the drain ends what the attackers hold while the test waits.
+    let flags = ["--drain-timeout", "1h", "--grpc-message-timeout", "1h"];
+    let flags = [&flags[..], &["--grpc-keepalive-interval", "0s"]].concat();
+    let mut server = Sluicegate::start(LIMITS, &flags).await;
+    let name = "3 connections × 20,000 streams, windows of 0 and 65,535";
+    let attack = Attack::start(name, &server, GROWTH_MAX).await;
+    let calls: Vec<u8> = (0..20_000).flat_map(|at| call(at, &call_headers(&[]))).collect();
+    join_all((0..3).map(async |_| {
+        flip_windows(&server.grpc, 1_000, Duration::ZERO).await;
+        let mut attacker = Flood::connect(&server.grpc, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+        attacker.send(&calls).await;
+    }))
     .await;
+    assert!(bound_met(&server, "control_frames").await >= 3.0);
+    others_are_decided(&server).await;
+    attack.end(&server).await;
+
+    // As many flips as are allowed, also during the drain.
+    let name = "windows of 0 and 65,535 at the end";
+    let attack = Attack::start(name, &server, GROWTH_MAX).await;
+    let met = bound_met(&server, "control_frames").await;
+    let mut attackers = JoinSet::new();
+    for _ in 0..3 {
+        let address = server.grpc.clone();
+        attackers.spawn(async move {
+            flip_windows(&address, 1, Duration::from_millis(250)).await;
+        });
+    }
+    sleep(Duration::from_secs(3)).await;
+    others_are_decided(&server).await;
+    assert_eq!(bound_met(&server, "control_frames").await, met);
+    assert!(attackers.try_join_next().is_none());
+    attack.end_beside_attackers(&server).await;
+    server.process.signal(Signal::SIGTERM);
+    assert_eq!(server.process.ended().await.code(), Some(0));
+    attackers.join_all().await;
+    let log = server.process.output();
+    assert!(!log.contains("outlived the drain timeout"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -385,6 +395,8 @@ async fn calls_that_are_reset_at_once_delay_no_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_and_silent_connections_do_not_hold_up_the_end() {
     let mut server = Sluicegate::start(LIMITS, &["--drain-timeout", "1h"]).await;
+    let name = "half-sent and silent connections at the end";
+    let attack = Attack::start(name, &server, GROWTH_MAX).await;
     let list = call_headers(&[]);
     let hello = [PREFACE, &settings_frame(&[])].concat();
     let small_windows = [PREFACE, &settings_frame(&[(INITIAL_WINDOW_SIZE, 0)])].concat();
@@ -411,13 +423,14 @@ async fn half_sent_and_silent_connections_do_not_hold_up_the_end() {
         (gauge(&server, "grpc_waiting_calls").await == 1.0).then_some(())
     })
     .await;
+    attack.end_beside_attackers(&server).await;
     // Whoever goes on calling during the drain does not hold it up either.
     let mut busy = Flood::connect(&server.grpc, &[]).await;
     server.process.signal(Signal::SIGTERM);
     let mut at = 0;
     while busy.send(&call(at, &list)).await {
         at += 1;
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(server.process.ended().await.code(), Some(0));
     let log = server.process.output();
