@@ -299,7 +299,8 @@ local function describe(check, limit, state, time)
     told[6 * check - 3] = (algorithm.until_reset or algorithm.reset_after)(state, limit, time)
 end
 
--- Gives back, newest first, what the checks from one on took on condition, and says what is left.
+-- Gives back, newest first, what the checks from one on took on condition, and says what is left. Another limit may
+-- have put a state into units of its own.
 local function undo(first)
     for check = asked, first, -1 do
         local verdict = told[6 * check - 5]
@@ -308,6 +309,7 @@ local function undo(first)
             local allowed = verdict % 2
             local granted = (verdict - allowed) / 2
             local at, used = told[6 * check - 1], told[6 * check]
+            limit.algorithm.advance(states[key], limit, times_of[check])
             limit.algorithm.give_back(states[key], limit, times_of[check], granted, at, used)
             changes[key] = changes[key] - 1
             told[6 * check - 5] = allowed
@@ -315,7 +317,9 @@ local function undo(first)
     end
     for check = first, asked do
         if takes_of[check] <= UP_TO then
-            describe(check, limits_of[check], states[keys_of[check]], times_of[check])
+            local limit, state, time = limits_of[check], states[keys_of[check]], times_of[check]
+            limit.algorithm.advance(state, limit, time)
+            describe(check, limit, state, time)
         end
     end
 end

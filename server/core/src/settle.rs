@@ -185,7 +185,9 @@ fn remaining_and_excess(available: i64) -> (u64, u64) {
 }
 
 /// Says anew what the counter has left.
-fn describe(decision: &mut Decision, check: &Check, state: &State, now: Time) {
+fn describe(decision: &mut Decision, check: &Check, state: &mut State, now: Time) {
+    // Another limit on the counter may have put it into units of its own.
+    state.advance(&check.limit, now);
     (decision.remaining, decision.excess) =
         remaining_and_excess(state.available(&check.limit, now));
     decision.reset_after = span(state.until_reset(&check.limit, now));
@@ -206,6 +208,7 @@ fn undo(
         let Some(receipt) = decision.receipt.take() else { continue };
         let hits = mem::take(&mut decision.granted);
         let undone = counters.with(position, check, |state| {
+            state.advance(&check.limit, now);
             state.give_back(&check.limit, now, hits, Some(receipt));
             describe(decision, check, state, now);
             now

@@ -63,6 +63,31 @@ fn decided(answers: &Answers) -> Vec<Decision> {
 }
 
 #[test]
+fn a_refusal_under_two_limits_of_one_counter_is_free() {
+    for algorithm in Algorithm::ALL {
+        let (wide, narrow) = (limit(algorithm, 60), limit(algorithm, 10));
+        let mut states = [State::new(algorithm)];
+        let mut settle = |asked: &[(Limit, Take)]| {
+            let asked = asked.iter().enumerate();
+            let checks: Vec<_> = asked
+                .map(|(descriptor, &(limit, take))| check(limit, descriptor, take, Veto::Alone))
+                .collect();
+            let slots = vec![Some(0); checks.len()];
+            decided(&settle(&checks, &slots, &mut states, NOW, StoreError::Full))
+        };
+        let remaining = |decisions: &[Decision]| [decisions[0].remaining, decisions[1].remaining];
+        let peek = [(narrow, Take::Exactly(0)), (wide, Take::Exactly(0))];
+        settle(&[(wide, Take::Exactly(5))]);
+        let before = remaining(&settle(&peek));
+        let answers = settle(&[(narrow, Take::Exactly(1)), (wide, Take::Exactly(100))]);
+        assert_eq!([answers[0].allowed, answers[1].allowed], [true, false], "{algorithm:?}");
+        assert_eq!(remaining(&answers), before, "{algorithm:?}");
+        assert_eq!(remaining(&settle(&peek)), before, "{algorithm:?}");
+        assert_eq!(before[1], 55, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn a_refusal_anywhere_is_free_everywhere() {
     for algorithm in Algorithm::ALL {
         let mut counters = Counters::new(&[limit(algorithm, 10), limit(algorithm, 2)]);
