@@ -11,13 +11,14 @@ use std::{
 
 use sluicegate_core::{
     Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, OnFailure, Store, StoreError,
-    Take, Time,
+    Take, Time, Window,
     store::{Source, Veto},
 };
 use sluicegate_store::{
     Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, ManualClock, Memory,
     MemorySettings,
 };
+use tokio::sync::Semaphore;
 
 use crate::conformance::{self, ask, check, per_day};
 
@@ -348,6 +349,88 @@ async fn refusals_are_forgotten_when_they_may_no_longer_hold() {
     assert_eq!(one(daily(1)).await, 0);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(one(daily(1)).await, 1, "other processes may have given back");
+}
+
+/// Decides at once, and holds back its answers but to what is given back, until there are permits.
+struct Late {
+    inner: Memory<Arc<dyn Clock>>,
+    permits: Semaphore,
+}
+
+impl Store for Late {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let gives_back = |check: &Check| matches!(check.take, Take::GiveBack { .. });
+        let is_held = !batch.groups.iter().flat_map(|group| group.iter()).all(gives_back);
+        let answers = self.inner.decide(batch).await;
+        if is_held {
+            self.permits.acquire().await.unwrap().forget();
+        }
+        answers
+    }
+}
+
+fn late(permits: usize) -> DenyCache<Late> {
+    DenyCache::new(Late { inner: memory(), permits: Semaphore::new(permits) }, 100)
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_heard_of_after_a_refund_is_not_remembered() {
+    let cache = late(1);
+    assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
+    let mut refused = Box::pin(ask(&cache, vec![one("k", daily(1))]));
+    assert!(futures::poll!(&mut refused).is_pending());
+    let refund = Take::GiveBack { hits: 1, receipt: None };
+    ask(&cache, vec![check("k", daily(1), 0, refund)]).await;
+    cache.inner().permits.add_permits(2);
+    assert!(!refused.await[0].allowed);
+    assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed, "a hit was given back");
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_heard_of_after_a_reset_is_not_remembered() {
+    let cache = late(1);
+    assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
+    for forget in [|cache: &DenyCache<Late>| cache.forget(&[named("k")]), DenyCache::clear] {
+        let mut refused = Box::pin(ask(&cache, vec![one("k", daily(1))]));
+        assert!(futures::poll!(&mut refused).is_pending());
+        forget(&cache);
+        cache.inner().permits.add_permits(1);
+        assert!(!refused.await[0].allowed);
+        assert!(cache.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_no_longer_than_its_window_however_late_it_is_heard_of() {
+    let cache = late(0);
+    let wait = Duration::from_millis(200);
+    // The limit passes a hit every 100 ms.
+    let limit = Limit::new(Algorithm::Gcra, 600, Window::from_seconds(60).unwrap(), None).unwrap();
+    let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Take::Exactly(600))]));
+    let refused = Box::pin(ask(&cache, vec![one("k", limit)]));
+    let ((), spent, refused) = tokio::join!(
+        async {
+            tokio::time::sleep(wait).await;
+            cache.inner().permits.add_permits(2);
+        },
+        spent,
+        refused
+    );
+    assert!(spent[0].allowed && !refused[0].allowed);
+    assert!(refused[0].retry_after.unwrap() < wait);
+    let mut again = Box::pin(ask(&cache, vec![one("k", limit)]));
+    assert!(futures::poll!(&mut again).is_pending(), "answered without being asked");
+}
+
+#[tokio::test]
+async fn a_refusal_by_what_the_same_request_took_is_not_remembered() {
+    for (limit, hits) in [(1, 1), (5, 3)] {
+        let cache = cache(100);
+        let twice = |at| check("k", daily(limit), at, Take::Exactly(hits));
+        let decisions = ask(&cache, vec![twice(0), twice(1)]).await;
+        assert!(!decisions[1].allowed);
+        assert!(ask(&cache, vec![twice(0)]).await[0].allowed, "nothing was stored");
+    }
 }
 
 #[tokio::test]

@@ -26,13 +26,60 @@ use sluicegate_core::{
 /// How long a refusal is believed.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
+/// Counters are told apart by so many parts of their hash, where hits are given back: what falls together is asked once
+/// more than needed.
+const GIVEN_PARTS: usize = 1024;
+
 /// Answers from memory what the store inside has refused.
 #[derive(Debug)]
 pub struct DenyCache<S> {
     inner: S,
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
-    /// How often something was forgotten: what was asked before is not remembered after.
-    forgotten: AtomicU64,
+    returns: Returns,
+}
+
+/// When hits were given back or counters reset, in numbers that rise with each: a refusal that was asked for before is
+/// not remembered after.
+#[derive(Debug)]
+struct Returns {
+    latest: AtomicU64,
+    /// When all counters were.
+    of_all: AtomicU64,
+    /// When a counter of each part was.
+    of_part: Box<[AtomicU64]>,
+}
+
+impl Returns {
+    fn new() -> Self {
+        let of_part = (0..GIVEN_PARTS).map(|_| AtomicU64::new(0)).collect();
+        Self { latest: AtomicU64::new(0), of_all: AtomicU64::new(0), of_part }
+    }
+
+    fn part(&self, key: &CounterKey) -> Option<&AtomicU64> {
+        let part = key.hash64() % self.of_part.len() as u64;
+        self.of_part.get(usize::try_from(part).ok()?)
+    }
+
+    /// Notes that the counter may have fewer hits, or that all may.
+    fn note(&self, key: Option<&CounterKey>) {
+        let number = self.latest.fetch_add(1, SeqCst) + 1;
+        let place = key.map_or(Some(&self.of_all), |key| self.part(key));
+        place.map(|it| it.fetch_max(number, SeqCst));
+    }
+
+    /// Whether that was noted since.
+    fn since(&self, asked: u64, key: &CounterKey) -> bool {
+        let is_later = |it: &AtomicU64| it.load(SeqCst) > asked;
+        is_later(&self.of_all) || self.part(key).is_some_and(is_later)
+    }
+}
+
+/// When a question was asked.
+#[derive(Clone, Copy)]
+struct Asked {
+    at: Instant,
+    /// The latest return then.
+    returns: u64,
 }
 
 /// What was refused.
@@ -58,7 +105,7 @@ impl<S: Store> DenyCache<S> {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        Self { inner, refusals, forgotten: AtomicU64::new(0) }
+        Self { inner, refusals, returns: Returns::new() }
     }
 
     /// The store inside.
@@ -78,16 +125,20 @@ impl<S: Store> DenyCache<S> {
 
     /// Forgets everything, because limits or counters were changed.
     pub fn clear(&self) {
-        self.forgotten.fetch_add(1, SeqCst);
+        self.returns.note(None);
         self.refusals.clear();
     }
 
     /// Forgets what is known of these counters, because they were reset.
     pub fn forget(&self, keys: &[CounterKey]) {
-        self.forgotten.fetch_add(1, SeqCst);
         for key in keys {
-            self.refusals.remove(key);
+            self.forget_one(key);
         }
+    }
+
+    fn forget_one(&self, key: &CounterKey) {
+        self.returns.note(Some(key));
+        self.refusals.remove(key);
     }
 
     /// The answer to a check that is known to be refused.
@@ -117,38 +168,38 @@ impl<S: Store> DenyCache<S> {
         })
     }
 
-    fn remember(&self, check: &Check, decision: &Decision, now: Instant) {
+    fn remember(&self, check: &Check, decision: &Decision, asked: Asked) {
         let Take::Exactly(hits) = check.take else { return };
         if decision.allowed || check.veto != Veto::Alone || decision.source != Source::Store {
             return;
         }
+        let now = Instant::now();
         let life = decision.retry_after.map_or(LIFE_MAX, |wait| wait.min(LIFE_MAX));
         let refusal = Refusal {
             hits: hits.max(1),
             limit: check.limit,
-            until: now + life,
+            // The store may have refused at any moment since it was asked, and a window that ended since is over.
+            until: asked.at + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
         self.refusals.insert(check.key.clone(), refusal);
+        // Afterwards: what is given back from now on removes it.
+        if self.returns.since(asked.returns, &check.key) {
+            self.refusals.remove(&check.key);
+        }
     }
 
     /// Looks at what was asked and answered.
-    ///
-    /// `forgotten` is from before it was asked.
-    fn learn(&self, group: &[Check], answers: &Answers, forgotten: u64) {
-        let mut now = None;
+    fn learn(&self, group: &[Check], answers: &Answers, asked: Asked) {
         for (check, answer) in group.iter().zip(answers) {
             if matches!(check.take, Take::GiveBack { .. }) {
-                self.refusals.remove(&check.key);
+                self.forget_one(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
+                && is_only_one(group, check)
             {
-                self.remember(check, decision, *now.get_or_insert_with(Instant::now));
-                // Afterwards: whoever forgets now has counted before.
-                if self.forgotten.load(SeqCst) != forgotten {
-                    self.refusals.remove(&check.key);
-                }
+                self.remember(check, decision, asked);
             }
         }
     }
@@ -193,9 +244,9 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let forgotten = self.forgotten.load(SeqCst);
+        let asked = Asked { at: Instant::now(), returns: self.returns.latest.load(SeqCst) };
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
-        self.learn(&group, &answers, forgotten);
+        self.learn(&group, &answers, asked);
         answers
     }
 }
@@ -217,6 +268,12 @@ impl<S: Store> Store for DenyCache<S> {
         }
         answers
     }
+}
+
+/// Whether no other check of the group is on the same counter. What one took may have been given back because the other
+/// was refused.
+fn is_only_one(group: &[Check], check: &Check) -> bool {
+    group.iter().filter(|it| it.key == check.key).count() == 1
 }
 
 /// Says nothing about the counter.
