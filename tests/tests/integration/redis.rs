@@ -308,6 +308,33 @@ async fn health_may_depend_on_the_store() {
 }
 
 #[tokio::test]
+async fn health_that_depends_on_the_store_comes_back_without_requests() {
+    let redis = Setup::new().config("maxmemory 1gb\nmaxmemory-policy noeviction").start().await;
+    let flags = ["--store", &redis.url(), "--health-requires-store"];
+    let fleet = Fleet::start(1, DAILY, &flags).await;
+    let server = &fleet.servers[0];
+    let health_is = async |status| {
+        until("health to follow the store", || async {
+            (server.get("/healthcheck").await.0 == status).then_some(())
+        })
+        .await;
+    };
+    health_is(200).await;
+    redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    until("Redis to refuse", || async {
+        code(server, "user", "bob").await;
+        (server.get("/healthcheck").await.0 == 500).then_some(())
+    })
+    .await;
+    // Longer than answers without a write take to count as consent.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    health_is(500).await;
+    redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    health_is(200).await;
+    assert_eq!(server.metric("sluicegate_store_degraded").await, 0.0);
+}
+
+#[tokio::test]
 async fn a_redis_that_may_drop_counters_is_warned_of() {
     for (policy, warned) in [("allkeys-lru", true), ("volatile-ttl", true), ("noeviction", false)] {
         let config = format!("maxmemory 100mb\nmaxmemory-policy {policy}");

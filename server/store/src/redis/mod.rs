@@ -16,6 +16,7 @@ mod link;
 mod node;
 mod outage;
 mod pipeline;
+mod probe;
 mod reply;
 mod script;
 mod size;
@@ -287,6 +288,8 @@ impl Redis {
         let database = settings.link.database;
         let topology =
             Topology::start(settings.deployment, sockets, settings.link, &stats, &running);
+        let probes = probe::watch(Arc::clone(&topology), prefix.clone());
+        tokio::spawn(running.clone().run_until_cancelled_owned(probes));
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
         let sizes = size::watch(Arc::clone(&topology), Arc::clone(&stats), database);

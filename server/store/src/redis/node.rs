@@ -263,6 +263,11 @@ impl Node {
         self.up.load(Ordering::Relaxed) && !self.complains.load(Ordering::Relaxed)
     }
 
+    /// Whether the server answers and does not do what it is asked.
+    pub(super) fn refuses(&self) -> bool {
+        self.up.load(Ordering::Relaxed) && self.complains.load(Ordering::Relaxed)
+    }
+
     /// Whether a connection has ever stood.
     pub(super) fn was_connected(&self) -> bool {
         *self.was_connected.borrow()
@@ -634,7 +639,8 @@ impl Node {
         }
     }
 
-    fn content<F: Fitness>(&self, fitness: &F) {
+    /// Takes note that the server does what it is asked.
+    pub(super) fn content<F: Fitness>(&self, fitness: &F) {
         self.complaint.lock().clear();
         if self.complains.swap(false, Ordering::Relaxed) {
             fitness.changed();
