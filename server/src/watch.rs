@@ -276,7 +276,9 @@ impl Trail {
         let mut trail = Self::default();
         let mut ahead: VecDeque<PathBuf> = paths.iter().cloned().collect();
         let mut steps_left = STEPS_MAX;
-        while let Some(path) = ahead.pop_front() {
+        while steps_left > 0
+            && let Some(path) = ahead.pop_front()
+        {
             if let Some(end) = trail.follow(&path, &mut steps_left) {
                 trail.arrive(end, &mut ahead, &mut steps_left);
             }

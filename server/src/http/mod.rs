@@ -1,5 +1,6 @@
 //! The HTTP listener: `/json`, `/healthcheck`, `/livez`, `/metrics`, `/stats`, `/rlconfig`.
 
+mod answer_timer;
 mod bodies;
 mod head_timer;
 mod health;
@@ -165,7 +166,9 @@ async fn stats(State(shared): State<Arc<Shared>>) -> Response {
 /// The limits in force.
 async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
     page(shared, Page::Rlconfig, |it| {
-        Rendered::ok(PLAIN, rlconfig::render(&it.snapshot.load().rules))
+        let snapshot = it.snapshot.load();
+        let render = || rlconfig::render(&snapshot.rules).into();
+        Rendered::ok(PLAIN, snapshot.listing.get_or_init(render).clone())
     })
     .await
 }

@@ -1,5 +1,13 @@
 //! Pages that take long if there is much to show: made on threads that decide nothing, and once for all who ask
-//! meanwhile.
+//! meanwhile. When readers that do not read hold many bytes of them, pages are made more rarely.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     body::Bytes,
@@ -7,12 +15,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use parking_lot::Mutex;
-use tokio::sync::Mutex as Turn;
+use tokio::{sync::Mutex as Turn, time::Instant};
 
 use crate::offload::{Admitted, Offload};
 
 /// The most pages that are made at once.
 const MADE_MAX: usize = 4;
+
+/// The bytes of pages that are held for readers, beyond which a page may be [`AGE_MAX`] old.
+const HELD_BYTES_MAX: usize = 16 << 20;
+
+/// The age of such a page.
+const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The most requests for pages at once.
 const ASKED_MAX: usize = 64;
@@ -44,6 +58,31 @@ impl Rendered {
     }
 }
 
+/// The text of a page, counted as long as it is held.
+struct Counted {
+    text: Bytes,
+    held: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    fn bytes(text: Bytes, held: &Arc<AtomicUsize>) -> Bytes {
+        held.fetch_add(text.len(), Ordering::Relaxed);
+        Bytes::from_owner(Self { text, held: Arc::clone(held) })
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.text.len(), Ordering::Relaxed);
+    }
+}
+
 /// The type of a page of plain text.
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -63,11 +102,13 @@ pub(crate) struct Pages {
 
 impl Default for Pages {
     fn default() -> Self {
+        let held = Arc::default();
         Self {
             offload: Offload::new(MADE_MAX, ASKED_MAX),
-            metrics: SharedPage::default(),
-            stats: SharedPage::default(),
-            rlconfig: SharedPage::default(),
+            metrics: SharedPage::new(Some(&held)),
+            stats: SharedPage::new(Some(&held)),
+            // Its text is the same for all readers.
+            rlconfig: SharedPage::new(None),
         }
     }
 }
@@ -94,23 +135,40 @@ impl Pages {
 
 /// One page. Requests that come while it is made wait until that is done, because they may want what has been counted since,
 /// and then share the next.
-#[derive(Default)]
 struct SharedPage {
     /// Held while the page is made.
     turn: Turn<()>,
     state: Mutex<State>,
+    /// Bytes of all pages that are held; none where readers share the text anyway.
+    held: Option<Arc<AtomicUsize>>,
 }
 
 #[derive(Default)]
 struct State {
     /// How often making the page has begun.
     begun: u64,
-    /// The page as it was made last and the number of that time, while a request may still use it.
-    last: Option<(u64, Rendered)>,
+    /// The page as it was made last, while a request may still use it.
+    last: Option<Made>,
     asking: usize,
 }
 
+/// A page that was made.
+struct Made {
+    /// The number of that time.
+    number: u64,
+    begun: Instant,
+    page: Rendered,
+}
+
 impl SharedPage {
+    fn new(held: Option<&Arc<AtomicUsize>>) -> Self {
+        Self { turn: Turn::default(), state: Mutex::default(), held: held.cloned() }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.load(Ordering::Relaxed) > HELD_BYTES_MAX)
+    }
+
     async fn make(
         &self,
         admitted: Admitted,
@@ -118,20 +176,24 @@ impl SharedPage {
     ) -> Rendered {
         let (_asking, wanted) = self.ask();
         let _turn = self.turn.lock().await;
-        if let Some((number, page)) = &self.state.lock().last
-            && *number >= wanted
+        if let Some(made) = &self.state.lock().last
+            && (made.number >= wanted || (self.is_crowded() && made.begun.elapsed() < AGE_MAX))
         {
-            return page.clone();
+            return made.page.clone();
         }
         let place = admitted.turn().await;
+        let begun = Instant::now();
         let number = {
             let mut state = self.state.lock();
             state.begun += 1;
             state.begun
         };
         // Who asked may leave; the page is made all the same, and holds its place until then.
-        let page = place.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
-        self.state.lock().last = Some((number, page.clone()));
+        let mut page = place.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
+        if let Some(held) = &self.held {
+            page.text = Counted::bytes(page.text, held);
+        }
+        self.state.lock().last = Some(Made { number, begun, page: page.clone() });
         page
     }
 
@@ -143,14 +205,14 @@ impl SharedPage {
     }
 }
 
-/// Somebody who asks for a page. With the last of them the page is forgotten.
+/// A request for a page. After the last of them the page is forgotten, unless later ones may have to do with it.
 struct Asking<'a>(&'a SharedPage);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.asking -= 1;
-        if state.asking == 0 {
+        if state.asking == 0 && !self.0.is_crowded() {
             state.last = None;
         }
     }
@@ -236,6 +298,24 @@ mod tests {
         assert_eq!(held.begun.load(Ordering::SeqCst), 3);
         assert!(held.pages.metrics.state.lock().last.is_none(), "nobody may want it any more");
         assert_eq!(held.clone().ask(Page::Metrics, done()).await.1, "3");
+    }
+
+    #[tokio::test]
+    async fn a_page_is_made_once_a_second_when_readers_hold_many_bytes() {
+        let pages = Pages::default();
+        let large = |byte: u8| move || Rendered::ok(PLAIN, vec![byte; HELD_BYTES_MAX]);
+        let first_byte = async |response: Response| {
+            axum::body::to_bytes(response.into_body(), HELD_BYTES_MAX).await.unwrap()[0]
+        };
+        let unread = pages.make(Page::Metrics, large(1)).await;
+        let more = pages.make(Page::Metrics, large(2)).await;
+        let made = Instant::now();
+        assert_eq!(first_byte(pages.make(Page::Metrics, large(3)).await).await, 2);
+        assert!(made.elapsed() < AGE_MAX, "too slow to tell");
+        tokio::time::sleep(AGE_MAX).await;
+        assert_eq!(first_byte(pages.make(Page::Metrics, large(4)).await).await, 4);
+        drop((unread, more));
+        assert_eq!(first_byte(pages.make(Page::Metrics, large(5)).await).await, 5);
     }
 
     #[tokio::test]

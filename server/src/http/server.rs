@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
+    answer_timer::AnswerTimed,
     bodies::{Bodies, BodyError},
     head_timer::{HeadTimer, Timed},
 };
@@ -76,6 +77,9 @@ impl Server {
         let place = connection.place();
         let whole = Arc::clone(&answering);
         let timer = HeadTimer::default();
+        let late = place.clone();
+        let connection =
+            AnswerTimed::new(connection, move || late.count_bound(RequestBound::AnswerTime));
         let timed = Timed::new(connection, timer.clone());
         let of_service = timer.clone();
         let service = service_fn(move |request| {

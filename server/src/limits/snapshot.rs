@@ -1,8 +1,13 @@
 //! The limits in force: one immutable set, swapped whole when the files change.
 
-use std::{path::PathBuf, sync::Arc, time::SystemTime};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use axum::body::Bytes;
 use sluicegate_core::rules::{
     Change, CompileError, CompileOptions, Counts, Findings, LISTED_MAX, RuleSet, diff,
 };
@@ -32,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) loaded_at: SystemTime,
     /// What lists of counters call its rules.
     pub(crate) labels: Labels,
+    /// The page that lists its rules, once it was asked for.
+    pub(crate) listing: OnceLock<Bytes>,
     sources: Sources,
 }
 
@@ -68,7 +75,16 @@ impl Snapshot {
         let counters = RuleSetCounters::new(&rules, before, telemetry);
         let generation = before.map_or(0, |before| before.generation) + 1;
         let labels = Labels::new(&rules);
-        Self { rules, counters, generation, hash, loaded_at: SystemTime::now(), labels, sources }
+        Self {
+            rules,
+            counters,
+            generation,
+            hash,
+            loaded_at: SystemTime::now(),
+            labels,
+            listing: OnceLock::new(),
+            sources,
+        }
     }
 }
 

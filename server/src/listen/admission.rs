@@ -97,6 +97,8 @@ impl DropReason {
 pub(crate) enum RequestBound {
     /// The time for its body.
     BodyTime,
+    /// The time in which the peer takes the answer.
+    AnswerTime,
     /// The bytes of all bodies together.
     HeldBytes,
     /// The calls of Watch and reflection in progress.
@@ -105,12 +107,14 @@ pub(crate) enum RequestBound {
 
 impl RequestBound {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 3] = [Self::BodyTime, Self::HeldBytes, Self::LastingCalls];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::BodyTime, Self::AnswerTime, Self::HeldBytes, Self::LastingCalls];
 
     /// The bound as a label of a metric.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::BodyTime => "body_time",
+            Self::AnswerTime => "answer_time",
             Self::HeldBytes => "held_bytes",
             Self::LastingCalls => "lasting_calls",
         }
@@ -470,9 +474,10 @@ impl Shared {
     }
 
     fn count_of(&self, bound: RequestBound) -> &AtomicU64 {
-        let [body_time, held_bytes, lasting_calls] = &self.bounds_met;
+        let [body_time, answer_time, held_bytes, lasting_calls] = &self.bounds_met;
         match bound {
             RequestBound::BodyTime => body_time,
+            RequestBound::AnswerTime => answer_time,
             RequestBound::HeldBytes => held_bytes,
             RequestBound::LastingCalls => lasting_calls,
         }

@@ -126,7 +126,8 @@ labels! {
          `replaced`: it was the oldest without a complete request, or the longest idle, or one of the address that had \
          most, when a new one needed its place; `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
     REQUEST_BOUND = "request_bound":
-        "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `held_bytes`: the large \
+        "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `answer_time`: \
+         the peer did not take an answer over HTTP within 30 s, or no byte of it for 10 s; `held_bytes`: the large \
          messages of all calls in progress on the admin listener took 32 MiB; `lasting_calls`: 64 calls of Watch and \
          reflection were in progress there.";
     VERSION = "version": "The version of Sluicegate.";
@@ -302,7 +303,7 @@ catalogue! {
     Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
         "Connections that a listener has closed because of a bound.";
     Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
-        "Requests over HTTP and calls to the admin listener that were refused because of a bound.";
+        "Requests over HTTP and calls to the admin listener that were refused or cut off because of a bound.";
     Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
         "TLS handshakes with callers that failed.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

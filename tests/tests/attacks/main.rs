@@ -11,6 +11,8 @@ mod files;
 #[cfg(test)]
 mod messages;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod peers;
 #[cfg(test)]
 mod redis;
