@@ -25,7 +25,8 @@ pub(super) async fn watch(topology: Arc<Topology>, prefix: Box<[u8]>) {
         let refusing = map.nodes().iter().enumerate().filter(|(_, node)| node.refuses());
         let probes = refusing.filter_map(|(position, node)| {
             let is_its = |key: &Vec<u8>| {
-                usize::from(map.position(if map.is_single() { 0 } else { key_slot(key) })) == position
+                usize::from(map.position(if map.is_single() { 0 } else { key_slot(key) }))
+                    == position
             };
             let key = keys(&prefix).find(is_its)?;
             Some(probe(node, key, &topology))
