@@ -22,7 +22,7 @@ use crate::offload::{Admitted, Offload};
 /// The most pages that are made at once.
 const MADE_MAX: usize = 4;
 
-/// The bytes of pages that are held for readers, beyond which a page may be [`AGE_MAX`] old.
+/// The bytes of earlier pages that are held for readers, beyond which a page may be [`AGE_MAX`] old.
 const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// The age of such a page.
@@ -165,8 +165,11 @@ impl SharedPage {
         Self { turn: Turn::default(), state: Mutex::default(), held: held.cloned() }
     }
 
-    fn is_crowded(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.load(Ordering::Relaxed) > HELD_BYTES_MAX)
+    /// Whether readers hold many bytes of other pages than this one's last.
+    fn is_crowded(&self, state: &State) -> bool {
+        let last = state.last.as_ref().map_or(0, |made| made.page.text.len());
+        let held = self.held.as_ref().map_or(0, |held| held.load(Ordering::Relaxed));
+        held.saturating_sub(last) > HELD_BYTES_MAX
     }
 
     async fn make(
@@ -176,10 +179,8 @@ impl SharedPage {
     ) -> Rendered {
         let (_asking, wanted) = self.ask();
         let _turn = self.turn.lock().await;
-        if let Some(made) = &self.state.lock().last
-            && (made.number >= wanted || (self.is_crowded() && made.begun.elapsed() < AGE_MAX))
-        {
-            return made.page.clone();
+        if let Some(page) = self.usable(wanted) {
+            return page;
         }
         let place = admitted.turn().await;
         let begun = Instant::now();
@@ -197,6 +198,14 @@ impl SharedPage {
         page
     }
 
+    /// The last page, if it was begun soon enough.
+    fn usable(&self, wanted: u64) -> Option<Rendered> {
+        let state = self.state.lock();
+        let made = state.last.as_ref()?;
+        let is_recent = || self.is_crowded(&state) && made.begun.elapsed() < AGE_MAX;
+        (made.number >= wanted || is_recent()).then(|| made.page.clone())
+    }
+
     /// Counts a request for the page until the guard is dropped. Returns the number of the time that is soon enough.
     fn ask(&self) -> (Asking<'_>, u64) {
         let mut state = self.state.lock();
@@ -212,7 +221,7 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.asking -= 1;
-        if state.asking == 0 && !self.0.is_crowded() {
+        if state.asking == 0 && !self.0.is_crowded(&state) {
             state.last = None;
         }
     }
@@ -309,13 +318,14 @@ mod tests {
         };
         let unread = pages.make(Page::Metrics, large(1)).await;
         let more = pages.make(Page::Metrics, large(2)).await;
+        let last = pages.make(Page::Metrics, large(3)).await;
         let made = Instant::now();
-        assert_eq!(first_byte(pages.make(Page::Metrics, large(3)).await).await, 2);
+        assert_eq!(first_byte(pages.make(Page::Metrics, large(4)).await).await, 3);
         assert!(made.elapsed() < AGE_MAX, "too slow to tell");
         tokio::time::sleep(AGE_MAX).await;
-        assert_eq!(first_byte(pages.make(Page::Metrics, large(4)).await).await, 4);
-        drop((unread, more));
         assert_eq!(first_byte(pages.make(Page::Metrics, large(5)).await).await, 5);
+        drop((unread, more, last));
+        assert_eq!(first_byte(pages.make(Page::Metrics, large(6)).await).await, 6);
     }
 
     #[tokio::test]
