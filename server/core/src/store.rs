@@ -16,11 +16,21 @@ use crate::{CounterKey, Limit, OnFailure, algorithm::Receipt};
 pub trait Store: Send + Sync + 'static {
     /// Settles each group of the batch, all or nothing, and answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
+
+    /// Whether these checks are settled all or nothing. If not, parts of them are, each for itself, and what one has
+    /// taken is to be given back when another refuses.
+    fn settles_whole(&self, _checks: &[Check]) -> bool {
+        true
+    }
 }
 
 impl<S: Store> Store for Arc<S> {
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send {
         S::decide(self, batch)
+    }
+
+    fn settles_whole(&self, checks: &[Check]) -> bool {
+        S::settles_whole(self, checks)
     }
 }
 

@@ -248,6 +248,10 @@ catalogue! {
         "Takes of refused requests that could not be given back. Each stays charged until it expires.";
     Counter TAKES_UNKNOWN = "sluicegate_takes_unknown_total" []:
         "Takes of which Redis did not tell whether they were charged. Each may stay charged until it expires.";
+    Gauge SPLIT_SETTLING = "sluicegate_split_requests_settling" []:
+        "Requests on several slots of a cluster that are being settled, their callers there or gone.";
+    Counter SPLIT_ABANDONED = "sluicegate_split_requests_abandoned_total" []:
+        "Requests on several slots of a cluster that were settled after their callers had gone.";
     Gauge REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
         "Refusals that the deny cache remembers.";
     Counter REDIS_CALLS = "sluicegate_redis_calls_total" []:

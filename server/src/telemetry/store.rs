@@ -59,6 +59,8 @@ pub(crate) fn show(
     telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
     telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
     telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
+    telemetry.show_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
+    telemetry.show_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
     telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));

@@ -254,6 +254,22 @@ impl Stack {
         }
     }
 
+    /// Requests of several parts that are being settled.
+    pub fn split(&self) -> usize {
+        match self {
+            Self::Memory(policy) => policy.split(),
+            Self::Redis(policy) => policy.split(),
+        }
+    }
+
+    /// Requests of several parts that were settled after their callers had left.
+    pub fn abandoned(&self) -> u64 {
+        match self {
+            Self::Memory(policy) => policy.abandoned(),
+            Self::Redis(policy) => policy.abandoned(),
+        }
+    }
+
     /// Takes that could not be given back so far.
     pub fn give_backs_failed(&self) -> u64 {
         match self {

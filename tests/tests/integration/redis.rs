@@ -180,6 +180,45 @@ async fn a_database_of_its_own_is_used() {
 }
 
 #[tokio::test]
+async fn a_refused_request_on_several_slots_gives_back_what_it_took_although_its_caller_leaves() {
+    let limits = "
+domain: api
+descriptors:
+  - {key: shared, rate_limit: {unit: day, requests_per_unit: 100}}
+  - {key: own, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+    let cluster = Cluster::start().await;
+    let fleet = fleet(1, limits, &cluster.url(), &["--deny-cache-entries", "0"]).await;
+    let server = &fleet.servers[0];
+    let both = || request(&[&[("shared", "x")], &[("own", "x")]]);
+    let spent = server.should_rate_limit(both()).await.unwrap();
+    assert_eq!(spent.overall_code(), Code::Ok);
+    let mut left = 0;
+    for _ in 0..10 {
+        for node in &cluster.nodes {
+            node.query(&["CLIENT", "PAUSE", "300", "ALL"]).await;
+        }
+        let asked = server.should_rate_limit(both());
+        left += usize::from(tokio::time::timeout(Duration::from_millis(100), asked).await.is_err());
+    }
+    assert!(left > 0, "no caller left before the answer");
+    let abandoned = "sluicegate_split_requests_abandoned_total";
+    until("all requests to be settled", || async {
+        let settling = server.metric("sluicegate_split_requests_settling").await;
+        (settling == 0.0 && server.metric(abandoned).await >= 1.0).then_some(())
+    })
+    .await;
+    let mut peek = request(&[&[("shared", "x")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    until("what was taken to be given back", || async {
+        let left = server.should_rate_limit(peek.clone()).await.unwrap();
+        (left.statuses[0].limit_remaining == 99).then_some(())
+    })
+    .await;
+    assert_eq!(server.metric("sluicegate_give_backs_failed_total").await, 0.0);
+}
+
+#[tokio::test]
 async fn no_value_chooses_a_slot_or_causes_an_error() {
     let cluster = Cluster::start().await;
     let limits = "

@@ -213,6 +213,10 @@ impl<S: Lanes> Coalesce<S> {
 }
 
 impl<S: Lanes> Store for Coalesce<S> {
+    fn settles_whole(&self, checks: &[Check]) -> bool {
+        self.shared.lane_of(checks).is_some()
+    }
+
     async fn decide(&self, batch: Batch) -> Answers {
         let Batch { mut groups, deadline } = batch;
         if groups.len() == 1

@@ -252,6 +252,10 @@ impl<S: Store> DenyCache<S> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
+    fn settles_whole(&self, checks: &[Check]) -> bool {
+        self.inner.settles_whole(checks)
+    }
+
     async fn decide(&self, batch: Batch) -> Answers {
         if self.refusals.capacity() == 0 {
             return self.inner.decide(batch).await;

@@ -15,7 +15,7 @@ use sluicegate_core::{
 };
 use smallvec::SmallVec;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Clock, LiveReplicas, Memory};
 
@@ -31,6 +31,9 @@ pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most requests whose takes are being given back at once.
 const GIVE_BACKS_MAX: usize = 4096;
 
+/// The most requests that are being settled in several parts at once. What comes beyond is decided by failure policies.
+const SPLIT_MAX: usize = 16_384;
+
 /// A rule defers to the caller's own failure mode.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the store is not available and a rule says on_failure: defer")]
@@ -39,12 +42,17 @@ pub struct Deferred;
 /// The outermost layer. It is no [`Store`], because it has no errors to hand on: whoever asks it gets
 /// decisions.
 #[derive(Debug)]
-pub struct FailurePolicy<S> {
+pub struct FailurePolicy<S>(Arc<Shared<S>>);
+
+#[derive(Debug)]
+struct Shared<S> {
     inner: Arc<S>,
     local: Option<Local>,
     answered: AtomicU64,
     concerned: AtomicU64,
     give_backs: Arc<GiveBacks>,
+    split: Arc<Semaphore>,
+    abandoned: AtomicU64,
 }
 
 /// What counts while the store cannot: this process alone.
@@ -66,46 +74,61 @@ impl<S: Store> FailurePolicy<S> {
     /// Answers for `inner` where it cannot. Without a `local` store, the policy of that name denies.
     pub fn new(inner: S, local: Option<Local>) -> Self {
         let permits = Arc::new(Semaphore::new(GIVE_BACKS_MAX));
-        Self {
+        Self(Arc::new(Shared {
             inner: Arc::new(inner),
             local,
             answered: AtomicU64::new(0),
             concerned: AtomicU64::new(0),
             give_backs: Arc::new(GiveBacks { permits, failed: AtomicU64::new(0) }),
-        }
+            split: Arc::new(Semaphore::new(SPLIT_MAX)),
+            abandoned: AtomicU64::new(0),
+        }))
     }
 
     /// The store inside.
     pub fn inner(&self) -> &S {
-        &self.inner
+        &self.0.inner
     }
 
     /// The store that counts while the one inside cannot.
     pub fn local(&self) -> Option<&Local> {
-        self.local.as_ref()
+        self.0.local.as_ref()
     }
 
     /// Checks that the store inside has not answered so far.
     pub fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
+        self.0.answered.load(Ordering::Relaxed)
     }
 
     /// Groups of which the store inside has not answered every check so far.
     pub fn concerned(&self) -> u64 {
-        self.concerned.load(Ordering::Relaxed)
+        self.0.concerned.load(Ordering::Relaxed)
     }
 
     /// Takes that could not be given back so far. Each stays charged until it expires.
     pub fn give_backs_failed(&self) -> u64 {
-        self.give_backs.failed.load(Ordering::Relaxed)
+        self.0.give_backs.failed.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is given back that is to be.
+    /// Requests of several parts that are being settled.
+    pub fn split(&self) -> usize {
+        SPLIT_MAX - self.0.split.available_permits()
+    }
+
+    /// Requests of several parts that were settled after their callers had left.
+    pub fn abandoned(&self) -> u64 {
+        self.0.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything is settled, and given back that is to be.
     pub async fn finish(&self) {
-        let all = u32::try_from(GIVE_BACKS_MAX).unwrap_or(u32::MAX);
-        let _all_back =
-            tokio::time::timeout(GIVE_BACK_TIMEOUT, self.give_backs.permits.acquire_many(all))
-                .await;
+        let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
+        let finished = async {
+            // What is being settled may have something to give back.
+            let _settled = self.0.split.acquire_many(all(SPLIT_MAX)).await;
+            let _all_back = self.0.give_backs.permits.acquire_many(all(GIVE_BACKS_MAX)).await;
+        };
+        let _late = tokio::time::timeout(GIVE_BACK_TIMEOUT, finished).await;
     }
 
     /// Decides every check of the group, by the deadline.
@@ -120,6 +143,45 @@ impl<S: Store> FailurePolicy<S> {
         if group.is_empty() {
             return Ok(Decisions::new());
         }
+        if group.len() > 1 && !self.0.inner.settles_whole(&group) {
+            // Rare, so that what it keeps is not part of every request's future.
+            return Box::pin(self.decide_split(group, deadline)).await;
+        }
+        self.0.decide(group, deadline).await
+    }
+
+    /// The same in a task of its own: when the caller leaves, what one part took is still given back if another refuses.
+    async fn decide_split(
+        &self,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Result<Decisions, Deferred> {
+        let none = |error| group.iter().map(|_| Err(error)).collect();
+        let Ok(permit) = Arc::clone(&self.0.split).try_acquire_owned() else {
+            return self.0.conclude(&group, &none(StoreError::Unavailable)).await;
+        };
+        let (shared, checks) = (Arc::clone(&self.0), Arc::clone(&group));
+        let (sender, decided) = oneshot::channel();
+        tokio::spawn(async move {
+            let decided = shared.decide(checks, deadline).await;
+            if sender.send(decided).is_err() {
+                shared.abandoned.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(permit);
+        });
+        match decided.await {
+            Ok(decided) => decided,
+            Err(_panicked) => self.0.conclude(&group, &none(StoreError::Unknown)).await,
+        }
+    }
+}
+
+impl<S: Store> Shared<S> {
+    async fn decide(
+        &self,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Result<Decisions, Deferred> {
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
         if let Some(decisions) = allowed_by_all(&group, &answers) {
             return Ok(decisions);
