@@ -33,7 +33,14 @@ pub struct Caller {
 impl Caller {
     /// Connects to an address of the loopback.
     pub async fn connect(address: &str) -> Self {
-        let socket = TcpStream::connect(address).await.unwrap();
+        Self::connect_on(TcpStream::connect(address).await.unwrap(), address).await
+    }
+
+    /// Begins HTTP/2 on a connection to an address.
+    ///
+    /// # Panics
+    /// The server has closed it.
+    pub async fn connect_on(socket: TcpStream, address: &str) -> Self {
         let (requests, connection) = h2::client::handshake(socket).await.unwrap();
         Self { requests, connection: tokio::spawn(connection), authority: address.to_owned() }
     }

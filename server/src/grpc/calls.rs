@@ -75,6 +75,8 @@ struct CallBounds {
     /// Calls in progress of one connection.
     in_flight_share: usize,
     waiting: Arc<WaitingBytes>,
+    /// Apart from what waits, so that messages that are slow to come cost nobody an answer.
+    answers: Arc<WaitingBytes>,
     /// Permits of all streaming calls, and how many there are.
     streaming: Arc<Semaphore>,
     streaming_max: usize,
@@ -92,15 +94,18 @@ impl Calls {
     ) -> Self {
         let bounds = &settings.bounds;
         let streaming_max = permits(bounds.grpc_max_streaming_calls);
-        let waiting = WaitingBytes::new(
-            bounds.grpc_max_waiting_bytes.get(),
-            bounds.grpc_max_waiting_bytes_per_connection.get(),
-        );
+        let bytes = || {
+            Arc::new(WaitingBytes::new(
+                bounds.grpc_max_waiting_bytes.get(),
+                bounds.grpc_max_waiting_bytes_per_connection.get(),
+            ))
+        };
         let bounds = CallBounds {
             message_bytes: settings.grpc_max_message_bytes.get(),
             message_timeout: bounds.grpc_message_timeout,
             in_flight_share: in_flight.share(bounds.grpc_max_in_flight_share),
-            waiting: Arc::new(waiting),
+            waiting: bytes(),
+            answers: bytes(),
             streaming: Arc::new(Semaphore::new(streaming_max)),
             streaming_max,
             streaming_per_connection: permits(bounds.grpc_max_streaming_calls_per_connection),
@@ -113,8 +118,14 @@ impl Calls {
         &self.bounds.met
     }
 
-    pub(super) fn waiting(&self) -> &WaitingBytes {
-        &self.bounds.waiting
+    /// Calls that wait for their messages.
+    pub(super) fn waiting(&self) -> usize {
+        self.bounds.waiting.calls()
+    }
+
+    /// Bytes held by such calls and by answers that are not taken.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.bounds.waiting.held() + self.bounds.answers.held()
     }
 
     pub(super) fn streaming(&self) -> usize {
@@ -126,7 +137,8 @@ impl Calls {
 pub(super) struct ConnectionCalls {
     all: Arc<Calls>,
     in_flight: InFlight,
-    waiting: Arc<ConnectionBytes>,
+    waiting: ConnectionBytes,
+    answers: Arc<ConnectionBytes>,
     /// Permits of this connection's streaming calls.
     streaming: Arc<Semaphore>,
     place: listen::Place,
@@ -139,7 +151,8 @@ impl ConnectionCalls {
         let bounds = &all.bounds;
         Self {
             in_flight: InFlight::new(bounds.in_flight_share),
-            waiting: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.waiting))),
+            waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
+            answers: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.answers))),
             streaming: Arc::new(Semaphore::new(bounds.streaming_per_connection)),
             place,
             all,
@@ -265,7 +278,7 @@ impl ConnectionCalls {
             Ok(frame) => frame,
             Err(error) => return refused(&Status::internal(error.to_string())),
         };
-        let Ok(held) = AnswerBytes::hold(&self.waiting, frame.len()) else {
+        let Ok(held) = AnswerBytes::hold(&self.answers, frame.len()) else {
             self.count(GrpcBound::WaitingBytes);
             return refused(&Status::resource_exhausted("too many answers are not taken"));
         };

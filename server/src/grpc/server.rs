@@ -80,8 +80,8 @@ pub(crate) fn show(telemetry: &Telemetry, services: &Services) {
         let calls = Arc::clone(&services.calls);
         telemetry.show_gauge(metric, move || read(&calls));
     };
-    gauge(catalogue::GRPC_WAITING_CALLS, |calls| calls.waiting().calls());
-    gauge(catalogue::GRPC_WAITING_BYTES, |calls| calls.waiting().held());
+    gauge(catalogue::GRPC_WAITING_CALLS, Calls::waiting);
+    gauge(catalogue::GRPC_WAITING_BYTES, Calls::waiting_bytes);
     gauge(catalogue::GRPC_STREAMING_CALLS, Calls::streaming);
 }
 

@@ -59,8 +59,9 @@ pub struct GrpcBoundSettings {
     #[arg(value_parser = positive_duration)]
     pub grpc_message_timeout: Duration,
 
-    /// The most bytes that calls hold while their messages arrive, and until their answers are taken, on all connections.
-    /// A call that needs more is refused (OVER_LIMIT) without being looked at; an answer that does is an error.
+    /// The most bytes that calls hold while their messages arrive, on all connections, and as many for answers that their
+    /// callers do not take. A call that needs more is refused (OVER_LIMIT) without being looked at; in place of an answer
+    /// that does, an error is sent.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_WAITING_BYTES",

@@ -9,7 +9,7 @@ use nix::sys::{
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
-use sluicegate_tests::{Attack, Authority, Sluicegate, hit, until};
+use sluicegate_tests::{Attack, Authority, Caller, Sluicegate, hit, until};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -178,6 +178,30 @@ async fn start_tls(folder: TempDir, mutual: bool) -> Sluicegate {
         flags.extend(["--grpc-tls-client-ca", &ca]);
     }
     Sluicegate::start_with(folder, &flags).await
+}
+
+/// As many connections as one address may have without a request, all of which have begun HTTP/2 and then say nothing, and
+/// 64 workers of an Envoy at the same address that connect and take their time.
+#[tokio::test]
+async fn connections_without_a_call_keep_no_worker_of_their_address_out() {
+    let server = Sluicegate::start(LIMITS, &[]).await;
+    let attack = Attack::start("connections without a call", &server, GROWTH_MAX).await;
+    let hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+    let flood = Flood::start(HOST, &server.grpc, 256, hello).await;
+    let mut workers = JoinSet::new();
+    for _ in 0..64 {
+        let address = server.grpc.clone();
+        workers.spawn(async move {
+            let socket = TcpStream::connect(&address).await.unwrap();
+            sleep(Duration::from_millis(20)).await;
+            let caller = Caller::connect_on(socket, &address).await;
+            let call = caller.begin().await.unwrap();
+            call.ask(&hit("healthy", "worker")).await.unwrap().overall_code()
+        });
+    }
+    assert!(workers.join_all().await.iter().all(|code| *code == Code::Ok));
+    flood.stop().await;
+    attack.end(&server).await;
 }
 
 /// 1,200 silent connections from this address on the TLS port, and clients that connect meanwhile.

@@ -177,11 +177,7 @@ impl<S: Store> FailurePolicy<S> {
 }
 
 impl<S: Store> Shared<S> {
-    async fn decide(
-        &self,
-        group: Group,
-        deadline: Option<Instant>,
-    ) -> Result<Decisions, Deferred> {
+    async fn decide(&self, group: Group, deadline: Option<Instant>) -> Result<Decisions, Deferred> {
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
         if let Some(decisions) = allowed_by_all(&group, &answers) {
             return Ok(decisions);

@@ -191,6 +191,8 @@ pub(super) struct Node {
     loads: AtomicU64,
     loading: AsyncMutex<()>,
     logged: LogLimit,
+    /// Why a reply was last rejected.
+    rejected: Mutex<Option<String>>,
     /// Whether a connection has ever stood.
     was_connected: watch::Sender<bool>,
     size: Mutex<Option<Size>>,
@@ -224,6 +226,7 @@ impl Node {
             loads: AtomicU64::new(0),
             loading: AsyncMutex::new(()),
             logged: LogLimit::default(),
+            rejected: Mutex::default(),
             was_connected: watch::Sender::new(false),
             size: Mutex::new(None),
             timeout: settings.connect_timeout,
@@ -560,10 +563,12 @@ impl Node {
         }
         let why = tokio::select! {
             end = link.broken() => {
-                if matches!(end, Some(End::Reply(_))) {
-                    self.stats.replies_rejected.add(1);
+                let is_rejected = matches!(end, Some(End::Reply(_)));
+                let why = end.map_or_else(|| "the connection broke".to_owned(), End::to_string);
+                if is_rejected {
+                    self.rejected(&why);
                 }
-                end.map_or_else(|| "the connection broke".to_owned(), End::to_string)
+                why
             }
             () = line.given_up.notified() => "no answer in time".to_owned(),
             never = self.recheck(&link, fitness) => match never {},
@@ -607,6 +612,16 @@ impl Node {
             self.complaint.lock().clear();
             fitness.changed();
             tracing::info!(redis = %self.address, "Redis answers");
+        }
+    }
+
+    /// A connection was dropped for what the server replied. Said for each reason that is new, and else once in a while:
+    /// other connections may stand.
+    fn rejected(&self, why: &str) {
+        self.stats.replies_rejected.add(1);
+        let is_new = self.rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
+        if is_new || self.logged.allows() {
+            tracing::warn!(redis = %self.address, why, "a reply is rejected, its connection dropped");
         }
     }
 
