@@ -354,6 +354,12 @@ impl App {
         show_tls_failures(&telemetry, tls.iter().chain(&admin_tls).cloned().collect());
         // A replica that serves before it is connected lets `on_failure` decide, beside the counters.
         store.connected(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
+        if store.is_degraded() && settings.failure.replicas.is_none() {
+            tracing::warn!(
+                "Redis does not answer yet: until it does, on_failure: local divides limits by one replica, unless \
+                 --replicas says how many there are"
+            );
+        }
         let (grpc_address, grpc) =
             start_grpc(settings, services, tls.clone(), capacity.grpc).await?;
         let body_max = settings.grpc.grpc_max_message_bytes.get();

@@ -4,6 +4,7 @@
 //! The set expires with the last of them.
 
 use std::{
+    collections::VecDeque,
     num::NonZeroU32,
     sync::Arc,
     time::{Duration, Instant},
@@ -26,6 +27,25 @@ const REPLICAS_MAX: u32 = 10_000;
 
 const BEAT: &str = include_str!("../../../../lua/heartbeat.lua");
 
+/// How many replicas were counted of late, without a break.
+#[derive(Debug, Default)]
+struct Counts(VecDeque<(Instant, NonZeroU32)>);
+
+impl Counts {
+    /// Adds a count. Returns the most within a replica's life, once they are known for as long: where Redis comes back
+    /// empty, or its clock jumps forward, the others need a moment to be counted again.
+    fn add(&mut self, now: Instant, count: NonZeroU32) -> Option<NonZeroU32> {
+        self.0.push_back((now, count));
+        // The first of them shows how long they are known.
+        while self.0.get(1).is_some_and(|(at, _)| now - *at >= LIFE) {
+            self.0.pop_front();
+        }
+        let (first, _) = self.0.front()?;
+        let is_known = now - *first >= LIFE;
+        is_known.then(|| self.0.iter().map(|(_, count)| *count).max()).flatten()
+    }
+}
+
 /// One replica's sign of life.
 pub(super) struct Heartbeat {
     key: Vec<u8>,
@@ -45,19 +65,16 @@ impl Heartbeat {
 
     /// Beats for ever. Shows how many do.
     pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
-        let mut heard_since = None;
+        let mut counts = Counts::default();
         loop {
             let Some(alive) = self.alive().await else {
-                heard_since = None;
+                counts = Counts::default();
                 tokio::time::sleep(UNHEARD_INTERVAL).await;
                 continue;
             };
-            let heard_since = *heard_since.get_or_insert_with(Instant::now);
-            if let Some(replicas) = &replicas
-                // Where Redis comes back empty the others need a moment to be counted again.
-                && (alive > replicas.get() || heard_since.elapsed() > LIFE)
-            {
-                replicas.set(alive);
+            let count = counts.add(Instant::now(), alive);
+            if let Some(replicas) = &replicas {
+                replicas.set(count.unwrap_or_else(|| alive.max(replicas.get())));
             }
             tokio::time::sleep(INTERVAL).await;
         }
@@ -76,5 +93,25 @@ impl Heartbeat {
         let map = self.topology.map();
         let alive = map.owner(self.slot)?.ask(&arguments).await?.as_integer()?;
         NonZeroU32::new(u32::try_from(alive).ok().filter(|alive| *alive <= REPLICAS_MAX)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lower_count_is_believed_after_a_life() {
+        let began = Instant::now();
+        let mut counts = Counts::default();
+        let mut add = |seconds, count| {
+            let now = began + Duration::from_secs(seconds);
+            counts.add(now, NonZeroU32::new(count).unwrap()).map(NonZeroU32::get)
+        };
+        assert_eq!([add(0, 1), add(1, 3), add(4, 3)], [None; 3]);
+        assert_eq!([add(5, 3), add(6, 4)], [Some(3), Some(4)]);
+        // The clock jumps: all but one are gone for a moment.
+        assert_eq!([add(7, 1), add(8, 4)], [Some(4); 2]);
+        assert_eq!([add(9, 2), add(12, 2), add(13, 2), add(14, 2)], [Some(4), Some(4), Some(4), Some(2)]);
     }
 }

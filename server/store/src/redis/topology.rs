@@ -355,8 +355,8 @@ impl Topology {
         let map = self.map();
         let Owners::One { epoch: known } = map.owners else { return };
         if let Some(current) = map.nodes.first() {
-            let newer = epoch > known || current.is_gone();
-            if current.address == *address || !newer {
+            // A later epoch counts for the same address too: a sentinel that has missed it may name another one.
+            if epoch <= known && (current.address == *address || !current.is_gone()) {
                 return;
             }
         }
@@ -480,15 +480,32 @@ impl Topology {
             }
         }
         if !matches!(self.deployment, Deployment::Single(_)) {
-            self.suspects.lock().push(address.clone());
-            let looked = self.look_again(timeout * 2).await;
-            let mut suspects = self.suspects.lock();
-            if let Some(at) = suspects.iter().position(|suspect| suspect == address) {
-                suspects.swap_remove(at);
-            }
-            looked?;
+            let _suspect = Suspect::new(&self.suspects, address);
+            self.look_again(timeout * 2).await?;
         }
         Ok(())
+    }
+}
+
+/// A server that the others are being asked about, until this is dropped: its connection may be given up meanwhile.
+struct Suspect<'a> {
+    all: &'a Mutex<Vec<Address>>,
+    address: &'a Address,
+}
+
+impl<'a> Suspect<'a> {
+    fn new(all: &'a Mutex<Vec<Address>>, address: &'a Address) -> Self {
+        all.lock().push(address.clone());
+        Self { all, address }
+    }
+}
+
+impl Drop for Suspect<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(at) = all.iter().position(|suspect| suspect == self.address) {
+            all.swap_remove(at);
+        }
     }
 }
 
