@@ -10,6 +10,8 @@ mod sliding_window_counter;
 mod sliding_window_log;
 mod token_bucket;
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use crate::{Algorithm, Limit, Time};
@@ -49,6 +51,23 @@ impl Receipt {
             | Algorithm::SlidingWindowLog
             | Algorithm::SlidingWindowCounter => self,
         }
+    }
+
+    /// By how much sooner the counter would have been as if never used, had those hits not been taken.
+    #[must_use]
+    pub fn reset_sooner(self, limit: &Limit, hits: u64) -> Duration {
+        let before = self.before(limit, hits);
+        Duration::from_micros(match limit.algorithm() {
+            Algorithm::TokenBucket => {
+                let refill = |used| token_bucket::refill(limit, used);
+                refill(self.used).saturating_sub(refill(before.used))
+            }
+            Algorithm::Gcra => self.at.saturating_sub(before.at),
+            // Hits of one moment expire together.
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindowLog
+            | Algorithm::SlidingWindowCounter => 0,
+        })
     }
 }
 

@@ -74,10 +74,7 @@ impl Counter for TokenBucket {
     }
 
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        let ticks = self.used / limit.gain();
-        let part = share_rounded_up(limit.tick(), self.used % limit.gain(), limit.gain());
-        let refill = ticks.saturating_mul(limit.tick()).saturating_add(part).min(SPAN_MAX);
-        refill.saturating_sub(self.elapsed(now))
+        refill(limit, self.used).saturating_sub(self.elapsed(now))
     }
 
     fn numbers(&self) -> Numbers {
@@ -101,6 +98,13 @@ impl TokenBucket {
         let refilled = share_rounded_up(limit.gain(), self.elapsed(now), limit.tick());
         self.used.saturating_sub(refilled)
     }
+}
+
+/// Microseconds in which so many units are refilled.
+pub(super) fn refill(limit: &Limit, used: u64) -> u64 {
+    let ticks = used / limit.gain();
+    let part = share_rounded_up(limit.tick(), used % limit.gain(), limit.gain());
+    ticks.saturating_mul(limit.tick()).saturating_add(part).min(SPAN_MAX)
 }
 
 /// The same usage where a hit costs `to` units instead of `from`, rounded up to a unit. Rounding up to

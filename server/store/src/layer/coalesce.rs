@@ -517,9 +517,11 @@ fn share(group: &[Check], decided: &[Decision], members: SmallVec<[Waiting; 1]>)
         let after = u64::try_from(count - 1 - position).unwrap_or(0);
         let shares = group.iter().zip(decided).map(|(check, decision)| {
             let hits_after = hits(check).saturating_mul(after);
+            let sooner = decision.receipt.map(|it| it.reset_sooner(&check.limit, hits_after));
             Ok(Decision {
                 granted: hits(check),
                 remaining: decision.remaining.saturating_add(hits_after),
+                reset_after: decision.reset_after.saturating_sub(sooner.unwrap_or_default()),
                 receipt: decision.receipt.map(|it| it.before(&check.limit, hits_after)),
                 ..*decision
             })
