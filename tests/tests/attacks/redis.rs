@@ -560,7 +560,8 @@ async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
     until("the small cluster", || async { (open().await == 2.0).then_some(()) }).await;
     server.process.assert_running();
     drop(peer);
-    attack.end(&server).await;
+    // The descriptors are back, see above. The allocator keeps more of thousands of small objects than of other attacks.
+    attack.end_beside_attackers(&server).await;
     let log = server.process.output();
     println!("{} lines of log", log.lines().count());
     assert_eq!(log.matches("no descriptors left").count(), 1, "{log}");

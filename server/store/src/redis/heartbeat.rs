@@ -112,6 +112,9 @@ mod tests {
         assert_eq!([add(5, 3), add(6, 4)], [Some(3), Some(4)]);
         // The clock jumps: all but one are gone for a moment.
         assert_eq!([add(7, 1), add(8, 4)], [Some(4); 2]);
-        assert_eq!([add(9, 2), add(12, 2), add(13, 2), add(14, 2)], [Some(4), Some(4), Some(4), Some(2)]);
+        assert_eq!(
+            [add(9, 2), add(12, 2), add(13, 2), add(14, 2)],
+            [Some(4), Some(4), Some(4), Some(2)]
+        );
     }
 }
