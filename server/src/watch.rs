@@ -56,7 +56,7 @@ const STEPS_MAX: usize = 20_000;
 /// How often the way is walked again because it changed in the meantime.
 const WALKS_MAX: usize = 4;
 
-/// How much longer than a walk the pause after it is, so that somebody who changes files all the time causes few walks.
+/// How much longer than a walk the pause after it is, so that files that change all the time cause few walks.
 const PAUSE_PER_WALK: u32 = 20;
 
 /// The longest pause after a walk.

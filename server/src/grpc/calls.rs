@@ -75,7 +75,7 @@ struct CallBounds {
     /// Calls in progress of one connection.
     in_flight_share: usize,
     waiting: Arc<WaitingBytes>,
-    /// Apart from what waits, so that messages that are slow to come cost nobody an answer.
+    /// Apart from calls that wait, so that slow messages leave room for answers.
     answers: Arc<WaitingBytes>,
     /// Permits of all streaming calls, and how many there are.
     streaming: Arc<Semaphore>,

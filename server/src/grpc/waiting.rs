@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(third.wait(), Ok(()));
         assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(Bound::WaitingBytes));
         assert_eq!((all.held(), all.calls()), (1_000, 1));
-        // What the first gives back is the shared part, whoever of the connection took it.
+        // The first gives back the shared part, although the second took it.
         drop(first);
         assert_eq!(all.held(), 0);
         drop((second, third));

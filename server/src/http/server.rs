@@ -23,13 +23,13 @@ use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{io::InspectReader, sync::CancellationToken};
 use tower::ServiceExt as _;
 
 use super::{
     answer_timer::AnswerTimed,
     bodies::{Bodies, BodyError},
-    head_timer::{HeadTimer, Timed},
+    head_timer::HeadTimer,
 };
 use crate::{
     listen::{self, Admission, Connection, Place, RequestBound},
@@ -80,7 +80,8 @@ impl Server {
         let late = place.clone();
         let connection =
             AnswerTimed::new(connection, move || late.count_bound(RequestBound::AnswerTime));
-        let timed = Timed::new(connection, timer.clone());
+        let of_head = timer.clone();
+        let timed = InspectReader::new(connection, move |bytes: &[u8]| of_head.hear(bytes));
         let of_service = timer.clone();
         let service = service_fn(move |request| {
             let answer = self.clone().answer(request, place.clone(), Arc::clone(&whole));

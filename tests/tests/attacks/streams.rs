@@ -424,7 +424,7 @@ async fn half_sent_and_silent_connections_do_not_hold_up_the_end() {
     })
     .await;
     attack.end_beside_attackers(&server).await;
-    // Whoever goes on calling during the drain does not hold it up either.
+    // A caller that goes on calling during the drain does not hold it up either.
     let mut busy = Flood::connect(&server.grpc, &[]).await;
     server.process.signal(Signal::SIGTERM);
     let mut at = 0;

@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Milliseconds after which what was written is gone.
 const LIFE: &str = "1";
 
-/// Asks for ever.
+/// Asks until it is cancelled.
 pub(super) async fn watch(topology: Arc<Topology>, prefix: Box<[u8]>) {
     loop {
         tokio::time::sleep(INTERVAL).await;
