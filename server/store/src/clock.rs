@@ -34,6 +34,11 @@ impl Reading {
     }
 }
 
+/// The present for spans of this process, such as deadlines: tokio's clock, which tests may stop and advance.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// Tells the time of a store.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
@@ -91,7 +96,7 @@ impl SystemClock {
     pub fn new() -> Self {
         let wall = wall();
         Self {
-            start: Instant::now(),
+            start: now(),
             steady_at_start: wall,
             wall_at_start: AtomicU64::new(wall),
             look_at: AtomicU64::new(LOOK_INTERVAL),
@@ -116,7 +121,7 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn read(&self) -> Reading {
-        let passed = micros(self.start.elapsed());
+        let passed = micros(now() - self.start);
         if passed >= self.look_at.load(Ordering::Relaxed) {
             self.look(passed);
         }

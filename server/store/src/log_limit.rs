@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::clock;
+
 /// The usual interval: one line a second of a peer that misbehaves with every reply does not fill the log.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -29,12 +31,12 @@ impl LogLimit {
     /// One line in each of these intervals.
     #[must_use]
     pub fn every(interval: Duration) -> Self {
-        Self { began: Instant::now(), interval: millis(interval), next: AtomicU64::new(0) }
+        Self { began: clock::now(), interval: millis(interval), next: AtomicU64::new(0) }
     }
 
     /// Whether a line is admitted now.
     pub fn allows(&self) -> bool {
-        self.allows_at(millis(self.began.elapsed()))
+        self.allows_at(millis(clock::now() - self.began))
     }
 
     fn allows_at(&self, now: u64) -> bool {

@@ -29,7 +29,7 @@ use sluicegate_core::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::observed::Observed;
+use crate::{clock, observed::Observed};
 
 /// The most checks that one call asks; a single group may have more. About half a millisecond of a Redis
 /// server, which answers nobody else meanwhile.
@@ -327,7 +327,7 @@ impl<S: Lanes> Caller<S> {
             lane.waiting.drain(..count).collect()
         };
         self.open.clear();
-        let now = Instant::now();
+        let now = clock::now();
         for waiting in taken {
             if waiting.deadline.is_some_and(|deadline| deadline <= now) {
                 // What is not waited for any more is not charged either.

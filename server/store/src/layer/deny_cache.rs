@@ -23,6 +23,8 @@ use sluicegate_core::{
     store::{Group, Source, Veto},
 };
 
+use crate::clock;
+
 /// How long a refusal is believed.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
@@ -148,7 +150,7 @@ impl<S: Store> DenyCache<S> {
             return None;
         }
         let refusal = self.refusals.get(&check.key)?;
-        let now = Instant::now();
+        let now = clock::now();
         if refusal.until <= now || refusal.limit != check.limit || hits.max(1) < refusal.hits {
             return None;
         }
@@ -173,7 +175,7 @@ impl<S: Store> DenyCache<S> {
         if decision.allowed || check.veto != Veto::Alone || decision.source != Source::Store {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         let life = decision.retry_after.map_or(LIFE_MAX, |wait| wait.min(LIFE_MAX));
         let refusal = Refusal {
             hits: hits.max(1),
@@ -244,7 +246,7 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let asked = Asked { at: Instant::now(), returns: self.returns.latest.load(SeqCst) };
+        let asked = Asked { at: clock::now(), returns: self.returns.latest.load(SeqCst) };
         let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
         self.learn(&group, &answers, asked);
         answers

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::{Clock, LiveReplicas, Memory};
+use crate::{Clock, LiveReplicas, Memory, clock};
 
 /// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
@@ -258,8 +258,7 @@ impl<S: Store> Shared<S> {
         };
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
-            let answers =
-                inner.decide(batch(inside, Some(Instant::now() + GIVE_BACK_TIMEOUT))).await;
+            let answers = inner.decide(batch(inside, Some(clock::now() + GIVE_BACK_TIMEOUT))).await;
             let failed = answers.iter().filter(|answer| answer.is_err()).count();
             give_backs.failed.fetch_add(u64::try_from(failed).unwrap_or(0), Ordering::Relaxed);
             drop(permit);

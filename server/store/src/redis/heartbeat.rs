@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{slots::key_slot, topology::Topology};
-use crate::LiveReplicas;
+use crate::{LiveReplicas, clock};
 
 /// How often a replica says that it lives.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ impl Heartbeat {
                 tokio::time::sleep(UNHEARD_INTERVAL).await;
                 continue;
             };
-            let count = counts.add(Instant::now(), alive);
+            let count = counts.add(clock::now(), alive);
             if let Some(replicas) = &replicas {
                 replicas.set(count.unwrap_or_else(|| alive.max(replicas.get())));
             }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_lower_count_is_believed_after_a_life() {
-        let began = Instant::now();
+        let began = clock::now();
         let mut counts = Counts::default();
         let mut add = |seconds, count| {
             let now = began + Duration::from_secs(seconds);

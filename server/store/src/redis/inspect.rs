@@ -11,7 +11,7 @@ use std::{
 use sluicegate_core::{CounterKey, key::Owner};
 
 use super::{Address, Redis, Reply, hash_slot, node::NoAnswer, slots::key_slot};
-use crate::{Cursor as AnyCursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
+use crate::{Cursor as AnyCursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable, clock};
 
 /// How long a slot may be on its way, or without a server, before that is an error: for each step.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ impl Inspect for Redis {
             for some in of_slot.chunks(RESET_MAX) {
                 let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
                 let command = Self::command_of(reset);
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = clock::now() + PATIENCE;
                 let asked = self.ask_owner(|| self.slot_of(first), command, names, deadline).await;
                 let (_, reply) = asked.map_err(|error| match error {
                     Unavailable::NotRun(why) if ran => Unavailable::Unknown(why),
@@ -68,7 +68,7 @@ impl Inspect for Redis {
             AnyCursor::Redis(cursor) => Some(cursor),
             AnyCursor::Start | AnyCursor::Memory(_) => None,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = clock::now() + PATIENCE;
         loop {
             // Whoever answers has the slot; a cursor of another server means nothing to it.
             let exists = Self::command_of(Reset::DryRun);
@@ -87,7 +87,7 @@ impl Inspect for Redis {
             if asked == address && still == address {
                 return self.found(owner, address, &reply);
             }
-            if Instant::now() >= deadline {
+            if clock::now() >= deadline {
                 return Err(Unavailable::NotRun("the slot changes its server".to_owned()));
             }
         }
@@ -178,7 +178,7 @@ impl Redis {
                 },
             };
             self.topology.trouble();
-            if Instant::now() >= deadline {
+            if clock::now() >= deadline {
                 return Err(Unavailable::NotRun(why));
             }
             tokio::time::sleep(PAUSE).await;

@@ -34,7 +34,7 @@ use super::{
     slots,
     sockets::{NO_DESCRIPTORS, Sockets},
 };
-use crate::LogLimit;
+use crate::{LogLimit, clock};
 
 /// Calls in a row without an answer, and for how long there must have been none, after which a connection
 /// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
@@ -156,7 +156,7 @@ struct Mark {
 
 impl Mark {
     fn now() -> Self {
-        Self { began: Instant::now(), after: AtomicU64::new(0) }
+        Self { began: clock::now(), after: AtomicU64::new(0) }
     }
 
     fn set(&self) {
@@ -169,7 +169,7 @@ impl Mark {
     }
 
     fn elapsed(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from((clock::now() - self.began).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -279,7 +279,7 @@ impl Node {
     /// Waits for the first connection to a new server.
     pub(super) async fn connected(&self, deadline: Option<Instant>) {
         if !self.was_connected() {
-            let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeout);
+            let deadline = deadline.unwrap_or_else(|| clock::now() + self.timeout);
             let mut connected = self.was_connected.subscribe();
             let _late = within(Some(deadline), connected.wait_for(|it| *it)).await;
         }
@@ -434,7 +434,7 @@ impl Node {
         deadline: Option<Instant>,
         fitness: &F,
     ) -> SmallVec<[Result<Reply, Refused>; 1]> {
-        let began = Instant::now();
+        let began = clock::now();
         if deadline.is_some_and(|deadline| deadline <= began) {
             // What would not be waited for is not charged either: a future that is given no time is still polled
             // once, and that would send the calls.
@@ -458,7 +458,7 @@ impl Node {
                 Some(Err(NoReply::Broken)) | None => Err(Refused::Failure(Failure::Unknown)),
             });
         }
-        self.stats.call_durations.note(began.elapsed());
+        self.stats.call_durations.note(clock::now() - began);
         if answered {
             line.answered();
         } else if timed_out {
@@ -550,7 +550,7 @@ impl Node {
                 return Duration::ZERO;
             }
         };
-        let began = Instant::now();
+        let began = clock::now();
         let line = Arc::new(Line::new(link.commands.clone()));
         place.store(Some(Arc::clone(&line)));
         if std::mem::replace(stood, true) {
@@ -576,7 +576,7 @@ impl Node {
         place.store(None);
         self.lost(&why, fitness);
         fitness.trouble();
-        began.elapsed()
+        clock::now() - began
     }
 
     async fn open<F: Fitness>(

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::clock;
+
 /// Adds up the times for which something is the case.
 #[derive(Debug)]
 pub(super) struct Outage(Mutex<Times>);
@@ -17,17 +19,17 @@ struct Times {
 impl Outage {
     /// It is the case from now on.
     pub(super) fn begun() -> Self {
-        Self(Mutex::new(Times { since: Some(Instant::now()), before: Duration::ZERO }))
+        Self(Mutex::new(Times { since: Some(clock::now()), before: Duration::ZERO }))
     }
 
     /// Looks again, because it may have changed. It is looked while nobody else does, so that the last look is right.
     pub(super) fn look(&self, is_so: impl FnOnce() -> bool) {
         let mut times = self.0.lock();
         match (times.since, is_so()) {
-            (None, true) => times.since = Some(Instant::now()),
+            (None, true) => times.since = Some(clock::now()),
             (Some(since), false) => {
                 times.since = None;
-                times.before += since.elapsed();
+                times.before += clock::now() - since;
             }
             (None, false) | (Some(_), true) => {}
         }
@@ -36,6 +38,6 @@ impl Outage {
     /// All times together, this one included.
     pub(super) fn total(&self) -> Duration {
         let times = self.0.lock();
-        times.before + times.since.map_or(Duration::ZERO, |since| since.elapsed())
+        times.before + times.since.map_or(Duration::ZERO, |since| clock::now() - since)
     }
 }

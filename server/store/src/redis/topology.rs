@@ -30,7 +30,7 @@ use super::{
     slots::{self, Claim, ClusterNode, SLOTS},
     sockets::Sockets,
 };
-use crate::LogLimit;
+use crate::{LogLimit, clock};
 
 /// How often to ask who owns what, without a reason.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -181,7 +181,7 @@ impl Topology {
         let member = || self.members.lock().get(address).cloned();
         let mut usual = member();
         if usual.is_none() {
-            let left = deadline.map_or(REFRESH_INTERVAL, |it| it - Instant::now());
+            let left = deadline.map_or(REFRESH_INTERVAL, |it| it - clock::now());
             if self.look_again(left).await.is_err() {
                 return None;
             }
@@ -223,7 +223,7 @@ impl Topology {
     async fn keep_looking(self: Arc<Self>) {
         let mut sentinels = Sentinels::default();
         loop {
-            let began = Instant::now();
+            let began = clock::now();
             if self.look(&mut sentinels).await {
                 self.looked.send_replace(Some(began));
             }
@@ -457,7 +457,7 @@ impl Topology {
 
     /// Waits until somebody has said, from now on, who is who.
     async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
-        let asked = Instant::now();
+        let asked = clock::now();
         let mut looked = self.looked.subscribe();
         self.trouble();
         let since = looked.wait_for(|at| at.is_some_and(|at| at >= asked));
