@@ -48,10 +48,13 @@ impl Fleet {
         sum
     }
 
-    /// Hits that may be charged though nobody was told that they are admitted.
+    /// Hits that may be charged without an answer that admits them.
     pub async fn stranded(&self) -> f64 {
-        self.sum("sluicegate_takes_unknown_total", &[]).await
-            + self.sum("sluicegate_give_backs_failed_total", &[]).await
+        let mut stranded = 0.0;
+        for server in &self.servers {
+            stranded += server.stranded().await;
+        }
+        stranded
     }
 
     /// Waits until every server can ask its store about any counter.

@@ -180,6 +180,12 @@ impl Sluicegate {
             .sum()
     }
 
+    /// Hits that may be charged without an answer that admits them.
+    pub async fn stranded(&self) -> f64 {
+        self.sum("sluicegate_takes_unknown_total", &[]).await
+            + self.sum("sluicegate_give_backs_failed_total", &[]).await
+    }
+
     /// Stops the server as an orchestrator does.
     pub async fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);

@@ -1,6 +1,9 @@
 //! A Redis cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::future::join_all;
 
@@ -9,6 +12,9 @@ use crate::{finish, until};
 
 /// How many primaries there are.
 const PRIMARIES: usize = 3;
+
+/// After so long a failover that was asked for has given up: Redis itself waits for five seconds.
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Three primaries, with a replica each that takes over after about two seconds, or without.
 #[derive(Debug)]
@@ -142,6 +148,56 @@ impl Cluster {
         successor
     }
 
+    /// Makes one of the replicas, the `nth` of them, take over from its primary. No acknowledged write is lost. Returns
+    /// its place among the nodes when all running nodes agree.
+    pub async fn fail_over(&self, nth: usize) -> usize {
+        let places = self.places(true).await;
+        let place = places[nth % places.len()];
+        let node = &self.nodes[place];
+        while node.is_replica().await {
+            // It has taken over meanwhile if this is an error.
+            let _taken_over = node.try_query(&["CLUSTER", "FAILOVER"]).await;
+            let taken_over = until("the replica to take over", || async {
+                (!node.is_replica().await).then_some(())
+            });
+            let _given_up = tokio::time::timeout(FAILOVER_TIMEOUT, taken_over).await;
+        }
+        self.until_whole().await;
+        self.until_agreed().await;
+        place
+    }
+
+    /// Waits until all running nodes name the same primary for every slot. Before, a replica that takes over may claim
+    /// slots that its primary has just handed on.
+    pub async fn until_agreed(&self) {
+        until("the nodes to agree", || async {
+            let mut views = BTreeSet::new();
+            for node in self.running() {
+                let nodes = node.try_query(&["CLUSTER", "NODES"]).await.ok()?;
+                views.insert(nodes.lines().filter_map(|line| Seen::new(line).owns()).collect());
+            }
+            let views: BTreeSet<BTreeSet<(String, Vec<String>)>> = views;
+            (views.len() == 1).then_some(())
+        })
+        .await;
+    }
+
+    /// The places among the nodes of the running primaries.
+    pub async fn primary_places(&self) -> Vec<usize> {
+        self.places(false).await
+    }
+
+    /// The places among the nodes of the running replicas, or of the running primaries.
+    async fn places(&self, replicas: bool) -> Vec<usize> {
+        let mut places = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            if node.is_running() && node.is_replica().await == replicas {
+                places.push(place);
+            }
+        }
+        places
+    }
+
     /// Begins to move a slot: from now on there are two who serve parts of it.
     ///
     /// # Panics
@@ -195,13 +251,7 @@ impl Cluster {
 
     /// The running primaries.
     async fn primaries(&self) -> Vec<&Redis> {
-        let mut primaries = Vec::new();
-        for node in self.running() {
-            if !node.is_replica().await {
-                primaries.push(node);
-            }
-        }
-        primaries
+        self.primary_places().await.into_iter().map(|place| &self.nodes[place]).collect()
     }
 
     /// The keys of all running primaries that fit a pattern.
@@ -234,13 +284,22 @@ impl<'a> Seen<'a> {
         Self { address, flags: words[2], slots: words[8..].to_vec() }
     }
 
+    /// The address and the slots of a node that has some.
+    fn owns(&self) -> Option<(String, Vec<String>)> {
+        let slots: Vec<_> = self.settled().map(str::to_owned).collect();
+        (!slots.is_empty()).then(|| (self.address.to_owned(), slots))
+    }
+
+    /// Its slots, without those on their way, which are in brackets.
+    fn settled(&self) -> impl Iterator<Item = &'a str> {
+        self.slots.iter().copied().filter(|range| !range.starts_with('['))
+    }
+
     fn serves(&self, slot: u16) -> bool {
         // A node that fails keeps its slots until somebody takes over.
         let serves = self.flags.split(',').all(|flag| flag != "fail");
-        // In brackets: on their way.
-        let ranges = self.slots.iter().filter(|range| !range.starts_with('['));
         serves
-            && ranges.map(|range| range.split_once('-').unwrap_or((range, range))).any(
+            && self.settled().map(|range| range.split_once('-').unwrap_or((range, range))).any(
                 |(first, last)| (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot),
             )
     }

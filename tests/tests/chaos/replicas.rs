@@ -1,0 +1,147 @@
+//! Replicas of the service, which may be killed and started again.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::future::join_all;
+use nix::sys::signal::Signal;
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use sluicegate_tests::{Fleet, Sluicegate};
+use tonic::transport::Channel;
+
+use crate::{
+    record::{Life, Record},
+    traffic::limits,
+};
+
+/// How many there are.
+const REPLICAS: usize = 4;
+
+/// Long enough for a cluster that is well, and short enough that a pause is answered by policy.
+const DECISION_TIMEOUT: [&str; 2] = ["--decision-timeout", "50ms"];
+
+const NO_DENY_CACHE: [&str; 2] = ["--deny-cache-entries", "0"];
+
+/// The replicas, which faults start, pause and kill.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    store: String,
+    fleet: Fleet,
+    callable: Arc<Callable>,
+    /// Hits that those which were killed counted as unknown.
+    unknown: f64,
+}
+
+/// Those that can be called.
+#[derive(Debug, Default)]
+pub(crate) struct Callable(Mutex<Vec<Callee>>);
+
+/// A replica that can be called.
+#[derive(Clone, Debug)]
+pub(crate) struct Callee {
+    pub(crate) life: Life,
+    pub(crate) client: RateLimitServiceClient<Channel>,
+}
+
+impl Callable {
+    /// One of them, if there is any.
+    pub(crate) fn pick(&self, random: &mut Rng) -> Option<Callee> {
+        random.choice(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter()).cloned()
+    }
+
+    async fn add(&self, life: Life, server: &Sluicegate) {
+        let client = server.connect().await;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Callee { life, client });
+    }
+
+    /// Takes away a replica, and returns its life.
+    fn remove(&self, replica: usize) -> Life {
+        let mut callees = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = callees.iter().position(|it| it.life.replica == replica).unwrap();
+        callees.remove(place).life
+    }
+}
+
+impl Replicas {
+    /// Starts them over a store.
+    pub(crate) async fn start(store: &str) -> Self {
+        let servers = join_all((0..REPLICAS).map(|replica| start(store, replica))).await;
+        let fleet = Fleet { servers };
+        fleet.until_well().await;
+        let callable = Arc::new(Callable::default());
+        for (replica, server) in fleet.servers.iter().enumerate() {
+            callable.add(Life { replica, number: 0 }, server).await;
+        }
+        Self { store: store.to_owned(), fleet, callable, unknown: 0.0 }
+    }
+
+    /// Those that can be called.
+    pub(crate) fn callable(&self) -> Arc<Callable> {
+        Arc::clone(&self.callable)
+    }
+
+    /// Kills one, and starts it again after a while. Returns what has happened.
+    pub(crate) async fn kill(
+        &mut self,
+        replica: usize,
+        absence: Duration,
+        record: &Record,
+    ) -> String {
+        let replica = replica % REPLICAS;
+        let server = &mut self.fleet.servers[replica];
+        self.unknown += server.stranded().await;
+        let at = record.now();
+        server.process.signal(Signal::SIGKILL);
+        server.process.ended().await;
+        let life = self.callable.remove(replica);
+        record.note(|entries| entries.killed.push((life, at)));
+        tokio::time::sleep(absence).await;
+        *server = start(&self.store, replica).await;
+        self.callable.add(Life { number: life.number + 1, ..life }, server).await;
+        format!("replica {replica} was killed, and started again after {absence:?}")
+    }
+
+    /// Pauses one. Returns what has happened.
+    pub(crate) async fn pause(&self, replica: usize, pause: Duration) -> String {
+        let replica = replica % REPLICAS;
+        let process = &self.fleet.servers[replica].process;
+        process.signal(Signal::SIGSTOP);
+        tokio::time::sleep(pause).await;
+        process.signal(Signal::SIGCONT);
+        format!("replica {replica} paused for {pause:?}")
+    }
+
+    /// Hits that may be charged without an answer that admits them, as counted by all replicas, those killed included.
+    pub(crate) async fn unknown(&self) -> f64 {
+        self.unknown + self.fleet.stranded().await
+    }
+
+    /// Requests that are being settled, their callers there or gone.
+    pub(crate) async fn settling(&self) -> f64 {
+        self.fleet.sum("sluicegate_split_requests_settling", &[]).await
+    }
+
+    /// Checks that none has panicked.
+    pub(crate) fn assert_sound(&self) {
+        for server in &self.fleet.servers {
+            let log = server.process.output();
+            assert!(!log.contains("panicked"), "{log}");
+        }
+    }
+}
+
+/// Every other one asks Redis about each request.
+async fn start(store: &str, replica: usize) -> Sluicegate {
+    let own = ["--store", store, DECISION_TIMEOUT[0], DECISION_TIMEOUT[1]];
+    let more = if replica.is_multiple_of(2) { &NO_DENY_CACHE[..] } else { &[] };
+    Sluicegate::start(&limits(), &[&own, more].concat()).await
+}
+
+/// Starts one that reads the counters after the run, with a long deadline.
+pub(crate) async fn reader(store: &str) -> Sluicegate {
+    let flags = ["--store", store, "--decision-timeout", "5s"];
+    Sluicegate::start(&limits(), &[&flags[..], &NO_DENY_CACHE].concat()).await
+}

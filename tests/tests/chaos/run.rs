@@ -1,0 +1,188 @@
+//! The run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fastrand::Rng;
+use futures::{StreamExt as _, future::join_all, stream};
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Cluster, Sluicegate, away_from_midnight_for, until};
+
+use crate::{
+    faults,
+    record::{Asked, Outcome, Record},
+    replicas::{Callable, Callee, Replicas, reader},
+    schedule::{PAUSE_MAX, Schedule},
+    traffic::{Counter, Request, SPAN_MAX},
+    verdict::Verdict,
+};
+
+/// How long a run is, unless `CHAOS_SECONDS` says otherwise.
+const SECONDS: u64 = 60;
+
+/// What starting, settling and reading may take beside it.
+const MARGIN: Duration = Duration::from_secs(180);
+
+/// After so many milliseconds a cluster takes a node for dead.
+const NODE_TIMEOUT: u64 = 5_000;
+const _: () = assert!(PAUSE_MAX.as_millis() * 5 < NODE_TIMEOUT as u128);
+
+/// Callers, and how many requests each sends at once before it rests for some milliseconds: some hundred a second.
+const CALLERS: usize = 12;
+const BURST_MAX: usize = 6;
+const REST: std::ops::Range<u64> = 50..200;
+
+/// A replica hears a late reply, and tries to give back, for five seconds each: then it knows what is unknown.
+const QUIET: Duration = Duration::from_secs(12);
+
+/// Between two readings of all counters.
+const READING_INTERVAL: Duration = Duration::from_secs(2);
+const READINGS_MAX: usize = 30;
+const READ_AT_ONCE: usize = 8;
+
+/// A number that a variable holds.
+fn variable(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+/// The days since 1970: another seed each day, and the same for all of it.
+fn today() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_passes_a_limit_and_no_hit_is_lost_whatever_happens() {
+    let seed = variable("CHAOS_SEED").unwrap_or_else(today);
+    let seconds = variable("CHAOS_SECONDS").unwrap_or(SECONDS);
+    println!("CHAOS_SEED={seed} CHAOS_SECONDS={seconds}");
+    let span = Duration::from_secs(seconds);
+    assert!(span + MARGIN <= SPAN_MAX, "limits would refill meanwhile");
+    away_from_midnight_for(span + MARGIN).await;
+    let mut cluster = Cluster::start().await;
+    for node in &cluster.nodes {
+        let timeout = NODE_TIMEOUT.to_string();
+        node.query(&["CONFIG", "SET", "cluster-node-timeout", &timeout]).await;
+    }
+    let mut replicas = Replicas::start(&cluster.url()).await;
+    let schedule = Schedule::new(seed, span);
+    let record = Record::start();
+    let mut random = Rng::with_seed(seed);
+    let callers: Vec<_> =
+        (0..CALLERS).map(|_| call(replicas.callable(), random.fork(), span, &record)).collect();
+    tokio::join!(
+        join_all(callers),
+        faults::of_redis(&mut cluster, schedule.redis, span, &record),
+        faults::of_replicas(&mut replicas, schedule.replicas, span, &record),
+    );
+    let entries = record.entries();
+    let counters = entries.asked.iter().flat_map(|asked| asked.request.counters.clone());
+    let (charged, unknown) = settled(&cluster, &replicas, counters.collect()).await;
+    let verdict = Verdict::new(&entries, &charged, unknown);
+    let requests = |outcome: fn(&Outcome) -> bool| {
+        entries.asked.iter().filter(|asked| outcome(&asked.outcome)).count()
+    };
+    let (admitted, refused) = (
+        requests(|it| matches!(it, Outcome::Admitted)),
+        requests(|it| matches!(it, Outcome::Refused)),
+    );
+    println!(
+        "{} requests, of which {admitted} were admitted, {refused} refused; {} callers left; {} replicas were killed; \
+         {} events\n{verdict}",
+        entries.asked.len(),
+        requests(|it| matches!(it, Outcome::Left)),
+        entries.killed.len(),
+        entries.events.len(),
+    );
+    replicas.assert_sound();
+    for node in &cluster.nodes {
+        let log = node.log();
+        assert!(
+            !log.contains("as failing"),
+            "the machine is too slow: a node was taken for dead\n{log}"
+        );
+    }
+    let findings = verdict.findings();
+    assert!(findings.is_empty(), "{findings:#?}\n{}\n{verdict}", verdict.histories(&entries));
+    // Else the sums would be those of a run in which nothing happened.
+    let spent = verdict.sums().filter(|(counter, sum)| sum.admitted >= counter.limit() / 2).count();
+    assert!(admitted > 0 && refused > 0 && spent > 0 && !entries.events.is_empty());
+}
+
+/// Asks again and again, any replica that can be called.
+async fn call(callable: Arc<Callable>, mut random: Rng, span: Duration, record: &Record) {
+    while record.now() < span {
+        if let Some(callee) = callable.pick(&mut random) {
+            let equal = random.bool().then(|| Request::random(&mut random, record.now()));
+            let burst = random.usize(1..=BURST_MAX);
+            // Equal requests that wait for the store together are asked as one.
+            let requests = (0..burst).map(|_| {
+                equal.clone().unwrap_or_else(|| Request::random(&mut random, record.now()))
+            });
+            join_all(requests.map(|request| ask(&callee, request, record))).await;
+        }
+        tokio::time::sleep(Duration::from_millis(random.u64(REST))).await;
+    }
+}
+
+async fn ask(callee: &Callee, request: Request, record: &Record) {
+    let mut client = callee.client.clone();
+    let sent = record.now();
+    let answer = async {
+        match client.should_rate_limit(request.to_wire()).await {
+            Ok(answer) if answer.get_ref().overall_code() == Code::Ok => Outcome::Admitted,
+            Ok(_) => Outcome::Refused,
+            Err(status) => Outcome::Failed(status.code()),
+        }
+    };
+    let outcome = match request.patience {
+        Some(patience) => tokio::time::timeout(patience, answer).await.unwrap_or(Outcome::Left),
+        None => answer.await,
+    };
+    let asked = Asked { life: callee.life, request, sent, ended: record.now(), outcome };
+    record.note(|entries| entries.asked.push(asked));
+}
+
+/// Waits until nothing changes any more. Returns what is charged on each counter, and the hits that are unknown.
+async fn settled(
+    cluster: &Cluster,
+    replicas: &Replicas,
+    counters: BTreeSet<Counter>,
+) -> (BTreeMap<Counter, u64>, u64) {
+    let reader = reader(&cluster.url()).await;
+    until("all requests to be settled", || async {
+        (replicas.settling().await == 0.0).then_some(())
+    })
+    .await;
+    tokio::time::sleep(QUIET).await;
+    let mut before = None;
+    for _ in 0..READINGS_MAX {
+        let charged = stream::iter(&counters).map(|counter| charged(&reader, counter));
+        let charged = charged.buffer_unordered(READ_AT_ONCE).collect::<BTreeMap<_, _>>().await;
+        let read = (charged, replicas.unknown().await);
+        if before.as_ref() == Some(&read) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count"
+            )]
+            return (read.0, read.1 as u64);
+        }
+        before = Some(read);
+        tokio::time::sleep(READING_INTERVAL).await;
+    }
+    panic!("the counters do not come to rest");
+}
+
+/// A counter and the hits that are charged on it.
+async fn charged(reader: &Sluicegate, counter: &Counter) -> (Counter, u64) {
+    let answer = reader.should_rate_limit(counter.request(0)).await.unwrap();
+    let status = &answer.statuses[0];
+    let limit = status.current_limit.as_ref().unwrap().requests_per_unit;
+    assert_eq!(u64::from(limit), counter.limit(), "{counter}");
+    (counter.clone(), u64::from(limit - status.limit_remaining))
+}

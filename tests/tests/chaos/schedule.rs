@@ -1,0 +1,101 @@
+//! The faults of a run and their times, chosen by a seed.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::traffic::{Counter, hot_counter};
+
+/// Shorter than the time after which a cluster takes a node for dead, by far: no failover may lose a write.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// A fault that begins at a time of the run, or when the one before it in its row has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Event<F> {
+    pub(crate) at: Duration,
+    pub(crate) fault: F,
+}
+
+/// A fault of Redis.
+#[derive(Clone, Debug)]
+pub(crate) enum RedisFault {
+    /// A replica takes over from its primary, and loses nothing.
+    FailOver { replica: usize },
+    /// A node does nothing for a while.
+    Pause { node: usize, pause: Duration },
+    /// A counter's slot moves to another primary. A node may pause while the keys are on the way.
+    Move { counter: Counter, to: usize, pause: Option<(usize, Duration)> },
+    /// A node forgets all scripts.
+    FlushScripts { node: usize },
+}
+
+/// A fault of a replica of the service.
+#[derive(Clone, Debug)]
+pub(crate) enum ReplicaFault {
+    /// It is killed, and started again after a while.
+    Kill { replica: usize, absence: Duration },
+    /// It does nothing for a while.
+    Pause { replica: usize, pause: Duration },
+}
+
+/// Two rows of events that run side by side. In each row, one follows the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) redis: Vec<Event<RedisFault>>,
+    pub(crate) replicas: Vec<Event<ReplicaFault>>,
+}
+
+impl Schedule {
+    /// The events of a run of that length. Numbers of nodes and replicas are taken modulo how many there are.
+    pub(crate) fn new(seed: u64, span: Duration) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let redis = row(&mut random, span, 300..1_500, |random, at| {
+            let node = random.usize(..);
+            match random.u8(0..12) {
+                0..=1 => RedisFault::FailOver { replica: node },
+                2..=4 => RedisFault::Pause { node, pause: pause(random) },
+                5..=9 => {
+                    let counter = hot_counter(random, at);
+                    let pause = random.bool().then(|| (random.usize(..), pause(random)));
+                    RedisFault::Move { counter, to: node, pause }
+                }
+                _ => RedisFault::FlushScripts { node },
+            }
+        });
+        let replicas = row(&mut random, span, 1_000..4_000, |random, _| {
+            let replica = random.usize(..);
+            if random.u8(0..3) == 0 {
+                ReplicaFault::Kill { replica, absence: pause(random) }
+            } else {
+                ReplicaFault::Pause { replica, pause: pause(random) }
+            }
+        });
+        Self { redis, replicas }
+    }
+}
+
+fn pause(random: &mut Rng) -> Duration {
+    random_millis(random, 20..u64::try_from(PAUSE_MAX.as_millis()).unwrap())
+}
+
+fn random_millis(random: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(random.u64(range))
+}
+
+/// Events with so many milliseconds between them.
+fn row<F>(
+    random: &mut Rng,
+    span: Duration,
+    between: std::ops::Range<u64>,
+    fault: impl Fn(&mut Rng, Duration) -> F,
+) -> Vec<Event<F>> {
+    let mut events = Vec::new();
+    let mut at = Duration::ZERO;
+    loop {
+        at += random_millis(random, between.clone());
+        if at >= span {
+            return events;
+        }
+        events.push(Event { at, fault: fault(random, at) });
+    }
+}

@@ -1,0 +1,188 @@
+//! The limits and the requests.
+//!
+//! A few values of each key are hot at a time, and others come as time goes on: so counters meet their limits all the
+//! time, and a longer run has more counters instead of fuller ones.
+
+use std::{collections::BTreeSet, fmt, time::Duration};
+
+use fastrand::Rng;
+use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use sluicegate_tests::request;
+
+/// How many values of a key are hot at once, and for how long the oldest of them stays so.
+const HOT: u64 = 3;
+const TURN: Duration = Duration::from_secs(5);
+
+/// The most hits of one request.
+const HITS_MAX: u64 = 20;
+
+/// A window of a year refills none of these by a whole hit in this time, so that sums are exact for all algorithms.
+pub(crate) const SPAN_MAX: Duration = Duration::from_secs(3_600);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// Keys with a limit that their counters meet, and keys with one that they do not.
+const KEYS: [(&str, &str, u64); 10] = [
+    ("narrow_window", "fixed_window", 30),
+    ("narrow_log", "sliding_window_log", 30),
+    ("narrow_counter", "sliding_window_counter", 30),
+    ("narrow_bucket", "token_bucket", 30),
+    ("narrow_gcra", "gcra", 30),
+    ("wide_window", "fixed_window", 5_000),
+    ("wide_log", "sliding_window_log", 5_000),
+    ("wide_counter", "sliding_window_counter", 5_000),
+    ("wide_bucket", "token_bucket", 5_000),
+    ("wide_gcra", "gcra", 5_000),
+];
+
+/// The same under a tenant: all counters of a tenant lie on one slot.
+const TENANT: (&str, u64) = ("fixed_window", 5_000);
+const OF_TENANT: [(&str, &str, u64); 2] = [("user", "sliding_window_log", 60), ("app", "gcra", 60)];
+const ROUTES: [(&str, &str, u64); 2] =
+    [("bucket_route", "token_bucket", 15), ("counter_route", "sliding_window_counter", 15)];
+
+/// The limits file.
+pub(crate) fn limits() -> String {
+    let rule = |indent: usize, key: &str, algorithm: &str, limit: u64| {
+        let (indent, inner) = (" ".repeat(indent), " ".repeat(indent + 2));
+        format!(
+            "{indent}- key: {key}\n{inner}rate_limit: {{algorithm: {algorithm}, unit: year, requests_per_unit: {limit}}}\n"
+        )
+    };
+    let mut file = "domain: api\ntenant: tenant\non_failure: deny\ndescriptors:\n".to_owned();
+    for (key, algorithm, limit) in KEYS {
+        file += &rule(2, key, algorithm, limit);
+    }
+    file += &rule(2, "tenant", TENANT.0, TENANT.1);
+    file += "    descriptors:\n";
+    for ((key, algorithm, limit), route) in OF_TENANT.into_iter().zip(ROUTES) {
+        file += &rule(6, key, algorithm, limit);
+        file += "        descriptors:\n";
+        file += &rule(10, route.0, route.1, route.2);
+    }
+    file
+}
+
+/// A counter, by the descriptor that it belongs to. Values are numbers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Counter(Vec<(&'static str, u64)>);
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries: Vec<_> = self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        f.write_str(&entries.join(" "))
+    }
+}
+
+impl Counter {
+    /// The limit that it is held against.
+    pub(crate) fn limit(&self) -> u64 {
+        let (key, _) = self.0.last().unwrap();
+        let rules = [&KEYS[..], &OF_TENANT, &ROUTES].concat();
+        let rule = rules.iter().find(|(name, ..)| name == key);
+        rule.map_or(TENANT.1, |(_, _, limit)| *limit)
+    }
+
+    /// A request of so many hits on this counter alone.
+    pub(crate) fn request(&self, hits: u64) -> RateLimitRequest {
+        to_wire(std::slice::from_ref(self), hits)
+    }
+
+    /// What Redis Cluster places it by, in braces.
+    pub(crate) fn tag(&self) -> String {
+        match self.0.as_slice() {
+            [("tenant", tenant), ..] => format!("{{{tenant}}}"),
+            _ => format!("{{api:{self}}}"),
+        }
+    }
+}
+
+/// What one request asks for: as many hits on each of its counters.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) hits: u64,
+    /// After how long its caller leaves, if it has no answer by then.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Request {
+    /// A request as it may come at that time of the run.
+    pub(crate) fn random(random: &mut Rng, at: Duration) -> Self {
+        let mut counters = BTreeSet::new();
+        let kind = random.u8(0..10);
+        // All on one slot.
+        if kind >= 6 {
+            counters.extend(chain(random, at));
+        }
+        // Each on a slot of its own.
+        let others = match kind {
+            0..=2 | 8 => 1,
+            3..=4 | 9 => 2,
+            5 => 3,
+            _ => 0,
+        };
+        for _ in 0..others {
+            let (key, ..) = KEYS[random.usize(..KEYS.len())];
+            counters.insert(Counter(vec![(key, hot(random, at))]));
+        }
+        let hits = match random.u8(0..20) {
+            0 => random.u64(2..=HITS_MAX),
+            1..=3 => random.u64(2..=4),
+            _ => 1,
+        };
+        let patience = (random.u8(0..16) == 0).then(|| Duration::from_millis(random.u64(0..=40)));
+        // The order in which slots are asked.
+        let mut counters: Vec<_> = counters.into_iter().collect();
+        random.shuffle(&mut counters);
+        Self { counters, hits, patience }
+    }
+
+    /// As the server is asked.
+    pub(crate) fn to_wire(&self) -> RateLimitRequest {
+        to_wire(&self.counters, self.hits)
+    }
+}
+
+fn to_wire(counters: &[Counter], hits: u64) -> RateLimitRequest {
+    let entries = |counter: &Counter| {
+        counter.0.iter().map(|(key, value)| (*key, value.to_string())).collect::<Vec<_>>()
+    };
+    let descriptors: Vec<_> = counters.iter().map(entries).collect();
+    let mut request = request(&descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(hits);
+    }
+    request
+}
+
+/// The counters of a tenant, of one or all of a chain.
+fn chain(random: &mut Rng, at: Duration) -> Vec<Counter> {
+    let of_tenant = random.usize(..OF_TENANT.len());
+    let entries = [
+        ("tenant", hot(random, at)),
+        (OF_TENANT[of_tenant].0, hot(random, at)),
+        (ROUTES[of_tenant].0, hot(random, at)),
+    ];
+    (1..=random.usize(1..=entries.len()))
+        .map(|length| Counter(entries[..length].to_vec()))
+        .collect()
+}
+
+/// A value that is hot at that time.
+fn hot(random: &mut Rng, at: Duration) -> u64 {
+    at.as_secs() / TURN.as_secs() + random.u64(..HOT)
+}
+
+/// A counter that is hot at that time.
+pub(crate) fn hot_counter(random: &mut Rng, at: Duration) -> Counter {
+    let keys = random.usize(..KEYS.len() + OF_TENANT.len());
+    let key = KEYS.get(keys).map_or("tenant", |(key, ..)| *key);
+    Counter(vec![(key, hot(random, at))])
+}
+
+#[test]
+fn limits_refill_less_than_a_hit() {
+    let largest = [&KEYS[..], &OF_TENANT, &ROUTES].concat().into_iter().map(|(.., limit)| limit);
+    let largest = largest.max().unwrap().max(TENANT.1);
+    assert!(u128::from(largest) * SPAN_MAX.as_millis() < YEAR.as_millis());
+}
