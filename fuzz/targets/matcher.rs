@@ -4,7 +4,6 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use sluicegate::limits;
 use sluicegate_core::request::Entry;
 
 #[derive(Arbitrary, Debug)]
@@ -66,7 +65,7 @@ fuzz_target!(|input: Input| {
     for rule in input.rules.iter().take(8).filter(|rule| !rule.is_empty()) {
         push(&mut yaml, &rule[..rule.len().min(6)], 0);
     }
-    let Ok(rules) = limits::parse("fuzz.yaml", &yaml) else { return };
+    let Ok(rules) = sluicegate_limits::parse("fuzz.yaml", &yaml) else { return };
     let Some(domain) = rules.domain("d") else { return };
     let values: Vec<_> = input.entries.iter().map(|(key, value)| (key.text(), value.text())).collect();
     let entries: Vec<_> = values

@@ -11,7 +11,7 @@ mod explain;
 mod grpc;
 mod http;
 pub mod limiter;
-pub mod limits;
+mod limits;
 mod listen;
 mod offload;
 mod secret;

@@ -5,12 +5,10 @@ use std::{
     path::Path,
 };
 
-use sluicegate_store::file;
-
 /// The shortest secret, in bytes. A shorter one can be guessed.
 pub(crate) const SECRET_MIN: usize = 16;
 
 /// The beginning of a regular file, with the first line.
 pub(crate) fn open(path: &Path) -> io::Result<impl Read> {
-    Ok(file::open(path)?.take(file::SECRET_BYTES_MAX))
+    Ok(sluicegate_files::open(path)?.take(sluicegate_files::SECRET_BYTES_MAX))
 }

@@ -3,12 +3,10 @@
 use std::{path::PathBuf, process::ExitCode, slice};
 
 use sluicegate_core::rules::{self, Counts, RuleSet};
+use sluicegate_limits::{Sources, arguments::CompileArguments};
 
 use super::say;
-use crate::{
-    limits::Sources,
-    settings::{CompileArguments, DiffSettings},
-};
+use crate::settings::DiffSettings;
 
 /// Exit codes, as those of diff(1).
 const DIFFERENT: u8 = 1;

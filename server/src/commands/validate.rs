@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use sluicegate_core::rules::RuleSet;
+use sluicegate_limits::Sources;
 use sluicegate_proto::{envoy::service::ratelimit::v3::RateLimitRequest, text::explanation};
 use sluicegate_store::redis::KeyPrefix;
 
 use super::say;
-use crate::{app::complain, explain::explain, limits::Sources, settings::ValidateSettings};
+use crate::{app::complain, explain::explain, settings::ValidateSettings};
 
 /// Runs `sluicegate validate`: prints what is wrong with the files, and what is odd; or why a request would
 /// meet the limits that it would meet.

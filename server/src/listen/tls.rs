@@ -19,7 +19,6 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
 };
-use sluicegate_store::file;
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
@@ -214,7 +213,7 @@ impl std::fmt::Debug for Files {
 }
 
 fn content(path: &Path) -> Content {
-    file::read(path, file::PEM_BYTES_MAX).map_err(|error| error.to_string())
+    sluicegate_files::read(path, sluicegate_files::PEM_BYTES_MAX).map_err(|error| error.to_string())
 }
 
 impl Files {

@@ -11,7 +11,6 @@ mod log;
 mod metrics;
 mod otlp;
 mod ratio;
-mod reading;
 mod response;
 mod top;
 
@@ -32,15 +31,11 @@ pub use self::{
     connections::ConnectionSettings,
     explain::ExplainArguments,
     grpc_bounds::GrpcBoundSettings,
-    limits::{
-        CompileArguments, CountingName, DiffSettings, HoldingArguments, LimitsSettings,
-        OnFailureName, ValidateSettings,
-    },
+    limits::{DiffSettings, LimitsSettings, ValidateSettings},
     log::{LogFormat, LogSettings},
     metrics::MetricSettings,
     otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings},
     ratio::{Ratio, RatioError},
-    reading::ReadingArguments,
     response::{ResponseHeaders, ResponseSettings},
     top::{TopLabels, TopSettings},
 };

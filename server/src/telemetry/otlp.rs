@@ -13,7 +13,6 @@ use opentelemetry_sdk::{
     trace::{IdGenerator as _, RandomIdGenerator},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use sluicegate_store::file;
 use thiserror::Error;
 
 use crate::settings::{OtlpEndpoint, OtlpSettings};
@@ -70,7 +69,7 @@ pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, Ot
     if !is_tls {
         return Err(OtlpError::Plain);
     }
-    let pem = file::read(file, file::PEM_BYTES_MAX)
+    let pem = sluicegate_files::read(file, sluicegate_files::PEM_BYTES_MAX)
         .map_err(|source| OtlpError::Read { file: file.clone(), source })?;
     let mut certificates = CertificateDer::pem_slice_iter(&pem);
     // Without any, nobody would be trusted, and that would be told with every connection.

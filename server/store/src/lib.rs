@@ -4,7 +4,6 @@
 //! composed once, at start-up, in [`Stack`].
 
 mod clock;
-pub mod file;
 mod inspect;
 mod layer;
 mod log_limit;

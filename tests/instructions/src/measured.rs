@@ -86,7 +86,7 @@ struct Asked {
 
 impl Asked {
     fn new() -> Self {
-        let rules = Box::leak(Box::new(sluicegate::limits::parse("limits.yaml", LIMITS).unwrap()));
+        let rules = Box::leak(Box::new(sluicegate_limits::parse("limits.yaml", LIMITS).unwrap()));
         Self { rules, requests: (0..TENANTS).map(request).collect() }
     }
 

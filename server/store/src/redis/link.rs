@@ -29,7 +29,6 @@ use super::{
     pipeline::{self, Commands, End},
     reply::{Reply, ReplyBounds},
 };
-use crate::file;
 
 /// How to connect to a server.
 #[derive(Clone, Debug)]
@@ -157,7 +156,7 @@ impl LinkSettings {
             Password::None => Ok(None),
             Password::Given(password) => Ok(Some(password.clone())),
             Password::File(path) => {
-                let bytes = read(path, file::SECRET_BYTES_MAX)?;
+                let bytes = read(path, sluicegate_files::SECRET_BYTES_MAX)?;
                 let text = str::from_utf8(&bytes).map_err(|error| {
                     let reason = io::Error::new(io::ErrorKind::InvalidData, error);
                     FileError::Read { file: path.clone(), reason }
@@ -192,8 +191,9 @@ impl LinkSettings {
         let config = match &files.identity {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
-                let private = PrivateKeyDer::from_pem_slice(&read(key, file::PEM_BYTES_MAX)?)
-                    .map_err(|reason| FileError::Pem { file: key.clone(), reason })?;
+                let private =
+                    PrivateKeyDer::from_pem_slice(&read(key, sluicegate_files::PEM_BYTES_MAX)?)
+                        .map_err(|reason| FileError::Pem { file: key.clone(), reason })?;
                 let identity = config.with_client_auth_cert(certificates(certificate)?, private);
                 identity.map_err(|reason| {
                     let (certificate, key) = (certificate.clone(), key.clone());
@@ -206,13 +206,13 @@ impl LinkSettings {
 }
 
 fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
-    let read = file::read(path, bytes_max);
+    let read = sluicegate_files::read(path, bytes_max);
     read.map_err(|reason| FileError::Read { file: path.to_owned(), reason })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let wrong = |reason| FileError::Pem { file: path.to_owned(), reason };
-    let bytes = read(path, file::PEM_BYTES_MAX)?;
+    let bytes = read(path, sluicegate_files::PEM_BYTES_MAX)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found = found.map_err(wrong)?;
     if found.is_empty() {

@@ -21,16 +21,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sluicegate::limits::parse;
 use sluicegate_core::{
     Algorithm, Counting, Rule,
     request::Entry,
     rule::{Limits, RuleLimit},
     rules::{Oddity, RuleSet},
 };
+use sluicegate_limits::parse;
 
 fn fixtures(kind: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/limits").join(kind)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/limits").join(kind)
 }
 
 /// All mistakes in a file, one a line.

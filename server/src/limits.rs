@@ -11,8 +11,8 @@ use axum::body::Bytes;
 use sluicegate_core::rules::{
     Change, CompileError, CompileOptions, Counts, Findings, LISTED_MAX, RuleSet, diff,
 };
+use sluicegate_limits::{ReadBounds, Sources};
 
-use super::{ReadBounds, Sources};
 use crate::telemetry::{RuleSetCounters, Telemetry, top::Labels};
 
 /// The most warnings that are logged at a load; `sluicegate validate` prints more.

@@ -2,8 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use sluicegate::limits::{ReadBounds, Sources};
 use sluicegate_core::rules::{CompileOptions, RuleSet};
+use sluicegate_limits::{ReadBounds, Sources};
 use tempfile::TempDir;
 
 use super::{expect, warnings};

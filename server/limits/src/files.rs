@@ -13,9 +13,7 @@ use sluicegate_core::rules::{
     CompileError, CompileOptions, Findings, LimitsFile, NodePath, Place, Problem, RuleSet, compile,
 };
 
-use sluicegate_store::file;
-
-use super::yaml;
+use crate::yaml;
 
 /// The deepest folder below one that is named.
 const FOLDERS_MAX: usize = 16;
@@ -73,7 +71,8 @@ impl Sources {
 
     /// A number below 2^53, which a double holds exactly: the same for the same texts in the same order, and the
     /// same options. Where the files are does not matter.
-    pub(crate) fn hash(&self, options: &CompileOptions) -> u64 {
+    #[must_use]
+    pub fn hash(&self, options: &CompileOptions) -> u64 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{options:?}").as_bytes());
         for text in self.0.iter().filter_map(|(_, text)| text.as_ref().ok()) {
@@ -206,7 +205,7 @@ impl Reading {
             return ControlFlow::Break(());
         }
         self.left.files -= 1;
-        let text = match file::read(path, self.left.bytes) {
+        let text = match sluicegate_files::read(path, self.left.bytes) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let why = format_args!("more than {bytes} bytes in all files (--limits-max-bytes)");

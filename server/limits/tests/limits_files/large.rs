@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate::limits::{ReadBounds, Sources, parse};
 use sluicegate_core::rules::{CompileOptions, Findings, LISTED_MAX};
+use sluicegate_limits::{ReadBounds, Sources, parse};
 
 use super::{expect, warnings};
 

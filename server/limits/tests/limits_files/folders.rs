@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use sluicegate::limits::{ReadBounds, Sources};
 use sluicegate_core::rules::CompileOptions;
+use sluicegate_limits::{ReadBounds, Sources};
 
 /// What `load` tells of the paths in a folder, with the folder's name left out.
 fn told(folder: &Path, paths: &[&str]) -> String {

@@ -1,5 +1,4 @@
-//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets. For the
-//! connections to Redis, and for the server.
+//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets.
 //!
 //! A link to `/dev/zero`, a FIFO or a device in the place of a file neither blocks the reader nor fills its memory.
 

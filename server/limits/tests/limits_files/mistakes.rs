@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use sluicegate::limits::{ReadBounds, Sources};
 use sluicegate_core::rules::CompileOptions;
+use sluicegate_limits::{ReadBounds, Sources};
 
 use super::mistakes;
 
