@@ -1,6 +1,9 @@
 //! Turns what a store could not answer into a decision, by each rule's failure policy, and gives back what
 //! was taken for a request that is refused after all.
 
+mod conclusion;
+mod leftovers;
+
 use std::{
     sync::{
         Arc,
@@ -10,20 +13,19 @@ use std::{
 };
 
 use sluicegate_core::{
-    Answers, Batch, Check, Decision, OnFailure, Store, StoreError, Take, Tally,
-    store::{Group, Source, Veto},
+    Answers, Batch, Check, Decision, Store, StoreError,
+    store::{Group, Source},
 };
 use smallvec::SmallVec;
 use thiserror::Error;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Clock, LiveReplicas, Memory, clock};
+use conclusion::{Conclusion, allowed_by_all, denied, refuses};
+use leftovers::{Leftover, leftovers};
 
 /// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
-
-/// When to come again, where nobody knows: about how long a store needs to come back.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long giving back may take. Nobody waits for it.
 pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -264,153 +266,4 @@ impl<S: Store> Shared<S> {
             drop(permit);
         });
     }
-}
-
-/// The decisions, if there is one about every check and all say yes: then nothing is left to do.
-fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decisions> {
-    if answers.len() != group.len() {
-        return None;
-    }
-    answers.iter().map(|answer| answer.ok().filter(|decision| decision.allowed)).collect()
-}
-
-/// What is known about a group once the store inside has spoken.
-struct Conclusion {
-    decisions: Decisions,
-    /// Checks without an answer.
-    failed: u64,
-    /// Whether one of them is left to the caller.
-    deferred: bool,
-    /// Positions of those that this process is asked. Until then they hold a decision that neither refuses
-    /// nor says anything.
-    local: SmallVec<[usize; 4]>,
-}
-
-impl Conclusion {
-    fn new(group: &[Check], answers: &Answers, has_local: bool) -> Self {
-        let mut conclusion = Self {
-            decisions: Decisions::with_capacity(group.len()),
-            failed: 0,
-            deferred: false,
-            local: SmallVec::new(),
-        };
-        for (at, check) in group.iter().enumerate() {
-            // A store that answers too few checks has not answered the rest.
-            let answer = answers.get(at).copied().unwrap_or(Err(StoreError::Unknown));
-            let decision = answer.unwrap_or_else(|error| {
-                conclusion.failed += 1;
-                conclusion.by_policy(at, check, error, has_local)
-            });
-            conclusion.decisions.push(decision);
-        }
-        conclusion
-    }
-
-    fn by_policy(
-        &mut self,
-        at: usize,
-        check: &Check,
-        error: StoreError,
-        has_local: bool,
-    ) -> Decision {
-        if matches!(check.take, Take::GiveBack { .. }) {
-            return allowed(check, Source::Policy);
-        }
-        match check.on_failure {
-            OnFailure::Allow => allowed(check, Source::Policy),
-            // Ever new values fill a store. Local counters would be as full, the caller could do no better, and a client
-            // must not be able to make errors, which Envoy lets pass.
-            OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied(),
-            OnFailure::Defer => {
-                // A rule that refuses nobody does not fail a request either.
-                self.deferred |= check.veto != Veto::None;
-                allowed(check, Source::Policy)
-            }
-            OnFailure::Local if has_local => {
-                self.local.push(at);
-                allowed(check, Source::NotAsked)
-            }
-            OnFailure::Local | OnFailure::Deny => denied(),
-        }
-    }
-}
-
-/// Passes without being counted; says what an unused counter would.
-fn allowed(check: &Check, source: Source) -> Decision {
-    Decision {
-        allowed: true,
-        granted: 0,
-        remaining: u64::from(check.limit.capacity()),
-        excess: 0,
-        reset_after: Duration::ZERO,
-        retry_after: Some(Duration::ZERO),
-        receipt: None,
-        source,
-    }
-}
-
-fn denied() -> Decision {
-    Decision {
-        allowed: false,
-        granted: 0,
-        remaining: 0,
-        excess: 0,
-        reset_after: RETRY_AFTER,
-        retry_after: Some(RETRY_AFTER),
-        receipt: None,
-        source: Source::Policy,
-    }
-}
-
-fn by_descriptor<'g>(
-    group: &'g [Check],
-    decisions: &'g [Decision],
-) -> impl Iterator<Item = (&'g Check, bool)> {
-    let mut decisions = decisions.iter();
-    group.chunk_by(|a, b| a.descriptor == b.descriptor).filter_map(move |checks| {
-        let over = checks.iter().zip(decisions.by_ref()).filter(|(_, it)| !it.allowed).count() > 0;
-        Some((checks.first()?, over))
-    })
-}
-
-fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
-    let mut tally = Tally::default();
-    for (check, over) in by_descriptor(group, decisions) {
-        tally.add(check.veto, over);
-    }
-    tally.refused()
-}
-
-/// A take to be given back.
-struct Leftover {
-    check: Check,
-    /// Who charged it.
-    source: Source,
-}
-
-/// What was taken on condition though its descriptor is over, or the whole request fails: it was charged on
-/// another slot, or before another store was asked. The decisions then say that nothing was charged.
-fn leftovers(group: &[Check], decisions: &mut [Decision], failed: bool) -> Vec<Leftover> {
-    let mut leftovers = Vec::new();
-    let mut rest = decisions;
-    for checks in group.chunk_by(|a, b| a.descriptor == b.descriptor) {
-        let (of_descriptor, others) = rest.split_at_mut(checks.len().min(rest.len()));
-        rest = others;
-        if !failed && of_descriptor.iter().all(|decision| decision.allowed) {
-            continue;
-        }
-        for (check, decision) in checks.iter().zip(of_descriptor) {
-            if !check.take.conditional() || decision.receipt.is_none() {
-                continue;
-            }
-            let take = Take::GiveBack { hits: decision.granted, receipt: decision.receipt.take() };
-            leftovers.push(Leftover {
-                check: Check { take, veto: Veto::None, ..check.clone() },
-                source: decision.source,
-            });
-            decision.remaining += decision.granted;
-            decision.granted = 0;
-        }
-    }
-    leftovers
 }
