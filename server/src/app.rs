@@ -557,6 +557,7 @@ fn open_store(
         redis,
         deny_cache_entries: settings.store.deny_cache_entries,
         local,
+        fallback_counters: settings.failure.fallback_counters,
         replicas: settings.failure.replicas,
     };
     Ok(Stack::redis(settings, clocks)?)

@@ -310,6 +310,16 @@ pub struct FailureSettings {
     #[arg(long, env = "SLUICEGATE_REPLICAS", value_name = "REPLICAS")]
     pub replicas: Option<NonZeroU32>,
 
+    /// The most recently asked counters of which a replica remembers what is left, so that the policy local starts from
+    /// there, and the most that it debits once Redis answers again. 0: local counters start unused, and are not debited.
+    #[arg(
+        long,
+        env = "SLUICEGATE_FALLBACK_COUNTERS",
+        value_name = "COUNTERS",
+        default_value = "100000"
+    )]
+    pub fallback_counters: usize,
+
     /// Turn health to NOT_SERVING while the store does not answer. By default it stays SERVING, because
     /// otherwise no replica is left to apply the policies.
     #[arg(

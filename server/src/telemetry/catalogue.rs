@@ -254,6 +254,22 @@ catalogue! {
         "Requests on several slots of a cluster that were settled after their callers had gone.";
     Gauge REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
         "Refusals that the deny cache remembers.";
+    Gauge FALLBACK_COUNTERS = "sluicegate_fallback_counters" []:
+        "Recently asked counters of which this process knows what is left, so that the policy local starts from there.";
+    Counter FALLBACK_EVICTED = "sluicegate_fallback_counters_evicted_total" []:
+        "Counters that were forgotten before they were reset, because --fallback-counters others were asked since.";
+    Counter FALLBACK_FOUND = "sluicegate_fallback_checks_known_total" []:
+        "Checks held against this process's share of the limit whose counters it knew.";
+    Counter FALLBACK_MISSED = "sluicegate_fallback_checks_unknown_total" []:
+        "Checks held against this process's share of the limit whose counters it did not know: they start unused.";
+    Gauge FALLBACK_OWED = "sluicegate_fallback_hits_owed" []:
+        "Hits that this process has admitted by itself and has not debited in Redis yet.";
+    Counter FALLBACK_DEBITED = "sluicegate_fallback_hits_debited_total" []:
+        "Hits that this process has admitted by itself and debited when Redis answered again.";
+    Counter FALLBACK_UNKNOWN = "sluicegate_fallback_hits_unknown_total" []:
+        "Hits of debits that Redis did not answer. They may be charged or not, and are not sent again.";
+    Counter FALLBACK_DROPPED = "sluicegate_fallback_hits_dropped_total" []:
+        "Hits that this process has admitted by itself and does not debit, because --fallback-counters others are to be.";
     Counter REDIS_CALLS = "sluicegate_redis_calls_total" []:
         "Scripts sent to Redis.";
     Histogram REDIS_CALL_DURATION = "sluicegate_redis_call_duration_seconds" []:

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use sluicegate_core::CounterKey;
 use sluicegate_store::{
-    Stack,
+    FallbackStats, Stack,
     redis::{Count, NodeStatus, Redis, Stats},
 };
 
@@ -62,11 +62,34 @@ pub(crate) fn show(
     telemetry.show_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
     telemetry.show_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
     telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
+    show_fallback(telemetry, store);
     let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));
     let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(Logged::new()) };
     redis.stats().on_unusable(move |key| log.note(&key));
     show_redis(telemetry, store, redis);
+}
+
+/// Shows how this process decides while Redis does not answer.
+fn show_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
+    let gauge = |metric: Gauge, read: fn(FallbackStats) -> u64| {
+        let store = Arc::clone(store);
+        telemetry.show_gauge(metric, move || {
+            usize::try_from(read(store.fallback())).unwrap_or(usize::MAX)
+        });
+    };
+    gauge(catalogue::FALLBACK_COUNTERS, |it| it.counters);
+    gauge(catalogue::FALLBACK_OWED, |it| it.owed);
+    let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
+        let store = Arc::clone(store);
+        telemetry.show_count(metric, move || read(store.fallback()));
+    };
+    count(catalogue::FALLBACK_EVICTED, |it| it.evicted);
+    count(catalogue::FALLBACK_FOUND, |it| it.found);
+    count(catalogue::FALLBACK_MISSED, |it| it.missed);
+    count(catalogue::FALLBACK_DEBITED, |it| it.debited);
+    count(catalogue::FALLBACK_UNKNOWN, |it| it.unknown);
+    count(catalogue::FALLBACK_DROPPED, |it| it.dropped);
 }
 
 /// Logs counters whose keys hold something that cannot be their state.

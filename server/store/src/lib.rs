@@ -18,7 +18,7 @@ pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
     deny_cache::DenyCache,
-    failure_policy::{Decisions, Deferred, FailurePolicy, GIVE_BACK_TIMEOUT, Local},
+    failure_policy::{Decisions, Deferred, FailurePolicy, FallbackStats, GIVE_BACK_TIMEOUT, Local},
 };
 pub use log_limit::LogLimit;
 pub use memory::{Memory, MemorySettings};

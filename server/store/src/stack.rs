@@ -9,8 +9,8 @@ use std::{
 use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::Owner, store::Group};
 
 use crate::{
-    Clock, Clocks, Coalesce, Cursor, Decisions, Deferred, DenyCache, FailurePolicy, Inspect as _,
-    LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
+    Clock, Clocks, Coalesce, Cursor, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats,
+    Inspect as _, LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
     redis::{FileError, RedisSettings},
 };
 
@@ -41,6 +41,8 @@ pub struct RedisStackSettings {
     pub deny_cache_entries: usize,
     /// Counters of this process alone, for when Redis cannot be asked.
     pub local: MemorySettings,
+    /// The most recently asked counters that are known, so that those start from what Redis last reported; 0 for none.
+    pub fallback_counters: usize,
     /// Processes among which a limit is divided then; `None`: as many as were last seen.
     pub replicas: Option<NonZeroU32>,
 }
@@ -56,13 +58,15 @@ impl Stack {
     /// # Errors
     /// A file that the connection needs cannot be used.
     pub fn redis(settings: RedisStackSettings, clocks: Clocks) -> Result<Self, FileError> {
-        let RedisStackSettings { redis, deny_cache_entries, local, replicas } = settings;
+        let RedisStackSettings { redis, deny_cache_entries, local, fallback_counters, replicas } =
+            settings;
         let known = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
         let heard = replicas.is_none().then(|| known.clone());
         let connections = redis.connections;
         let store = Coalesce::new(Redis::start(redis, heard, clocks.redis)?, connections);
         let store = DenyCache::new(store, deny_cache_entries);
-        let local = Local { store: Memory::new(local, clocks.memory), replicas: known };
+        let store_here = Memory::new(local, clocks.memory);
+        let local = Local { store: store_here, replicas: known, known_max: fallback_counters };
         Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
     }
 
@@ -119,6 +123,7 @@ impl Stack {
             if let Some(local) = policy.local() {
                 local.store.reset(keys, reset).await?;
             }
+            policy.forget(keys);
             policy.inner().forget(keys);
         }
         outcome
@@ -135,8 +140,8 @@ impl Stack {
         }
     }
 
-    /// Resets what this process has counted for an owner while the store could not be asked, and forgets every refusal:
-    /// some may be of counters that the store no longer had.
+    /// Resets what this process has counted for an owner while the store could not be asked, and what it owes the store for
+    /// that. Forgets every refusal and what is known of all counters: some may be of counters that the store no longer had.
     ///
     /// # Errors
     /// None: this is memory.
@@ -151,6 +156,7 @@ impl Stack {
                 tokio::task::yield_now().await;
             }
         }
+        policy.forget_all(owner);
         policy.inner().clear();
         Ok(())
     }
@@ -267,6 +273,14 @@ impl Stack {
         match self {
             Self::Memory(policy) => policy.abandoned(),
             Self::Redis(policy) => policy.abandoned(),
+        }
+    }
+
+    /// Numbers of the local fallback.
+    pub fn fallback(&self) -> FallbackStats {
+        match self {
+            Self::Memory(policy) => policy.fallback(),
+            Self::Redis(policy) => policy.fallback(),
         }
     }
 

@@ -113,6 +113,7 @@ fn rows() -> Vec<Row> {
         row("serve --decision-timeout", "1500ms", decision_timeout),
         row("serve --default-on-failure", "deny", default_on_failure),
         row("serve --replicas", "4", replicas),
+        row("serve --fallback-counters", "0", fallback_counters),
         row("serve --health-requires-store", "true", health_requires_store),
         row("serve --shadow-mode", "true", shadow_mode),
         row("serve --quota-mode", "true", quota_mode),
@@ -820,6 +821,16 @@ async fn replicas(given: Given) {
     let server = given.serve(&[("--store", &nowhere())]).await;
     for allowed in [Code::Ok, Code::Ok, Code::OverLimit] {
         assert_eq!(code(&server, "bob", 1).await, allowed, "a quarter of 10");
+    }
+}
+
+async fn fallback_counters(given: Given) {
+    for (given, admitted) in [(given.clone(), Code::Ok), (given.with("1"), Code::OverLimit)] {
+        let mut redis = Redis::start().await;
+        let server = serve_on(&given, &redis.url(), &[("--replicas", "1")]).await;
+        assert_eq!(code(&server, "bob", 10).await, Code::Ok);
+        redis.kill().await;
+        assert_eq!(code(&server, "bob", 1).await, admitted);
     }
 }
 

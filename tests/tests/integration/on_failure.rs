@@ -1,7 +1,9 @@
 //! What answers where Redis is away: what the rule says.
 
+use std::time::{Duration, Instant};
+
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Fleet, Redis, Sluicegate, hit, hits, request, until};
+use sluicegate_tests::{Fleet, Redis, Sluicegate, hits, request, until};
 use tonic::Code as GrpcCode;
 
 /// A rule of each policy, and the same in shadow mode.
@@ -147,19 +149,127 @@ async fn a_rule_that_says_nothing_goes_by_its_domain_and_then_by_the_flag() {
     assert_eq!((admitted(&server, "silent").await, admitted(&server, "deny").await), (30, 0));
 }
 
+/// A limit of each algorithm, and a short one.
+const OUTAGES: &str = "
+domain: api
+descriptors:
+  - {key: fixed_window, rate_limit: {unit: day, requests_per_unit: 100}}
+  - {key: sliding_window_log, rate_limit: {unit: day, requests_per_unit: 100, algorithm: sliding_window_log}}
+  - {key: sliding_window_counter, rate_limit: {unit: day, requests_per_unit: 100, algorithm: sliding_window_counter}}
+  - {key: token_bucket, rate_limit: {unit: day, requests_per_unit: 100, algorithm: token_bucket}}
+  - {key: gcra, rate_limit: {unit: day, requests_per_unit: 100, algorithm: gcra}}
+";
+
+const ALGORITHMS: [&str; 5] =
+    ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "gcra"];
+
+/// Waits until every server has debited what it admitted by itself.
+async fn until_debited(fleet: &Fleet) {
+    until("all hits to be debited", || async {
+        (fleet.sum("sluicegate_fallback_hits_owed", &[]).await == 0.0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn what_was_counted_here_is_forgotten_when_redis_is_back() {
+async fn local_hits_are_debited_when_redis_is_back() {
     let mut redis = Redis::start().await;
     let flags = ["--store", &redis.url(), "--replicas", "1"];
-    let mut fleet = Fleet::start(1, LIMITS, &flags).await;
-    fleet.servers[0].should_rate_limit(hits("local", "x", 3)).await.unwrap();
+    let fleet = Fleet::start(1, LIMITS, &flags).await;
+    let server = &fleet.servers[0];
+    server.should_rate_limit(hits("local", "x", 3)).await.unwrap();
     redis.kill().await;
-    assert_eq!(admitted(&fleet.servers[0], "local").await, 10);
+    // The one is known, the other is not.
+    assert_eq!(admitted(server, "local").await, 7);
+    assert_eq!(
+        server.should_rate_limit(hits("local", "y", 4)).await.unwrap().overall_code(),
+        Code::Ok
+    );
+    let checks = async |which: &str| {
+        server.metric(&format!("sluicegate_fallback_checks_{which}_total")).await
+    };
+    assert_eq!((checks("known").await, checks("unknown").await), (30.0, 1.0));
+    assert_eq!(server.metric("sluicegate_fallback_hits_owed").await, 11.0);
+    // It comes back empty.
     redis.restart().await;
     fleet.until_well().await;
-    assert_eq!(fleet.remaining(&[("local", "x")]).await, 10);
-    let server = fleet.servers.remove(0);
-    assert_eq!(server.should_rate_limit(hit("local", "x")).await.unwrap().overall_code(), Code::Ok);
+    until_debited(&fleet).await;
+    assert_eq!(server.metric("sluicegate_fallback_hits_debited_total").await, 11.0);
+    assert_eq!(fleet.remaining(&[("local", "x")]).await, 3);
+    assert_eq!(fleet.remaining(&[("local", "y")]).await, 6);
+}
+
+#[tokio::test]
+async fn limit_spent_before_a_pause_stays_spent() {
+    let mut redis = Redis::start().await;
+    let flags = ["--store", &redis.url(), "--replicas", "1"];
+    let fleet = Fleet::start(1, OUTAGES, &flags).await;
+    let server = &fleet.servers[0];
+    for algorithm in ALGORITHMS {
+        let spent = server.should_rate_limit(hits(algorithm, "x", 100)).await.unwrap();
+        assert_eq!(spent.overall_code(), Code::Ok);
+    }
+    for _ in 0..3 {
+        redis.pause();
+        for algorithm in ALGORITHMS {
+            assert_eq!(admitted(server, algorithm).await, 0, "{algorithm}");
+        }
+        redis.resume();
+        fleet.until_well().await;
+    }
+    assert!(decided(server, "local", "over_limit").await > 0.0);
+}
+
+#[tokio::test]
+async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
+    const LEFT: usize = 10;
+    const PAUSES: usize = 5;
+    let mut redis = Redis::start().await;
+    let flags = ["--store", &redis.url(), "--replicas", "4"];
+    let fleet = Fleet::start(4, OUTAGES, &flags).await;
+    let peek = || hits("fixed_window", "x", 0);
+    let spent = fleet.servers[0].should_rate_limit(hits("fixed_window", "x", 90)).await.unwrap();
+    assert_eq!(spent.overall_code(), Code::Ok);
+    for server in &fleet.servers {
+        server.should_rate_limit(peek()).await.unwrap();
+    }
+    let ask_all = async |times: usize| {
+        let mut admitted = 0;
+        for _ in 0..times {
+            for server in &fleet.servers {
+                admitted += usize::from(ask(server, &["fixed_window"]).await == Ok(Code::Ok));
+            }
+        }
+        admitted
+    };
+    let mut admitted = 0;
+    for pause in 0..PAUSES {
+        redis.pause();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(700) {
+            admitted += ask_all(1).await;
+        }
+        println!("pause {pause}: {admitted} in all");
+        redis.resume();
+        // At once, while some have debited what they admitted and others have not.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(700) {
+            admitted += ask_all(1).await;
+        }
+    }
+    fleet.until_well().await;
+    until_debited(&fleet).await;
+    let left = until("Redis' own answer", || async {
+        let before = decided(&fleet.servers[0], "store", "ok").await;
+        let left = fleet.remaining(&[("fixed_window", "x")]).await;
+        (decided(&fleet.servers[0], "store", "ok").await > before || left == 0).then_some(left)
+    })
+    .await;
+    let charged = LEFT - left;
+    println!("{admitted} admitted, {charged} charged");
+    assert!((1..=charged).contains(&admitted), "{admitted} admitted, {charged} charged");
+    // What a call charged that was not answered in time stays charged.
+    assert!(((charged - admitted) as f64) <= fleet.stranded().await);
 }
 
 #[tokio::test]

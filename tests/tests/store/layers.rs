@@ -29,7 +29,7 @@ fn memory() -> Memory<Arc<dyn Clock>> {
 
 fn local(replicas: u32) -> Local {
     let replicas = LiveReplicas::new(NonZeroU32::new(replicas).unwrap());
-    Local { store: memory(), replicas }
+    Local { store: memory(), replicas, known_max: 0 }
 }
 
 fn daily(requests: u32) -> Limit {

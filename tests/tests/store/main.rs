@@ -14,6 +14,8 @@ mod equivalence;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod fallback;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod layers;

@@ -12,8 +12,10 @@ mod locked;
 mod record;
 mod shard;
 
+use std::{slice, time::Duration};
+
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, Store, settle_with};
+use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, settle_with};
 
 use crate::{Clock, SystemClock};
 use locked::{Locked, SHARDS_MAX};
@@ -66,6 +68,30 @@ impl<C: Clock> Memory<C> {
         for shard in &self.shards {
             shard.lock().sweep(now, steps);
         }
+    }
+
+    /// Charges the counter of a check so that at most `left_max` hits of the limit are left. A fixed window that ends long
+    /// after `until_reset` is a later one than meant, and is not charged.
+    pub(crate) fn lower(&self, check: &Check, left_max: u64, until_reset: Duration) {
+        let limit = &check.limit;
+        let latest = until_reset + Duration::from_micros(limit.window().micros() / 2);
+        let mut locked = Locked::new(&self.shards, slice::from_ref(check), || self.clock.read());
+        let now = locked.now(check);
+        let lowered = locked.with(0, check, |state| {
+            let now = state.advance(limit, now);
+            let left_max = i64::try_from(left_max).unwrap_or(i64::MAX);
+            let is_meant = !matches!(state, State::FixedWindow(_))
+                || Duration::from_micros(state.until_reset(limit, now)) <= latest;
+            if let Ok(hits @ 1..) =
+                u64::try_from(state.available(limit, now).saturating_sub(left_max))
+                && is_meant
+            {
+                state.take(limit, now, hits);
+            }
+            now
+        });
+        // Without room for the counter, the check itself is refused.
+        let _full = lowered.is_err();
     }
 
     /// Settles one request's checks.

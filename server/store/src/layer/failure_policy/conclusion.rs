@@ -28,18 +28,27 @@ pub(super) struct Conclusion {
     pub(super) failed: u64,
     /// Whether one of them is left to the caller.
     pub(super) deferred: bool,
-    /// Positions of those that this process is asked. Until then they hold a decision that neither refuses
-    /// nor says anything.
+    /// Positions of those that this process is asked. Until then they hold the store's permission, or a decision that
+    /// neither refuses nor says anything.
     pub(super) local: SmallVec<[usize; 4]>,
+    /// Checks that the store permits and this process refuses, with its decisions.
+    pub(super) refused_here: SmallVec<[(usize, Decision); 1]>,
 }
 
 impl Conclusion {
-    pub(super) fn new(group: &[Check], answers: &Answers, has_local: bool) -> Self {
+    /// `guards` tells for which checks this process is asked even if the store permits them.
+    pub(super) fn new(
+        group: &[Check],
+        answers: &Answers,
+        has_local: bool,
+        guards: impl Fn(&Check) -> bool,
+    ) -> Self {
         let mut conclusion = Self {
             decisions: Decisions::with_capacity(group.len()),
             failed: 0,
             deferred: false,
             local: SmallVec::new(),
+            refused_here: SmallVec::new(),
         };
         for (at, check) in group.iter().enumerate() {
             // A store that answers too few checks has not answered the rest.
@@ -48,6 +57,9 @@ impl Conclusion {
                 conclusion.failed += 1;
                 conclusion.by_policy(at, check, error, has_local)
             });
+            if decision.source == Source::Store && decision.granted > 0 && guards(check) {
+                conclusion.local.push(at);
+            }
             conclusion.decisions.push(decision);
         }
         conclusion

@@ -2,6 +2,9 @@
 //! was taken for a request that is refused after all.
 
 mod conclusion;
+mod debts;
+mod known;
+mod ledger;
 mod leftovers;
 
 use std::{
@@ -13,7 +16,8 @@ use std::{
 };
 
 use sluicegate_core::{
-    Answers, Batch, Check, Decision, Store, StoreError,
+    Answers, Batch, Check, CounterKey, Decision, Store, StoreError,
+    key::Owner,
     store::{Group, Source},
 };
 use smallvec::SmallVec;
@@ -22,6 +26,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Clock, LiveReplicas, Memory, clock};
 use conclusion::{Conclusion, allowed_by_all, denied, refuses};
+pub use ledger::FallbackStats;
+use ledger::Ledger;
 use leftovers::{Leftover, leftovers};
 
 /// A decision for each check of a group, in order.
@@ -29,6 +35,9 @@ pub type Decisions = SmallVec<[Decision; 4]>;
 
 /// How long giving back may take. Nobody waits for it.
 pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often the end of the process looks whether everything is debited.
+const FINISH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most requests whose takes are being given back at once.
 const GIVE_BACKS_MAX: usize = 4096;
@@ -50,6 +59,7 @@ pub struct FailurePolicy<S>(Arc<Shared<S>>);
 struct Shared<S> {
     inner: Arc<S>,
     local: Option<Local>,
+    ledger: Option<Ledger>,
     answered: AtomicU64,
     concerned: AtomicU64,
     give_backs: Arc<GiveBacks>,
@@ -64,6 +74,9 @@ pub struct Local {
     pub store: Memory<Arc<dyn Clock>>,
     /// Among how many processes a limit is divided.
     pub replicas: LiveReplicas,
+    /// The most recently asked counters that are known, so that counters here start from what the store last reported, and
+    /// the most that hits are owed to. With 0, counters here start unused, and the store never hears of their hits.
+    pub known_max: usize,
 }
 
 #[derive(Debug)]
@@ -78,6 +91,7 @@ impl<S: Store> FailurePolicy<S> {
         let permits = Arc::new(Semaphore::new(GIVE_BACKS_MAX));
         Self(Arc::new(Shared {
             inner: Arc::new(inner),
+            ledger: local.as_ref().and_then(|local| Ledger::new(local.known_max)),
             local,
             answered: AtomicU64::new(0),
             concerned: AtomicU64::new(0),
@@ -122,13 +136,35 @@ impl<S: Store> FailurePolicy<S> {
         self.0.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is settled, and given back that is to be.
+    /// Numbers of the local fallback.
+    pub fn fallback(&self) -> FallbackStats {
+        self.0.ledger.as_ref().map(Ledger::stats).unwrap_or_default()
+    }
+
+    /// Forgets what is known of counters and owed to them, because they were reset.
+    pub fn forget(&self, keys: &[CounterKey]) {
+        if let Some(ledger) = &self.0.ledger {
+            keys.iter().for_each(|key| ledger.forget(key));
+        }
+    }
+
+    /// Forgets the counters of an owner, because they were reset, and what is known of all others.
+    pub fn forget_all(&self, owner: &Owner) {
+        if let Some(ledger) = &self.0.ledger {
+            ledger.forget_all(owner);
+        }
+    }
+
+    /// Waits until everything is settled, debited, and given back that is to be.
     pub async fn finish(&self) {
         let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
         let finished = async {
             // What is being settled may have something to give back.
             let _settled = self.0.split.acquire_many(all(SPLIT_MAX)).await;
             let _all_back = self.0.give_backs.permits.acquire_many(all(GIVE_BACKS_MAX)).await;
+            while self.0.ledger.as_ref().is_some_and(|ledger| ledger.owed() > 0) {
+                tokio::time::sleep(FINISH_INTERVAL).await;
+            }
         };
         let _late = tokio::time::timeout(GIVE_BACK_TIMEOUT, finished).await;
     }
@@ -179,18 +215,40 @@ impl<S: Store> FailurePolicy<S> {
 }
 
 impl<S: Store> Shared<S> {
-    async fn decide(&self, group: Group, deadline: Option<Instant>) -> Result<Decisions, Deferred> {
-        let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
-        if let Some(decisions) = allowed_by_all(&group, &answers) {
+    async fn decide(
+        self: &Arc<Self>,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Result<Decisions, Deferred> {
+        let answers = self.ask(&group, deadline).await;
+        if self.ledger.as_ref().is_none_or(Ledger::is_settled)
+            && let Some(decisions) = allowed_by_all(&group, &answers)
+        {
             return Ok(decisions);
         }
         // Rare, so that what it keeps is not part of every request's future.
         Box::pin(self.conclude(&group, &answers)).await
     }
 
+    /// Asks the store inside, and takes note of its answers.
+    async fn ask(&self, group: &Group, deadline: Option<Instant>) -> Answers {
+        let Some(ledger) = &self.ledger else {
+            return self.inner.decide(Batch::of(Arc::clone(group), deadline)).await;
+        };
+        let asked = clock::now();
+        let answers = self.inner.decide(Batch::of(Arc::clone(group), deadline)).await;
+        ledger.note(group, &answers, asked);
+        answers
+    }
+
     /// Answers for the store inside where it did not, and gives back what is charged in vain.
-    async fn conclude(&self, group: &Group, answers: &Answers) -> Result<Decisions, Deferred> {
-        let mut conclusion = Conclusion::new(group, answers, self.local.is_some());
+    async fn conclude(
+        self: &Arc<Self>,
+        group: &Group,
+        answers: &Answers,
+    ) -> Result<Decisions, Deferred> {
+        let guards = |check: &Check| self.ledger.as_ref().is_some_and(|it| it.guards(check));
+        let mut conclusion = Conclusion::new(group, answers, self.local.is_some(), guards);
         self.answered.fetch_add(conclusion.failed, Ordering::Relaxed);
         self.concerned.fetch_add(u64::from(conclusion.failed > 0), Ordering::Relaxed);
         if !conclusion.local.is_empty() {
@@ -201,6 +259,15 @@ impl<S: Store> Shared<S> {
         let leftovers = leftovers(group, &mut conclusion.decisions, refused || deferred);
         if !leftovers.is_empty() {
             self.give_back(leftovers).await;
+        }
+        if !conclusion.local.is_empty() {
+            self.record(group, &conclusion.decisions);
+        }
+        for (at, refusal) in conclusion.refused_here {
+            if let Some(decision) = conclusion.decisions.get_mut(at) {
+                let Decision { granted, receipt, .. } = *decision;
+                *decision = Decision { granted, receipt, ..refusal };
+            }
         }
         if deferred { Err(Deferred) } else { Ok(conclusion.decisions) }
     }
@@ -224,12 +291,30 @@ impl<S: Store> Shared<S> {
                 ..check.clone()
             })
             .collect();
+        if let Some(ledger) = &self.ledger {
+            let asked = conclusion.local.iter().zip(checks.iter()).filter_map(|(&at, share)| {
+                Some((group.get(at)?, share, conclusion.decisions.get(at)?.granted))
+            });
+            ledger.lower(asked, replicas, local);
+        }
         let answers = local.store.decide(Batch::of(checks, None)).await;
         for (&at, answer) in conclusion.local.iter().zip(answers) {
-            if let Some(decision) = conclusion.decisions.get_mut(at) {
-                *decision =
-                    answer.map_or_else(|_| denied(), |it| Decision { source: Source::Local, ..it });
+            let Some(decision) = conclusion.decisions.get_mut(at) else { continue };
+            let here =
+                answer.map_or_else(|_| denied(), |it| Decision { source: Source::Local, ..it });
+            if decision.source != Source::Store {
+                *decision = here;
+            } else if !here.allowed {
+                decision.allowed = false;
+                conclusion.refused_here.push((at, here));
             }
+        }
+    }
+
+    /// Has what this process admitted debited as soon as the store answers.
+    fn record(self: &Arc<Self>, group: &[Check], decisions: &[Decision]) {
+        if self.ledger.as_ref().is_some_and(|ledger| ledger.record(group, decisions)) {
+            tokio::spawn(Arc::clone(self).settle_debts());
         }
     }
 

@@ -1,0 +1,232 @@
+//! Counters that this process decided by itself, and the hits it owes the store for them.
+//!
+//! A counter is listed from its first local decision until the store has been debited. If the outage lasted, it stays
+//! listed a little longer: other replicas may still owe hits, so a check must pass both the store and this process's share.
+
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+use sluicegate_core::{Check, CounterKey, Limit, key::Owner};
+
+/// The most counters that are debited together.
+pub(super) const DEBITS_MAX: usize = 128;
+
+/// The most listed counters that one search for those to debit looks at.
+const LOOKED_AT_MAX: usize = 1024;
+
+/// An outage lasts at least so long, or some probe fails. Otherwise the counter met a few slow calls.
+const OUTAGE_MIN: Duration = Duration::from_millis(250);
+
+/// How long the store's answer is not enough after an outage. Within this time other replicas reconnect, at the pace of
+/// `RETRY_MAX` and `--redis-connect-timeout`, and debit what they owe.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// A bounded list of counters, by key.
+#[derive(Debug)]
+pub(super) struct Debts {
+    listed: Mutex<Listed>,
+    counters_max: usize,
+    /// Counters in the list, to be read without the lock.
+    len: AtomicUsize,
+    owed: AtomicU64,
+    debited: AtomicU64,
+    unknown: AtomicU64,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    debts: IndexMap<CounterKey, Debt, RandomState>,
+    /// Where the search for counters to debit continues.
+    next: usize,
+    /// Whether a task debits them.
+    is_settling: bool,
+    /// When the store last did not answer a probe.
+    silent_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Debt {
+    limit: Limit,
+    hits: u64,
+    /// When it was first decided locally.
+    since: Instant,
+    /// When the store's answers are enough again; `None` until it answers.
+    settled_at: Option<Instant>,
+}
+
+/// A counter to be debited.
+#[derive(Clone, Debug)]
+pub(super) struct Due {
+    pub(super) key: CounterKey,
+    pub(super) limit: Limit,
+}
+
+impl Debts {
+    /// Lists at most `counters_max` counters.
+    pub(super) fn new(counters_max: usize) -> Self {
+        Self {
+            listed: Mutex::default(),
+            counters_max,
+            len: AtomicUsize::new(0),
+            owed: AtomicU64::new(0),
+            debited: AtomicU64::new(0),
+            unknown: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether no counter is listed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Hits that are to be debited.
+    pub(super) fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed)
+    }
+
+    /// Hits debited so far.
+    pub(super) fn debited(&self) -> u64 {
+        self.debited.load(Ordering::Relaxed)
+    }
+
+    /// Hits so far of debits that the store did not answer.
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Hits so far of counters for which the list had no room.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether a counter is listed, so that the store's answer is not enough.
+    pub(super) fn contain(&self, key: &CounterKey) -> bool {
+        !self.is_empty() && self.listed.lock().debts.contains_key(key)
+    }
+
+    /// Lists a counter that was decided locally and granted these hits, maybe none. Returns whether a task is to be started
+    /// that debits it.
+    #[must_use]
+    pub(super) fn add(&self, check: &Check, hits: u64, now: Instant) -> bool {
+        let mut listed = self.listed.lock();
+        if let Some(debt) = listed.debts.get_mut(&check.key) {
+            debt.limit = check.limit;
+            debt.hits = debt.hits.saturating_add(hits);
+            debt.settled_at = None;
+        } else if listed.debts.len() < self.counters_max {
+            let debt = Debt { limit: check.limit, hits, since: now, settled_at: None };
+            listed.debts.insert(check.key.clone(), debt);
+            self.len.store(listed.debts.len(), Ordering::Relaxed);
+        } else {
+            self.dropped.fetch_add(hits, Ordering::Relaxed);
+            return false;
+        }
+        self.owed.fetch_add(hits, Ordering::Relaxed);
+        !std::mem::replace(&mut listed.is_settling, true)
+    }
+
+    /// Whether the task that debits goes on. If not, the next counter starts another one.
+    pub(super) fn go_on(&self) -> bool {
+        let mut listed = self.listed.lock();
+        listed.is_settling = !listed.debts.is_empty();
+        listed.is_settling
+    }
+
+    /// Some counters that the store has not answered for, the next ones with each call. Drops those that are settled.
+    pub(super) fn due(&self, now: Instant) -> Vec<Due> {
+        let mut listed = self.listed.lock();
+        let mut due = Vec::new();
+        for _ in 0..listed.debts.len().min(LOOKED_AT_MAX) {
+            if listed.next >= listed.debts.len() {
+                listed.next = 0;
+            }
+            let at = listed.next;
+            let Some((key, debt)) = listed.debts.get_index(at) else { break };
+            match debt.settled_at {
+                None => due.push(Due { key: key.clone(), limit: debt.limit }),
+                Some(settled_at) if settled_at <= now => {
+                    listed.debts.swap_remove_index(at);
+                    continue;
+                }
+                Some(_) => {}
+            }
+            listed.next += 1;
+            if due.len() == DEBITS_MAX {
+                break;
+            }
+        }
+        self.len.store(listed.debts.len(), Ordering::Relaxed);
+        due
+    }
+
+    /// Takes note of a probe that the store did not answer.
+    pub(super) fn note_silence(&self, now: Instant) {
+        self.listed.lock().silent_at = Some(now);
+    }
+
+    /// Takes the hits of a counter that the store answers for again: all it owes now, to be settled by one of the functions
+    /// below.
+    pub(super) fn take(&self, key: &CounterKey, now: Instant) -> u64 {
+        let mut listed = self.listed.lock();
+        let silent_at = listed.silent_at;
+        let Some(debt) = listed.debts.get_mut(key) else { return 0 };
+        let was_outage = now.saturating_duration_since(debt.since) >= OUTAGE_MIN
+            || silent_at.is_some_and(|at| now.saturating_duration_since(at) < OUTAGE_MIN);
+        debt.settled_at = Some(if was_outage { now + SETTLING } else { now });
+        std::mem::take(&mut debt.hits)
+    }
+
+    /// Settles hits that were taken: the store has charged some of them, and the others have expired.
+    pub(super) fn settle(&self, taken: u64, debited: u64) {
+        self.owed.fetch_sub(taken, Ordering::Relaxed);
+        self.debited.fetch_add(debited, Ordering::Relaxed);
+    }
+
+    /// Settles hits that were taken: some were sent and may be charged or not, and the others have expired.
+    pub(super) fn settle_unknown(&self, taken: u64, sent: u64) {
+        self.owed.fetch_sub(taken, Ordering::Relaxed);
+        self.unknown.fetch_add(sent, Ordering::Relaxed);
+    }
+
+    /// Lists hits again that were taken and not charged.
+    pub(super) fn put_back(&self, key: &CounterKey, hits: u64) {
+        let mut listed = self.listed.lock();
+        match listed.debts.get_mut(key) {
+            Some(debt) => {
+                debt.hits = debt.hits.saturating_add(hits);
+                debt.settled_at = None;
+            }
+            // Reset meanwhile.
+            None => self.settle(hits, 0),
+        }
+    }
+
+    /// Forgets a counter, because it was reset.
+    pub(super) fn forget(&self, key: &CounterKey) {
+        let mut listed = self.listed.lock();
+        if let Some(debt) = listed.debts.swap_remove(key) {
+            self.settle(debt.hits, 0);
+        }
+        self.len.store(listed.debts.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets the counters of an owner.
+    pub(super) fn forget_all(&self, owner: &Owner) {
+        let mut listed = self.listed.lock();
+        listed.debts.retain(|key, debt| {
+            let keep = !owner.owns(key.as_bytes());
+            if !keep {
+                self.settle(debt.hits, 0);
+            }
+            keep
+        });
+        self.len.store(listed.debts.len(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,344 @@
+//! Local decisions during outages: they start from what the store last reported, and are debited when it answers again.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use sluicegate_core::{
+    Algorithm, Answers, Batch, Check, Decision, Limit, Store, StoreError, Take, Time, store::Source,
+};
+use sluicegate_store::{
+    Clock, FailurePolicy, FallbackStats, LiveReplicas, Local, ManualClock, Memory, MemorySettings,
+};
+
+use crate::conformance::{ask, check, per_day};
+
+/// Noon of some day.
+const NOON: u64 = (20_000 * 86_400 + 43_200) * 1_000_000;
+
+/// Longer than it takes until every hit is debited and the store's answers are enough again.
+const SETTLED: Duration = Duration::from_secs(4);
+
+const REPLICAS: usize = 4;
+
+type Failure = Box<dyn Fn(&Check) -> Option<StoreError> + Send>;
+
+/// A store that fails as a test says.
+struct Failing {
+    inner: Memory<Arc<dyn Clock>>,
+    failure: Mutex<Failure>,
+    charges: AtomicU64,
+}
+
+impl Failing {
+    fn fail(&self, failure: impl Fn(&Check) -> Option<StoreError> + Send + 'static) {
+        *self.failure.lock().unwrap() = Box::new(failure);
+    }
+
+    fn pause(&self) {
+        self.fail(|_| Some(StoreError::Unavailable));
+    }
+
+    fn resume(&self) {
+        self.fail(|_| None);
+    }
+
+    async fn left(&self, limit: Limit) -> u64 {
+        ask(&self.inner, vec![hits(limit, 0)]).await[0].remaining
+    }
+}
+
+impl Store for Failing {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let mut answers = Answers::new();
+        for group in batch.groups {
+            let failure = group.iter().find_map(|check| self.failure.lock().unwrap()(check));
+            match failure {
+                Some(error) => answers.extend(group.iter().map(|_| Err(error))),
+                None => {
+                    let charges = group.iter().any(|check| check.take.charges());
+                    self.charges.fetch_add(u64::from(charges), Ordering::Relaxed);
+                    answers.extend(self.inner.decide(Batch::of(group, batch.deadline)).await);
+                }
+            }
+        }
+        answers
+    }
+}
+
+type Policy = FailurePolicy<Arc<Failing>>;
+
+/// Replicas that share a store.
+struct Scene {
+    clock: Arc<ManualClock>,
+    store: Arc<Failing>,
+    replicas: Vec<Policy>,
+}
+
+impl Scene {
+    /// Replicas that know of so many counters each.
+    fn new(known_max: usize) -> Self {
+        let clock = Arc::new(ManualClock::at(Time::from_micros(NOON)));
+        let memory = || {
+            let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(&clock);
+            Memory::new(MemorySettings { counters_max: 1000 }, clock)
+        };
+        let store = Arc::new(Failing {
+            inner: memory(),
+            failure: Mutex::new(Box::new(|_| None)),
+            charges: AtomicU64::new(0),
+        });
+        let replica = |_| {
+            let replicas = LiveReplicas::new(NonZeroU32::new(REPLICAS as u32).unwrap());
+            let local = Local { store: memory(), replicas, known_max };
+            FailurePolicy::new(Arc::clone(&store), Some(local))
+        };
+        let replicas = (0..REPLICAS).map(replica).collect();
+        Self { clock, store, replicas }
+    }
+
+    /// Asks every replica for one hit, so many times. Returns how many are admitted.
+    async fn admitted(&self, limit: Limit, times: usize) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..times {
+            for replica in &self.replicas {
+                admitted += u64::from(decide(replica, hits(limit, 1)).await.allowed);
+            }
+        }
+        admitted
+    }
+
+    /// Has every replica asked without charging.
+    async fn heard(&self, limit: Limit) {
+        for replica in &self.replicas {
+            decide(replica, hits(limit, 0)).await;
+        }
+    }
+
+    /// Waits until everything is settled. Returns the numbers of all replicas.
+    async fn settled(&self) -> Vec<FallbackStats> {
+        tokio::time::sleep(SETTLED).await;
+        self.replicas.iter().map(Policy::fallback).collect()
+    }
+}
+
+fn hits(limit: Limit, hits: u64) -> Check {
+    check("bob", limit, 0, Take::Exactly(hits))
+}
+
+/// Runs a test with every algorithm at once.
+async fn each_algorithm(test: impl AsyncFn(Algorithm)) {
+    join_all(Algorithm::ALL.map(|algorithm| test(algorithm))).await;
+}
+
+async fn decide(policy: &Policy, check: Check) -> Decision {
+    policy.decide(Arc::from([check]), None).await.unwrap()[0]
+}
+
+#[tokio::test]
+async fn spent_limit_stays_spent_in_every_outage() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        assert_eq!(scene.admitted(limit, 30).await, 100);
+        for _ in 0..5 {
+            scene.store.pause();
+            assert_eq!(scene.admitted(limit, 10).await, 0, "{algorithm:?}");
+            scene.store.resume();
+            assert_eq!(scene.admitted(limit, 10).await, 0, "{algorithm:?}");
+        }
+        for stats in scene.settled().await {
+            assert_eq!((stats.debited, stats.owed, stats.missed), (0, 0, 0), "{algorithm:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outages_of_one_window_admit_no_more_than_was_left() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        decide(&scene.replicas[0], hits(limit, 90)).await;
+        scene.heard(limit).await;
+        let mut admitted = 0;
+        for outage in 0..5 {
+            scene.store.pause();
+            for _ in 0..7 {
+                admitted += scene.admitted(limit, 1).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert!(admitted == 8 || outage > 0, "{algorithm:?}: a quarter of 10 each: {admitted}");
+            scene.store.resume();
+            // At once, and before every replica has debited what it admitted.
+            for _ in 0..50 {
+                admitted += scene.admitted(limit, 1).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        scene.settled().await;
+        admitted += scene.admitted(limit, 10).await;
+        assert_eq!(admitted, 10, "{algorithm:?}");
+        assert_eq!(scene.store.left(limit).await, 0, "{algorithm:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn local_hits_are_debited_once_and_exactly() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        decide(&scene.replicas[0], hits(limit, 20)).await;
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert_eq!(scene.admitted(limit, 3).await, 12);
+        let owed: u64 = scene.replicas.iter().map(|it| it.fallback().owed).sum();
+        assert_eq!(owed, 12);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        scene.store.resume();
+        let stats = scene.settled().await;
+        assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 3)), "{stats:?}");
+        assert_eq!(scene.store.left(limit).await, 100 - 20 - 12, "{algorithm:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn debit_of_unknown_outcome_is_not_sent_again() {
+    let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+    scene.heard(limit).await;
+    scene.store.pause();
+    assert_eq!(scene.admitted(limit, 2).await, 8);
+    // Probes are answered, charges are not.
+    scene.store.fail(|check| check.take.charges().then_some(StoreError::Unknown));
+    let stats = scene.settled().await;
+    assert!(stats.iter().all(|it| (it.owed, it.debited, it.unknown) == (0, 0, 2)), "{stats:?}");
+    scene.store.resume();
+    scene.settled().await;
+    assert_eq!(scene.store.charges.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn debit_that_is_not_run_is_sent_again() {
+    let errors = [StoreError::Unavailable, StoreError::Full, StoreError::Elsewhere];
+    join_all(errors.map(async |error| {
+        let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert_eq!(scene.admitted(limit, 2).await, 8);
+        scene.store.fail(move |check| check.take.charges().then_some(error));
+        let stats = scene.settled().await;
+        assert!(stats.iter().all(|it| (it.owed, it.debited) == (2, 0)), "{stats:?}");
+        scene.store.resume();
+        let stats = scene.settled().await;
+        assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 2)), "{stats:?}");
+        assert_eq!(scene.store.left(limit).await, 92);
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn hits_of_a_window_that_ended_are_not_debited() {
+    let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+    scene.heard(limit).await;
+    scene.store.pause();
+    assert_eq!(scene.admitted(limit, 5).await, 20);
+    scene.clock.advance(Duration::from_secs(86_400));
+    assert_eq!(scene.admitted(limit, 1).await, 4);
+    scene.store.resume();
+    let stats = scene.settled().await;
+    assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 1)), "{stats:?}");
+    assert_eq!(scene.store.left(limit).await, 96);
+}
+
+#[tokio::test]
+async fn after_a_few_slow_calls_the_stores_answer_is_enough() {
+    // A machine that stops this test for a moment makes an outage of it.
+    for _ in 0..5 {
+        let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+        scene.heard(limit).await;
+        scene.store.fail(|_| Some(StoreError::Unknown));
+        assert!(decide(&scene.replicas[0], hits(limit, 1)).await.allowed);
+        scene.store.resume();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // More than its share.
+        if decide(&scene.replicas[0], hits(limit, 99)).await.allowed {
+            return;
+        }
+    }
+    panic!("refused by this process's share in five of five cases");
+}
+
+#[tokio::test]
+async fn after_an_outage_the_share_holds_until_others_have_debited() {
+    let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+    scene.heard(limit).await;
+    scene.store.pause();
+    assert!(decide(&scene.replicas[0], hits(limit, 5)).await.allowed);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    scene.store.resume();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let refused = decide(&scene.replicas[0], hits(limit, 21)).await;
+    assert_eq!((refused.allowed, refused.source, refused.remaining), (false, Source::Local, 20));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(scene.store.left(limit).await, 95, "what the store took is given back");
+    assert!(decide(&scene.replicas[0], hits(limit, 20)).await.allowed);
+    scene.settled().await;
+    assert_eq!(scene.store.left(limit).await, 75, "and not debited");
+    assert!(decide(&scene.replicas[0], hits(limit, 75)).await.allowed);
+}
+
+#[tokio::test]
+async fn reset_forgets_what_is_known_and_owed() {
+    let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+    assert_eq!(scene.admitted(limit, 20).await, 80);
+    scene.store.pause();
+    assert_eq!(scene.admitted(limit, 3).await, 12);
+    let key = hits(limit, 1).key;
+    for replica in &scene.replicas {
+        replica.forget(std::slice::from_ref(&key));
+    }
+    assert!(scene.replicas.iter().all(|it| it.fallback().owed == 0));
+    scene.store.resume();
+    let stats = scene.settled().await;
+    assert!(stats.iter().all(|it| (it.counters, it.debited) == (0, 0)), "{stats:?}");
+}
+
+#[tokio::test]
+async fn the_end_of_the_process_debits_first() {
+    let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+    scene.heard(limit).await;
+    scene.store.pause();
+    assert_eq!(scene.admitted(limit, 1).await, 4);
+    scene.store.resume();
+    scene.replicas[0].finish().await;
+    assert_eq!(scene.replicas[0].fallback().debited, 1);
+}
+
+#[tokio::test]
+async fn debts_beyond_their_bound_are_counted() {
+    let (scene, limit) = (Scene::new(2), per_day(Algorithm::FixedWindow, 100));
+    scene.store.pause();
+    for name in ["a", "b", "c", "a"] {
+        let check = check(name, limit, 0, Take::Exactly(2));
+        assert!(decide(&scene.replicas[0], check).await.allowed);
+    }
+    let stats = scene.replicas[0].fallback();
+    assert_eq!((stats.owed, stats.dropped, stats.missed), (6, 2, 4));
+}
+
+#[tokio::test]
+async fn without_a_table_local_counters_start_unused() {
+    let (scene, limit) = (Scene::new(0), per_day(Algorithm::FixedWindow, 100));
+    assert_eq!(scene.admitted(limit, 30).await, 100);
+    scene.store.pause();
+    assert_eq!(scene.admitted(limit, 30).await, 100);
+    scene.store.resume();
+    for stats in scene.settled().await {
+        assert_eq!(stats, FallbackStats::default());
+    }
+}
