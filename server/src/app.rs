@@ -545,6 +545,7 @@ fn open_store(
         tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),
         database: url.database,
         connect_timeout: redis.redis_connect_timeout,
+        connector: None,
     };
     let redis = RedisSettings {
         deployment: url.deployment.clone(),

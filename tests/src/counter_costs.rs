@@ -103,6 +103,7 @@ pub async fn connect(redis: &Redis) -> store::Redis {
         tls: None,
         database: 0,
         connect_timeout: Duration::from_secs(10),
+        connector: None,
     };
     let connections = NonZeroUsize::MIN;
     let key_prefix = KeyPrefix::default();

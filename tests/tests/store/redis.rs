@@ -35,6 +35,7 @@ pub(crate) async fn store(url: &str) -> Redis {
             tls: None,
             database: url.database,
             connect_timeout: Duration::from_secs(10),
+            connector: None,
         },
         connections: NonZeroUsize::new(2).unwrap(),
         connections_max: 100,

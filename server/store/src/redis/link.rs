@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{
@@ -30,6 +31,17 @@ use super::{
     reply::{Reply, ReplyBounds},
 };
 
+/// The bytes of a connection, in both directions.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+
+/// Opens connections to servers in another way than by TCP.
+pub trait Connect: std::fmt::Debug + Send + Sync {
+    /// Connects to the server at an address.
+    fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
+}
+
 /// How to connect to a server.
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
@@ -43,6 +55,8 @@ pub struct LinkSettings {
     pub database: u8,
     /// How long connecting, and each step of introducing oneself, may take.
     pub connect_timeout: Duration,
+    /// Opens the connections; without it TCP does, and TLS over it where that is to be spoken.
+    pub connector: Option<Arc<dyn Connect>>,
 }
 
 /// Where the password comes from.
@@ -151,6 +165,19 @@ impl LinkSettings {
         self.tls().map(|_| ())
     }
 
+    /// Reads password and files for a connection.
+    async fn secrets(&self) -> Result<(Option<String>, Option<Arc<ClientConfig>>), LinkError> {
+        if self.tls.is_none() && !matches!(self.password, Password::File(_)) {
+            return Ok((self.password()?, None));
+        }
+        // Reading files may take a while.
+        let of_files = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            Ok::<_, FileError>((of_files.password()?, of_files.tls()?))
+        });
+        Ok(read.await.map_err(|error| LinkError::Unfit(error.to_string()))??)
+    }
+
     fn password(&self) -> Result<Option<String>, FileError> {
         match &self.password {
             Password::None => Ok(None),
@@ -235,13 +262,13 @@ impl Link {
         address: &Address,
         settings: &LinkSettings,
     ) -> Result<Self, LinkError> {
-        // Reading files may take a while.
-        let of_files = settings.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            Ok::<_, FileError>((of_files.password()?, of_files.tls()?))
-        });
-        let (password, tls) = read.await.map_err(|error| LinkError::Unfit(error.to_string()))??;
+        let (password, tls) = settings.secrets().await?;
         let limit = settings.connect_timeout;
+        if let Some(connector) = &settings.connector {
+            let link = Self::over(timely(limit, connector.connect(address)).await??);
+            timely(limit, link.introduce(settings, password)).await??;
+            return Ok(link);
+        }
         let socket = timely(limit, TcpStream::connect((&*address.host, address.port))).await??;
         socket.set_nodelay(true)?;
         let link = match tls {

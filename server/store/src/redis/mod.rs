@@ -25,6 +25,7 @@ mod sockets;
 mod stored;
 mod topology;
 mod url;
+mod watched;
 
 use std::{
     borrow::Cow,
@@ -53,7 +54,7 @@ use topology::{Map, Topology};
 
 pub use call::{Call, Replied, UnexpectedReply};
 pub use inspect::Cursor;
-pub use link::{FileError, LinkSettings, Password, TlsFiles};
+pub use link::{ByteStream, Connect, FileError, LinkSettings, Password, TlsFiles};
 pub use reply::Reply;
 pub use script::Script;
 pub use size::Size;

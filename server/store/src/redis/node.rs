@@ -19,7 +19,7 @@ use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,6 +33,7 @@ use super::{
     size::Size,
     slots,
     sockets::{NO_DESCRIPTORS, Sockets},
+    watched::Watched,
 };
 use crate::{LogLimit, clock};
 
@@ -194,13 +195,13 @@ pub(super) struct Node {
     /// Why a reply was last rejected.
     rejected: Mutex<Option<String>>,
     /// Whether a connection has ever stood.
-    was_connected: watch::Sender<bool>,
+    was_connected: Watched<bool>,
     size: Mutex<Option<Size>>,
     timeout: Duration,
     stats: Arc<Stats>,
     sockets: Arc<Sockets>,
     /// The number of connections that it may have.
-    allowed: watch::Sender<usize>,
+    allowed: Watched<usize>,
 }
 
 impl Node {
@@ -227,12 +228,12 @@ impl Node {
             loading: AsyncMutex::new(()),
             logged: LogLimit::default(),
             rejected: Mutex::default(),
-            was_connected: watch::Sender::new(false),
+            was_connected: Watched::new(false),
             size: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
             sockets: Arc::clone(sockets),
-            allowed: watch::Sender::new(0),
+            allowed: Watched::new(0),
         });
         for place in 0..links {
             let keep = Arc::clone(&node).keep(place, Arc::clone(settings), Arc::clone(fitness));
@@ -246,19 +247,17 @@ impl Node {
         if connections == 0 {
             NO_DESCRIPTORS.clone_into(&mut self.complaint.lock());
         }
-        self.allowed.send_if_modified(|it| std::mem::replace(it, connections) != connections);
+        self.allowed.set(connections);
     }
 
     /// The number of connections that it may have.
     pub(super) fn allowed(&self) -> usize {
-        *self.allowed.borrow()
+        self.allowed.get()
     }
 
     /// Waits until the connection at this place is allowed, or is not.
     async fn until_allowed(&self, place: usize, allowed: bool) {
-        let mut changes = self.allowed.subscribe();
-        // The sender lives as long as this.
-        let _ended = changes.wait_for(|it| (place < *it) == allowed).await.is_err();
+        self.allowed.wait_for(|it| (place < it) == allowed).await;
     }
 
     /// Whether the server answers and does what it is asked.
@@ -273,15 +272,14 @@ impl Node {
 
     /// Whether a connection has ever stood.
     pub(super) fn was_connected(&self) -> bool {
-        *self.was_connected.borrow()
+        self.was_connected.get()
     }
 
     /// Waits for the first connection to a new server.
     pub(super) async fn connected(&self, deadline: Option<Instant>) {
         if !self.was_connected() {
             let deadline = deadline.unwrap_or_else(|| clock::now() + self.timeout);
-            let mut connected = self.was_connected.subscribe();
-            let _late = within(Some(deadline), connected.wait_for(|it| *it)).await;
+            let _late = within(Some(deadline), self.was_connected.wait_for(|it| it)).await;
         }
     }
 
@@ -520,6 +518,7 @@ impl Node {
             // In a box: a task that waits to be allowed is small, and there may be thousands.
             let connection = Box::pin(self.connect(place, &mut stood, &settings, &*fitness));
             let lasted = tokio::select! {
+                biased;
                 lasted = connection => lasted,
                 () = self.until_allowed(number, false) => {
                     place.store(None);
@@ -557,11 +556,12 @@ impl Node {
             self.stats.reconnects.add(1);
         }
         self.found(fitness);
-        if !self.was_connected.send_replace(true) {
+        if !self.was_connected.set(true) {
             // It may be asked from now on.
             fitness.trouble();
         }
         let why = tokio::select! {
+            biased;
             end = link.broken() => {
                 let is_rejected = matches!(end, Some(End::Reply(_)));
                 let why = end.map_or_else(|| "the connection broke".to_owned(), End::to_string);

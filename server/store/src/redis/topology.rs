@@ -8,7 +8,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +19,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use sluicegate_core::CounterKey;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,6 +29,7 @@ use super::{
     outage::Outage,
     slots::{self, Claim, ClusterNode, SLOTS},
     sockets::Sockets,
+    watched::Watched,
 };
 use crate::{LogLimit, clock};
 
@@ -95,7 +96,8 @@ impl Map {
 /// Finds the servers.
 pub(super) struct Topology {
     map: ArcSwap<Map>,
-    known: Mutex<HashMap<Address, (Arc<Node>, CancellationToken)>>,
+    /// In an order that is the same in every run: so are then their ends.
+    known: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
     /// Servers that the others are to be asked about.
     suspects: Mutex<Vec<Address>>,
     /// The nodes of a cluster as last told, replicas too: the usual address of each, by every address that it has.
@@ -112,7 +114,7 @@ pub(super) struct Topology {
     /// That a server has become of use, or has ceased to be.
     changed: Notify,
     /// When the last successful look at the servers began.
-    looked: watch::Sender<Option<Instant>>,
+    looked: Watched<Option<Instant>>,
     gone: CancellationToken,
     this: Weak<Self>,
 }
@@ -144,7 +146,7 @@ impl Topology {
             wanted: Notify::new(),
             outage: Outage::begun(),
             changed: Notify::new(),
-            looked: watch::Sender::new(None),
+            looked: Watched::new(None),
             gone: gone.clone(),
             this: Weak::clone(this),
         });
@@ -225,7 +227,7 @@ impl Topology {
         loop {
             let began = clock::now();
             if self.look(&mut sentinels).await {
-                self.looked.send_replace(Some(began));
+                self.looked.set(Some(began));
             }
             tokio::time::sleep(REFRESH_PAUSE).await;
             let _wanted = tokio::time::timeout(REFRESH_INTERVAL, self.wanted.notified()).await;
@@ -458,11 +460,9 @@ impl Topology {
     /// Waits until somebody has said, from now on, who is who.
     async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
         let asked = clock::now();
-        let mut looked = self.looked.subscribe();
         self.trouble();
-        let since = looked.wait_for(|at| at.is_some_and(|at| at >= asked));
-        tokio::time::timeout(within, since).await.map_err(|_| LinkError::Timeout)?.ok();
-        Ok(())
+        let since = self.looked.wait_for(|at| at.is_some_and(|at| at >= asked));
+        tokio::time::timeout(within, since).await.map_err(|_| LinkError::Timeout)
     }
 
     async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {

@@ -12,7 +12,7 @@ const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 /// Host and port of one server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Name or IP address.
     pub host: String,
