@@ -29,7 +29,10 @@ use std::{
     sync::LazyLock,
 };
 
-use foldhash::fast::RandomState;
+#[cfg(feature = "simulation")]
+use foldhash::fast::FixedState as HashState;
+#[cfg(not(feature = "simulation"))]
+use foldhash::fast::RandomState as HashState;
 use smallvec::SmallVec;
 
 use crate::{Limit, request::Entry};
@@ -56,8 +59,8 @@ const BLOCK: usize = 16;
 /// The most bytes that are escaped in one step.
 const PIECE: usize = 64;
 
-/// Seeded by chance, so that nobody can choose values whose hashes meet.
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+/// Seeded by chance, so that nobody can choose values whose hashes meet. In the simulation, the same in every run.
+static HASHER: LazyLock<HashState> = LazyLock::new(HashState::default);
 
 /// Name of a counter. It is hashed once, when it is made.
 #[derive(Clone, Eq)]

@@ -13,6 +13,7 @@ pub mod algorithm;
 pub mod explain;
 pub mod key;
 pub mod limit;
+pub mod mends;
 pub mod metadata;
 pub mod plan;
 pub mod request;

@@ -13,6 +13,7 @@ use crate::{
     Decision, OnFailure, StoreError, Take, Time,
     algorithm::{Counter, HITS_MAX, State},
     limit::span,
+    mends::Mend,
     store::{Answers, Check, Source, Veto},
 };
 
@@ -187,7 +188,9 @@ fn remaining_and_excess(available: i64) -> (u64, u64) {
 /// Says anew what the counter has left.
 fn describe(decision: &mut Decision, check: &Check, state: &mut State, now: Time) {
     // Another limit on the counter may have put it into units of its own.
-    state.advance(&check.limit, now);
+    if Mend::UndoInOwnUnits.is_on() {
+        state.advance(&check.limit, now);
+    }
     (decision.remaining, decision.excess) =
         remaining_and_excess(state.available(&check.limit, now));
     decision.reset_after = span(state.until_reset(&check.limit, now));
@@ -208,7 +211,9 @@ fn undo(
         let Some(receipt) = decision.receipt.take() else { continue };
         let hits = mem::take(&mut decision.granted);
         let undone = counters.with(position, check, |state| {
-            state.advance(&check.limit, now);
+            if Mend::UndoInOwnUnits.is_on() {
+                state.advance(&check.limit, now);
+            }
             state.give_back(&check.limit, now, hits, Some(receipt));
             describe(decision, check, state, now);
             now

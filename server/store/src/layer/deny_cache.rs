@@ -20,6 +20,7 @@ use quick_cache::{
 };
 use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take,
+    mends::Mend,
     store::{Group, Source, Veto},
 };
 
@@ -72,7 +73,8 @@ impl Returns {
     /// Whether that was noted since.
     fn since(&self, asked: u64, key: &CounterKey) -> bool {
         let is_later = |it: &AtomicU64| it.load(SeqCst) > asked;
-        is_later(&self.of_all) || self.part(key).is_some_and(is_later)
+        let is_heard = Mend::ReturnsOutdateRefusals.is_on();
+        is_later(&self.of_all) || is_heard && self.part(key).is_some_and(is_later)
     }
 }
 
@@ -181,7 +183,7 @@ impl<S: Store> DenyCache<S> {
             hits: hits.max(1),
             limit: check.limit,
             // The store may have refused at any moment since it was asked, and a window that ended since is over.
-            until: asked.at + life,
+            until: if Mend::RefusalsAgeFromQuestion.is_on() { asked.at } else { now } + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
@@ -199,7 +201,7 @@ impl<S: Store> DenyCache<S> {
                 self.forget_one(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
-                && is_only_one(group, check)
+                && (is_only_one(group, check) || !Mend::RefusalsOfOneCheck.is_on())
             {
                 self.remember(check, decision, asked);
             }

@@ -18,6 +18,7 @@ use std::{
 use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Decision, Store, StoreError,
     key::Owner,
+    mends::Mend,
     store::{Group, Source},
 };
 use smallvec::SmallVec;
@@ -181,7 +182,10 @@ impl<S: Store> FailurePolicy<S> {
         if group.is_empty() {
             return Ok(Decisions::new());
         }
-        if group.len() > 1 && !self.0.inner.settles_whole(&group) {
+        if group.len() > 1
+            && !self.0.inner.settles_whole(&group)
+            && Mend::SettlingOutlivesCaller.is_on()
+        {
             // Rare, so that what it keeps is not part of every request's future.
             return Box::pin(self.decide_split(group, deadline)).await;
         }
