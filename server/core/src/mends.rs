@@ -14,6 +14,8 @@ pub enum Mend {
     ReturnsOutdateRefusals,
     /// A refusal is remembered from the question on, not from the answer.
     RefusalsAgeFromQuestion,
+    /// The local fallback starts from what the store last reported.
+    FallbackStartsWarm,
 }
 
 #[cfg(feature = "simulation")]
@@ -28,12 +30,13 @@ mod switch {
 
     impl Mend {
         /// Every mend, in the order of the defects.
-        pub const ALL: [Self; 5] = [
+        pub const ALL: [Self; 6] = [
             Self::SettlingOutlivesCaller,
             Self::UndoInOwnUnits,
             Self::RefusalsOfOneCheck,
             Self::ReturnsOutdateRefusals,
             Self::RefusalsAgeFromQuestion,
+            Self::FallbackStartsWarm,
         ];
 
         /// The name in commands.
@@ -45,6 +48,7 @@ mod switch {
                 Self::RefusalsOfOneCheck => "refusals-of-one-check",
                 Self::ReturnsOutdateRefusals => "returns-outdate-refusals",
                 Self::RefusalsAgeFromQuestion => "refusals-age-from-question",
+                Self::FallbackStartsWarm => "fallback-starts-warm",
             }
         }
 

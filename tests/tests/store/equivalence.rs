@@ -12,11 +12,11 @@ use sluicegate_core::{
     request::Entry,
     store::Veto,
 };
+use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::{Call, Reply, state_of};
 
 use crate::{
     cases,
-    fake::Fake,
     model::Model,
     server::{Redis, reply, script},
     support::{self, Counter, TIME_MAX},
@@ -175,7 +175,7 @@ trait Runs {
     fn stored(&self, check: &Check) -> Reply;
 }
 
-impl Runs for Fake {
+impl Runs for EmbeddedRedis {
     const EXPIRES: bool = true;
 
     fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>) {
@@ -395,6 +395,6 @@ proptest! {
 }
 
 thread_local! {
-    static LUA: RefCell<Fake> = RefCell::new(Fake::new());
+    static LUA: RefCell<EmbeddedRedis> = RefCell::new(EmbeddedRedis::new());
     static REDIS: RefCell<Redis> = RefCell::new(Redis::start());
 }

@@ -8,12 +8,12 @@ use sluicegate_core::{
     Algorithm, Answers, Check, Limit, StoreError, Take, Time, Window, algorithm::State, settle,
     store::Veto,
 };
+use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::{Call, Reply, state_of};
 
 use crate::{
     cases,
     equivalence::check,
-    fake::Fake,
     server::{Redis, reply},
 };
 
@@ -54,7 +54,7 @@ trait Subject {
     fn stored(&self, check: &Check) -> (Reply, i64);
 }
 
-impl Subject for Fake {
+impl Subject for EmbeddedRedis {
     fn put(&self, check: &Check, value: &Reply, life: Option<u64>) {
         let mut data = self.data.take();
         data.set_time(START);
@@ -230,7 +230,7 @@ proptest! {
 }
 
 thread_local! {
-    static LUA: RefCell<Fake> = RefCell::new(Fake::new());
+    static LUA: RefCell<EmbeddedRedis> = RefCell::new(EmbeddedRedis::new());
     static REDIS: RefCell<Redis> = RefCell::new(Redis::start());
 }
 
@@ -254,7 +254,7 @@ fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, 
 fn a_largest_integer_without_expiry_is_replaced() {
     for algorithm in Algorithm::ALL {
         let value = text("9223372036854775807");
-        assert_replaced(&Fake::new(), algorithm, &value, None);
+        assert_replaced(&EmbeddedRedis::new(), algorithm, &value, None);
         REDIS.with_borrow(|redis| assert_replaced(redis, algorithm, &value, None));
     }
 }
@@ -275,7 +275,7 @@ fn a_log_that_is_none_is_replaced() {
         list(&["0"; 20_003]),
     ];
     for value in &values {
-        assert_replaced(&Fake::new(), Algorithm::SlidingWindowLog, value, Some(LIFE));
+        assert_replaced(&EmbeddedRedis::new(), Algorithm::SlidingWindowLog, value, Some(LIFE));
         REDIS.with_borrow(|redis| {
             assert_replaced(redis, Algorithm::SlidingWindowLog, value, Some(LIFE));
         });
@@ -288,7 +288,7 @@ fn a_log_with_something_else_in_the_middle_is_removed() {
     let at = |ago: u64| (START - ago).to_string();
     let elements =
         ["0", &at(3 * MINUTE), "1", &at(2 * MINUTE), "2", "x", "y", &at(2), "9", &at(1), "12"];
-    let subject = Fake::new();
+    let subject = EmbeddedRedis::new();
     let check = hit(Algorithm::SlidingWindowLog, Take::Exactly(1));
     subject.put(&check, &list(&elements), Some(LIFE));
     let asked = call(&check);

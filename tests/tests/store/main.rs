@@ -12,8 +12,6 @@ mod conformance;
 #[cfg(test)]
 mod equivalence;
 #[cfg(test)]
-mod fake;
-#[cfg(test)]
 mod fallback;
 #[cfg(test)]
 mod foreign;

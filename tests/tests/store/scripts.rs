@@ -1,9 +1,10 @@
 //! What the scripts ask of Redis, and what they leave there.
 
 use sluicegate_core::{Algorithm, Check, Limit, Take, Time, Window, store::Veto};
+use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::Call;
 
-use crate::{equivalence::check, fake::Fake, server::Redis};
+use crate::{equivalence::check, server::Redis};
 
 const START: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -17,7 +18,7 @@ fn call(checks: &[Check], micros: u64) -> Call {
 }
 
 /// The commands of a call at a time.
-fn commands(fake: &Fake, checks: &[Check], micros: u64) -> Vec<String> {
+fn commands(fake: &EmbeddedRedis, checks: &[Check], micros: u64) -> Vec<String> {
     fake.eval(&call(checks, micros), Time::from_micros(micros)).unwrap();
     fake.data.borrow().commands.clone()
 }
@@ -30,7 +31,7 @@ fn writes(commands: &[String]) -> Vec<&str> {
 #[test]
 fn what_is_refused_or_peeked_at_writes_nothing() {
     for algorithm in Algorithm::ALL {
-        let fake = Fake::new();
+        let fake = EmbeddedRedis::new();
         let (wide, narrow) = (limit(algorithm, 10), limit(algorithm, 1));
         let chain = [
             check("wide", wide, Take::Exactly(1), 0, Veto::Alone),
@@ -51,7 +52,7 @@ fn what_is_refused_or_peeked_at_writes_nothing() {
 
 #[test]
 fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
-    let fake = Fake::new();
+    let fake = EmbeddedRedis::new();
     let counts = |names: &[&str], micros: u64| {
         let checks: Vec<_> = names
             .iter()
@@ -76,7 +77,7 @@ fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
 #[test]
 fn a_log_asks_as_much_whatever_it_holds() {
     let asked = |held: u32| {
-        let fake = Fake::new();
+        let fake = EmbeddedRedis::new();
         let log = |take, requests| {
             let log = limit(Algorithm::SlidingWindowLog, requests);
             [check("log", log, take, 0, Veto::Alone)]

@@ -1,46 +1,85 @@
-//! The scripts in an embedded Lua, with a tiny fake of what they call in Redis. Stricter than Redis: it
-//! takes only the commands and the forms that the scripts use.
+//! The scripts in an embedded Lua interpreter, with what they call in Redis on a map. Stricter than Redis: only the
+//! commands and the forms that the scripts use are known.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    mem,
+    rc::Rc,
+};
 
 use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
 use sluicegate_core::Time;
 use sluicegate_store::redis::{Call, Reply, Script};
 
-/// An embedded Lua and its fake of Redis.
-pub(crate) struct Fake {
+/// An embedded Lua interpreter with the scripts, and the keys of one server.
+pub struct EmbeddedRedis {
     lua: Lua,
-    scripts: Vec<(&'static Script, Function)>,
-    pub(crate) data: Rc<RefCell<Data>>,
+    /// By the digest of the text.
+    scripts: HashMap<&'static str, Function>,
+    /// By the text.
+    others: RefCell<HashMap<Vec<u8>, Function>>,
+    /// The keys that the scripts see.
+    pub data: Rc<RefCell<Data>>,
 }
 
-/// What the fake of Redis keeps.
-#[derive(Default)]
-pub(crate) struct Data {
+impl std::fmt::Debug for EmbeddedRedis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedRedis").finish_non_exhaustive()
+    }
+}
+
+/// The keys of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Data {
     /// The time, in microseconds.
     micros: u64,
-    keys: HashMap<Vec<u8>, Key>,
+    keys: BTreeMap<Vec<u8>, Key>,
     /// The keys that the running script has declared.
     declared: Vec<Vec<u8>>,
-    /// The commands of the last script.
-    pub(crate) commands: Vec<String>,
+    /// The names of the commands of the last script.
+    pub commands: Vec<String>,
     given: HashMap<Vec<u8>, u64>,
 }
 
-struct Key {
+/// A stored value.
+#[derive(Clone, Debug)]
+pub struct Key {
     content: Content,
     /// The last millisecond.
     expires: Option<u64>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Content {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
+    /// Members by name, with their scores.
+    Sorted(BTreeMap<Vec<u8>, i64>),
 }
 
-impl Fake {
-    pub(crate) fn new() -> Self {
+/// A script to run.
+#[derive(Clone, Copy, Debug)]
+pub enum Program<'a> {
+    /// One of the scripts that settle checks, by the digest of its text.
+    Known(&'a str),
+    /// Any text.
+    Text(&'a [u8]),
+}
+
+impl Default for EmbeddedRedis {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EmbeddedRedis {
+    /// An interpreter that has compiled every script that settles checks, and no keys.
+    ///
+    /// # Panics
+    /// A script cannot be compiled.
+    #[must_use]
+    pub fn new() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new()).unwrap();
         let data = Rc::new(RefCell::new(Data::default()));
@@ -70,36 +109,81 @@ impl Fake {
         )
         .exec()
         .unwrap();
-        let compile =
-            |script: &'static Script| (script, lua.load(&script.text).into_function().unwrap());
+        let compile = |script: &'static Script| {
+            (script.sha1.as_str(), lua.load(&script.text).into_function().unwrap())
+        };
         let scripts = Script::all().map(compile).collect();
-        Self { lua, scripts, data }
+        Self { lua, scripts, others: RefCell::default(), data }
     }
 
     /// Runs a call at a time.
-    pub(crate) fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
-        let declared = call.keys().into_iter().map(<[u8]>::to_vec).collect();
-        let strings = |values: Vec<&[u8]>| {
-            let strings = values.into_iter().map(|value| self.lua.create_string(value));
+    ///
+    /// # Errors
+    /// The script fails.
+    pub fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
+        self.data.borrow_mut().micros = now.as_micros();
+        self.run(Program::Known(&call.script.sha1), &call.keys(), &call.args())
+    }
+
+    /// Runs a script on the keys of another server, at the time that they show.
+    ///
+    /// # Errors
+    /// The script fails.
+    pub fn run_on(
+        &self,
+        data: &mut Data,
+        program: Program<'_>,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Reply> {
+        mem::swap(data, &mut self.data.borrow_mut());
+        let reply = self.run(program, keys, args);
+        mem::swap(data, &mut self.data.borrow_mut());
+        reply
+    }
+
+    fn run(&self, program: Program<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply> {
+        let strings = |values: &[&[u8]]| {
+            let strings = values.iter().map(|value| self.lua.create_string(value));
             self.lua.create_sequence_from(strings.collect::<Result<Vec<_>>>()?)
         };
-        self.lua.globals().raw_set("KEYS", strings(call.keys())?)?;
-        self.lua.globals().raw_set("ARGV", strings(call.args())?)?;
+        self.lua.globals().raw_set("KEYS", strings(keys)?)?;
+        self.lua.globals().raw_set("ARGV", strings(args)?)?;
         {
             let mut data = self.data.borrow_mut();
-            data.micros = now.as_micros();
-            data.declared = declared;
+            data.declared = keys.iter().map(|key| key.to_vec()).collect();
             data.commands.clear();
             data.given.clear();
             data.expire();
         }
-        let script = self.scripts.iter().find(|(script, _)| std::ptr::eq(*script, call.script));
-        let answers: Vec<f64> = script.unwrap().1.call(())?;
-        answers
-            .into_iter()
-            .map(|it| integer(it).map(Reply::Integer))
-            .collect::<Result<_>>()
-            .map(Reply::Array)
+        match self.function(program)?.call(())? {
+            Value::Table(answers) => answers
+                .sequence_values::<f64>()
+                .map(|it| integer(it?).map(Reply::Integer))
+                .collect::<Result<_>>()
+                .map(Reply::Array),
+            Value::Integer(number) => Ok(Reply::Integer(number)),
+            Value::Number(number) => integer(number).map(Reply::Integer),
+            _ => refuse("what does the script reply?"),
+        }
+    }
+
+    fn function(&self, program: Program<'_>) -> Result<Function> {
+        match program {
+            Program::Known(sha1) => match self.scripts.get(sha1) {
+                Some(function) => Ok(function.clone()),
+                None => refuse("NOSCRIPT"),
+            },
+            Program::Text(text) => {
+                let mut others = self.others.borrow_mut();
+                if let Some(function) = others.get(text) {
+                    return Ok(function.clone());
+                }
+                let function = self.lua.load(text).into_function()?;
+                others.insert(text.to_vec(), function.clone());
+                Ok(function)
+            }
+        }
     }
 }
 
@@ -116,28 +200,37 @@ fn refuse<T>(why: &str) -> Result<T> {
 
 impl Data {
     /// What `GET` or, of a list, `LRANGE` with all of it would reply.
-    pub(crate) fn value(&self, key: &[u8]) -> Reply {
+    #[must_use]
+    pub fn value(&self, key: &[u8]) -> Reply {
         match self.keys.get(key).map(|key| &key.content) {
             None => Reply::Nil,
             Some(Content::Text(text)) => Reply::Text(text.clone()),
             Some(Content::List(list)) => {
                 Reply::Array(list.iter().map(|it| Reply::Text(it.clone())).collect())
             }
+            Some(Content::Sorted(members)) => {
+                Reply::Array(members.keys().map(|it| Reply::Text(it.clone())).collect())
+            }
         }
     }
 
     /// The milliseconds that the last script gave a key to live.
-    pub(crate) fn given(&self, key: &[u8]) -> Option<u64> {
+    #[must_use]
+    pub fn given(&self, key: &[u8]) -> Option<u64> {
         self.given.get(key).copied()
     }
 
     /// Sets the clock.
-    pub(crate) fn set_time(&mut self, micros: u64) {
+    pub fn set_time(&mut self, micros: u64) {
         self.micros = micros;
     }
 
     /// The milliseconds that a key has left; below zero if it does not expire, or is not there.
-    pub(crate) fn left(&self, key: &[u8]) -> i64 {
+    ///
+    /// # Panics
+    /// They are more than an `i64` holds.
+    #[must_use]
+    pub fn left(&self, key: &[u8]) -> i64 {
         let left = |key: &Key| {
             let left = key.expires.map(|last| last + 1 - self.micros / 1_000);
             left.map_or(-1, |left| i64::try_from(left).unwrap())
@@ -145,8 +238,11 @@ impl Data {
         self.keys.get(key).map_or(-2, left)
     }
 
-    /// Stores a text, or a list of several, as somebody else than the scripts would.
-    pub(crate) fn put_foreign(&mut self, key: &[u8], content: &Reply, lifetime: Option<u64>) {
+    /// Stores a text, or a list of several, as another program than the scripts would.
+    ///
+    /// # Panics
+    /// It is neither.
+    pub fn put_foreign(&mut self, key: &[u8], content: &Reply, lifetime: Option<u64>) {
         let text = |it: &Reply| it.as_str().unwrap().as_bytes().to_vec();
         let content = match content {
             Reply::Array(elements) => Content::List(elements.iter().map(text).collect()),
@@ -156,8 +252,29 @@ impl Data {
         self.keys.insert(key.to_vec(), Key { content, expires });
     }
 
+    /// Whether there is a key.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// The names of the keys.
+    pub fn names(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.keys.keys()
+    }
+
+    /// Removes a key, to be put elsewhere.
+    pub fn remove(&mut self, key: &[u8]) -> Option<Key> {
+        self.keys.remove(key)
+    }
+
+    /// Puts a key in its place.
+    pub fn insert(&mut self, name: Vec<u8>, key: Key) {
+        self.keys.insert(name, key);
+    }
+
     /// Removes the keys that have expired.
-    fn expire(&mut self) {
+    pub fn expire(&mut self) {
         let now = self.micros / 1_000;
         self.keys.retain(|_, key| key.expires.is_none_or(|last| now <= last));
     }
@@ -219,6 +336,17 @@ impl Data {
                 }
                 Ok(Value::Integer(1))
             }
+            ("ZREMRANGEBYSCORE", 4) if text(2) == b"-inf" => {
+                let (last, members) = (number(3)?, self.members(&key)?);
+                let before = members.len();
+                members.retain(|_, score| *score > last);
+                Ok(Value::Integer(i64::try_from(before - members.len()).unwrap()))
+            }
+            ("ZADD", 4) => {
+                let (score, members) = (number(2)?, self.members(&key)?);
+                Ok(Value::Integer(i64::from(members.insert(text(3), score).is_none())))
+            }
+            ("ZCARD", 2) => Ok(Value::Integer(i64::try_from(self.members(&key)?.len()).unwrap())),
             ("LLEN", 2) => Ok(Value::Integer(i64::try_from(self.list(&key)?.len()).unwrap())),
             ("LRANGE", 4) => {
                 let items = self.list(&key)?;
@@ -262,7 +390,15 @@ impl Data {
         match self.keys.get(key).map(|key| key.content.clone()) {
             None => Ok(Vec::new()),
             Some(Content::List(items)) => Ok(items),
-            Some(Content::Text(_)) => refuse("WRONGTYPE"),
+            Some(Content::Text(_) | Content::Sorted(_)) => refuse("WRONGTYPE"),
+        }
+    }
+
+    fn members(&mut self, key: &[u8]) -> Result<&mut BTreeMap<Vec<u8>, i64>> {
+        let empty = || Key { content: Content::Sorted(BTreeMap::new()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(empty).content {
+            Content::Sorted(members) => Ok(members),
+            Content::Text(_) | Content::List(_) => refuse("WRONGTYPE"),
         }
     }
 

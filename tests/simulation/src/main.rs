@@ -1,0 +1,171 @@
+//! Runs the simulation: many seeds, one of them, or the table of mends that are switched off.
+
+#![expect(clippy::print_stdout, reason = "a command")]
+
+use std::{
+    fs,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::{Parser, Subcommand};
+use sluicegate_core::mends::Mend;
+use sluicegate_simulation::{Scenario, describe, shorten, violations};
+
+/// Simulates the store stack.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs many seeds, and shows the first that fails.
+    Run {
+        /// How many seeds.
+        #[arg(long, default_value_t = SEEDS)]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+        /// Goes on for so many minutes instead, whatever the number of seeds.
+        #[arg(long)]
+        minutes: Option<u64>,
+    },
+    /// Runs one seed.
+    Replay {
+        /// Which.
+        seed: u64,
+        /// The mend that is switched off.
+        #[arg(long)]
+        without: Option<String>,
+        /// Does not leave anything out of what is shown.
+        #[arg(long)]
+        whole: bool,
+    },
+    /// Switches each mend off, and tells which seed shows it.
+    Mends {
+        /// The most seeds for each.
+        #[arg(long, default_value_t = SEEDS)]
+        seeds: u64,
+        /// Writes the seeds to this file, for the tests.
+        #[arg(long)]
+        record: Option<PathBuf>,
+    },
+}
+
+/// Seeds of a run, if nothing else is said.
+const SEEDS: u64 = 20_000;
+
+/// Failing seeds after which a search ends.
+const FAILURES_MAX: usize = 5;
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run { seeds, first, minutes } => {
+            let until = minutes.map(|it| Instant::now() + Duration::from_secs(it * 60));
+            run(first, if until.is_some() { u64::MAX - first } else { seeds }, until)
+        }
+        Command::Replay { seed, without, whole } => replay(seed, without.as_deref(), whole),
+        Command::Mends { seeds, record } => mends(seeds, record.as_deref()),
+    }
+}
+
+/// The seeds that fail, lowest first, of those that were run; and how many those were.
+fn failing(
+    first: u64,
+    seeds: u64,
+    until: Option<Instant>,
+    without: Option<Mend>,
+    failures: usize,
+) -> (Vec<u64>, u64) {
+    let (next, is_over) = (AtomicU64::new(first), AtomicBool::new(false));
+    let found = Mutex::new(Vec::new());
+    let work = || {
+        Mend::switch_off(without);
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if seed - first >= seeds || is_late {
+                next.fetch_sub(1, Ordering::Relaxed);
+                break;
+            }
+            if !violations(&Scenario::new(seed)).is_empty()
+                && let Ok(mut found) = found.lock()
+            {
+                found.push(seed);
+                is_over.store(found.len() >= failures, Ordering::Relaxed);
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort_unstable();
+    (found, next.into_inner() - first)
+}
+
+fn run(first: u64, seeds: u64, until: Option<Instant>) -> ExitCode {
+    let began = Instant::now();
+    let (found, seeds) = failing(first, seeds, until, None, FAILURES_MAX);
+    println!("{seeds} seeds in {:.1} s, {} failed", began.elapsed().as_secs_f64(), found.len());
+    let Some(&seed) = found.first() else { return ExitCode::SUCCESS };
+    println!("failing seeds: {found:?}");
+    replay(seed, None, false)
+}
+
+fn replay(seed: u64, without: Option<&str>, whole: bool) -> ExitCode {
+    let mend = without.map(|name| Mend::ALL.into_iter().find(|it| it.name() == name));
+    if mend == Some(None) {
+        println!("mends are {:?}", Mend::ALL.map(Mend::name));
+        return ExitCode::FAILURE;
+    }
+    Mend::switch_off(mend.flatten());
+    let scenario = Scenario::new(seed);
+    let found = violations(&scenario);
+    if found.is_empty() {
+        println!("seed {seed} passes");
+        if whole {
+            println!("{}", describe(&scenario));
+        }
+        return ExitCode::SUCCESS;
+    }
+    let shown = if whole { scenario } else { shorten(&scenario) };
+    println!("{}", describe(&shown));
+    violations(&shown).iter().for_each(|it| println!("{it}"));
+    let without = without.map_or(String::new(), |name| format!(" --without {name}"));
+    println!("replay: target/debug/sluicegate-simulation replay {seed}{without}");
+    ExitCode::FAILURE
+}
+
+fn mends(seeds: u64, record: Option<&Path>) -> ExitCode {
+    println!("| mend switched off | seeds until it showed | rule that is broken |");
+    println!("|---|---|---|");
+    let (mut code, mut recorded) = (ExitCode::SUCCESS, String::new());
+    for mend in Mend::ALL {
+        let (found, _) = failing(0, seeds, None, Some(mend), 1);
+        Mend::switch_off(Some(mend));
+        let seed = found.first().copied();
+        let rule = seed.and_then(|seed| violations(&Scenario::new(seed)).first().map(|it| it.rule));
+        let (Some(seed), Some(rule)) = (seed, rule) else {
+            println!("| `{}` | none of {seeds} | |", mend.name());
+            code = ExitCode::FAILURE;
+            continue;
+        };
+        println!("| `{}` | {} | {rule} |", mend.name(), seed + 1);
+        recorded += &format!("{} {seed}\n", mend.name());
+    }
+    if let Some(Err(error)) = record.map(|file| fs::write(file, recorded)) {
+        println!("cannot write the seeds: {error}");
+        code = ExitCode::FAILURE;
+    }
+    code
+}

@@ -1,0 +1,30 @@
+//! Shortens a scenario that fails.
+
+use crate::{Scenario, violations};
+
+/// The most runs that are tried.
+const TRIES_MAX: usize = 400;
+
+/// The same scenario with fewer actions, as long as the same rule is broken.
+#[must_use]
+pub fn shorten(scenario: &Scenario) -> Scenario {
+    let rule = violations(scenario).first().map(|it| it.rule);
+    let mut shortest = scenario.clone();
+    let (mut tries, mut size) = (0, scenario.actions.len() / 2);
+    while size > 0 {
+        let mut begin = 0;
+        while begin < shortest.actions.len() && tries < TRIES_MAX {
+            let mut shorter = shortest.clone();
+            let end = (begin + size).min(shorter.actions.len());
+            shorter.actions.drain(begin..end);
+            tries += 1;
+            if violations(&shorter).iter().any(|it| Some(it.rule) == rule) {
+                shortest = shorter;
+            } else {
+                begin = end;
+            }
+        }
+        size /= 2;
+    }
+    shortest
+}
