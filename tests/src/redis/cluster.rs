@@ -148,12 +148,13 @@ impl Cluster {
         successor
     }
 
-    /// Makes one of the replicas, the `nth` of them, take over from its primary. No acknowledged write is lost. Returns
-    /// its place among the nodes when all running nodes agree.
-    pub async fn fail_over(&self, nth: usize) -> usize {
-        let places = self.places(true).await;
-        let place = places[nth % places.len()];
+    /// Makes a replica take over from its primary, and waits until all running nodes agree. No acknowledged write is lost.
+    ///
+    /// # Panics
+    /// It is a primary.
+    pub async fn fail_over(&self, place: usize) {
         let node = &self.nodes[place];
+        assert!(node.is_replica().await, "is a primary");
         while node.is_replica().await {
             // It has taken over meanwhile if this is an error.
             let _taken_over = node.try_query(&["CLUSTER", "FAILOVER"]).await;
@@ -164,7 +165,6 @@ impl Cluster {
         }
         self.until_whole().await;
         self.until_agreed().await;
-        place
     }
 
     /// Waits until all running nodes name the same primary for every slot. Before, a replica that takes over may claim
@@ -184,14 +184,9 @@ impl Cluster {
 
     /// The places among the nodes of the running primaries.
     pub async fn primary_places(&self) -> Vec<usize> {
-        self.places(false).await
-    }
-
-    /// The places among the nodes of the running replicas, or of the running primaries.
-    async fn places(&self, replicas: bool) -> Vec<usize> {
         let mut places = Vec::new();
         for (place, node) in self.nodes.iter().enumerate() {
-            if node.is_running() && node.is_replica().await == replicas {
+            if node.is_running() && !node.is_replica().await {
                 places.push(place);
             }
         }

@@ -25,8 +25,9 @@ pub(crate) async fn of_redis(
             return;
         }
         let happened = match fault {
-            RedisFault::FailOver { replica } => {
-                let place = cluster.fail_over(replica).await;
+            RedisFault::FailOver { node } => {
+                let place = node % cluster.nodes.len();
+                cluster.fail_over(place).await;
                 format!("Redis {place} took over from its primary")
             }
             RedisFault::Pause { node, pause } => self::pause(cluster, node, pause).await,

@@ -9,6 +9,9 @@ use crate::traffic::{Counter, hot_counter};
 /// Shorter than the time after which a cluster takes a node for dead, by far: no failover may lose a write.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// How many nodes of a new cluster are primaries: those before its replicas.
+const PRIMARIES: usize = 3;
+
 /// A fault that begins at a time of the run, or when the one before it in its row has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Event<F> {
@@ -20,7 +23,7 @@ pub(crate) struct Event<F> {
 #[derive(Clone, Debug)]
 pub(crate) enum RedisFault {
     /// A replica takes over from its primary, and loses nothing.
-    FailOver { replica: usize },
+    FailOver { node: usize },
     /// A node does nothing for a while.
     Pause { node: usize, pause: Duration },
     /// A counter's slot moves to another primary. A node may pause while the keys are on the way.
@@ -49,10 +52,12 @@ impl Schedule {
     /// The events of a run of that length. Numbers of nodes and replicas are taken modulo how many there are.
     pub(crate) fn new(seed: u64, span: Duration) -> Self {
         let mut random = Rng::with_seed(seed);
+        // In turn, because a node that has taken over has to wait before it can do so again, and writes wait with it.
+        let mut next_primary = PRIMARIES..;
         let redis = row(&mut random, span, 300..1_500, |random, at| {
             let node = random.usize(..);
             match random.u8(0..12) {
-                0..=1 => RedisFault::FailOver { replica: node },
+                0..=1 => RedisFault::FailOver { node: next_primary.next().unwrap() },
                 2..=4 => RedisFault::Pause { node, pause: pause(random) },
                 5..=9 => {
                     let counter = hot_counter(random, at);
@@ -87,7 +92,7 @@ fn row<F>(
     random: &mut Rng,
     span: Duration,
     between: std::ops::Range<u64>,
-    fault: impl Fn(&mut Rng, Duration) -> F,
+    mut fault: impl FnMut(&mut Rng, Duration) -> F,
 ) -> Vec<Event<F>> {
     let mut events = Vec::new();
     let mut at = Duration::ZERO;
