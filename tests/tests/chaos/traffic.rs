@@ -130,7 +130,7 @@ impl Request {
             1..=3 => random.u64(2..=4),
             _ => 1,
         };
-        let patience = (random.u8(0..16) == 0).then(|| Duration::from_millis(random.u64(0..=40)));
+        let patience = (random.u8(0..8) == 0).then(|| Duration::from_millis(random.u64(0..=20)));
         // The order in which slots are asked.
         let mut counters: Vec<_> = counters.into_iter().collect();
         random.shuffle(&mut counters);
