@@ -21,7 +21,8 @@ use sluicegate_core::{
     store::Group,
 };
 use sluicegate_store::{
-    Coalesce, DenyCache, FailurePolicy, Lanes, ManualClock, Memory, MemorySettings, Place, redis,
+    Clock, Coalesce, DenyCache, FailurePolicy, Lanes, LiveReplicas, Local, ManualClock, Memory,
+    MemorySettings, Place, redis,
 };
 
 /// Tenants that ask.
@@ -206,7 +207,10 @@ fn layers() -> Operation {
     let (groups, memory) = remembered();
     let ready = Ready(decide(&memory, &groups[0])[0].unwrap());
     let coalesced = Coalesce::new(ready, NonZeroUsize::MIN);
-    let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), None);
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(now()));
+    let store = Memory::new(MemorySettings { counters_max: 1_000_000 }, clock);
+    let local = Local { store, replicas: LiveReplicas::default(), known_max: 100_000 };
+    let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), Some(local));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let deadline = || Some(Instant::now() + Duration::from_secs(10));
     Box::new(move |tenant| {

@@ -25,7 +25,7 @@ const NOON: u64 = (20_000 * 86_400 + 43_200) * 1_000_000;
 /// Longer than it takes until every hit is debited and the store's answers are enough again.
 const SETTLED: Duration = Duration::from_secs(4);
 
-const REPLICAS: usize = 4;
+const REPLICAS: u32 = 4;
 
 type Failure = Box<dyn Fn(&Check) -> Option<StoreError> + Send>;
 
@@ -95,7 +95,7 @@ impl Scene {
             charges: AtomicU64::new(0),
         });
         let replica = |_| {
-            let replicas = LiveReplicas::new(NonZeroU32::new(REPLICAS as u32).unwrap());
+            let replicas = LiveReplicas::new(NonZeroU32::new(REPLICAS).unwrap());
             let local = Local { store: memory(), replicas, known_max };
             FailurePolicy::new(Arc::clone(&store), Some(local))
         };
