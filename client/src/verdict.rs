@@ -74,7 +74,7 @@ pub enum Code {
 }
 
 /// The limit that was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Limit {
     /// Requests each window.

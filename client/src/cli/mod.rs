@@ -5,6 +5,7 @@ mod check;
 mod descriptor;
 mod explain;
 mod health;
+mod load;
 mod log_level;
 mod output;
 mod peek;
@@ -31,6 +32,7 @@ pub use self::{
     descriptor::Question,
     explain::ExplainSettings,
     health::HealthSettings,
+    load::{InvalidTemplate, LoadSettings, Template},
     log_level::LogLevelSettings,
     output::OutputFormat,
     peek::PeekSettings,
@@ -42,7 +44,7 @@ pub use self::{
 };
 use crate::{CheckError, ConnectError, Endpoint, InvalidToken, error::chain};
 
-/// Asks a rate limit service: Sluicegate, or (check alone) any other that speaks Envoy's API.
+/// Asks a rate limit service: Sluicegate, or (check and load) any other that speaks Envoy's API.
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -88,6 +90,12 @@ pub enum Command {
     /// Ask whether a server serves (grpc.health.v1): what a container's health check runs.
     Health(HealthSettings),
 
+    /// Send many requests, and count how they are answered; with --verify hold the answers to the limits.
+    ///
+    /// These are real questions, as Envoy asks them: their hits are taken from the limits. The server is Sluicegate or any
+    /// other that speaks Envoy's API.
+    Load(LoadSettings),
+
     /// List the rules in force.
     ///
     /// Shows each with its limits and where it stands, with what its domain and the server's settings fill in. Asks
@@ -124,6 +132,8 @@ enum Failure {
     Ask { endpoint: Endpoint, source: CheckError },
     #[error("{endpoint}")]
     Missing { endpoint: Endpoint, source: CheckError },
+    #[error(transparent)]
+    Load(#[from] load::LoadFailure),
     #[error("the terminal cannot be used")]
     Terminal(#[source] io::Error),
     #[error(transparent)]
@@ -147,6 +157,7 @@ impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Missing { .. } => ExitCode::from(1),
+            Self::Load(failure) => ExitCode::from(failure.exit_code()),
             // The command connects when it asks, so this is about settings.
             Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
             Self::Start(_) | Self::Terminal(_) | Self::Ask { .. } => ExitCode::from(3),
@@ -162,8 +173,8 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Check(settings) => runtime.block_on(check::run(settings)),
         Command::Explain(settings) => runtime.block_on(explain::run(settings)),
         Command::Health(settings) => runtime.block_on(health::run(settings)),
+        Command::Load(settings) => runtime.block_on(load::run(settings)),
         Command::LogLevel(settings) => runtime.block_on(log_level::run(settings)),
-
         Command::Rules(settings) => runtime.block_on(rules::run(settings)),
         Command::Peek(settings) => runtime.block_on(peek::run(settings)),
         Command::Reset(settings) => runtime.block_on(reset::run(settings)),

@@ -17,11 +17,11 @@ use sluicegate_tests::{
 
 use sluicegate_tests::tools;
 
-const ALGORITHMS: [&str; 5] =
+pub(crate) const ALGORITHMS: [&str; 5] =
     ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "gcra"];
 
 /// More than a busy machine needs: no policy may have a say here.
-const PATIENT: [&str; 2] = ["--decision-timeout", "5s"];
+pub(crate) const PATIENT: [&str; 2] = ["--decision-timeout", "5s"];
 
 /// Four servers over this store.
 async fn fleet(limits: &str, store: &str, flags: &[&str]) -> Fleet {
@@ -29,7 +29,7 @@ async fn fleet(limits: &str, store: &str, flags: &[&str]) -> Fleet {
 }
 
 /// A limit of each algorithm, on a key of its name.
-fn limits_of_all(limit: &str) -> String {
+pub(crate) fn limits_of_all(limit: &str) -> String {
     let rule = |algorithm| {
         format!("  - key: {algorithm}\n    rate_limit: {{algorithm: {algorithm}, {limit}}}\n")
     };
@@ -302,20 +302,24 @@ async fn short_limits_hold_in_every_window_on_a_cluster() {
     short_limits_hold_in_every_window(&Cluster::start().await.url()).await;
 }
 
-/// Ten seconds ahead.
-#[derive(Debug, Default)]
-struct Ahead(SystemClock);
+/// So much ahead.
+#[derive(Debug)]
+pub(crate) struct Ahead(pub(crate) Duration, pub(crate) SystemClock);
 
 impl Clock for Ahead {
     fn read(&self) -> Reading {
-        let Reading { wall, steady } = self.0.read();
-        let [wall, steady] = [wall, steady].map(|time| time.after(Duration::from_secs(10)));
+        let Reading { wall, steady } = self.1.read();
+        let [wall, steady] = [wall, steady].map(|time| time.after(self.0));
         Reading { wall, steady }
     }
 }
 
 /// Starts a server in this process, as no flag of the shipped one sets its clock.
-async fn start_ahead(limits: &str, flags: &[&str]) -> (App, tempfile::TempDir) {
+pub(crate) async fn start_with_clocks(
+    limits: &str,
+    flags: &[&str],
+    clocks: Clocks,
+) -> (App, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.yaml");
     std::fs::write(&file, limits).unwrap();
@@ -326,12 +330,7 @@ async fn start_ahead(limits: &str, flags: &[&str]) -> (App, tempfile::TempDir) {
     let Command::Serve(settings) = Cli::try_parse_from(arguments).unwrap().command else {
         panic!("no settings of serve")
     };
-    (
-        App::start(&settings, Clocks { memory: Arc::new(Ahead::default()), redis: None })
-            .await
-            .unwrap(),
-        folder,
-    )
+    (App::start(&settings, clocks).await.unwrap(), folder)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -339,7 +338,9 @@ async fn a_server_whose_clock_is_wrong_admits_no_more() {
     let redis = Redis::start().await;
     let store = redis.url();
     let flags = [&PATIENT[..], &["--store", &store]].concat();
-    let (ahead, _folder) = start_ahead(&short_limits(), &flags).await;
+    let clock = Ahead(Duration::from_secs(10), SystemClock::default());
+    let clocks = Clocks { memory: Arc::new(clock), redis: None };
+    let (ahead, _folder) = start_with_clocks(&short_limits(), &flags, clocks).await;
     let right = Sluicegate::start(&short_limits(), &flags).await;
     let addresses = [ahead.grpc_address().to_string(), right.grpc.clone()];
     let load = Load::start(&addresses, 100, Duration::ZERO, hits_on_all()).await;

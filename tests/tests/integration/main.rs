@@ -34,6 +34,8 @@ mod harness;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod load;
+#[cfg(test)]
 mod migration;
 #[cfg(test)]
 mod on_failure;

@@ -1,0 +1,289 @@
+//! `sluicectl load` against real servers.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use sluicegate_store::{Clocks, SystemClock};
+use sluicegate_tests::{
+    Cluster, Finished, Fleet, Redis, Sluicegate, away_from_midnight, binary, finish, free_port,
+};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::exactness::{ALGORITHMS, Ahead, PATIENT, limits_of_all, start_with_clocks};
+
+/// Runs `sluicectl load`.
+async fn load(servers: &[String], arguments: &[&str]) -> Finished {
+    let mut command = Command::new(binary("sluicectl"));
+    let servers: Vec<_> = servers.iter().map(|server| format!("http://{server}")).collect();
+    command.env_clear().env("SLUICEGATE_SERVER", servers.join(",")).arg("load").args(arguments);
+    finish(command).await
+}
+
+/// Runs it with `--verify` against these limits. Returns the exit code and the report.
+async fn verify(servers: &[String], limits: &Path, arguments: &[&str]) -> (i32, Value) {
+    let own = ["--verify", "--output", "json", "--limits", limits.to_str().unwrap()];
+    let Finished { code, stdout, stderr } = load(servers, &[&own, arguments].concat()).await;
+    assert_eq!(stderr, "");
+    (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}")))
+}
+
+/// A file with these limits, as long as the folder lives.
+fn file(limits: &str) -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    fs::write(&file, limits).unwrap();
+    (folder, file)
+}
+
+/// That the report finds the answers exact, of requests that were allowed and refused.
+fn assert_exact(code: i32, report: &Value) {
+    let verified = &report["verified"];
+    assert_eq!(
+        (code, &verified["over_admitted_hits"], &verified["under_admitted_hits"]),
+        (0, &0.into(), &0.into()),
+        "{report:#}"
+    );
+    let [allowed, refused] = ["allowed", "refused"].map(|it| report[it].as_u64().unwrap());
+    assert!(allowed > 0 && refused > 0, "{report:#}");
+    assert_eq!(report["errors"], 0, "{report:#}");
+    for limit in verified["limits"].as_array().unwrap() {
+        assert_eq!(limit["exact_hits"], limit["admitted_hits"], "{report:#}");
+        assert_eq!(limit["not_verified"], Value::Null, "{report:#}");
+    }
+}
+
+// === Without files ===
+
+#[tokio::test]
+async fn a_count_tells_which_request_is_refused() {
+    away_from_midnight().await;
+    let limits = limits_of_all("unit: day, requests_per_unit: 100");
+    let server = Sluicegate::start(&limits, &[]).await;
+    let arguments = ["--domain", "api", "--descriptor", "fixed_window=eve", "--count", "101"];
+    let Finished { code, stdout, stderr } =
+        load(std::slice::from_ref(&server.grpc), &arguments).await;
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(
+        (code, &lines[..2], stderr.as_str()),
+        (
+            0,
+            &[
+                "101 requests: 100 allowed, 1 refused, 0 errors",
+                "request 101 is refused, all before it are allowed"
+            ][..],
+            ""
+        )
+    );
+    assert!(lines[2].starts_with("took ") && lines[2].contains("; latency p50 "), "{stdout}");
+    assert_eq!(lines.len(), 3);
+}
+
+#[tokio::test]
+async fn traffic_is_as_asked_for() {
+    let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
+    let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 7"));
+    let traffic = ["--descriptor", "token_bucket=u-{20}", "--zipf", "1", "--callers", "5"];
+    let amount = ["--rate", "200", "--duration", "2s", "--hits", "2"];
+    let (code, report) =
+        verify(std::slice::from_ref(&server.grpc), &limits, &[&traffic[..], &amount].concat())
+            .await;
+    assert_exact(code, &report);
+    assert_eq!((&report["domain"], &report["requests"]), (&"api".into(), &400.into()));
+    // Three requests of two hits of each user, and no more for a day.
+    assert_eq!(report["allowed"], 60, "{report:#}");
+    assert!(report["seconds"].as_f64().unwrap() >= 1.9, "{report:#}");
+    let [p50, max] = ["p50", "max"].map(|it| report["latency_seconds"][it].as_f64().unwrap());
+    assert!(0.0 < p50 && p50 <= max, "{report:#}");
+}
+
+// === Against files ===
+
+#[tokio::test]
+async fn a_server_whose_limit_was_edited_upward_is_caught() {
+    away_from_midnight().await;
+    let limits = limits_of_all("unit: day, requests_per_unit: 10");
+    let server = Sluicegate::start(&limits, &[]).await;
+    let (_folder, right) = file(&limits);
+    server.replace_limits(&limits_of_all("unit: day, requests_per_unit: 11"));
+    server.process.printed("limits taken up", 1).await;
+    for algorithm in ALGORITHMS {
+        let descriptor = format!("{algorithm}=eve");
+        let arguments = ["--descriptor", &descriptor, "--count", "30"];
+        let (code, report) = verify(std::slice::from_ref(&server.grpc), &right, &arguments).await;
+        let limit = &report["verified"]["limits"][0];
+        let facts = ["over_admitted_hits", "admitted_hits", "told_requests_per_unit", "rule"];
+        assert_eq!(
+            (code, facts.map(|it| &limit[it])),
+            (1, [&1.into(), &11.into(), &11.into(), &algorithm.into()]),
+            "{report:#}"
+        );
+    }
+    // As people read it.
+    let arguments = [
+        "--limits",
+        right.to_str().unwrap(),
+        "--verify",
+        "--descriptor",
+        "gcra=x",
+        "--count",
+        "20",
+    ];
+    let Finished { code, stdout, .. } = load(std::slice::from_ref(&server.grpc), &arguments).await;
+    assert_eq!(code, 1);
+    for part in [
+        "1 hits over-admitted, 0 hits under-admitted, in domain api",
+        "10 per day, gcra, burst 10: the server's answers name 11 requests instead",
+        "tolerance: clocks within 10ms of this one",
+    ] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_too_early_is_told() {
+    away_from_midnight().await;
+    let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 10"), &[]).await;
+    let (_folder, more) = file(&limits_of_all("unit: day, requests_per_unit: 13"));
+    let arguments = ["--descriptor", "sliding_window_log=eve", "--count", "20"];
+    let (code, report) = verify(std::slice::from_ref(&server.grpc), &more, &arguments).await;
+    // The 7 that are refused from the eleventh to the thirteenth, and the others that nothing was left for by then.
+    let under = &report["verified"]["under_admitted_hits"];
+    assert_eq!((code, under), (0, &10.into()), "{report:#}");
+}
+
+#[tokio::test]
+async fn four_replicas_on_a_cluster_admit_nothing_past_a_limit() {
+    let cluster = Cluster::start().await;
+    let limits = limits_of_all("window: 2s, requests_per_unit: 40");
+    let store = cluster.url();
+    let flags = [&PATIENT[..], &["--store", &store]].concat();
+    let fleet = Fleet::start(4, &limits, &flags).await;
+    let (_folder, limits) = file(&limits);
+    let servers = fleet.addresses();
+    let traffic = ["--duration", "7s", "--rate", "150", "--callers", "10"];
+    let runs = ALGORITHMS.map(|algorithm| {
+        let descriptor = format!("{algorithm}=hot");
+        let (servers, limits) = (&servers, &limits);
+        async move {
+            let arguments = [&traffic[..], &["--descriptor", &descriptor]].concat();
+            verify(servers, limits, &arguments).await
+        }
+    });
+    for (code, report) in futures::future::join_all(runs).await {
+        assert_exact(code, &report);
+    }
+    // Each request on several slots.
+    let several = ["--descriptor", "fixed_window=u-{3}", "--descriptor", "gcra=v-{2}"];
+    let (code, report) = verify(&servers, &limits, &[&traffic[..], &several].concat()).await;
+    assert_exact(code, &report);
+    assert_eq!(report["verified"]["limits"].as_array().unwrap().len(), 2);
+}
+
+/// Ten runs over several edges of windows, whose edges are elsewhere than this machine's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_3s_apart_are_no_mistake() {
+    let apart = Duration::from_secs(3);
+    let clock = || Arc::new(Ahead(apart, SystemClock::default()));
+    let redis = Redis::start().await;
+    let limits = limits_of_all("window: 7s, requests_per_unit: 20");
+    let store = redis.url();
+    let flags = [&PATIENT[..], &["--store", &store]].concat();
+    // All that counts is three seconds ahead of this machine ...
+    let memory = Clocks { memory: clock(), redis: None };
+    let (alone, _alone) = start_with_clocks(&limits, &PATIENT, memory).await;
+    // ... or one of two replicas is, of each other.
+    let replica = Clocks { memory: clock(), redis: None };
+    let (ahead, _ahead) = start_with_clocks(&limits, &flags, replica).await;
+    let right = Sluicegate::start(&limits, &flags).await;
+    let (_folder, limits) = file(&limits);
+    let installations = [
+        vec![alone.grpc_address().to_string()],
+        vec![ahead.grpc_address().to_string(), right.grpc.clone()],
+    ];
+    let traffic = ["--duration", "15s", "--rate", "20", "--callers", "4"];
+    let runs = (0..10).map(|run| {
+        let servers = &installations[run % 2];
+        let descriptor =
+            format!("{}=run-{run}", ["fixed_window", "sliding_window_counter"][run / 5]);
+        let limits = &limits;
+        async move {
+            let arguments = [&traffic[..], &["--descriptor", &descriptor]].concat();
+            verify(servers, limits, &arguments).await
+        }
+    });
+    for (code, report) in futures::future::join_all(runs).await {
+        assert_exact(code, &report);
+        let limit = &report["verified"]["limits"][0];
+        let known = limit["windows_begin_within_seconds"].as_f64().unwrap();
+        assert!(known < 1.5, "{report:#}");
+        // Of at least three windows, so that edges mattered.
+        assert!(limit["admitted_hits"].as_u64().unwrap() > 40, "{report:#}");
+    }
+    alone.stop().await;
+    ahead.stop().await;
+}
+
+// === Mistakes ===
+
+#[tokio::test]
+async fn mistakes_are_told_plainly() {
+    let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 10"));
+    let limits = limits.to_str().unwrap();
+    let (_other, bad) = file("domain: api\ndescriptors:\n  - kee: a\n  - kee: b\n");
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let known = ["--limits", limits, "--descriptor", "gcra=a"];
+    let with = |more: &[&'static str]| [&known[..], more].concat();
+    let cases: [(Vec<&str>, i32, &str); 13] = [
+        (
+            vec!["--limits", "/none/limits.yaml", "--descriptor", "a=b"],
+            2,
+            "error: --limits: /none/limits.yaml: No such file",
+        ),
+        (
+            vec!["--limits", bad.to_str().unwrap(), "--descriptor", "a=b"],
+            2,
+            "did you mean key?; and 1 more, see `sluicegate validate`",
+        ),
+        (
+            vec!["--limits", limits, "--descriptor", "gcra=a", "--descriptor", "user={3},b=c"],
+            2,
+            "error: --descriptor user=1, b=c: no rule of the limits files is about it",
+        ),
+        (with(&["--domain", "shop"]), 2, "--domain shop: the limits files describe no such domain"),
+        (with(&["--rate", "0"]), 2, "must be above 0, and 1000000 at most"),
+        (with(&["--rate", "NaN"]), 2, "must be above 0, and 1000000 at most"),
+        (with(&["--callers", "0"]), 2, "0 is not in 1..=10000"),
+        (with(&["--count", "0"]), 2, "--count"),
+        (with(&["--duration", "0s"]), 2, "must be above 0s"),
+        (with(&["--count", "5", "--duration", "5s"]), 2, "cannot be used with"),
+        (
+            vec!["--domain", "api", "--descriptor", "gcra={0}"],
+            2,
+            "a placeholder is {1} to {1000000}",
+        ),
+        (vec!["--domain", "api", "--descriptor", "gcra=a", "--verify"], 2, "--limits"),
+        (with(&[]), 3, "error: cannot connect to http://127.0.0.1:"),
+    ];
+    for (arguments, expected, message) in cases {
+        let Finished { code, stdout, stderr } =
+            load(std::slice::from_ref(&nobody), &arguments).await;
+        assert_eq!((code, stdout.as_str()), (expected, ""), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.starts_with("error: ") && stderr.contains(message),
+            "{arguments:?}: {stderr}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_but_errors_is_3() {
+    let server = Sluicegate::start("domain: api\ndescriptors: []\n", &[]).await;
+    // The HTTP listener speaks no gRPC.
+    let http = std::slice::from_ref(&server.http);
+    let arguments = ["--domain", "api", "--descriptor", "a=b", "--count", "3", "--timeout", "2s"];
+    let Finished { code, stdout, stderr } = load(http, &arguments).await;
+    assert_eq!(code, 3, "{stdout}{stderr}");
+    assert!(stdout.starts_with("3 requests: 0 allowed, 0 refused, 3 errors\n"), "{stdout}");
+    assert!(stderr.starts_with("error: no request was answered: "), "{stderr}");
+}
