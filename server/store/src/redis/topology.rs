@@ -395,9 +395,13 @@ impl Numbered {
 /// The same owners without the nodes that own nothing.
 fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
     let mut kept = Numbered::default();
+    // Of thousands of slots there are few owners.
+    let mut positions: Vec<Option<u16>> = vec![None; nodes.len()];
     let owners = owners.iter().map(|&(owner, epoch)| {
-        let node = nodes.get(usize::from(owner));
-        (node.map_or(NOBODY, |node| kept.position(node)), epoch)
+        let at = usize::from(owner);
+        let position = positions.get_mut(at).zip(nodes.get(at));
+        let position = position.map(|(it, node)| *it.get_or_insert_with(|| kept.position(node)));
+        (position.unwrap_or(NOBODY), epoch)
     });
     let owners = Owners::Slots(owners.collect());
     Map { nodes: kept.nodes, owners }
