@@ -380,8 +380,10 @@ impl Data {
         let Some(Key { content: Content::Text(text), .. }) = self.keys.get_mut(key) else {
             return refuse("it would never expire");
         };
-        let before = String::from_utf8_lossy(text).parse::<i64>();
-        let Ok(before) = before else { return refuse("not an integer") };
+        let before: Option<i64> = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        // Redis reads no number with a sign or zeros in front.
+        let is_plain = |number: &i64| number.to_string().as_bytes() == text.as_slice();
+        let Some(before) = before.filter(is_plain) else { return refuse("not an integer") };
         *text = (before + by).to_string().into_bytes();
         Ok(Value::Integer(before + by))
     }

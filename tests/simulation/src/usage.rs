@@ -114,9 +114,10 @@ impl Usage {
             }
             Self::TokenBucket { used: 0, .. } => (0, 1),
             Self::TokenBucket { last, used, cost } => {
-                // A hit comes back every window ÷ requests.
+                // A hit comes back every window ÷ requests; of a limit of 0 as of one of 1.
                 let passed = wide(now.saturating_sub(last));
-                let refilled = (u128::from(limit.requests()) * wide(cost)).saturating_mul(passed);
+                let refilled =
+                    (u128::from(limit.requests().max(1)) * wide(cost)).saturating_mul(passed);
                 let parts = (wide(used) * wide(window)).saturating_sub(refilled);
                 (parts, wide(cost) * wide(window))
             }
