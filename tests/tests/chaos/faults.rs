@@ -24,6 +24,7 @@ pub(crate) async fn of_redis(
         if began >= span {
             return;
         }
+        assert_none_failed(cluster);
         let happened = match fault {
             RedisFault::FailOver { node } => {
                 let place = node % cluster.nodes.len();
@@ -42,6 +43,17 @@ pub(crate) async fn of_redis(
         };
         let ended = record.now();
         record.note(|entries| entries.events.push((began, ended, happened)));
+    }
+}
+
+/// Checks that no node was taken for dead, which may lose writes: then the machine was too slow for the run.
+pub(crate) fn assert_none_failed(cluster: &Cluster) {
+    for node in &cluster.nodes {
+        let log = node.log();
+        assert!(
+            !log.contains("as failing"),
+            "too slow a machine: a node was taken for dead\n{log}"
+        );
     }
 }
 
@@ -90,8 +102,8 @@ pub(crate) async fn of_replicas(
             return;
         }
         let happened = match fault {
-            ReplicaFault::Kill { replica, absence } => {
-                replicas.kill(replica, absence, record).await
+            ReplicaFault::Kill { replica, delay, absence } => {
+                replicas.kill(replica, delay, absence, record).await
             }
             ReplicaFault::Pause { replica, pause } => replicas.pause(replica, pause).await,
         };

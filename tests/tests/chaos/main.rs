@@ -3,8 +3,8 @@
 //! ([traffic]) and the faults ([schedule]). Every request and its outcome is recorded ([record]), and the sums are
 //! compared at the end with the limits and with the counters ([verdict]).
 //!
-//! `CHAOS_SEED` and `CHAOS_SECONDS` choose the seed and the time. A seed repeats the schedule and the requests, not how the
-//! processes take turns.
+//! `CHAOS_SEED` and `CHAOS_SECONDS` choose the seed and the time. A seed repeats the schedule of faults, and not the order in
+//! which processes run, on which requests and answers depend.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -10,8 +10,8 @@ use tonic::Code;
 
 use crate::traffic::{Counter, Request};
 
-/// How long a replica may go on settling a request after its answer. What a killed replica was asked, or has answered, in
-/// this time before its end may be charged and counted nowhere.
+/// A replica is killed at most so long after it had nothing to settle. What it was asked, or has answered, since then may
+/// be charged and counted nowhere.
 pub(crate) const SETTLING: Duration = Duration::from_secs(1);
 
 /// A replica from its start to its end.
@@ -20,6 +20,15 @@ pub(crate) struct Life {
     pub(crate) replica: usize,
     /// How many there were before.
     pub(crate) number: usize,
+}
+
+/// The end of a life.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Killed {
+    /// The last time at which all requests that had ended were settled, and all unknown hits counted.
+    pub(crate) settled: Duration,
+    /// The time of the end.
+    pub(crate) at: Duration,
 }
 
 /// The outcome of a request.
@@ -79,8 +88,8 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) asked: Vec<Asked>,
-    /// Lives that were killed, and when.
-    pub(crate) killed: Vec<(Life, Duration)>,
+    /// Lives that were killed.
+    pub(crate) killed: Vec<(Life, Killed)>,
     /// Start, end and description of each event.
     pub(crate) events: Vec<(Duration, Duration, String)>,
 }

@@ -8,13 +8,15 @@ use std::{
 use fastrand::Rng;
 use futures::future::join_all;
 use nix::sys::signal::Signal;
-use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use sluicegate_tests::{Fleet, Sluicegate};
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
+};
+use sluicegate_tests::{Fleet, Sluicegate, until};
 use tonic::transport::Channel;
 
 use crate::{
-    record::{Life, Record},
-    traffic::limits,
+    record::{Killed, Life, Record},
+    traffic::{limits, unused_counters},
 };
 
 /// How many there are.
@@ -83,21 +85,25 @@ impl Replicas {
         Arc::clone(&self.callable)
     }
 
-    /// Kills one, and starts it again after a while. Returns what has happened.
+    /// Kills one some time after it had nothing to settle, and starts it again. Returns what has happened.
     pub(crate) async fn kill(
         &mut self,
         replica: usize,
+        delay: Duration,
         absence: Duration,
         record: &Record,
     ) -> String {
         let replica = replica % REPLICAS;
         let server = &mut self.fleet.servers[replica];
+        let settled = until_settled(server, record).await;
         self.unknown += server.stranded().await;
+        tokio::time::sleep(delay).await;
         let at = record.now();
         server.process.signal(Signal::SIGKILL);
         server.process.ended().await;
+        assert_sound(server);
         let life = self.callable.remove(replica);
-        record.note(|entries| entries.killed.push((life, at)));
+        record.note(|entries| entries.killed.push((life, Killed { settled, at })));
         tokio::time::sleep(absence).await;
         *server = start(&self.store, replica).await;
         self.callable.add(Life { number: life.number + 1, ..life }, server).await;
@@ -119,18 +125,43 @@ impl Replicas {
         self.unknown + self.fleet.stranded().await
     }
 
-    /// Requests that are being settled, their callers there or gone.
-    pub(crate) async fn settling(&self) -> f64 {
-        self.fleet.sum("sluicegate_split_requests_settling", &[]).await
-    }
-
-    /// Checks that none has panicked.
-    pub(crate) fn assert_sound(&self) {
+    /// Waits until no replica has anything to settle.
+    pub(crate) async fn until_settled(&self, record: &Record) {
         for server in &self.fleet.servers {
-            let log = server.process.output();
-            assert!(!log.contains("panicked"), "{log}");
+            until_settled(server, record).await;
         }
     }
+
+    /// Checks that none has panicked, and that each admits hits on counters that nothing has used, on any server.
+    pub(crate) async fn assert_sound(&self) {
+        for (replica, server) in self.fleet.servers.iter().enumerate() {
+            assert_sound(server);
+            for counter in unused_counters(replica) {
+                // Its deadline is short for a busy machine.
+                until("a hit to be admitted", || async {
+                    let answer = server.should_rate_limit(counter.request(1)).await.unwrap();
+                    (answer.overall_code() == Code::Ok).then_some(())
+                })
+                .await;
+            }
+        }
+    }
+}
+
+/// Waits until a replica has settled all requests, late replies and give-backs. Returns a time at which it had.
+async fn until_settled(server: &Sluicegate, record: &Record) -> Duration {
+    until("the replica to have settled all", || async {
+        let now = record.now();
+        let settling = server.metric("sluicegate_split_requests_settling").await
+            + server.metric("sluicegate_settlements_pending").await;
+        (settling == 0.0).then_some(now)
+    })
+    .await
+}
+
+fn assert_sound(server: &Sluicegate) {
+    let log = server.process.output();
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 /// Every other one asks Redis about each request.
@@ -143,5 +174,8 @@ async fn start(store: &str, replica: usize) -> Sluicegate {
 /// Starts one that reads the counters after the run, with a long deadline.
 pub(crate) async fn reader(store: &str) -> Sluicegate {
     let flags = ["--store", store, "--decision-timeout", "5s"];
-    Sluicegate::start(&limits(), &[&flags[..], &NO_DENY_CACHE].concat()).await
+    let servers = vec![Sluicegate::start(&limits(), &[&flags[..], &NO_DENY_CACHE].concat()).await];
+    let mut fleet = Fleet { servers };
+    fleet.until_well().await;
+    fleet.servers.remove(0)
 }

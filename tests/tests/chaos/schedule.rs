@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::traffic::{Counter, hot_counter};
+use crate::{
+    record::SETTLING,
+    traffic::{Counter, hot_counter},
+};
 
 /// Shorter than the time after which a cluster takes a node for dead, by far: no failover may lose a write.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -35,8 +38,8 @@ pub(crate) enum RedisFault {
 /// A fault of a replica of the service.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplicaFault {
-    /// It is killed, and started again after a while.
-    Kill { replica: usize, absence: Duration },
+    /// It is killed a while after it had nothing to settle, and started again later.
+    Kill { replica: usize, delay: Duration, absence: Duration },
     /// It does nothing for a while.
     Pause { replica: usize, pause: Duration },
 }
@@ -50,8 +53,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// The events of a run of that length. Numbers of nodes and replicas are taken modulo how many there are.
-    pub(crate) fn new(seed: u64, span: Duration) -> Self {
-        let mut random = Rng::with_seed(seed);
+    pub(crate) fn new(mut random: Rng, span: Duration) -> Self {
         // In turn, because a node that has taken over has to wait before it can do so again, and writes wait with it.
         let mut next_primary = PRIMARIES..;
         let redis = row(&mut random, span, 300..1_500, |random, at| {
@@ -70,7 +72,8 @@ impl Schedule {
         let replicas = row(&mut random, span, 1_000..4_000, |random, _| {
             let replica = random.usize(..);
             if random.u8(0..3) == 0 {
-                ReplicaFault::Kill { replica, absence: pause(random) }
+                let delay = random_millis(random, 0..millis(SETTLING));
+                ReplicaFault::Kill { replica, delay, absence: pause(random) }
             } else {
                 ReplicaFault::Pause { replica, pause: pause(random) }
             }
@@ -80,7 +83,11 @@ impl Schedule {
 }
 
 fn pause(random: &mut Rng) -> Duration {
-    random_millis(random, 20..u64::try_from(PAUSE_MAX.as_millis()).unwrap())
+    random_millis(random, 20..millis(PAUSE_MAX))
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap()
 }
 
 fn random_millis(random: &mut Rng, range: std::ops::Range<u64>) -> Duration {

@@ -173,6 +173,12 @@ fn hot(random: &mut Rng, at: Duration) -> u64 {
     at.as_secs() / TURN.as_secs() + random.u64(..HOT)
 }
 
+/// Counters that no request asks for, other ones for each replica.
+pub(crate) fn unused_counters(replica: usize) -> impl Iterator<Item = Counter> {
+    let value = u64::MAX - replica as u64;
+    KEYS.into_iter().map(move |(key, ..)| Counter(vec![(key, value)]))
+}
+
 /// A counter that is hot at that time.
 pub(crate) fn hot_counter(random: &mut Rng, at: Duration) -> Counter {
     let keys = random.usize(..KEYS.len() + OF_TENANT.len());

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use tonic::Code;
 
 use crate::{
-    record::{Asked, Entries, Life, Outcome, SETTLING},
+    record::{Asked, Entries, Killed, Life, Outcome},
     traffic::{Counter, Request, hot_counter},
 };
 
@@ -96,9 +96,9 @@ impl Verdict {
         let spent = Spent::new(entries);
         for asked in &entries.asked {
             let killed = killed.get(&asked.life).copied();
-            let settling = killed.is_some_and(|at| asked.ended + SETTLING >= at);
+            let settling = killed.is_some_and(|killed| asked.ended >= killed.settled);
             if matches!(asked.outcome, Outcome::Failed(_))
-                && killed.is_none_or(|at| asked.ended < at)
+                && killed.is_none_or(|killed| asked.ended < killed.at)
             {
                 failed.push(asked.to_string());
             }
@@ -195,13 +195,15 @@ fn counter() -> Counter {
 
 /// The violations if so many hits are charged and unknown.
 fn findings(asked: Vec<Asked>, charged: u64, unknown: u64) -> Vec<Finding> {
-    let killed = vec![(LIFE, KILLED)];
+    let [settled, at] = [SETTLED, KILLED].map(Duration::from_millis);
+    let killed = vec![(LIFE, Killed { settled, at })];
     let entries = Entries { asked, killed, ..Entries::default() };
     Verdict::new(&entries, &BTreeMap::from([(counter(), charged)]), unknown).findings()
 }
 
-/// The time at which the replica is killed.
-const KILLED: Duration = Duration::from_secs(10);
+/// Times in milliseconds.
+const SETTLED: u64 = 9_000;
+const KILLED: u64 = 10_000;
 
 #[test]
 fn more_than_the_limit_is_found() {
@@ -228,14 +230,12 @@ fn missing_hits_are_found_unless_the_replicas_count_them() {
 
 #[test]
 fn a_killed_replica_explains_what_it_was_settling_and_nothing_before() {
-    let killed = u64::try_from(KILLED.as_millis()).unwrap();
-    let settling = killed - u64::try_from(SETTLING.as_millis()).unwrap();
-    assert_eq!(findings(vec![asked(settling, 3, Outcome::Refused)], 3, 0), []);
-    let before = vec![asked(settling - 1, 3, Outcome::Refused)];
+    assert_eq!(findings(vec![asked(SETTLED, 3, Outcome::Refused)], 3, 0), []);
+    let before = vec![asked(SETTLED - 1, 3, Outcome::Refused)];
     assert_eq!(findings(before, 3, 0), [Finding::Missing { unexplained: 3, unknown: 0 }]);
     let failed = |at| vec![asked(at, 1, Outcome::Failed(Code::Unavailable))];
-    assert_eq!(findings(failed(killed), 1, 0), []);
-    assert!(matches!(findings(failed(killed - 1), 1, 0)[..], [Finding::CallFailed(_)]));
+    assert_eq!(findings(failed(KILLED), 1, 0), []);
+    assert!(matches!(findings(failed(KILLED - 1), 1, 0)[..], [Finding::CallFailed(_)]));
 }
 
 #[test]
