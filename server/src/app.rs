@@ -765,7 +765,7 @@ async fn sweep(store: Arc<Stack>) {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_store::GIVE_BACK_TIMEOUT;
+    use sluicegate_store::FINISH_TIMEOUT;
 
     use super::*;
 
@@ -775,7 +775,7 @@ mod tests {
         let (_, rest) = chart.split_once("add .Values.drain.delaySeconds ").unwrap();
         let (sum, _) = rest.split_once(" -}}").unwrap();
         let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
-        let http = LOCAL_DRAIN_TIMEOUT + GIVE_BACK_TIMEOUT;
+        let http = LOCAL_DRAIN_TIMEOUT + FINISH_TIMEOUT;
         let admin = LOCAL_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
         let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
         assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");

@@ -182,8 +182,7 @@ impl Sluicegate {
 
     /// Hits that may be charged without an answer that admits them.
     pub async fn stranded(&self) -> f64 {
-        self.sum("sluicegate_takes_unknown_total", &[]).await
-            + self.sum("sluicegate_give_backs_failed_total", &[]).await
+        self.sum("sluicegate_hits_unknown_total", &[]).await
     }
 
     /// Stops the server as an orchestrator does.

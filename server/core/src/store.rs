@@ -1,6 +1,7 @@
 //! The port to whatever keeps the counters.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +23,12 @@ pub trait Store: Send + Sync + 'static {
     fn settles_whole(&self, _checks: &[Check]) -> bool {
         true
     }
+
+    /// The late answers to a group that was the only one of its batch, if the store still waits for some. To be called
+    /// right after `decide` has returned, before the caller awaits anything else.
+    fn late(&self, _group: &Group) -> Option<Late> {
+        None
+    }
 }
 
 impl<S: Store> Store for Arc<S> {
@@ -31,6 +38,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn settles_whole(&self, checks: &[Check]) -> bool {
         S::settles_whole(self, checks)
+    }
+
+    fn late(&self, group: &Group) -> Option<Late> {
+        S::late(self, group)
     }
 }
 
@@ -109,6 +120,17 @@ impl Take {
         }
     }
 
+    /// The hits that it charges or gives back at most.
+    #[must_use]
+    pub const fn hits(&self) -> u64 {
+        match *self {
+            Self::Exactly(hits)
+            | Self::UpTo(hits)
+            | Self::Always { hits, .. }
+            | Self::GiveBack { hits, .. } => hits,
+        }
+    }
+
     /// Whether what was taken goes back if the request is refused.
     #[must_use]
     pub const fn conditional(&self) -> bool {
@@ -141,6 +163,10 @@ impl Veto {
 
 /// The answers to a batch: one for each check, in order.
 pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
+
+/// Answers that came after the deadline, one for each check of the batch, in order. A check that was answered in time, or
+/// whose answer never came, is [`Unknown`](StoreError::Unknown) here.
+pub type Late = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -245,9 +245,11 @@ catalogue! {
     Counter COUNTERS_RESET = "sluicegate_counters_reset_total" []:
         "Counters that operators have reset through this process.";
     Counter GIVE_BACKS_FAILED = "sluicegate_give_backs_failed_total" []:
-        "Takes of refused requests that could not be given back. Each stays charged until it expires.";
-    Counter TAKES_UNKNOWN = "sluicegate_takes_unknown_total" []:
-        "Takes of which Redis did not tell whether they were charged. Each may stay charged until it expires.";
+        "Takes of refused requests that could not be given back. Each stays charged until it expires; its hits count as unknown.";
+    Counter HITS_UNKNOWN = "sluicegate_hits_unknown_total" []:
+        "Hits of which Redis did not tell whether it charged them, or took them back, also not late. They may stay charged until they expire.";
+    Gauge SETTLEMENTS_PENDING = "sluicegate_settlements_pending" []:
+        "Give-backs in progress, and calls to Redis whose late replies are awaited: what may still change counters and the number of unknown hits.";
     Gauge SPLIT_SETTLING = "sluicegate_split_requests_settling" []:
         "Requests on several slots of a cluster that are being settled, their callers there or gone.";
     Counter SPLIT_ABANDONED = "sluicegate_split_requests_abandoned_total" []:

@@ -58,7 +58,8 @@ pub(crate) fn show(
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
     telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
     telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
-    telemetry.show_count(catalogue::TAKES_UNKNOWN, count(Stack::unknown_takes));
+    telemetry.show_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
+    telemetry.show_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::settlements_pending));
     telemetry.show_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
     telemetry.show_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
     telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));

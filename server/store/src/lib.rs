@@ -3,6 +3,7 @@
 //! The embedded [`Memory`] store serves one process, [`Redis`] any number of them. Layers are generic over what they wrap and are
 //! composed once, at start-up, in [`Stack`].
 
+mod backoff;
 mod clock;
 mod inspect;
 mod layer;
@@ -16,9 +17,11 @@ mod stack;
 pub use clock::{Clock, Clocks, ManualClock, Reading, SystemClock};
 pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
-    coalesce::{BATCH_MAX, Coalesce, Lanes, Place, WAITING_MAX},
+    coalesce::{BATCH_MAX, Coalesce, Lanes, Place, Redirected, Settled, WAITING_MAX},
     deny_cache::DenyCache,
-    failure_policy::{Decisions, Deferred, FailurePolicy, FallbackStats, GIVE_BACK_TIMEOUT, Local},
+    failure_policy::{
+        Decisions, Deferred, FINISH_TIMEOUT, FailurePolicy, FallbackStats, GIVE_BACK_TIMEOUT, Local,
+    },
 };
 pub use log_limit::LogLimit;
 pub use memory::{Memory, MemorySettings};

@@ -205,9 +205,22 @@ impl Stack {
         }
     }
 
-    /// Takes of which Redis has not told whether they were charged.
-    pub fn unknown_takes(&self) -> u64 {
-        self.coalesced().map_or(0, Coalesce::unknown_takes)
+    /// Hits of which Redis did not tell whether it charged them, or took them back.
+    pub fn hits_unknown(&self) -> u64 {
+        let not_returned = match self {
+            Self::Memory(policy) => policy.hits_not_returned(),
+            Self::Redis(policy) => policy.hits_not_returned(),
+        };
+        self.coalesced().map_or(0, Coalesce::hits_unknown) + not_returned
+    }
+
+    /// Give-backs in progress, and calls to Redis whose late replies are awaited.
+    pub fn settlements_pending(&self) -> usize {
+        let give_backs = match self {
+            Self::Memory(policy) => policy.give_backs(),
+            Self::Redis(policy) => policy.give_backs(),
+        };
+        self.coalesced().map_or(0, Coalesce::late_calls) + give_backs
     }
 
     fn coalesced(&self) -> Option<&Coalesce<Redis>> {

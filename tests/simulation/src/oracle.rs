@@ -465,15 +465,15 @@ impl Judge<'_> {
     /// Nothing is left at the end.
     fn rest(&mut self) {
         for (process, rest) in self.history.rest.iter().enumerate() {
-            let counts = (rest.waiting, rest.split);
-            if counts != (0, 0) {
-                let what = format!("process {process}: waiting and split are {counts:?}");
+            let counts = (rest.waiting, rest.split, rest.pending);
+            if counts != (0, 0, 0) {
+                let what = format!("process {process}: waiting, split and pending are {counts:?}");
                 self.add("nothing is left", None, what);
             }
-            let unknown = (rest.unknown_takes, rest.give_backs_failed);
+            let unknown = (rest.hits_unknown, rest.give_backs_failed);
             if self.scenario.is_calm && unknown != (0, 0) {
                 let what = format!(
-                    "process {process}: unknown takes and failed give-backs are {unknown:?}"
+                    "process {process}: unknown hits and failed give-backs are {unknown:?}"
                 );
                 self.add("failures have a reason", None, what);
             }

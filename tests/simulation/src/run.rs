@@ -18,8 +18,8 @@ use sluicegate_core::{
     store::{Group, Source, Veto},
 };
 use sluicegate_store::{
-    Clock, Clocks, MemorySettings, Reading, RedisStackSettings, Reset, Stack,
-    redis::{Deployment, KeyPrefix, LinkSettings, Password, RedisSettings},
+    Clock, Clocks, GIVE_BACK_TIMEOUT, MemorySettings, Reading, RedisStackSettings, Reset, Stack,
+    redis::{Deployment, KeyPrefix, LATE_MAX, LinkSettings, Password, RedisSettings},
 };
 use tokio::{
     runtime::{Builder, Handle},
@@ -39,8 +39,10 @@ const START: u64 = (20_000 * 24 + 6) * 3_600 * 1_000_000;
 /// More counters than any process is asked for.
 const COUNTERS_MAX: usize = 1000;
 
-/// How long everything may take to come to rest after the last action.
-const REST: Duration = Duration::from_secs(3);
+/// How long everything may take to come to rest after the last action: late replies are awaited, servers asked whether they
+/// still own their slots, and hits given back.
+const REST: Duration =
+    LATE_MAX.saturating_add(GIVE_BACK_TIMEOUT).saturating_add(Duration::from_secs(6));
 
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(3);
@@ -83,7 +85,8 @@ pub(crate) struct Return {
 pub(crate) struct Rest {
     pub(crate) waiting: usize,
     pub(crate) split: usize,
-    pub(crate) unknown_takes: u64,
+    pub(crate) pending: usize,
+    pub(crate) hits_unknown: u64,
     pub(crate) give_backs_failed: u64,
 }
 
@@ -239,7 +242,8 @@ impl<'s> Simulation<'s> {
             self.history.lock().rest.push(Rest {
                 waiting: stack.waiting(),
                 split: stack.split(),
-                unknown_takes: stack.unknown_takes(),
+                pending: stack.settlements_pending(),
+                hits_unknown: stack.hits_unknown(),
                 give_backs_failed: stack.give_backs_failed(),
             });
         }

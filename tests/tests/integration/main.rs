@@ -32,6 +32,8 @@ mod guarded;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod late;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod load;

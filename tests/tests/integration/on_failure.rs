@@ -273,7 +273,7 @@ async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
     let charged = LEFT - left;
     println!("{admitted} admitted, {charged} charged");
     assert!((1..=charged).contains(&admitted), "{admitted} admitted, {charged} charged");
-    // What a call charged that was not answered in time stays charged.
+    // Late charges are given back, unless Redis does not tell of them.
     assert!(((charged - admitted) as f64) <= fleet.stranded().await);
 }
 

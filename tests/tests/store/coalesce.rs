@@ -4,7 +4,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -13,10 +13,11 @@ use futures::future::join_all;
 use sluicegate_core::{
     Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take, Time,
     Window,
-    store::{Group, Veto},
+    store::{Group, Late, Veto},
 };
 use sluicegate_store::{
-    BATCH_MAX, Coalesce, Lanes, ManualClock, Memory, MemorySettings, Place, WAITING_MAX,
+    BATCH_MAX, Coalesce, Lanes, ManualClock, Memory, MemorySettings, Place, Redirected, Settled,
+    WAITING_MAX,
 };
 use sluicegate_tests as harness;
 use tokio::sync::Semaphore;
@@ -340,7 +341,7 @@ async fn who_leaves_before_the_call_is_not_charged() {
     until_waiting(&layer, 3).await;
     gone.abort();
     assert_eq!(late.await.unwrap().as_slice(), [Err(StoreError::Unavailable)]);
-    assert_eq!(layer.unknown_takes(), 0);
+    assert_eq!(layer.hits_unknown(), 0);
     layer.inner().open.add_permits(100);
     assert_eq!(stays.await.unwrap()[0].unwrap().remaining, 9);
     first.await.unwrap();
@@ -354,12 +355,210 @@ async fn who_leaves_during_the_call_may_have_been_charged() {
     let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Take::Exactly(0))];
     let late = asking(&layer, group, soon).await.unwrap();
     assert_eq!(late.as_slice(), [Err(StoreError::Unknown); 2]);
-    assert_eq!(layer.unknown_takes(), 1, "a peek charges nothing");
     layer.inner().open.add_permits(100);
     harness::until("the call to end", || async {
         (ask(layer.as_ref(), vec![one("a", 10)]).await[0].remaining == 8).then_some(())
     })
     .await;
+    assert_eq!(layer.hits_unknown(), 0, "the store has told");
+}
+
+/// A store that answers at the deadline, and goes on.
+struct Slow {
+    gate: Arc<Gate>,
+    /// Whether it never tells what comes after the deadline.
+    is_silent: AtomicBool,
+}
+
+impl Store for Slow {
+    async fn decide(&self, batch: Batch) -> Answers {
+        self.settle(batch, Redirected::Follow).await.answers
+    }
+}
+
+impl Lanes for Slow {
+    fn place(&self, key: &CounterKey) -> Place {
+        self.gate.place(key)
+    }
+
+    async fn settle(&self, batch: Batch, _: Redirected) -> Settled {
+        let checks = batch.groups.iter().map(|group| group.len()).sum();
+        let unknown = move || (0..checks).map(|_| Err(StoreError::Unknown)).collect::<Answers>();
+        let (gate, deadline) = (Arc::clone(&self.gate), batch.deadline);
+        let mut call = tokio::spawn(async move { gate.decide(batch).await });
+        let Some(deadline) = deadline else {
+            return Settled { answers: call.await.unwrap(), late: None };
+        };
+        if let Ok(answers) = tokio::time::timeout_at(deadline.into(), &mut call).await {
+            return Settled { answers: answers.unwrap(), late: None };
+        }
+        let is_silent = self.is_silent.load(Ordering::Relaxed);
+        let late = async move {
+            let answers = call.await.unwrap();
+            if is_silent { unknown() } else { answers }
+        };
+        Settled { answers: unknown(), late: Some(Box::pin(late)) }
+    }
+}
+
+fn slow(lanes: fn(&CounterKey) -> Place) -> Arc<Coalesce<Slow>> {
+    let gate = Arc::new(Gate::new(0, lanes));
+    Arc::new(Coalesce::new(Slow { gate, is_silent: AtomicBool::new(false) }, ONE))
+}
+
+/// Asks from a task of its own until a deadline that passes. Returns the late answers.
+fn asking_late(
+    layer: &Arc<Coalesce<Slow>>,
+    group: Vec<Check>,
+) -> tokio::task::JoinHandle<(Answers, Option<Late>)> {
+    let layer = Arc::clone(layer);
+    let soon = Instant::now() + Duration::from_millis(50);
+    tokio::spawn(async move {
+        let group: Group = group.into();
+        let answers = layer.decide(Batch::of(Arc::clone(&group), Some(soon))).await;
+        (answers, layer.late(&group))
+    })
+}
+
+/// Whether nothing is left of what was late.
+async fn until_settled(layer: &Coalesce<Slow>) {
+    harness::until("late answers to be handed out", || async {
+        (layer.late_calls() == 0).then_some(())
+    })
+    .await;
+    assert_eq!((layer.late_kept(), layer.waiting()), (0, 0));
+}
+
+#[tokio::test]
+async fn late_answers_are_handed_on() {
+    let layer = slow(one_place);
+    let (answers, late) = asking_late(&layer, chain(Algorithm::Gcra, 10, 3)).await.unwrap();
+    assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 2]);
+    layer.inner().gate.open.add_permits(100);
+    let late = late.unwrap().await;
+    let alone = ask(&Gate::new(1, one_place), chain(Algorithm::Gcra, 10, 3)).await;
+    assert_eq!(late.iter().map(|it| it.unwrap()).collect::<Vec<_>>(), alone);
+    until_settled(&layer).await;
+    assert_eq!(layer.hits_unknown(), 0);
+}
+
+#[tokio::test]
+async fn late_answers_to_parts_are_put_together() {
+    let layer = slow(by_first_byte);
+    let group = || {
+        let day = per_day(Algorithm::FixedWindow, 10);
+        ["a", "b", "a"].into_iter().enumerate().map(move |(at, name)| {
+            check(&format!("{name}{at}"), day, at, Take::Exactly(1 + u64::try_from(at).unwrap()))
+        })
+    };
+    let (answers, late) = asking_late(&layer, group().collect()).await.unwrap();
+    assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 3]);
+    layer.inner().gate.open.add_permits(100);
+    let left: Vec<_> = late.unwrap().await.iter().map(|it| it.unwrap().remaining).collect();
+    assert_eq!(left, [9, 8, 7]);
+    until_settled(&layer).await;
+}
+
+/// Equal groups that are asked as one: each hears late what it would have heard in time, and nothing is asked again.
+#[tokio::test]
+async fn late_answers_to_a_sum_are_shared() {
+    for (limit, used, passed) in [(10, 0, 3), (2, 0, 2), (2, 1, 0)] {
+        let layer = slow(one_place);
+        let gate = &layer.inner().gate;
+        let counter =
+            |hits| vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Take::Exactly(hits))];
+        ask(&gate.inner, counter(used.into())).await;
+        let first = {
+            let layer = Arc::clone(&layer);
+            tokio::spawn(async move { ask(layer.as_ref(), vec![one("first", 10)]).await })
+        };
+        harness::until("the first call", || async {
+            (!gate.calls.lock().unwrap().is_empty()).then_some(())
+        })
+        .await;
+        let asked: Vec<_> = (0..3).map(|_| asking_late(&layer, vec![one("a", limit)])).collect();
+        harness::until("groups to wait", || async { (layer.waiting() == 3).then_some(()) }).await;
+        gate.open.add_permits(1);
+        first.await.unwrap();
+        let mut heard = Vec::new();
+        for asked in asked {
+            let (answers, late) = asked.await.unwrap();
+            assert_eq!(answers.as_slice(), [Err(StoreError::Unknown)]);
+            heard.push(late.unwrap());
+        }
+        gate.open.add_permits(100);
+        let heard = join_all(heard).await;
+        let charged = heard.iter().filter(|it| it[0].is_ok_and(|it| it.receipt.is_some()));
+        assert_eq!(charged.count(), passed, "{limit} {used}");
+        until_settled(&layer).await;
+        assert_eq!(*gate.calls.lock().unwrap(), [1, 1], "the sum, and nothing again");
+        let left = usize::try_from(ask(&gate.inner, counter(0)).await[0].remaining).unwrap();
+        assert_eq!(left, usize::try_from(limit - used).unwrap() - passed);
+        assert_eq!(layer.hits_unknown(), 0);
+    }
+}
+
+#[tokio::test]
+async fn hits_are_unknown_when_no_answer_comes_late() {
+    let layer = slow(one_place);
+    layer.inner().is_silent.store(true, Ordering::Relaxed);
+    let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Take::Exactly(0));
+    let asked = asking_late(&layer, [chain(Algorithm::Gcra, 10, 3), vec![peek]].concat());
+    let (_, late) = asked.await.unwrap();
+    assert_eq!(layer.hits_unknown(), 0, "it may still come");
+    layer.inner().gate.open.add_permits(1);
+    assert_eq!(late.unwrap().await.as_slice(), [Err(StoreError::Unknown); 3]);
+    until_settled(&layer).await;
+    assert_eq!(layer.hits_unknown(), 6);
+}
+
+/// Callers that leave before their answers: what the store tells late is known, and what it does not tell is counted.
+#[tokio::test]
+async fn hits_of_callers_that_left_are_counted_when_unknown() {
+    for (is_silent, unknown) in [(false, 0), (true, 2)] {
+        let layer = slow(one_place);
+        layer.inner().is_silent.store(is_silent, Ordering::Relaxed);
+        let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Take::Exactly(2));
+        let asked = asking_late(&layer, vec![check]);
+        harness::until("the call", || async {
+            (!layer.inner().gate.calls.lock().unwrap().is_empty()).then_some(())
+        })
+        .await;
+        asked.abort();
+        harness::until("the deadline", || async { (layer.late_calls() == 1).then_some(()) }).await;
+        layer.inner().gate.open.add_permits(1);
+        until_settled(&layer).await;
+        assert_eq!(layer.hits_unknown(), unknown);
+    }
+}
+
+#[tokio::test]
+async fn give_backs_alone_do_not_hold_a_caller() {
+    let layer = slow(one_place);
+    let gate = &layer.inner().gate;
+    let taken = ask(&gate.inner, vec![one("a", 10)]).await;
+    let undo = Take::GiveBack { hits: 1, receipt: taken[0].receipt };
+    let undo = Check { take: undo, veto: Veto::None, ..one("a", 10) };
+    let patient = Some(Instant::now() + Duration::from_secs(60));
+    let given = {
+        let layer = Arc::clone(&layer);
+        tokio::spawn(async move { layer.decide(Batch::of([undo].into(), patient)).await })
+    };
+    let calls = async |count| {
+        harness::until("calls", || async {
+            (gate.calls.lock().unwrap().len() == count).then_some(())
+        })
+        .await;
+    };
+    calls(1).await;
+    let (_, late) = asking_late(&layer, vec![one("b", 10)]).await.unwrap();
+    calls(2).await;
+    gate.open.add_permits(2);
+    assert!(late.unwrap().await[0].is_ok());
+    assert!(given.await.unwrap()[0].is_ok());
+    until_settled(&layer).await;
+    let left = check("a", per_day(Algorithm::FixedWindow, 10), 0, Take::Exactly(0));
+    assert_eq!(ask(&gate.inner, vec![left]).await[0].remaining, 10);
 }
 
 /// The lane of a name's first byte.
@@ -426,7 +625,10 @@ impl Lanes for Moving {
         one_place(key)
     }
 
-    async fn decide_in_place(&self, batch: Batch) -> Answers {
+    async fn settle(&self, batch: Batch, redirected: Redirected) -> Settled {
+        if redirected == Redirected::Follow {
+            return Settled { answers: self.decide(batch).await, late: None };
+        }
         let mut answers = Answers::new();
         for group in batch.groups {
             if has_moved(&group) {
@@ -435,7 +637,7 @@ impl Lanes for Moving {
                 answers.extend(self.0.decide(Batch::of(group, batch.deadline)).await);
             }
         }
-        answers
+        Settled { answers, late: None }
     }
 }
 

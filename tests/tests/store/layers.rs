@@ -3,8 +3,8 @@
 use std::{
     num::NonZeroU32,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -12,12 +12,13 @@ use std::{
 use sluicegate_core::{
     Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, OnFailure, Store, StoreError,
     Take, Time, Window,
-    store::{Source, Veto},
+    store::{self, Group, Source, Veto},
 };
 use sluicegate_store::{
     Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, ManualClock, Memory,
     MemorySettings,
 };
+use sluicegate_tests as harness;
 use tokio::sync::Semaphore;
 
 use crate::conformance::{self, ask, check, per_day};
@@ -249,6 +250,144 @@ async fn a_refund_is_never_refused() {
         let refund = check("r", dead(1), 0, Take::GiveBack { hits: 1, receipt: None });
         assert!(decided(&policy, vec![on(on_failure, refund)]).await.unwrap()[0].allowed);
     }
+}
+
+/// Memory that may answer nothing in time, and all of it late.
+struct LateStore {
+    inner: Memory<Arc<dyn Clock>>,
+    is_late: AtomicBool,
+    kept: Mutex<Option<Answers>>,
+}
+
+impl LateStore {
+    fn new() -> Self {
+        Self { inner: memory(), is_late: AtomicBool::new(false), kept: Mutex::default() }
+    }
+}
+
+impl Store for LateStore {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let gives_back =
+            |group: &Group| group.iter().any(|it| matches!(it.take, Take::GiveBack { .. }));
+        let is_request = !batch.groups.iter().any(gives_back);
+        let answers = self.inner.decide(batch).await;
+        if !self.is_late.load(Ordering::SeqCst) || !is_request {
+            return answers;
+        }
+        let unknown = answers.iter().map(|_| Err(StoreError::Unknown)).collect();
+        *self.kept.lock().unwrap() = Some(answers);
+        unknown
+    }
+
+    fn late(&self, _: &Group) -> Option<store::Late> {
+        let answers = self.kept.lock().unwrap().take()?;
+        Some(Box::pin(std::future::ready(answers)))
+    }
+}
+
+/// Waits until nothing is given back any more. Returns what a counter has left.
+async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, limit: Limit) -> u64 {
+    harness::until("late answers to be settled", || async {
+        (policy.give_backs() == 0).then_some(())
+    })
+    .await;
+    let peek = vec![check(name, limit, 0, Take::Exactly(0))];
+    ask(&policy.inner().inner().inner, peek).await[0].remaining
+}
+
+fn answering_late() -> FailurePolicy<DenyCache<LateStore>> {
+    FailurePolicy::new(DenyCache::new(LateStore::new(), 100), Some(local(1)))
+}
+
+#[tokio::test]
+async fn late_charge_of_a_failed_request_or_descriptor_is_given_back() {
+    let limit = daily(10);
+    let shadow = |check| Check { veto: Veto::None, ..check };
+    let second = |check| Check { descriptor: 1, ..check };
+    let (a, b) = (|how| on(how, one("a", limit)), |how| on(how, one("b", limit)));
+    use OnFailure::{Allow, Defer, Deny, Local};
+    // What `a` and `b` have left.
+    let cases = [
+        (vec![a(Allow), second(b(Allow))], (9, 9)),
+        (vec![a(Allow), second(b(Deny))], (10, 10)),
+        (vec![a(Allow), second(b(Defer))], (10, 10)),
+        (vec![a(Allow), second(b(Local))], (9, 10)),
+        // Only the descriptor of `b` is over.
+        (vec![a(Allow), second(shadow(b(Deny)))], (9, 10)),
+        (vec![shadow(a(Allow)), shadow(b(Deny))], (10, 10)),
+    ];
+    for (group, left) in cases {
+        let policy = answering_late();
+        policy.inner().inner().is_late.store(true, Ordering::SeqCst);
+        let _decided = policy.decide(group.clone().into(), None).await;
+        let of_both = (left_late(&policy, "a", limit).await, left_late(&policy, "b", limit).await);
+        assert_eq!(of_both, left, "{group:?}");
+        assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
+    }
+}
+
+/// A refusal that is remembered leaves only unconditional checks to be asked; their late answers find their places.
+#[tokio::test]
+async fn late_answers_pass_the_deny_cache() {
+    let policy = answering_late();
+    let spent = || one("spent", daily(1));
+    let debit = Check {
+        take: Take::Always { hits: 4, needs: 1 },
+        descriptor: 1,
+        ..on(OnFailure::Local, one("debit", daily(10)))
+    };
+    for allowed in [true, false] {
+        let decisions = policy.decide([spent()].into(), None).await.unwrap();
+        assert_eq!(decisions[0].allowed, allowed);
+    }
+    policy.inner().inner().is_late.store(true, Ordering::SeqCst);
+    let decisions = policy.decide([spent(), debit].into(), None).await.unwrap();
+    assert_eq!(decisions[0].source, Source::DenyCache);
+    assert_eq!((decisions[1].source, decisions[1].remaining), (Source::Local, 6));
+    assert_eq!(left_late(&policy, "debit", daily(10)).await, 10, "counted in this process");
+}
+
+/// Says so many times that it cannot be asked, where hits are given back.
+struct Reluctant(Half, AtomicUsize);
+
+impl Store for Reluctant {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let gives_back = |check: &Check| matches!(check.take, Take::GiveBack { .. });
+        let checks = || batch.groups.iter().flat_map(|group| group.iter());
+        let refuse = |left: usize| left.checked_sub(1);
+        let count = || self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse);
+        if checks().any(gives_back) && count().is_ok() {
+            return checks().map(|_| Err(StoreError::Unavailable)).collect();
+        }
+        self.0.decide(batch).await
+    }
+}
+
+#[tokio::test]
+async fn give_backs_that_were_not_run_are_tried_again() {
+    let half = Half { inner: memory(), error: StoreError::Unavailable };
+    let policy = FailurePolicy::new(Reluctant(half, AtomicUsize::new(2)), None);
+    let limit = daily(10);
+    let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
+    policy.decide([one("a", limit), refused].into(), None).await.unwrap();
+    harness::until("it to be given back", || async { (policy.give_backs() == 0).then_some(()) })
+        .await;
+    assert_eq!(policy.inner().1.load(Ordering::SeqCst), 0);
+    let peek = vec![check("a", limit, 0, Take::Exactly(0))];
+    assert_eq!(ask(&policy.inner().0.inner, peek).await[0].remaining, 10);
+    assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
+}
+
+#[tokio::test]
+async fn give_backs_that_are_never_run_are_counted() {
+    let half = Half { inner: memory(), error: StoreError::Unavailable };
+    let policy = FailurePolicy::new(Reluctant(half, usize::MAX.into()), None);
+    let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
+    let taken = check("a", daily(10), 0, Take::Exactly(3));
+    policy.decide([taken, refused].into(), None).await.unwrap();
+    harness::until("it to be given up", || async { (policy.give_backs() == 0).then_some(()) })
+        .await;
+    assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (1, 3));
 }
 
 // === Deny cache ===

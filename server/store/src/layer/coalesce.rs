@@ -9,13 +9,16 @@
 //! other. If not, nothing was charged, and the answer tells how many of them fit: those are asked again,
 //! and of the others one, whose refusal is the answer to all of them. Whoever is still without an
 //! answer then is asked for alone: no request waits for more than three calls.
+//!
+//! A group whose deadline passes during its call is answered [`StoreError::Unknown`]. Its answer may still come, and is
+//! then handed on by [`Store::late`].
 
 use std::{
     collections::{HashMap, VecDeque},
     num::NonZeroUsize,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -24,11 +27,12 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Decision, Store, StoreError, Take,
-    store::{Group, Veto},
+    store::{Group, Late, Veto},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::late::LateAnswers;
 use crate::{clock, observed::Observed};
 
 /// The most checks that one call asks; a single group may have more. About half a millisecond of a Redis
@@ -49,11 +53,31 @@ pub trait Lanes: Store {
     /// Where a counter lies at present.
     fn place(&self, key: &CounterKey) -> Place;
 
-    /// As [`decide`](Store::decide), but does not go after counters that turn out to lie elsewhere: they are answered
-    /// [`StoreError::Elsewhere`], so that nobody else in the batch waits for them.
-    fn decide_in_place(&self, batch: Batch) -> impl Future<Output = Answers> + Send {
-        self.decide(batch)
+    /// As [`decide`](Store::decide), and hands on the answers that come after the deadline.
+    fn settle(
+        &self,
+        batch: Batch,
+        _redirected: Redirected,
+    ) -> impl Future<Output = Settled> + Send {
+        async move { Settled { answers: self.decide(batch).await, late: None } }
     }
+}
+
+/// What to do about counters that turn out to be on another server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirected {
+    /// Ask that server.
+    Follow,
+    /// Answer [`StoreError::Elsewhere`], so that the rest of the batch does not wait for them.
+    Report,
+}
+
+/// The answers to a batch at its deadline, and those that may come later.
+pub struct Settled {
+    /// One for each check, in order.
+    pub answers: Answers,
+    /// The answers that did not come in time: [`StoreError::Unknown`] in `answers`.
+    pub late: Option<Late>,
 }
 
 /// Where a counter lies.
@@ -77,7 +101,10 @@ struct Shared<S> {
     lanes: Box<[Mutex<Lane>]>,
     /// The most calls of one lane that are on their way at once.
     calls_max: usize,
-    unknown_takes: AtomicU64,
+    hits_unknown: AtomicU64,
+    late: LateAnswers,
+    /// Calls whose late answers are awaited.
+    late_calls: AtomicUsize,
     batches: Observed<usize>,
 }
 
@@ -107,6 +134,25 @@ struct Ticket {
     answer: oneshot::Receiver<Answers>,
 }
 
+/// The answer to a group, or to a part of one, that may come late.
+struct Unheard {
+    /// Where each of its checks stands in the whole group.
+    positions: Vec<usize>,
+    answer: oneshot::Receiver<Answers>,
+}
+
+/// The late answers to a group of so many checks.
+async fn heard(parts: Vec<Unheard>, checks: usize) -> Answers {
+    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
+    for Unheard { positions, answer } in parts {
+        let Ok(of_part) = answer.await else { continue };
+        for (position, answer) in positions.into_iter().zip(of_part) {
+            answers.get_mut(position).into_iter().for_each(|it| *it = answer);
+        }
+    }
+    answers
+}
+
 impl<S: Lanes> Coalesce<S> {
     /// Asks `inner`, with at most `calls_max` calls of each lane on their way at once.
     pub fn new(inner: S, calls_max: NonZeroUsize) -> Self {
@@ -114,7 +160,9 @@ impl<S: Lanes> Coalesce<S> {
             inner,
             lanes: (0..LANES).map(|_| Mutex::default()).collect(),
             calls_max: calls_max.get(),
-            unknown_takes: AtomicU64::new(0),
+            hits_unknown: AtomicU64::new(0),
+            late: LateAnswers::default(),
+            late_calls: AtomicUsize::new(0),
             batches: Observed::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -135,25 +183,38 @@ impl<S: Lanes> Coalesce<S> {
         self.shared.lanes.iter().map(|lane| lane.lock().waiting.len()).sum()
     }
 
-    /// Takes of which nobody knows whether they were charged. Each may stay charged until it expires.
-    pub fn unknown_takes(&self) -> u64 {
-        self.shared.unknown_takes.load(Ordering::Relaxed)
+    /// Hits of which the store did not tell whether it charged them, or took them back, also not late. They may stay
+    /// charged until they expire.
+    pub fn hits_unknown(&self) -> u64 {
+        self.shared.hits_unknown.load(Ordering::Relaxed)
     }
 
-    /// Asks about one group and waits for the answers until the deadline.
-    async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
+    /// Calls whose late answers are awaited.
+    pub fn late_calls(&self) -> usize {
+        self.shared.late_calls.load(Ordering::Relaxed)
+    }
+
+    /// Late answers that were not asked for with [`Store::late`]: none, unless a call of `decide` is just returning.
+    pub fn late_kept(&self) -> usize {
+        self.shared.late.len()
+    }
+
+    /// Asks about one group and waits for the answers until the deadline. Returns the parts whose answers may come late.
+    async fn ask(&self, group: Group, deadline: Option<Instant>) -> (Answers, Vec<Unheard>) {
         let Some(lane) = self.shared.lane_of(&group) else {
             // Rare, so that what it keeps is not part of every request's future.
             return Box::pin(self.ask_parts(&group, deadline)).await;
         };
-        match self.enqueue(lane, Arc::clone(&group), deadline) {
-            Some(ticket) => self.answer(ticket, &group, deadline).await,
-            None => all(&group, StoreError::Unavailable),
-        }
+        let Some(ticket) = self.enqueue(lane, Arc::clone(&group), deadline) else {
+            return (all(&group, StoreError::Unavailable), Vec::new());
+        };
+        let (answers, late) = self.answer(ticket, &group, deadline).await;
+        let unheard = late.map(|answer| Unheard { positions: (0..group.len()).collect(), answer });
+        (answers, unheard.into_iter().collect())
     }
 
     /// Asks about a group on several slots, each part for itself.
-    async fn ask_parts(&self, group: &Group, deadline: Option<Instant>) -> Answers {
+    async fn ask_parts(&self, group: &Group, deadline: Option<Instant>) -> (Answers, Vec<Unheard>) {
         let parts = self.shared.parts(group);
         let asked: Vec<_> = parts
             .into_iter()
@@ -163,14 +224,17 @@ impl<S: Lanes> Coalesce<S> {
             })
             .collect();
         let mut answers: Answers = all(group, StoreError::Unavailable);
+        let mut unheard = Vec::new();
         for (part, ticket) in asked {
             let Some(ticket) = ticket else { continue };
-            let of_part = self.answer(ticket, &part.group, deadline).await;
-            for (position, answer) in part.positions.into_iter().zip(of_part) {
+            let (of_part, late) = self.answer(ticket, &part.group, deadline).await;
+            for (&position, answer) in part.positions.iter().zip(of_part) {
                 answers.get_mut(position).into_iter().for_each(|it| *it = answer);
             }
+            let positions = part.positions;
+            unheard.extend(late.map(|answer| Unheard { positions, answer }));
         }
-        answers
+        (answers, unheard)
     }
 
     /// Puts a group into a lane; `None` if it is full.
@@ -196,19 +260,30 @@ impl<S: Lanes> Coalesce<S> {
         Some(Ticket { lane, number, answer })
     }
 
-    async fn answer(&self, ticket: Ticket, group: &[Check], deadline: Option<Instant>) -> Answers {
-        let Ticket { lane, number, answer } = ticket;
+    /// Waits for the answers until the deadline. If the group was sent and they did not come, returns where they may
+    /// come late.
+    async fn answer(
+        &self,
+        ticket: Ticket,
+        group: &[Check],
+        deadline: Option<Instant>,
+    ) -> (Answers, Option<oneshot::Receiver<Answers>>) {
+        let Ticket { lane, number, mut answer } = ticket;
         let answered = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), answer).await.ok(),
-            None => Some(answer.await),
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), &mut answer).await.ok(),
+            None => Some((&mut answer).await),
         };
-        let answers = match answered {
-            Some(Ok(answers)) if answers.len() == group.len() => answers,
-            None if self.shared.leave(lane, number) => all(group, StoreError::Unavailable),
-            Some(_) | None => all(group, StoreError::Unknown),
-        };
-        self.shared.note_unknown(group, &answers);
-        answers
+        match answered {
+            Some(Ok(answers)) if answers.len() == group.len() => (answers, None),
+            None if self.shared.leave(lane, number) => (all(group, StoreError::Unavailable), None),
+            None => (all(group, StoreError::Unknown), Some(answer)),
+            Some(_) => {
+                // The call has panicked.
+                let answers = all(group, StoreError::Unknown);
+                self.shared.note_unknown(group, &answers);
+                (answers, None)
+            }
+        }
     }
 }
 
@@ -222,10 +297,19 @@ impl<S: Lanes> Store for Coalesce<S> {
         if groups.len() == 1
             && let Some(group) = groups.pop()
         {
-            return self.ask(group, deadline).await;
+            let (answers, unheard) = self.ask(Arc::clone(&group), deadline).await;
+            if !unheard.is_empty() {
+                self.shared.late.keep(&group, Box::pin(heard(unheard, group.len())));
+            }
+            return answers;
         }
         let asked = groups.into_iter().map(|group| self.ask(group, deadline));
-        futures::future::join_all(asked).await.into_iter().flatten().collect()
+        let asked = futures::future::join_all(asked).await.into_iter();
+        asked.flat_map(|(answers, _)| answers).collect()
+    }
+
+    fn late(&self, group: &Group) -> Option<Late> {
+        self.shared.late.take(group)
     }
 }
 
@@ -272,14 +356,67 @@ impl<S: Lanes> Shared<S> {
 }
 
 impl<S> Shared<S> {
+    /// Counts hits of which it will not be known whether they are charged.
     fn note_unknown(&self, group: &[Check], answers: &Answers) {
-        let is_unknown = |(check, answer): &(&Check, &Result<_, StoreError>)| {
-            check.take.charges() && **answer == Err(StoreError::Unknown)
-        };
-        let takes = group.iter().zip(answers).filter(is_unknown).count();
-        if takes > 0 {
-            self.unknown_takes.fetch_add(u64::try_from(takes).unwrap_or(0), Ordering::Relaxed);
+        let asked = group.iter().zip(answers);
+        let unknown = asked.filter(|(_, answer)| **answer == Err(StoreError::Unknown));
+        let hits: u64 = unknown.map(|(check, _)| check.take.hits()).sum();
+        self.hits_unknown.fetch_add(hits, Ordering::Relaxed);
+    }
+}
+
+impl<S: Lanes> Shared<S> {
+    /// Hands out the answers to classes that were asked. What is returned is to be asked again.
+    fn hand_out(
+        self: &Arc<Self>,
+        classes: Vec<Class>,
+        settled: Settled,
+        redirected: Redirected,
+    ) -> Vec<Class> {
+        let Settled { answers, late } = settled;
+        let mut answers = answers.into_iter();
+        let (mut again, mut unheard, mut first) = (Vec::new(), Vec::new(), 0);
+        for class in classes {
+            let checks = class.group.len();
+            let of_class: Answers = answers.by_ref().take(checks).collect();
+            let is_elsewhere = of_class.contains(&Err(StoreError::Elsewhere));
+            if is_elsewhere && redirected == Redirected::Report {
+                tokio::spawn(Arc::clone(self).ask_apart(class.apart()));
+            } else if late.is_some() && of_class.contains(&Err(StoreError::Unknown)) {
+                unheard.push((first, class));
+            } else {
+                again.extend(class.answer(&of_class, self));
+            }
+            first += checks;
         }
+        if let Some(late) = late {
+            self.late_calls.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(Arc::clone(self).hand_out_late(unheard, late));
+        }
+        again
+    }
+
+    /// Hands out the answers that come late, to classes that begin at these positions of the batch.
+    async fn hand_out_late(self: Arc<Self>, classes: Vec<(usize, Class)>, late: Late) {
+        let answers = late.await;
+        for (first, class) in classes {
+            let of_class = answers.iter().skip(first).take(class.group.len()).copied().collect();
+            for left in class.answer(&of_class, &self) {
+                // It was not charged, and its time is up.
+                let answers = all(&left.group, StoreError::Unavailable);
+                left.finish(&answers);
+            }
+        }
+        self.late_calls.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Asks about classes wherever their counters are, in a call of its own, so that no other waits for it.
+    async fn ask_apart(self: Arc<Self>, classes: Vec<Class>) {
+        let groups = classes.iter().map(Class::asked).collect();
+        let deadline = latest(&classes).flatten();
+        self.batches.note(classes.iter().map(|class| class.members.len()).sum());
+        let settled = self.inner.settle(Batch { groups, deadline }, Redirected::Follow).await;
+        self.hand_out(classes, settled, Redirected::Follow);
     }
 }
 
@@ -358,22 +495,21 @@ impl<S: Lanes> Caller<S> {
             return;
         }
         let classes = std::mem::take(&mut self.classes);
+        // What was taken in vain has much time to be given back, and a server that does not answer is to be noticed soon.
+        let is_request = |class: &&Class| class.group.iter().any(|check| !undoes(check));
+        let Some(deadline) = latest(classes.iter().filter(is_request)) else {
+            tokio::spawn(Arc::clone(&self.shared).ask_apart(classes));
+            return;
+        };
         let groups = classes.iter().map(Class::asked).collect();
-        // Nobody waits for what is only given back, and whoever does not answer is to be noticed soon.
-        let waits = |class: &&Class| class.group.iter().any(|check| !gives_back(check));
-        let deadline = latest(classes.iter().filter(waits)).or_else(|| latest(&classes)).flatten();
-        let batch = Batch { groups, deadline };
         self.shared.batches.note(classes.iter().map(|class| class.members.len()).sum());
-        let mut answers = self.shared.inner.decide_in_place(batch).await.into_iter();
-        for class in classes {
-            let of_class: Answers = answers.by_ref().take(class.group.len()).collect();
-            if of_class.contains(&Err(StoreError::Elsewhere)) {
-                tokio::spawn(class.ask_apart(Arc::clone(&self.shared)));
-            } else {
-                self.classes.extend(class.answer(&of_class));
-            }
+        let batch = Batch { groups, deadline };
+        let settled = self.shared.inner.settle(batch, Redirected::Report).await;
+        self.classes = self.shared.hand_out(classes, settled, Redirected::Report);
+        if !self.classes.is_empty() {
+            let now = clock::now();
+            self.classes.retain_mut(|class| class.is_wanted(now));
         }
-        self.classes.retain_mut(Class::is_wanted);
     }
 }
 
@@ -443,13 +579,17 @@ impl Class {
     }
 
     /// Answers whom it can. What is left is to be asked again.
-    fn answer(mut self, answers: &Answers) -> Vec<Self> {
+    fn answer<S>(mut self, answers: &Answers, shared: &Shared<S>) -> Vec<Self> {
         let count = self.count();
         let decided: Option<SmallVec<[Decision; 4]>> =
             answers.iter().map(|answer| answer.ok()).collect();
         let decided = match decided {
             Some(decided) if self.members.len() > 1 => decided,
-            _ => return self.finish(answers),
+            Some(_) => return self.finish(answers),
+            None => {
+                shared.note_unknown(&self.asked(), answers);
+                return self.finish(answers);
+            }
         };
         let passed = decided.iter().all(|decision| decision.allowed);
         let (answered, next) = match (passed, count) {
@@ -472,16 +612,9 @@ impl Class {
         [first, rest].into_iter().filter(|class| !class.members.is_empty()).collect()
     }
 
-    /// Asks for each member where its counters have gone, while others are asked here.
-    async fn ask_apart<S: Lanes>(self, shared: Arc<Shared<S>>) {
-        let groups = self.members.iter().map(|member| Arc::clone(&member.group)).collect();
-        let deadline = latest([&self]).flatten();
-        shared.batches.note(self.members.len());
-        let mut answers = shared.inner.decide(Batch { groups, deadline }).await.into_iter();
-        for member in self.members {
-            let of_member = answers.by_ref().take(member.group.len()).collect();
-            let _left = member.answer.send(of_member);
-        }
+    /// A class for each member.
+    fn apart(self) -> Vec<Self> {
+        self.members.into_iter().map(Self::of).collect()
     }
 
     /// Gives the same answers to all.
@@ -493,9 +626,10 @@ impl Class {
         Vec::new()
     }
 
-    /// Whether somebody still waits. Who has left is asked for no more.
-    fn is_wanted(&mut self) -> bool {
-        self.members.retain(|member| !member.answer.is_closed());
+    /// Whether a member still waits. For those that have left, or whose time is up, nothing is asked any more.
+    fn is_wanted(&mut self, now: Instant) -> bool {
+        let is_late = |member: &Waiting| member.deadline.is_some_and(|deadline| deadline <= now);
+        self.members.retain(|member| !member.answer.is_closed() && !is_late(member));
         !self.members.is_empty()
     }
 }
@@ -506,8 +640,9 @@ fn latest<'c>(classes: impl IntoIterator<Item = &'c Class>) -> Option<Option<Ins
     deadlines.reduce(|a, b| Some(a?.max(b?)))
 }
 
-const fn gives_back(check: &Check) -> bool {
-    matches!(check.take, Take::GiveBack { .. })
+/// Whether the check undoes a take that was in vain.
+const fn undoes(check: &Check) -> bool {
+    matches!(check.take, Take::GiveBack { receipt: Some(_), .. })
 }
 
 /// Gives each what it would have heard, had they been asked one after the other.

@@ -21,9 +21,10 @@ use quick_cache::{
 use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take,
     mends::Mend,
-    store::{Group, Source, Veto},
+    store::{Group, Late, Source, Veto},
 };
 
+use super::late::LateAnswers;
 use crate::clock;
 
 /// How long a refusal is believed.
@@ -39,6 +40,8 @@ pub struct DenyCache<S> {
     inner: S,
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
     returns: Returns,
+    /// Of groups that were asked about in part.
+    late: LateAnswers,
 }
 
 /// When hits were given back or counters reset, in numbers that rise with each: a refusal that was asked for before is
@@ -109,7 +112,7 @@ impl<S: Store> DenyCache<S> {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        Self { inner, refusals, returns: Returns::new() }
+        Self { inner, refusals, returns: Returns::new(), late: LateAnswers::default() }
     }
 
     /// The store inside.
@@ -212,7 +215,7 @@ impl<S: Store> DenyCache<S> {
     /// charged whatever the others say.
     async fn refuse(
         &self,
-        group: &[Check],
+        group: &Group,
         (first, decision): (usize, Decision),
         deadline: Option<Instant>,
     ) -> Answers {
@@ -223,8 +226,15 @@ impl<S: Store> DenyCache<S> {
         };
         let unconditional = |check: &&Check| !check.take.conditional();
         let asked: Group = group.iter().filter(unconditional).cloned().collect();
-        let answers =
-            if asked.is_empty() { Answers::new() } else { self.ask(asked, deadline).await };
+        let answers = if asked.is_empty() {
+            Answers::new()
+        } else {
+            let answers = self.ask(Arc::clone(&asked), deadline).await;
+            if let Some(late) = self.inner.late(&asked) {
+                self.late.keep(group, Box::pin(of_whole(Arc::clone(group), late)));
+            }
+            answers
+        };
         let mut answers = answers.into_iter();
         group
             .iter()
@@ -260,6 +270,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.settles_whole(checks)
     }
 
+    fn late(&self, group: &Group) -> Option<Late> {
+        self.inner.late(group).or_else(|| self.late.take(group))
+    }
+
     async fn decide(&self, batch: Batch) -> Answers {
         if self.refusals.capacity() == 0 {
             return self.inner.decide(batch).await;
@@ -276,6 +290,16 @@ impl<S: Store> Store for DenyCache<S> {
         }
         answers
     }
+}
+
+/// The late answers to a group of which only the unconditional checks were asked about.
+async fn of_whole(group: Group, late: Late) -> Answers {
+    let mut asked = late.await.into_iter();
+    let answer = |check: &Check| {
+        let asked = (!check.take.conditional()).then(|| asked.next()).flatten();
+        asked.unwrap_or(Err(StoreError::Unknown))
+    };
+    group.iter().map(answer).collect()
 }
 
 /// Whether no other check of the group is on the same counter. What one took may have been given back because the other

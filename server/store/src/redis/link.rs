@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    task::AbortHandle,
+    task::JoinSet,
 };
 use tokio_rustls::TlsConnector;
 
@@ -251,7 +251,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
 /// A connection that stands, as far as is known.
 pub(super) struct Link {
     pub(super) commands: Commands,
-    task: AbortHandle,
+    /// The task that writes and reads, aborted when this is dropped.
+    task: JoinSet<()>,
     /// Why it has ended.
     end: Arc<OnceLock<End>>,
 }
@@ -289,8 +290,9 @@ impl Link {
         let (commands, queue) = pipeline::queue();
         let end = Arc::new(OnceLock::new());
         let ended = Arc::clone(&end);
-        let task = tokio::spawn(async move { pipeline::run(socket, queue, &ended).await });
-        Self { commands, task: task.abort_handle(), end }
+        let mut task = JoinSet::new();
+        task.spawn(async move { pipeline::run(socket, queue, &ended).await });
+        Self { commands, task, end }
     }
 
     async fn introduce(
@@ -344,11 +346,12 @@ impl Link {
         self.commands.closed().await;
         self.end.get()
     }
-}
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.task.abort();
+    /// Reads the replies to the commands that were sent, for a limited time. No more commands can be queued.
+    pub(super) async fn finish(self, limit: Duration) {
+        let Self { commands, mut task, .. } = self;
+        drop(commands);
+        let _ended = tokio::time::timeout(limit, task.join_next()).await;
     }
 }
 

@@ -41,20 +41,23 @@ use std::{
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError};
+use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError, store::Late};
 use smallvec::SmallVec;
 use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, Lanes, LiveReplicas, LogLimit, Place, observed::Observed};
+use crate::{
+    Clock, Lanes, LiveReplicas, LogLimit, Place, Redirected, Settled, clock, observed::Observed,
+};
 use heartbeat::Heartbeat;
-use node::{Failure, Fitness as _, Node, within};
+use node::{Failure, Fitness as _, LateReply, Node, within};
 use sockets::Sockets;
 use topology::{Map, Topology};
 
 pub use call::{Call, Replied, UnexpectedReply};
 pub use inspect::Cursor;
 pub use link::{ByteStream, Connect, FileError, LinkSettings, Password, TlsFiles};
+pub use node::LATE_MAX;
 pub use reply::Reply;
 pub use script::Script;
 pub use size::Size;
@@ -335,21 +338,22 @@ impl Redis {
         self.topology.degraded_for()
     }
 
-    /// Asks one server about parts, each of which it settles for itself.
+    /// Asks one server about parts, each of which it settles for itself. Returns the parts without a reply so far, too.
     async fn ask(
         &self,
         map: &Map,
         parts: &[&[Piece<'_>]],
         deadline: Option<Instant>,
         redirected: Redirected,
-    ) -> Vec<Answers> {
+    ) -> (Vec<Answers>, Vec<LatePart>) {
         let all = |part: &[Piece<'_>], error| {
             part.iter().flat_map(|piece| piece.checks.iter()).map(|_| Err(error)).collect()
         };
         let slot_of = |part: &[Piece<'_>]| part.first().map_or(0, |piece| piece.slot);
         let Some(owner) = parts.first().and_then(|part| map.owner(slot_of(part))) else {
             self.topology.trouble();
-            return parts.iter().map(|part| all(part, StoreError::Unavailable)).collect();
+            let answers = parts.iter().map(|part| all(part, StoreError::Unavailable));
+            return (answers.collect(), Vec::new());
         };
         let now = self.clock.as_ref().map(|clock| clock.read().wall);
         let call = |part: &&[Piece<'_>]| {
@@ -360,18 +364,19 @@ impl Redis {
         let mut replies = owner.call(&calls, false, deadline, &topology).await;
         let mut followed = Vec::new();
         for ((part, call), reply) in parts.iter().zip(&calls).zip(&mut replies) {
-            if let (Err(failure), Redirected::Follow) = (&reply, redirected) {
-                let failure = failure.clone();
+            if matches!((&reply, redirected), (Err(_), Redirected::Follow)) {
                 // Rare and large.
                 followed.push(Box::pin(async move {
-                    *reply = self.follow(failure, call, slot_of(part), deadline).await;
+                    let first = std::mem::replace(reply, Err(Failure::NotRun));
+                    *reply = self.follow(first, call, slot_of(part), deadline).await;
                 }));
             }
         }
         join_all(followed).await;
-        let answered = parts.iter().zip(&calls).zip(&replies);
+        let mut late = Vec::new();
+        let answered = parts.iter().zip(calls).zip(replies);
         let answers = answered.map(|((part, call), reply)| match reply {
-            Ok(reply) => match call.decode(reply) {
+            Ok(reply) => match call.decode(&reply) {
                 Ok(replied) => {
                     replied.unusable.iter().for_each(|name| self.note_unusable(name));
                     replied.answers
@@ -383,13 +388,20 @@ impl Redis {
                 }
             },
             Err(Failure::Unknown) => all(part, StoreError::Unknown),
+            Err(Failure::Late(reply)) => {
+                let positions = part.iter().flat_map(|piece| piece.positions.iter().copied());
+                let (positions, slot) = (positions.collect(), slot_of(part));
+                let owner = owner.address.clone();
+                late.push(LatePart { positions, slot, owner, call, reply });
+                all(part, StoreError::Unknown)
+            }
             Err(Failure::NotRun) => all(part, StoreError::Unavailable),
             Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
                 self.topology.trouble();
                 all(part, StoreError::Elsewhere)
             }
         });
-        answers.collect()
+        (answers.collect(), late)
     }
 
     /// Takes note of a counter under whose name something else was stored.
@@ -402,14 +414,18 @@ impl Redis {
     }
 
     /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
-    /// is time. What it ends with is `NotRun` or `Unknown`, if it is no reply.
+    /// is time. Without a reply it ends with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::Late`].
     async fn follow(
         &self,
-        mut failure: Failure,
+        first: Result<Reply, Failure>,
         call: &Call,
         slot: u16,
         deadline: Option<Instant>,
     ) -> Result<Reply, Failure> {
+        let mut failure = match first {
+            Ok(reply) => return Ok(reply),
+            Err(failure) => failure,
+        };
         let topology = Arc::downgrade(&self.topology);
         for _ in 0..REDIRECTIONS_MAX {
             let (node, asking) = match &failure {
@@ -428,7 +444,7 @@ impl Redis {
                     };
                     (owner, false)
                 }
-                Failure::NotRun | Failure::Unknown => return Err(failure),
+                Failure::NotRun | Failure::Unknown | Failure::Late(_) => return Err(failure),
             };
             node.connected(deadline).await;
             let mut replies = node.call(slice::from_ref(call), asking, deadline, &topology).await;
@@ -442,23 +458,74 @@ impl Redis {
     }
 }
 
-/// What to do about calls that are sent elsewhere.
-#[derive(Clone, Copy)]
-enum Redirected {
-    /// Go there.
-    Follow,
-    /// Say so.
-    Tell,
+/// A call without a reply at its deadline.
+struct LatePart {
+    /// The positions of its checks in the batch.
+    positions: SmallVec<[usize; 4]>,
+    slot: u16,
+    /// The server that owned the slot when it was asked.
+    owner: Address,
+    call: Call,
+    reply: LateReply,
+}
+
+/// The answers to a batch of so many checks that come until then.
+async fn late_answers(
+    parts: Vec<LatePart>,
+    checks: usize,
+    until: Instant,
+    topology: Arc<Topology>,
+    stats: Arc<Stats>,
+) -> Answers {
+    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
+    let (mut charged, mut owners) = (Vec::new(), Vec::new());
+    for LatePart { positions, slot, owner, call, reply } in parts {
+        let reply = reply.until(until).await;
+        let decoded = match &reply {
+            Ok(reply) => call.decode(reply).map(|it| it.answers).map_err(|_| {
+                stats.replies_rejected.add(1);
+                StoreError::Unknown
+            }),
+            Err(Failure::NotRun) => Err(StoreError::Unavailable),
+            Err(_) => Err(StoreError::Unknown),
+        };
+        for (at, &position) in positions.iter().enumerate() {
+            let answer = match &decoded {
+                Ok(answers) => answers.get(at).copied().unwrap_or(Err(StoreError::Unknown)),
+                Err(error) => Err(*error),
+            };
+            answers.get_mut(position).into_iter().for_each(|it| *it = answer);
+        }
+        if decoded.is_ok_and(|it| it.iter().flatten().any(|it| it.receipt.is_some())) {
+            charged.push(positions);
+            owners.push((slot, owner));
+        }
+    }
+    if charged.is_empty() {
+        return answers;
+    }
+    let own = topology.still_own(&owners).await;
+    let lost = charged.into_iter().zip(own).filter(|(_, owns)| !owns);
+    for position in lost.flat_map(|(positions, _)| positions) {
+        answers.get_mut(position).into_iter().for_each(|it| *it = Err(StoreError::Unknown));
+    }
+    answers
 }
 
 impl Store for Redis {
     async fn decide(&self, batch: Batch) -> Answers {
-        self.settle(batch, Redirected::Follow).await
+        self.settle(batch, Redirected::Follow).await.answers
     }
 }
 
-impl Redis {
-    async fn settle(&self, batch: Batch, redirected: Redirected) -> Answers {
+impl Lanes for Redis {
+    fn place(&self, key: &CounterKey) -> Place {
+        let map = self.topology.map();
+        let slot = map.slot(key);
+        Place { lane: usize::from(map.position(slot)), slot }
+    }
+
+    async fn settle(&self, batch: Batch, redirected: Redirected) -> Settled {
         let Batch { groups, deadline } = batch;
         let map = self.topology.map();
         let mut pieces = Vec::with_capacity(groups.len());
@@ -475,25 +542,19 @@ impl Redis {
         };
         let of_owners = parts.chunk_by(same_owner);
         let answers = of_owners.map(|parts| self.ask(&map, parts, deadline, redirected));
-        let answers = join_all(answers).await;
+        let (answers, late): (Vec<_>, Vec<_>) = join_all(answers).await.into_iter().unzip();
         let positions = pieces.iter().flat_map(|piece| piece.positions.iter().copied());
         let mut ordered: Answers = (0..first).map(|_| Err(StoreError::Unknown)).collect();
         for (position, answer) in positions.zip(answers.into_iter().flatten().flatten()) {
             ordered.get_mut(position).into_iter().for_each(|it| *it = answer);
         }
-        ordered
-    }
-}
-
-impl Lanes for Redis {
-    fn place(&self, key: &CounterKey) -> Place {
-        let map = self.topology.map();
-        let slot = map.slot(key);
-        Place { lane: usize::from(map.position(slot)), slot }
-    }
-
-    async fn decide_in_place(&self, batch: Batch) -> Answers {
-        self.settle(batch, Redirected::Tell).await
+        let late: Vec<LatePart> = late.into_iter().flatten().collect();
+        let late = (!late.is_empty()).then(|| {
+            let until = clock::now() + LATE_MAX;
+            let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
+            Box::pin(late_answers(late, first, until, topology, stats)) as Late
+        });
+        Settled { answers: ordered, late }
     }
 }
 

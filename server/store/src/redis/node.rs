@@ -16,10 +16,12 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use backon::{BackoffBuilder, ExponentialBuilder};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::{
+    sync::{Mutex as AsyncMutex, Notify},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,7 +37,7 @@ use super::{
     sockets::{NO_DESCRIPTORS, Sockets},
     watched::Watched,
 };
-use crate::{LogLimit, clock};
+use crate::{LogLimit, backoff, clock};
 
 /// Calls in a row without an answer, and for how long there must have been none, after which a connection
 /// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
@@ -57,18 +59,21 @@ const CLUSTERDOWN: &str = "CLUSTERDOWN";
 /// What to do about a node of a cluster that was named as a server of its own.
 const NAME_IT: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
 
-/// Waits before connecting again: doubled each time, up to the longest, and spread by chance.
+/// The shortest and the longest wait before connecting again.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// A connection that stood as long was a good one: the next wait is short again.
 const STEADY: Duration = Duration::from_secs(10);
 
+/// How long a reply is waited for after its deadline, and after its connection was given up for silence. A server that was
+/// paused answers then what it was sent before.
+pub const LATE_MAX: Duration = Duration::from_secs(5);
+
 /// A reply to each call.
 pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
 
 /// Why a call has no reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// Nothing was run: the slot belongs to another server.
     Moved(Address),
@@ -80,6 +85,24 @@ pub(super) enum Failure {
     NotRun,
     /// Nobody knows whether the call was run.
     Unknown,
+    /// Nobody knows yet: the reply did not come before the deadline.
+    Late(LateReply),
+}
+
+/// A reply that is still waited for after its deadline.
+pub(super) struct LateReply(Pending);
+
+impl LateReply {
+    /// The reply, if it comes until then. Else whether the call was run is [`Failure::Unknown`], or it is
+    /// [`Failure::NotRun`].
+    pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
+        match within(Some(until), self.0.reply()).await {
+            Some(Ok(Reply::Error(text))) if is_not_run(&text) => Err(Failure::NotRun),
+            Some(Err(NoReply::QueueFull | NoReply::NotSent)) => Err(Failure::NotRun),
+            Some(Ok(Reply::Error(_)) | Err(NoReply::Broken)) | None => Err(Failure::Unknown),
+            Some(Ok(reply)) => Ok(reply),
+        }
+    }
 }
 
 /// Why an operator has no answer.
@@ -355,7 +378,7 @@ impl Node {
                 Ok(value)
             }
             Err(Refused::Failure(failure)) => {
-                if failure == Failure::Unknown {
+                if matches!(failure, Failure::Unknown | Failure::Late(_)) {
                     fitness.trouble();
                 }
                 Err(failure)
@@ -375,7 +398,7 @@ impl Node {
     /// Asks something that is not on the way of a request.
     pub(super) async fn ask(&self, arguments: &[&[u8]]) -> Option<Reply> {
         let line = self.line()?;
-        let pending = line.commands.send(command(arguments.iter().copied()), ReplyBounds::LIST);
+        let mut pending = line.commands.send(command(arguments.iter().copied()), ReplyBounds::LIST);
         let reply = tokio::time::timeout(self.timeout, pending.reply()).await.ok()?.ok()?;
         (!matches!(reply, Reply::Error(_))).then_some(reply)
     }
@@ -389,7 +412,7 @@ impl Node {
     ) -> Result<Reply, NoAnswer> {
         let Some(line) = self.line() else { return Err(NoAnswer::Because(self.complaint())) };
         let words = [name.as_bytes()].into_iter().chain(arguments.iter().map(Vec::as_slice));
-        let pending = line.commands.send(command(words), ReplyBounds::LIST);
+        let mut pending = line.commands.send(command(words), ReplyBounds::LIST);
         let Ok(reply) = tokio::time::timeout(self.timeout, pending.reply()).await else {
             return Err(NoAnswer::Unknown("no answer in time".to_owned()));
         };
@@ -440,11 +463,11 @@ impl Node {
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
         // All are sent before the first is waited for.
-        let sent = calls.iter().map(|call| send_call(&line.commands, call, asking));
+        let sent = calls.iter().map(|call| send_call(&line.commands, call, asking, deadline));
         let sent: SmallVec<[Pending; 1]> = sent.collect();
         let mut replies = SmallVec::with_capacity(calls.len());
         let (mut answered, mut timed_out) = (false, false);
-        for pending in sent {
+        for mut pending in sent {
             let reply = within(deadline, pending.reply()).await;
             answered |= matches!(reply, Some(Ok(_)));
             timed_out |= reply.is_none();
@@ -453,7 +476,8 @@ impl Node {
                 Some(Ok(reply)) => Ok(reply),
                 Some(Err(error @ NoReply::QueueFull)) => Err(Refused::Because(error.to_string())),
                 Some(Err(NoReply::NotSent)) => Err(Refused::Failure(Failure::NotRun)),
-                Some(Err(NoReply::Broken)) | None => Err(Refused::Failure(Failure::Unknown)),
+                Some(Err(NoReply::Broken)) => Err(Refused::Failure(Failure::Unknown)),
+                None => Err(Refused::Failure(Failure::Late(LateReply(pending)))),
             });
         }
         self.stats.call_durations.note(clock::now() - began);
@@ -511,15 +535,20 @@ impl Node {
         fitness: Arc<F>,
     ) {
         let Some(place) = self.lines.get(number) else { return };
-        let mut waits = waits();
+        let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
         let mut stood = false;
+        // The connection that was given up last, while replies are read from it.
+        let mut given_up: Option<JoinSet<()>> = None;
         loop {
             self.until_allowed(number, true).await;
             // In a box: a task that waits to be allowed is small, and there may be thousands.
             let connection = Box::pin(self.connect(place, &mut stood, &settings, &*fitness));
             let lasted = tokio::select! {
                 biased;
-                lasted = connection => lasted,
+                (lasted, finishing) = connection => {
+                    given_up = finishing.or(given_up);
+                    lasted
+                }
                 () = self.until_allowed(number, false) => {
                     place.store(None);
                     self.lost(NO_DESCRIPTORS, &*fitness);
@@ -527,26 +556,27 @@ impl Node {
                 }
             };
             if lasted >= STEADY {
-                waits = self::waits();
+                waits = backoff::waits(RETRY_MIN, RETRY_MAX);
             }
             tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
         }
     }
 
-    /// Connects once, and serves until the connection ends. Returns how long it lasted.
+    /// Connects once, and serves until the connection ends. Returns how long it lasted, and the task that still reads from
+    /// it if it was given up.
     async fn connect<F: Fitness>(
         &self,
         place: &ArcSwapOption<Line>,
         stood: &mut bool,
         settings: &LinkSettings,
         fitness: &F,
-    ) -> Duration {
-        let _permit = self.sockets.acquire().await;
+    ) -> (Duration, Option<JoinSet<()>>) {
+        let permit = self.sockets.acquire().await;
         let link = match self.open(settings, fitness).await {
             Ok(link) => link,
             Err(error) => {
                 self.complain(&error.to_string(), fitness);
-                return Duration::ZERO;
+                return (Duration::ZERO, None);
             }
         };
         let began = clock::now();
@@ -560,7 +590,7 @@ impl Node {
             // It may be asked from now on.
             fitness.trouble();
         }
-        let why = tokio::select! {
+        let (why, is_given_up) = tokio::select! {
             biased;
             end = link.broken() => {
                 let is_rejected = matches!(end, Some(End::Reply(_)));
@@ -568,15 +598,24 @@ impl Node {
                 if is_rejected {
                     self.rejected(&why);
                 }
-                why
+                (why, false)
             }
-            () = line.given_up.notified() => "no answer in time".to_owned(),
+            () = line.given_up.notified() => ("no answer in time".to_owned(), true),
             never = self.recheck(&link, fitness) => match never {},
         };
         place.store(None);
         self.lost(&why, fitness);
         fitness.trouble();
-        clock::now() - began
+        // Not at the expense of the connection that takes its place.
+        let finishing = (is_given_up && self.sockets.has_spare()).then(|| {
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                link.finish(LATE_MAX).await;
+                drop(permit);
+            });
+            task
+        });
+        (clock::now() - began, finishing)
     }
 
     async fn open<F: Fitness>(
@@ -675,18 +714,13 @@ pub(super) async fn within<T>(
     }
 }
 
-/// Sends a script to run. `asking` tells the server that it was named by another one.
-fn send_call(commands: &Commands, call: &Call, asking: bool) -> Pending {
+/// Sends a script to run, unless the deadline passes before. `asking` tells the server that it was named by another one.
+fn send_call(commands: &Commands, call: &Call, asking: bool, deadline: Option<Instant>) -> Pending {
     if asking {
         let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
-        return commands.send_after(1, both.into(), call.reply_bounds());
+        return commands.send_after(1, both.into(), call.reply_bounds(), deadline);
     }
-    commands.send(call.command(), call.reply_bounds())
-}
-
-fn waits() -> impl Iterator<Item = Duration> {
-    let builder = ExponentialBuilder::default().with_jitter();
-    builder.with_min_delay(RETRY_MIN).with_max_delay(RETRY_MAX).without_max_times().build()
+    commands.send_after(0, call.command(), call.reply_bounds(), deadline)
 }
 
 /// Why a script was not run.
@@ -713,6 +747,12 @@ const NOT_RUN: [&str; 12] = [
     "WRONGPASS",
     "CROSSSLOT",
 ];
+
+/// Whether an error reply means that the script was not run.
+fn is_not_run(text: &str) -> bool {
+    let code = text.split(' ').next().unwrap_or_default();
+    NOT_RUN.contains(&code) || ["NOSCRIPT", "MOVED", "ASK", "TRYAGAIN"].contains(&code)
+}
 
 impl Node {
     fn refused<F: Fitness>(&self, text: &str, fitness: &F) -> Refused {

@@ -3,7 +3,7 @@
 //! One task writes what callers have queued, in batches, and hands each reply to its caller, in order. When the
 //! connection ends, commands that were written have an unknown outcome, and those that still waited were not sent.
 
-use std::{collections::VecDeque, io, sync::OnceLock};
+use std::{collections::VecDeque, io, sync::OnceLock, time::Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use thiserror::Error;
@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use super::reply::{Reply, ReplyBounds, ReplyError, ReplyReader};
+use crate::clock;
 
 /// The most commands that wait to be written, and the most that wait for their reply. Far more than a healthy server ever
 /// lets wait.
@@ -30,8 +31,8 @@ pub(super) enum NoReply {
     /// It was not sent: too many wait.
     #[error("too many commands wait for the connection")]
     QueueFull,
-    /// It was not sent: the connection has ended.
-    #[error("the connection broke before the command was sent")]
+    /// It was not sent: the connection had ended, or the deadline had passed.
+    #[error("the command was not sent before its deadline or the end of the connection")]
     NotSent,
     /// It may have been run.
     #[error("the connection broke")]
@@ -57,9 +58,19 @@ struct Waiting {
     /// Taken by the reply.
     caller: Option<oneshot::Sender<Result<Reply, NoReply>>>,
     is_written: bool,
+    /// When it is too late to send the command.
+    deadline: Option<Instant>,
     bounds: ReplyBounds,
     /// Replies before the one that the caller waits for.
     skipped: u8,
+}
+
+impl Waiting {
+    /// Whether the command is to be sent: nothing is charged that the caller no longer waits for.
+    fn is_wanted(&self, now: Instant) -> bool {
+        self.caller.as_ref().is_some_and(|caller| !caller.is_closed())
+            && self.deadline.is_none_or(|deadline| deadline > now)
+    }
 }
 
 impl Drop for Waiting {
@@ -90,14 +101,20 @@ pub(super) fn queue() -> (Commands, Queue) {
 impl Commands {
     /// Queues a command.
     pub(super) fn send(&self, command: Bytes, bounds: ReplyBounds) -> Pending {
-        self.send_after(0, command, bounds)
+        self.send_after(0, command, bounds, None)
     }
 
-    /// Queues commands, one behind the other, of which the last one's reply counts.
-    pub(super) fn send_after(&self, others: u8, commands: Bytes, bounds: ReplyBounds) -> Pending {
+    /// Queues commands, one behind the other, of which the last one's reply counts. They are not sent after the deadline.
+    pub(super) fn send_after(
+        &self,
+        others: u8,
+        commands: Bytes,
+        bounds: ReplyBounds,
+        deadline: Option<Instant>,
+    ) -> Pending {
         let (sender, receiver) = oneshot::channel();
         let caller = Some(sender);
-        let waiting = Waiting { caller, is_written: false, bounds, skipped: others };
+        let waiting = Waiting { caller, is_written: false, deadline, bounds, skipped: others };
         Pending(match self.0.try_send((commands, waiting)) {
             Ok(()) => Ok(receiver),
             Err(mpsc::error::TrySendError::Full((_, mut waiting))) => {
@@ -116,13 +133,17 @@ impl Commands {
 
 impl Pending {
     /// The reply.
-    pub(super) async fn reply(self) -> Result<Reply, NoReply> {
-        // Whoever has the sender answers before it goes.
-        self.0?.await.unwrap_or(Err(NoReply::Broken))
+    pub(super) async fn reply(&mut self) -> Result<Reply, NoReply> {
+        match &mut self.0 {
+            // The connection's task answers before it drops the sender.
+            Ok(reply) => reply.await.unwrap_or(Err(NoReply::Broken)),
+            Err(error) => Err(*error),
+        }
     }
 }
 
-/// Writes commands and reads replies until the connection ends. `ended` gets the reason, before callers get theirs.
+/// Writes commands and reads replies until the connection ends, or until all [`Commands`] are dropped and every reply was
+/// read. `ended` gets the reason, before callers get theirs.
 pub(super) async fn run(
     socket: impl AsyncRead + AsyncWrite + Send,
     queue: Queue,
@@ -145,8 +166,12 @@ async fn exchange(
     let mut taken = Vec::with_capacity(BATCH_MAX);
     // TLS keeps bytes until it is flushed.
     let mut is_flushed = true;
+    let mut is_used = true;
     loop {
-        let may_take = output.len() < OUTPUT_MAX && waiting.len() < WAITING_MAX;
+        if !is_used && waiting.is_empty() {
+            return End::Unused;
+        }
+        let may_take = is_used && output.len() < OUTPUT_MAX && waiting.len() < WAITING_MAX;
         tokio::select! {
             // Replies first: they make room.
             biased;
@@ -167,12 +192,10 @@ async fn exchange(
                 Err(error) => return End::Io(error),
             },
             count = queue.recv_many(&mut taken, BATCH_MAX), if may_take => {
-                if count == 0 {
-                    return End::Unused;
-                }
+                is_used = count > 0;
+                let now = clock::now();
                 for (command, mut place) in taken.drain(..) {
-                    // What nobody waits for any more is not charged either.
-                    if place.caller.as_ref().is_some_and(|caller| !caller.is_closed()) {
+                    if place.is_wanted(now) {
                         output.extend_from_slice(&command);
                         place.is_written = true;
                         waiting.push_back(place);
@@ -206,5 +229,73 @@ fn hand_out(reader: &mut ReplyReader, waiting: &mut VecDeque<Waiting>) -> Result
         } else if let Some(caller) = waiting.pop_front().and_then(|mut it| it.caller.take()) {
             let _gave_up = caller.send(Ok(reply));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    /// A connection and the server's end of it.
+    fn connected() -> (Commands, DuplexStream, tokio::task::JoinHandle<Option<End>>) {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let (commands, queue) = queue();
+        let task = tokio::spawn(async move {
+            let ended = OnceLock::new();
+            run(ours, queue, &ended).await;
+            ended.into_inner()
+        });
+        (commands, theirs, task)
+    }
+
+    async fn received(server: &mut DuplexStream) -> Vec<u8> {
+        let mut bytes = vec![0; 1024];
+        let length = server.read(&mut bytes).await.unwrap();
+        bytes.truncate(length);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn command_past_its_deadline_is_not_sent() {
+        let (commands, mut server, _task) = connected();
+        let send = |text: &'static [u8], deadline| {
+            commands.send_after(0, text.into(), ReplyBounds::LIST, Some(deadline))
+        };
+        let now = clock::now();
+        let mut late = send(b"late", now);
+        let mut timely = send(b"timely", now + Duration::from_secs(1));
+        assert_eq!(received(&mut server).await, b"timely");
+        assert_eq!(late.reply().await, Err(NoReply::NotSent));
+        server.write_all(b":1\r\n").await.unwrap();
+        assert_eq!(timely.reply().await, Ok(Reply::Integer(1)));
+    }
+
+    #[tokio::test]
+    async fn connection_without_callers_ends_after_the_last_reply() {
+        let (commands, mut server, task) = connected();
+        let mut pending = commands.send(Bytes::from_static(b"one"), ReplyBounds::LIST);
+        assert_eq!(received(&mut server).await, b"one");
+        drop(commands);
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished());
+        server.write_all(b":1\r\n").await.unwrap();
+        assert_eq!(pending.reply().await, Ok(Reply::Integer(1)));
+        assert!(matches!(task.await.unwrap(), Some(End::Unused)));
+    }
+
+    #[tokio::test]
+    async fn unsent_commands_of_a_broken_connection_were_not_run() {
+        let (commands, server, task) = connected();
+        let mut sent = commands.send(Bytes::from_static(b"one"), ReplyBounds::LIST);
+        tokio::task::yield_now().await;
+        drop(server);
+        assert!(matches!(task.await.unwrap(), Some(End::Closed)));
+        assert_eq!(sent.reply().await, Err(NoReply::Broken));
+        let mut unsent = commands.send(Bytes::from_static(b"two"), ReplyBounds::LIST);
+        assert_eq!(unsent.reply().await, Err(NoReply::NotSent));
     }
 }

@@ -1,6 +1,8 @@
 //! The division of sockets among the servers.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Why a server has no connection where there are more servers than sockets.
 pub(super) const NO_DESCRIPTORS: &str = "no descriptors left for it: raise the limit of open files";
@@ -8,7 +10,7 @@ pub(super) const NO_DESCRIPTORS: &str = "no descriptors left for it: raise the l
 /// The sockets to all servers. Questions about which servers there are have sockets of their own, one at a time.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     total_max: usize,
     per_server_max: usize,
 }
@@ -16,7 +18,7 @@ pub(super) struct Sockets {
 impl Sockets {
     pub(super) fn new(total_max: usize, per_server_max: usize) -> Self {
         let permits = Semaphore::new(total_max.min(Semaphore::MAX_PERMITS));
-        Self { permits, total_max, per_server_max }
+        Self { permits: Arc::new(permits), total_max, per_server_max }
     }
 
     /// The most to all servers.
@@ -39,9 +41,14 @@ impl Sockets {
     }
 
     /// Waits until one is free: those of servers that are no longer used may not be closed yet.
-    pub(super) async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         // Nothing closes the semaphore.
-        self.permits.acquire().await.ok()
+        Arc::clone(&self.permits).acquire_owned().await.ok()
+    }
+
+    /// Whether one is free now.
+    pub(super) fn has_spare(&self) -> bool {
+        self.permits.available_permits() > 0
     }
 }
 

@@ -461,6 +461,22 @@ impl Topology {
         self.changed.notified().await;
     }
 
+    /// The servers of these that still own their slots, as others say from now on. A primary that was paused and
+    /// replaced runs calls before it hears of that, and what it has charged then is lost.
+    pub(super) async fn still_own(&self, owners: &[(u16, Address)]) -> Vec<bool> {
+        let mut is_asked = true;
+        if !matches!(self.deployment, Deployment::Single(_)) {
+            let suspects = owners.iter().map(|(_, owner)| Suspect::new(&self.suspects, owner));
+            let _suspects: Vec<_> = suspects.collect();
+            is_asked = self.look_again(self.settings.connect_timeout * 2).await.is_ok();
+        }
+        let map = self.map();
+        let owns = |(slot, address): &(u16, Address)| {
+            is_asked && map.owner(*slot).is_some_and(|node| node.address == *address)
+        };
+        owners.iter().map(owns).collect()
+    }
+
     /// Waits until somebody has said, from now on, who is who.
     async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
         let asked = clock::now();

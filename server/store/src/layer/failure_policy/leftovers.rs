@@ -12,6 +12,13 @@ pub(super) struct Leftover {
     pub(super) source: Source,
 }
 
+/// The check that undoes a take; `None` if nothing was charged.
+pub(super) fn undo(check: &Check, decision: &Decision) -> Option<Check> {
+    let receipt = Some(decision.receipt?);
+    let take = Take::GiveBack { hits: decision.granted, receipt };
+    Some(Check { take, veto: Veto::None, ..check.clone() })
+}
+
 /// What was taken on condition though its descriptor is over, or the whole request fails: it was charged on
 /// another slot, or before another store was asked. The decisions then say that nothing was charged.
 pub(super) fn leftovers(
@@ -28,14 +35,10 @@ pub(super) fn leftovers(
             continue;
         }
         for (check, decision) in checks.iter().zip(of_descriptor) {
-            if !check.take.conditional() || decision.receipt.is_none() {
-                continue;
-            }
-            let take = Take::GiveBack { hits: decision.granted, receipt: decision.receipt.take() };
-            leftovers.push(Leftover {
-                check: Check { take, veto: Veto::None, ..check.clone() },
-                source: decision.source,
-            });
+            let undo = undo(check, decision).filter(|_| check.take.conditional());
+            let Some(undo) = undo else { continue };
+            leftovers.push(Leftover { check: undo, source: decision.source });
+            decision.receipt = None;
             decision.remaining += decision.granted;
             decision.granted = 0;
         }

@@ -3,7 +3,9 @@
 
 mod conclusion;
 mod debts;
+mod give_back;
 mod known;
+mod late;
 mod ledger;
 mod leftovers;
 
@@ -27,21 +29,21 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Clock, LiveReplicas, Memory, clock};
 use conclusion::{Conclusion, allowed_by_all, denied, refuses};
-pub use ledger::FallbackStats;
+use give_back::GiveBacks;
 use ledger::Ledger;
 use leftovers::{Leftover, leftovers};
+
+pub use give_back::GIVE_BACK_TIMEOUT;
+pub use ledger::FallbackStats;
 
 /// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
 
-/// How long giving back may take. Nobody waits for it.
-pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the end of the process waits until requests are settled and their takes given back.
+pub const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often the end of the process looks whether everything is debited.
 const FINISH_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The most requests whose takes are being given back at once.
-const GIVE_BACKS_MAX: usize = 4096;
 
 /// The most requests that are being settled in several parts at once. What comes beyond is decided by failure policies.
 const SPLIT_MAX: usize = 16_384;
@@ -80,23 +82,16 @@ pub struct Local {
     pub known_max: usize,
 }
 
-#[derive(Debug)]
-struct GiveBacks {
-    permits: Arc<Semaphore>,
-    failed: AtomicU64,
-}
-
 impl<S: Store> FailurePolicy<S> {
     /// Answers for `inner` where it cannot. Without a `local` store, the policy of that name denies.
     pub fn new(inner: S, local: Option<Local>) -> Self {
-        let permits = Arc::new(Semaphore::new(GIVE_BACKS_MAX));
         Self(Arc::new(Shared {
             inner: Arc::new(inner),
             ledger: local.as_ref().and_then(|local| Ledger::new(local.known_max)),
             local,
             answered: AtomicU64::new(0),
             concerned: AtomicU64::new(0),
-            give_backs: Arc::new(GiveBacks { permits, failed: AtomicU64::new(0) }),
+            give_backs: Arc::default(),
             split: Arc::new(Semaphore::new(SPLIT_MAX)),
             abandoned: AtomicU64::new(0),
         }))
@@ -124,7 +119,17 @@ impl<S: Store> FailurePolicy<S> {
 
     /// Takes that could not be given back so far. Each stays charged until it expires.
     pub fn give_backs_failed(&self) -> u64 {
-        self.0.give_backs.failed.load(Ordering::Relaxed)
+        self.0.give_backs.failed()
+    }
+
+    /// Hits that are known to be charged in vain, or may be, and were not given back so far.
+    pub fn hits_not_returned(&self) -> u64 {
+        self.0.give_backs.hits_not_returned()
+    }
+
+    /// Requests that are being given back, or will be if a late answer says that they were charged.
+    pub fn give_backs(&self) -> usize {
+        self.0.give_backs.running()
     }
 
     /// Requests of several parts that are being settled.
@@ -162,12 +167,12 @@ impl<S: Store> FailurePolicy<S> {
         let finished = async {
             // What is being settled may have something to give back.
             let _settled = self.0.split.acquire_many(all(SPLIT_MAX)).await;
-            let _all_back = self.0.give_backs.permits.acquire_many(all(GIVE_BACKS_MAX)).await;
+            self.0.give_backs.finished().await;
             while self.0.ledger.as_ref().is_some_and(|ledger| ledger.owed() > 0) {
                 tokio::time::sleep(FINISH_INTERVAL).await;
             }
         };
-        let _late = tokio::time::timeout(GIVE_BACK_TIMEOUT, finished).await;
+        let _late = tokio::time::timeout(FINISH_TIMEOUT, finished).await;
     }
 
     /// Decides every check of the group, by the deadline.
@@ -251,6 +256,9 @@ impl<S: Store> Shared<S> {
         group: &Group,
         answers: &Answers,
     ) -> Result<Decisions, Deferred> {
+        let is_unknown = answers.contains(&Err(StoreError::Unknown));
+        // Before anything is awaited.
+        let late = is_unknown.then(|| self.inner.late(group)).flatten();
         let guards = |check: &Check| self.ledger.as_ref().is_some_and(|it| it.guards(check));
         let mut conclusion = Conclusion::new(group, answers, self.local.is_some(), guards);
         self.answered.fetch_add(conclusion.failed, Ordering::Relaxed);
@@ -260,6 +268,10 @@ impl<S: Store> Shared<S> {
         }
         let refused = refuses(group, &conclusion.decisions);
         let deferred = conclusion.deferred && !refused;
+        if let Some(late) = late {
+            let in_vain = late::in_vain(group, answers, &conclusion, refused || deferred);
+            self.give_back_late(group, in_vain, late);
+        }
         let leftovers = leftovers(group, &mut conclusion.decisions, refused || deferred);
         if !leftovers.is_empty() {
             self.give_back(leftovers).await;
@@ -326,33 +338,19 @@ impl<S: Store> Shared<S> {
     async fn give_back(&self, leftovers: Vec<Leftover>) {
         let (here, inside): (Vec<_>, Vec<_>) =
             leftovers.into_iter().partition(|it| it.source == Source::Local);
-        let batch = |leftovers: Vec<Leftover>, deadline| {
-            Batch::of(leftovers.into_iter().map(|it| it.check).collect(), deadline)
-        };
         if let (Some(local), false) = (&self.local, here.is_empty()) {
             let replicas = local.replicas.get();
-            let here = here.into_iter().map(|mut it| {
-                it.check.limit = it.check.limit.divided(replicas);
-                it
+            let here = here.into_iter().map(|Leftover { check, .. }| Check {
+                limit: check.limit.divided(replicas),
+                ..check
             });
             // Memory: it cannot fail.
-            let _given = local.store.decide(batch(here.collect(), None)).await;
+            let _given = local.store.decide(Batch::of(here.collect(), None)).await;
         }
         if inside.is_empty() {
             return;
         }
-        let give_backs = Arc::clone(&self.give_backs);
-        let count = u64::try_from(inside.len()).unwrap_or(u64::MAX);
-        let Ok(permit) = Arc::clone(&give_backs.permits).try_acquire_owned() else {
-            give_backs.failed.fetch_add(count, Ordering::Relaxed);
-            return;
-        };
-        let inner = Arc::clone(&self.inner);
-        tokio::spawn(async move {
-            let answers = inner.decide(batch(inside, Some(clock::now() + GIVE_BACK_TIMEOUT))).await;
-            let failed = answers.iter().filter(|answer| answer.is_err()).count();
-            give_backs.failed.fetch_add(u64::try_from(failed).unwrap_or(0), Ordering::Relaxed);
-            drop(permit);
-        });
+        let inside = inside.into_iter().map(|it| it.check).collect();
+        self.give_backs.start(Arc::clone(&self.inner), inside);
     }
 }
