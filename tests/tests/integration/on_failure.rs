@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Fleet, Redis, Sluicegate, hits, request, until};
+use sluicegate_tests::{Fleet, Redis, Sluicegate, free_port, hits, request, until};
 use tonic::Code as GrpcCode;
 
 /// A rule of each policy, and the same in shadow mode.
@@ -288,4 +288,15 @@ async fn a_full_store_answers_everybody() {
         assert_eq!(ask(&server, &[key]).await, Ok(Code::Ok), "{key}");
     }
     assert_eq!(server.metric("sluicegate_requests_deferred_total").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_replica_that_may_be_one_of_many_warns_when_it_starts_without_redis() {
+    let store = format!("redis://127.0.0.1:{}", free_port());
+    let warns = async |flags: &[&str]| {
+        let server = Sluicegate::start(LIMITS, &[&["--store", &store], flags].concat()).await;
+        server.process.output().contains("divides limits by one replica")
+    };
+    assert!(warns(&[]).await);
+    assert!(!warns(&["--replicas", "4"]).await);
 }

@@ -286,7 +286,8 @@ impl Link {
         Ok(link)
     }
 
-    fn over(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+    /// Over a socket that is connected.
+    pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (commands, queue) = pipeline::queue();
         let end = Arc::new(OnceLock::new());
         let ended = Arc::clone(&end);

@@ -599,3 +599,67 @@ async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, Li
         opened => opened,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Where nothing listens.
+    fn address(port: u16) -> Address {
+        Address { host: "127.0.0.1".to_owned(), port }
+    }
+
+    fn topology(deployment: Deployment) -> Arc<Topology> {
+        let settings = LinkSettings {
+            username: None,
+            password: Password::None,
+            tls: None,
+            database: 0,
+            connect_timeout: Duration::from_secs(60),
+            connector: None,
+        };
+        let (sockets, stats) = (Sockets::new(0, 1), Arc::default());
+        Topology::start(deployment, sockets, settings, &stats, &CancellationToken::new())
+    }
+
+    #[tokio::test]
+    async fn later_epoch_of_the_same_primary_counts() {
+        let sentinels = Vec::new();
+        let topology = topology(Deployment::Sentinel { sentinels, name: "main".to_owned() });
+        let primary = || topology.map().nodes().first().map(|node| node.address.clone());
+        topology.use_one(&address(1), 5);
+        topology.use_one(&address(1), 7);
+        // From a sentinel that has missed it.
+        topology.use_one(&address(2), 6);
+        assert_eq!(primary(), Some(address(1)));
+        topology.use_one(&address(2), 8);
+        assert_eq!(primary(), Some(address(2)));
+    }
+
+    #[tokio::test]
+    async fn check_that_is_cancelled_leaves_no_suspect() {
+        let topology = topology(Deployment::Cluster(Vec::new()));
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        let link = Link::over(ours);
+        let info = "cluster_state:ok";
+        let reply = format!("${}\r\n{info}\r\n", info.len());
+        tokio::spawn(async move {
+            while theirs.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {
+                theirs.write_all(reply.as_bytes()).await.unwrap();
+            }
+        });
+        let checked = address(1);
+        tokio::select! {
+            // Nothing can be asked who owns what, so it waits.
+            _ = topology.check(&checked, &link) => unreachable!("there is no cluster"),
+            () = async {
+                while topology.suspects.lock().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+        assert_eq!(*topology.suspects.lock(), []);
+    }
+}
