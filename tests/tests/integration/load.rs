@@ -112,7 +112,7 @@ async fn a_server_whose_limit_was_edited_upward_is_caught() {
         let arguments = ["--descriptor", &descriptor, "--count", "30"];
         let (code, report) = verify(std::slice::from_ref(&server.grpc), &right, &arguments).await;
         let limit = &report["verified"]["limits"][0];
-        let facts = ["over_admitted_hits", "admitted_hits", "told_requests_per_unit", "rule"];
+        let facts = ["over_admitted_hits", "admitted_hits", "server_requests_per_unit", "rule"];
         assert_eq!(
             (code, facts.map(|it| &limit[it])),
             (1, [&1.into(), &11.into(), &11.into(), &algorithm.into()]),

@@ -44,7 +44,7 @@ pub(super) struct Load {
     pub(super) callers: usize,
     pub(super) until: Until,
     /// Whether to keep every answer.
-    pub(super) keeps: bool,
+    pub(super) keeps_history: bool,
 }
 
 /// When to end.
@@ -58,10 +58,10 @@ pub(super) enum Until {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Driven {
+pub(super) struct LoadResult {
     pub(super) tally: Tally,
     pub(super) took: Duration,
-    pub(super) ended: Ended,
+    pub(super) ended: EndReason,
     pub(super) requests: Requests,
     /// Every answer, if they were kept.
     pub(super) history: History,
@@ -123,7 +123,7 @@ impl Tally {
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum EndReason {
     /// It was done.
     Done,
     /// Somebody interrupted it.
@@ -139,7 +139,7 @@ struct Shared {
     started: Instant,
     /// How many requests have been begun.
     numbers: u64,
-    ends: Option<Ended>,
+    ends: Option<EndReason>,
     tally: Tally,
     history: History,
 }
@@ -156,7 +156,7 @@ struct Next {
 pub(super) async fn drive(
     clients: Arc<[Client]>,
     load: Load,
-) -> Result<Driven, hdrhistogram::CreationError> {
+) -> Result<LoadResult, hdrhistogram::CreationError> {
     let latency = Histogram::new_with_bounds(1, LATENCY_MAX_MICROS, LATENCY_DIGITS)?;
     let callers = load.callers;
     let bar = progress(load.until);
@@ -176,7 +176,7 @@ pub(super) async fn drive(
             heard = &mut interrupt, if !is_interrupted => {
                 is_interrupted = true;
                 if heard.is_ok() {
-                    with(&shared, |shared| shared.ends = Some(Ended::Interrupted));
+                    with(&shared, |shared| shared.ends = Some(EndReason::Interrupted));
                     stop.send_replace(true);
                 }
             }
@@ -231,7 +231,7 @@ impl Shared {
     /// The next request, unless there is none.
     fn next(&mut self) -> Option<Next> {
         if self.history.is_full() {
-            self.ends = self.ends.or(Some(Ended::Full));
+            self.ends = self.ends.or(Some(EndReason::Full));
         }
         if self.ends.is_some() {
             return None;
@@ -268,7 +268,7 @@ impl Shared {
     ) {
         let [sent, answered] = times.map(|it| i64::try_from(it.as_micros()).unwrap_or(i64::MAX));
         self.tally.note(number, sent.abs_diff(answered), answer);
-        if self.load.keeps {
+        if self.load.keeps_history {
             self.history.add(draw, [sent, answered], answer);
         }
     }
@@ -283,11 +283,11 @@ impl Shared {
         bar.set_message(format!("{allowed} allowed, {refused} refused, {errors} errors"));
     }
 
-    fn finish(&mut self) -> Driven {
-        Driven {
+    fn finish(&mut self) -> LoadResult {
+        LoadResult {
             tally: self.tally.clone(),
             took: self.started.elapsed(),
-            ended: self.ends.unwrap_or(Ended::Done),
+            ended: self.ends.unwrap_or(EndReason::Done),
             requests: mem::take(&mut self.load.requests),
             history: mem::take(&mut self.history),
         }

@@ -34,12 +34,12 @@ pub(super) enum Outcome {
     /// Without an answer: it may have been charged.
     Failed,
     /// With an answer.
-    Answered { allowed: bool, statuses: Box<[Told]> },
+    Answered { allowed: bool, statuses: Box<[DescriptorAnswer]> },
 }
 
 /// The answer about one descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct DescriptorAnswer {
     pub(super) over: bool,
     pub(super) remaining: u32,
     /// Seconds.
@@ -64,7 +64,7 @@ impl History {
         let outcome = match answer {
             Err(_) => Outcome::Failed,
             Ok(verdict) => {
-                let mut told = |status: &crate::Status| Told {
+                let mut told = |status: &crate::Status| DescriptorAnswer {
                     over: status.code == Code::OverLimit,
                     remaining: status.remaining,
                     until_reset: status.until_reset.and_then(|it| it.as_secs().try_into().ok()),

@@ -211,29 +211,29 @@ pub(super) async fn run(settings: &LoadSettings) -> Result<ExitCode, Failure> {
         until: settings
             .count
             .map_or(Until::Elapsed(settings.duration), |count| Until::Count(count.get())),
-        keeps: settings.verify,
+        keeps_history: settings.verify,
     };
-    let driven = drive(settings.clients().await?, load).await.map_err(LoadFailure::from)?;
+    let result = drive(settings.clients().await?, load).await.map_err(LoadFailure::from)?;
     let verified = rules.as_ref().filter(|_| settings.verify).map(|rules| {
         Verifier {
             rules,
             domain: &domain,
-            requests: &driven.requests,
+            requests: &result.requests,
             hits: settings.hits,
             tolerance: i64::try_from(settings.tolerance.as_micros()).unwrap_or(i64::MAX),
         }
-        .verify(&driven.history)
+        .verify(&result.history)
     });
     output::print(
         settings.output,
         &match settings.output {
-            OutputFormat::Text => report::text(settings, &domain, &driven, verified.as_ref()),
+            OutputFormat::Text => report::text(settings, &domain, &result, verified.as_ref()),
             OutputFormat::Json => {
-                report::json(settings, &domain, &driven, verified.as_ref()).to_string()
+                report::json(settings, &domain, &result, verified.as_ref()).to_string()
             }
         },
     );
-    let tally = &driven.tally;
+    let tally = &result.tally;
     if let Some((error, _)) = tally.errors.iter().next()
         && tally.sent() == tally.failed()
     {

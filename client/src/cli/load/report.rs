@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     LoadSettings,
-    drive::{Driven, Ended, Tally},
+    drive::{EndReason, LoadResult, Tally},
     history::HISTORY_MAX,
     verify::{Row, Uncertainty, Verified},
 };
@@ -22,10 +22,10 @@ const RATE_REACHED: f64 = 0.95;
 pub(super) fn text(
     settings: &LoadSettings,
     domain: &str,
-    driven: &Driven,
+    result: &LoadResult,
     verified: Option<&Verified>,
 ) -> String {
-    let Driven { tally, took, ended, .. } = driven;
+    let LoadResult { tally, took, ended, .. } = result;
     let mut lines = vec![
         format!(
             "{} requests: {} allowed, {} refused, {} errors",
@@ -39,16 +39,16 @@ pub(super) fn text(
     ];
     lines.extend(tally.errors.iter().map(|(error, count)| format!("  {count} times: {error}")));
     match ended {
-        Ended::Done => {}
-        Ended::Interrupted => lines.push("interrupted".to_owned()),
-        Ended::Full => {
+        EndReason::Done => {}
+        EndReason::Interrupted => lines.push("interrupted".to_owned()),
+        EndReason::Full => {
             lines.push(format!("ended early: --verify keeps {HISTORY_MAX} requests at most"));
         }
     }
     let reached = per_second(tally, *took);
     if let Some(rate) = settings.rate
         && reached < rate * RATE_REACHED
-        && *ended == Ended::Done
+        && *ended == EndReason::Done
         && tally.sent() as f64 > rate
     {
         lines.push(format!("slower than the {rate} requests/s asked for: try more --callers"));
@@ -154,7 +154,7 @@ fn verification(
         if let Some(why) = row.not_verified {
             lines.push(format!("not verified: {rule}, {}: {why}", row.limit));
         }
-        if let Some(requests) = row.told {
+        if let Some(requests) = row.server_requests {
             lines.push(format!(
                 "{rule}, {}: the server's answers name {requests} requests instead",
                 row.limit
@@ -180,10 +180,10 @@ fn verification(
 pub(super) fn json(
     settings: &LoadSettings,
     domain: &str,
-    driven: &Driven,
+    result: &LoadResult,
     verified: Option<&Verified>,
 ) -> Value {
-    let Driven { tally, took, ended, .. } = driven;
+    let LoadResult { tally, took, ended, .. } = result;
     let seconds = |micros: u64| micros as f64 / 1e6;
     let latency = (!tally.latency.is_empty()).then(|| {
         let quantile = |share| seconds(tally.latency.value_at_quantile(share));
@@ -204,9 +204,9 @@ pub(super) fn json(
         "requests_per_second": per_second(tally, *took),
         "latency_seconds": latency,
         "ended": match ended {
-            Ended::Done => "done",
-            Ended::Interrupted => "interrupted",
-            Ended::Full => "full",
+            EndReason::Done => "done",
+            EndReason::Interrupted => "interrupted",
+            EndReason::Full => "full",
         },
         "seed": settings.seed,
         "verified": verified.map(|verified| json!({
@@ -223,7 +223,7 @@ fn limit(row: &Row) -> Value {
         "rule": row.rule,
         "place": row.place,
         "limit": row.limit,
-        "told_requests_per_unit": row.told,
+        "server_requests_per_unit": row.server_requests,
         "requests": row.requests,
         "allowed": row.allowed,
         "refused": row.refused,

@@ -87,6 +87,11 @@ impl Bound {
         self.capacity
     }
 
+    /// Whether hits that were used come back only when a window ends.
+    pub(super) const fn only_uses_up(&self) -> bool {
+        matches!(self.algorithm, Algorithm::FixedWindow)
+    }
+
     /// Whether windows are aligned, so that it matters where they begin.
     pub(super) const fn is_aligned(&self) -> bool {
         matches!(self.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowCounter)

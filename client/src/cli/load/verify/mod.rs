@@ -24,7 +24,7 @@ use self::{
     edges::{Edges, end},
 };
 use super::{
-    history::{History, Outcome, Record, Told},
+    history::{DescriptorAnswer, History, Outcome, Record},
     template::{Draw, Requests},
 };
 use crate::Limit;
@@ -97,7 +97,7 @@ pub(super) struct Row {
     /// In how long a span the windows of its counters may begin, at most: `None` where windows are not aligned.
     pub(super) edges: Option<Uncertainty>,
     /// The requests per unit that answers name, if it is another number.
-    pub(super) told: Option<u32>,
+    pub(super) server_requests: Option<u32>,
     /// Why its answers were not held to it.
     pub(super) not_verified: Option<&'static str>,
 }
@@ -119,13 +119,15 @@ pub(super) enum Uncertainty {
 }
 
 /// Requests with the same draw meet the same limits.
-struct Shape {
-    met: Vec<Met>,
+struct PlannedRequest {
+    met: Vec<MatchedDescriptor>,
+    /// Whether there is one limit, so that nothing is ever given back because another one refuses.
+    has_one_limit: bool,
 }
 
 /// What one descriptor met.
-struct Met {
-    parts: Vec<Part>,
+struct MatchedDescriptor {
+    parts: Vec<AppliedLimit>,
     /// The row, where there is no limit that is verified.
     row: usize,
     counting: Counting,
@@ -134,22 +136,22 @@ struct Met {
 }
 
 /// One limit of a descriptor.
-struct Part {
+struct AppliedLimit {
     counter: usize,
     row: usize,
-    current: Current,
+    current: ShownLimit,
     requests_per_unit: u32,
 }
 
 /// A limit as answers show it. Its number is left out: the server may have another one.
 #[derive(PartialEq, Eq)]
-struct Current {
+struct ShownLimit {
     name: String,
     unit: Option<&'static str>,
     unit_multiplier: u32,
 }
 
-impl From<&CurrentLimit<'_>> for Current {
+impl From<&CurrentLimit<'_>> for ShownLimit {
     fn from(limit: &CurrentLimit<'_>) -> Self {
         let shown = limit.shown;
         Self {
@@ -160,7 +162,7 @@ impl From<&CurrentLimit<'_>> for Current {
     }
 }
 
-impl From<&Limit> for Current {
+impl From<&Limit> for ShownLimit {
     fn from(limit: &Limit) -> Self {
         Self {
             name: limit.name.clone(),
@@ -183,13 +185,15 @@ struct Counter {
     /// The first moment at which anything was asked.
     since: Micros,
     /// The first answer about it.
-    first: Option<First>,
+    first: Option<FirstAnswer>,
+    /// Hits that were left after admitted ones, if nothing was ever given back.
+    left: Option<Vec<(Span, u32)>>,
     refuses: bool,
 }
 
 /// An answer about a counter.
 #[derive(Clone, Copy)]
-struct First {
+struct FirstAnswer {
     span: Span,
     /// Hits that had been used by then, those of its request included.
     used: i64,
@@ -247,11 +251,11 @@ impl Verifier<'_> {
     }
 
     /// What requests with this draw meet.
-    fn shape(&self, draw: &Draw, findings: &mut Findings) -> Shape {
+    fn shape(&self, draw: &Draw, findings: &mut Findings) -> PlannedRequest {
         let descriptors = self.requests.descriptors(draw);
         // Draws do not change how large a request is, and one was looked at before the run.
         let Ok(request) = described(self.domain, &descriptors, self.hits) else {
-            return Shape { met: Vec::new() };
+            return PlannedRequest { met: Vec::new(), has_one_limit: false };
         };
         let (plan, group) = Plan::new(self.rules, &request);
         let met = plan.descriptors.iter().enumerate().map(|(at, planned)| {
@@ -265,10 +269,16 @@ impl Verifier<'_> {
             };
             findings.met(planned, checks, not_verified)
         });
-        Shape { met: met.collect() }
+        PlannedRequest { met: met.collect(), has_one_limit: group.len() == 1 }
     }
 
-    fn take_in(&self, record: &Record, history: &History, shape: &Shape, findings: &mut Findings) {
+    fn take_in(
+        &self,
+        record: &Record,
+        history: &History,
+        shape: &PlannedRequest,
+        findings: &mut Findings,
+    ) {
         let hits = i64::try_from(self.hits).unwrap_or(i64::MAX);
         let span =
             Span { from: record.sent - self.tolerance, to: record.answered + self.tolerance };
@@ -298,14 +308,18 @@ impl Verifier<'_> {
                 }
                 continue;
             }
-            let Charged { admitted, possible } = Charged::new(met, *allowed, vetoed, over);
-            let spoken = told(at).and_then(|told| spoken_of(met, told, history));
-            let window_ends = spoken.and_then(|(part, told, limit)| {
+            let ChargeOutcome { admitted, possible } =
+                ChargeOutcome::new(met, *allowed, vetoed, over);
+            let answered_limit = told(at).and_then(|told| limit_of_answer(met, told, history));
+            let window_ends = answered_limit.and_then(|(part, told, limit)| {
                 findings.answered(part, span, told, limit, admitted && self.hits > 0)
             });
             for part in &met.parts {
+                if !shape.has_one_limit {
+                    findings.may_give_back(part);
+                }
                 // Of several limits the answer tells about one.
-                let is_told = spoken.is_some_and(|(told, ..)| told.counter == part.counter);
+                let is_told = answered_limit.is_some_and(|(told, ..)| told.counter == part.counter);
                 let window_ends = window_ends.filter(|_| is_told);
                 let charge = Charge { span, hits, window_ends };
                 if admitted {
@@ -317,7 +331,7 @@ impl Verifier<'_> {
                 }
             }
             if over {
-                let part = spoken.map(|(part, ..)| part).or(met.parts.first());
+                let part = answered_limit.map(|(part, ..)| part).or(met.parts.first());
                 let row = part.map_or(met.row, |part| part.row);
                 findings.refuses(met, Refusal { span, shape: record.draw, descriptor: at, row });
             }
@@ -332,7 +346,7 @@ impl Verifier<'_> {
 }
 
 /// Whether refusals of descriptors refuse the request: that of any, or those of all quota rules.
-fn is_vetoed(met: &[Met], over: impl Fn(usize) -> bool) -> bool {
+fn is_vetoed(met: &[MatchedDescriptor], over: impl Fn(usize) -> bool) -> bool {
     let of = |veto: Veto| {
         let each = met.iter().enumerate().filter(move |(_, met)| met.veto == veto);
         each.map(|(at, _)| over(at))
@@ -342,28 +356,28 @@ fn is_vetoed(met: &[Met], over: impl Fn(usize) -> bool) -> bool {
 }
 
 /// The limit that the status of a descriptor is about, if only one can be meant; and what the status says of it.
-fn spoken_of<'m, 't>(
-    met: &'m Met,
-    told: &'t Told,
+fn limit_of_answer<'m, 't>(
+    met: &'m MatchedDescriptor,
+    told: &'t DescriptorAnswer,
     history: &'t History,
-) -> Option<(&'m Part, &'t Told, &'t Limit)> {
+) -> Option<(&'m AppliedLimit, &'t DescriptorAnswer, &'t Limit)> {
     let limit = history.limit(told.limit?)?;
-    let current = Current::from(limit);
+    let current = ShownLimit::from(limit);
     let mut parts = met.parts.iter().filter(|part| part.current == current);
     let part = parts.next().filter(|_| parts.next().is_none())?;
     Some((part, told, limit))
 }
 
 /// Whether the hits of a descriptor were charged.
-struct Charged {
+struct ChargeOutcome {
     /// Certainly, and as admitted.
     admitted: bool,
     /// Possibly, and by so much later than the answer.
     possible: Option<Micros>,
 }
 
-impl Charged {
-    fn new(met: &Met, allowed: bool, vetoed: bool, over: bool) -> Self {
+impl ChargeOutcome {
+    fn new(met: &MatchedDescriptor, allowed: bool, vetoed: bool, over: bool) -> Self {
         // A request that passes although it is refused has used what it was refused, whatever the server says.
         let admitted = match met.counting {
             Counting::Free => allowed && (vetoed || !over),
@@ -416,8 +430,13 @@ impl Findings {
         planned: &Planned<'_>,
         checks: impl Iterator<Item = &'c Check>,
         not_verified: Option<&'static str>,
-    ) -> Met {
-        let free = |row| Met { parts: Vec::new(), row, counting: Counting::Free, veto: Veto::None };
+    ) -> MatchedDescriptor {
+        let free = |row| MatchedDescriptor {
+            parts: Vec::new(),
+            row,
+            counting: Counting::Free,
+            veto: Veto::None,
+        };
         let (rule, limits) = match planned {
             Planned::Unmatched => return free(self.row(None, "no limit applies".to_owned())),
             Planned::Unlimited(rule) => return free(self.row(Some(rule), "unlimited".to_owned())),
@@ -437,8 +456,8 @@ impl Findings {
             }
             let counter = self.counter(check, met.counting, row);
             let (requests_per_unit, current) =
-                (current.shown.requests_per_unit, Current::from(current));
-            met.parts.push(Part { counter, row, current, requests_per_unit });
+                (current.shown.requests_per_unit, ShownLimit::from(current));
+            met.parts.push(AppliedLimit { counter, row, current, requests_per_unit });
         }
         met
     }
@@ -456,6 +475,7 @@ impl Findings {
                 possible: Vec::new(),
                 since: Micros::MAX,
                 first: None,
+                left: Some(Vec::new()),
                 refuses: false,
             });
             counters.len() - 1
@@ -463,7 +483,7 @@ impl Findings {
     }
 
     /// Counts a request in the rows that a descriptor of it is about.
-    fn count(&mut self, met: &Met, note: impl Fn(&mut Row)) {
+    fn count(&mut self, met: &MatchedDescriptor, note: impl Fn(&mut Row)) {
         let mut count = |row| {
             self.note(row, |row| {
                 row.requests += 1;
@@ -483,32 +503,38 @@ impl Findings {
         });
     }
 
-    fn is_admitted(&mut self, part: &Part, charge: Charge) {
+    fn is_admitted(&mut self, part: &AppliedLimit, charge: Charge) {
         self.note(part.row, |row| row.admitted += charge.hits);
         if let Some(counter) = self.counters.get_mut(part.counter) {
             counter.admitted.push(charge);
         }
     }
 
-    fn may_be_charged(&mut self, part: &Part, charge: Charge) {
+    fn may_be_charged(&mut self, part: &AppliedLimit, charge: Charge) {
         if let Some(counter) = self.counters.get_mut(part.counter) {
             counter.since = counter.since.min(charge.span.from);
             counter.possible.push(charge);
         }
     }
 
+    fn may_give_back(&mut self, part: &AppliedLimit) {
+        if let Some(counter) = self.counters.get_mut(part.counter) {
+            counter.left = None;
+        }
+    }
+
     /// Learns from an answer about a limit. Returns where the window ends in which the hits were charged, if it tells.
     fn answered(
         &mut self,
-        part: &Part,
+        part: &AppliedLimit,
         span: Span,
-        told: &Told,
+        told: &DescriptorAnswer,
         limit: &Limit,
         is_charged: bool,
     ) -> Option<Span> {
         let requests = limit.requests_per_unit;
         if requests != part.requests_per_unit {
-            self.note(part.row, |row| row.told = Some(requests));
+            self.note(part.row, |row| row.server_requests = Some(requests));
         }
         let counter = self.counters.get_mut(part.counter)?;
         if counter.first.is_none_or(|first| span.to < first.span.to) {
@@ -517,7 +543,10 @@ impl Findings {
             let used = counter.bound.capacity() + more - i64::from(told.remaining);
             // Where usage can pass the limit, nobody is told by how much it has.
             let is_known = told.remaining > 0 || counter.counting == Counting::Free;
-            counter.first = Some(First { span, used: if is_known { used } else { UNKNOWN } });
+            counter.first = Some(FirstAnswer { span, used: if is_known { used } else { UNKNOWN } });
+        }
+        if let (Some(left), true) = (&mut counter.left, is_charged && !told.over) {
+            left.push((span, told.remaining));
         }
         // A refusal is told how long to wait, which need not be the end of a window.
         let until = told.until_reset.filter(|until| *until > 0 && !told.over && is_charged)?;
@@ -526,7 +555,7 @@ impl Findings {
         Some(ends)
     }
 
-    fn refuses(&mut self, met: &Met, refusal: Refusal) {
+    fn refuses(&mut self, met: &MatchedDescriptor, refusal: Refusal) {
         self.note(refusal.row, |row| row.refused += 1);
         for part in &met.parts {
             if let Some(counter) = self.counters.get_mut(part.counter) {
@@ -538,13 +567,14 @@ impl Findings {
     }
 
     /// Holds what was taken in to the bounds.
-    fn judge(mut self, shapes: &[Shape], hits: i64) -> Verified {
+    fn judge(mut self, shapes: &[PlannedRequest], hits: i64) -> Verified {
         let mut usages = Vec::with_capacity(self.counters.len());
         for counter in &mut self.counters {
             let Some(row) = self.rows.get_mut(counter.row) else {
                 usages.push(None);
                 continue;
             };
+            counter.find_edges();
             let edge = counter.edges.edge();
             row.over += counter.bound.over(edge, &counter.admitted);
             if counter.bound.is_aligned() {
@@ -575,12 +605,33 @@ impl Findings {
 }
 
 impl Counter {
+    /// Learns where windows end from how much is left: within a window it only becomes less. For windows of a second, of
+    /// whose end answers tell nothing.
+    fn find_edges(&mut self) {
+        let Some(mut sent) = self.left.take().filter(|_| self.bound.only_uses_up()) else { return };
+        let mut answered = sent.clone();
+        sent.sort_unstable_by_key(|(span, _)| span.from);
+        answered.sort_unstable_by_key(|(span, _)| span.to);
+        let mut before = answered.into_iter().peekable();
+        let mut last = None;
+        for (span, left) in sent {
+            while let Some(earlier) = before.next_if(|(earlier, _)| earlier.to < span.from) {
+                last = Some(earlier);
+            }
+            if let Some((earlier, left_before)) = last
+                && left >= left_before
+            {
+                self.edges.note(Span { from: earlier.from, to: span.to });
+            }
+        }
+    }
+
     /// What can have counted at any moment, with what had been used before the first answer.
     fn usage(&mut self, row: &mut Row) -> Usage {
         let (bound, edge) = (self.bound, self.edges.edge());
         let (to, before) = match self.first {
-            Some(First { span, used: UNKNOWN }) => (span.to, UNKNOWN),
-            Some(First { span, used }) => {
+            Some(FirstAnswer { span, used: UNKNOWN }) => (span.to, UNKNOWN),
+            Some(FirstAnswer { span, used }) => {
                 let own = Usage::new(bound, edge, &self.possible).most(span);
                 (span.to, (used - own).max(0))
             }
