@@ -16,6 +16,8 @@ pub enum Mend {
     RefusalsAgeFromQuestion,
     /// The local fallback starts from what the store last reported.
     FallbackStartsWarm,
+    /// What a late reply shows to be charged in vain is given back.
+    LateChargesReturn,
 }
 
 #[cfg(feature = "simulation")]
@@ -30,13 +32,14 @@ mod switch {
 
     impl Mend {
         /// Every mend, in the order of the defects.
-        pub const ALL: [Self; 6] = [
+        pub const ALL: [Self; 7] = [
             Self::SettlingOutlivesCaller,
             Self::UndoInOwnUnits,
             Self::RefusalsOfOneCheck,
             Self::ReturnsOutdateRefusals,
             Self::RefusalsAgeFromQuestion,
             Self::FallbackStartsWarm,
+            Self::LateChargesReturn,
         ];
 
         /// The name in commands.
@@ -49,6 +52,7 @@ mod switch {
                 Self::ReturnsOutdateRefusals => "returns-outdate-refusals",
                 Self::RefusalsAgeFromQuestion => "refusals-age-from-question",
                 Self::FallbackStartsWarm => "fallback-starts-warm",
+                Self::LateChargesReturn => "late-charges-return",
             }
         }
 

@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use sluicegate_core::{
-    Decision, Limit, Take,
+    Decision, Limit, OnFailure, Take,
     store::{Source, Veto},
 };
 
@@ -56,6 +56,7 @@ pub(crate) fn judge(scenario: &Scenario, history: &History) -> Vec<Violation> {
         history.asked.iter().for_each(|asked| judge.answers(asked));
         history.asked.iter().for_each(|asked| judge.local(asked));
         (0..scenario.counters.len()).for_each(|counter| judge.conservation(counter));
+        judge.missing();
     }
     judge.rest();
     judge.found
@@ -335,6 +336,55 @@ impl Judge<'_> {
         }
     }
 
+    /// What is charged beyond what callers were told is counted as unknown.
+    fn missing(&mut self) {
+        let mut missing = 0;
+        for (number, counter) in self.history.counters.iter().enumerate() {
+            let net: i64 = counter.pieces.iter().map(|it| it.change).sum();
+            let told = self.history.asked.iter().flat_map(|asked| {
+                let positions =
+                    (0..asked.checks.len()).filter(|&at| asked.checks[at].counter == number);
+                positions.map(|at| self.charged(asked, at).1 - self.charged_in_vain(asked, at))
+            });
+            missing += (net - told.sum::<i64>()).max(0);
+        }
+        let unknown: u64 = self.history.rest.iter().map(|it| it.hits_unknown).sum();
+        if missing > i64::try_from(unknown).unwrap() {
+            let what = format!(
+                "{missing} hits are charged and told to no caller, {unknown} counted as unknown"
+            );
+            self.add("missing hits are counted as unknown", None, what);
+        }
+    }
+
+    /// The hits that a check may have charged though it was told otherwise, unless they were given back.
+    fn charged_in_vain(&self, asked: &Asked, at: usize) -> i64 {
+        let check = &asked.checks[at];
+        let is_loose = self.history.counters[check.counter].is_cut || !self.scenario.is_exact;
+        if !is_conditional(check.take) || is_loose {
+            return 0;
+        }
+        let most = self.charged(asked, at).1;
+        match &asked.outcome {
+            Outcome::Left if !self.scenario.is_calm && check.on_failure == OnFailure::Local => {
+                most / 2
+            }
+            Outcome::Left => 0,
+            Outcome::Deferred => most,
+            Outcome::Decided(decisions) => {
+                let allowed: Vec<bool> = decisions.iter().map(|it| it.allowed).collect();
+                let is_free = is_refused(&asked.checks, &allowed)
+                    || is_over(&asked.checks, &allowed, check.descriptor);
+                match decisions[at].source {
+                    _ if is_free => most,
+                    // Charged once, by the debit.
+                    Source::Local => most / 2,
+                    _ => 0,
+                }
+            }
+        }
+    }
+
     /// The hits that a check may have charged, at least and at most.
     fn charged(&self, asked: &Asked, at: usize) -> (i64, i64) {
         let check = &asked.checks[at];
@@ -352,7 +402,10 @@ impl Judge<'_> {
             // Where something failed, what a refused request took may be unknown.
             let is_free =
                 self.scenario.is_calm && is_conditional(check.take) && self.must_be_refused(asked);
-            return (0, if is_free && !failed && !is_loose { 0 } else { hits });
+            // Settled without its caller, by this process: charged by a call without an answer, and debited.
+            let may_be_local = !self.scenario.is_calm && check.on_failure == OnFailure::Local;
+            let most = if may_be_local { 2 * hits } else { hits };
+            return (0, if is_free && !failed && !is_loose { 0 } else { most });
         };
         let allowed: Vec<bool> = decisions.iter().map(|it| it.allowed).collect();
         let decision = &decisions[at];

@@ -44,6 +44,9 @@ const COUNTERS_MAX: usize = 1000;
 const REST: Duration =
     LATE_MAX.saturating_add(GIVE_BACK_TIMEOUT).saturating_add(Duration::from_secs(6));
 
+/// How often it is looked whether it has.
+const REST_INTERVAL: Duration = Duration::from_millis(500);
+
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(3);
 
@@ -232,8 +235,21 @@ impl<'s> Simulation<'s> {
         while let Some(ended) = moves.join_next().await {
             ended.unwrap();
         }
-        sleep(REST).await;
+        let until = Instant::now() + REST;
+        while !self.is_at_rest() && Instant::now() < until {
+            sleep(REST_INTERVAL).await;
+        }
+        // What a server has received from callers who left, it may still run.
+        sleep(END).await;
         self.end().await
+    }
+
+    /// Whether no process waits for anything, or owes anything.
+    fn is_at_rest(&self) -> bool {
+        let mut stacks = self.processes.iter().map(|(stack, _)| stack);
+        stacks.all(|it| {
+            it.waiting() + it.split() + it.settlements_pending() == 0 && it.fallback().owed == 0
+        })
     }
 
     /// Looks at what is left, and ends the processes.

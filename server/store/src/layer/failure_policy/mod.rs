@@ -270,7 +270,9 @@ impl<S: Store> Shared<S> {
         let deferred = conclusion.deferred && !refused;
         if let Some(late) = late {
             let in_vain = late::in_vain(group, answers, &conclusion, refused || deferred);
-            self.give_back_late(group, in_vain, late);
+            if Mend::LateChargesReturn.is_on() {
+                self.give_back_late(group, in_vain, late);
+            }
         }
         let leftovers = leftovers(group, &mut conclusion.decisions, refused || deferred);
         if !leftovers.is_empty() {
