@@ -231,14 +231,25 @@ impl State {
     /// A replica takes the place of the server, with what it had copied. What it had not is lost.
     pub(crate) fn fail_over(&mut self, server: usize) {
         let Some(saved) = self.servers[server].saved.take() else { return };
-        self.servers[server].data = saved;
+        let had = std::mem::replace(&mut self.servers[server].data, saved);
         self.epoch += 1;
         self.servers[server].epoch = self.epoch;
         self.nodes = None;
         self.cut(|_, it| it == server);
-        for key in self.keys_of(server) {
-            self.note(server, &key, 0, 0);
-            self.counters.get_mut(&key).unwrap().is_cut = true;
+        // What has moved away meanwhile, it does not keep; what was moving to it is lost with it.
+        let names: Vec<Vec<u8>> = self.servers[server].data.names().cloned().collect();
+        for name in names {
+            let is_coming = self.moving.get(&key_slot(&name)) == Some(&server);
+            if self.owner(&name) != server && !is_coming {
+                self.servers[server].data.remove(&name);
+            }
+        }
+        let keys: Vec<Vec<u8>> = self.counters.keys().cloned().collect();
+        for key in keys {
+            if self.owner(&key) == server || had.contains(&key) {
+                self.note(server, &key, 0, 0);
+                self.counters.get_mut(&key).unwrap().is_cut = true;
+            }
         }
     }
 
