@@ -16,7 +16,7 @@ use crate::{
     faults,
     record::{Asked, Outcome, Record},
     replicas::{Callable, Callee, Replicas, reader},
-    schedule::{PAUSE_MAX, Schedule},
+    schedule::{NODE_TIMEOUT, Schedule},
     traffic::{Counter, Request, SPAN_MAX},
     verdict::Verdict,
 };
@@ -26,10 +26,6 @@ const SECONDS: u64 = 60;
 
 /// What starting, settling and reading may take beside it.
 const MARGIN: Duration = Duration::from_secs(180);
-
-/// After so many milliseconds a cluster takes a node for dead.
-const NODE_TIMEOUT: u64 = 5_000;
-const _: () = assert!(PAUSE_MAX.as_millis() * 5 < NODE_TIMEOUT as u128);
 
 /// Callers, and how many requests each sends at once before it rests for some milliseconds: some hundred a second.
 const CALLERS: usize = 12;
@@ -62,7 +58,7 @@ async fn nothing_passes_a_limit_and_no_hit_is_lost_whatever_happens() {
     away_from_midnight_for(span + MARGIN).await;
     let mut cluster = Cluster::start().await;
     for node in &cluster.nodes {
-        let timeout = NODE_TIMEOUT.to_string();
+        let timeout = NODE_TIMEOUT.as_millis().to_string();
         node.query(&["CONFIG", "SET", "cluster-node-timeout", &timeout]).await;
     }
     let mut replicas = Replicas::start(&cluster.url()).await;

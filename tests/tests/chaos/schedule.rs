@@ -9,11 +9,21 @@ use crate::{
     traffic::{Counter, hot_counter},
 };
 
-/// Shorter than the time after which a cluster takes a node for dead, by far: no failover may lose a write.
-pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The longest pause. No node may be taken for dead, because such a failover may lose writes.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+const _: () = assert!(PAUSE_MAX.as_millis() * 5 < NODE_TIMEOUT.as_millis());
 
 /// How many nodes of a new cluster are primaries: those before its replicas.
 const PRIMARIES: usize = 3;
+
+/// Failovers are so far apart, and nodes take over in turn: before four of its timeouts, a node that took over cannot do so
+/// again, and a cluster that tries holds writes back for seconds.
+const FAILOVER_INTERVAL: Duration = Duration::from_secs(4);
+const _: () =
+    assert!(FAILOVER_INTERVAL.as_millis() * 2 * PRIMARIES as u128 > 4 * NODE_TIMEOUT.as_millis());
+
+/// After so long a cluster takes a node for dead.
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A fault that begins at a time of the run, or when the one before it in its row has ended.
 #[derive(Clone, Debug)]
@@ -54,13 +64,16 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// The events of a run of that length. Numbers of nodes and replicas are taken modulo how many there are.
     pub(crate) fn new(mut random: Rng, span: Duration) -> Self {
-        // In turn, because a node that has taken over has to wait before it can do so again, and writes wait with it.
         let mut next_primary = PRIMARIES..;
+        let mut next_failover = Duration::ZERO;
         let redis = row(&mut random, span, 300..1_500, |random, at| {
             let node = random.usize(..);
             match random.u8(0..12) {
-                0..=1 => RedisFault::FailOver { node: next_primary.next().unwrap() },
-                2..=4 => RedisFault::Pause { node, pause: pause(random) },
+                0..=2 if at >= next_failover => {
+                    next_failover = at + FAILOVER_INTERVAL;
+                    RedisFault::FailOver { node: next_primary.next().unwrap() }
+                }
+                0..=4 => RedisFault::Pause { node, pause: pause(random) },
                 5..=9 => {
                     let counter = hot_counter(random, at);
                     let pause = random.bool().then(|| (random.usize(..), pause(random)));
