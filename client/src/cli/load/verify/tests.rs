@@ -236,14 +236,25 @@ impl Limiter {
         self.states.extend(keys.into_iter().zip(states));
         let decisions: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
         let verdict = respond(&plan, &decisions);
-        Verdict {
-            allowed: verdict.code == sluicegate_core::Code::Ok,
-            statuses: verdict.statuses.iter().map(status).collect(),
-            response_headers_to_add: Vec::new(),
-            request_headers_to_add: Vec::new(),
-            raw_body: bytes::Bytes::new(),
-        }
+        let allowed = verdict.code == sluicegate_core::Code::Ok;
+        answer(allowed, verdict.statuses.iter().map(status).collect())
     }
+}
+
+fn answer(allowed: bool, statuses: Vec<Status>) -> Verdict {
+    Verdict {
+        allowed,
+        statuses,
+        response_headers_to_add: Vec::new(),
+        request_headers_to_add: Vec::new(),
+        raw_body: bytes::Bytes::new(),
+    }
+}
+
+/// A refusal that names no limit.
+fn refusal(codes: &[Code]) -> Verdict {
+    let status = |code: &Code| Status { code: *code, limit: None, remaining: 0, until_reset: None };
+    answer(false, codes.iter().map(status).collect())
 }
 
 fn status(status: &sluicegate_core::Status<'_>) -> Status {
@@ -361,18 +372,7 @@ fn what_was_used_before_the_run_explains_refusals() {
     run.history.add(
         Draw::from([]),
         [70 * SECOND, 70 * SECOND + 1_000],
-        &Ok(Verdict {
-            allowed: false,
-            statuses: vec![Status {
-                code: Code::OverLimit,
-                limit: None,
-                remaining: 0,
-                until_reset: None,
-            }],
-            response_headers_to_add: Vec::new(),
-            request_headers_to_add: Vec::new(),
-            raw_body: bytes::Bytes::new(),
-        }),
+        &Ok(refusal(&[Code::OverLimit])),
     );
     assert_eq!(run.verified(LOGIN).under(), 1);
 }
@@ -405,20 +405,9 @@ fn a_request_that_passes_though_it_is_refused_is_over_admitted() {
 fn a_refusal_without_a_limit_has_no_reason() {
     let limits = format!("{LOGIN}  - key: free\n    rate_limit: {{unlimited: true}}\n");
     let mut run = Run::new(&limits, &["free=a", "other=b"]);
-    let refused = |codes: [Code; 2], run: &mut Run| {
-        let status = |code| Status { code, limit: None, remaining: 0, until_reset: None };
-        let verdict = Verdict {
-            allowed: false,
-            statuses: codes.map(status).into(),
-            response_headers_to_add: Vec::new(),
-            request_headers_to_add: Vec::new(),
-            raw_body: bytes::Bytes::new(),
-        };
-        run.history.add(Draw::from([]), [0, 1], &Ok(verdict));
-    };
-    refused([Code::OverLimit, Code::Ok], &mut run);
-    refused([Code::Ok, Code::OverLimit], &mut run);
-    refused([Code::Ok, Code::Ok], &mut run);
+    for codes in [[Code::OverLimit, Code::Ok], [Code::Ok, Code::OverLimit], [Code::Ok; 2]] {
+        run.history.add(Draw::from([]), [0, 1], &Ok(refusal(&codes)));
+    }
     let verified = run.verified(&limits);
     let under = |limit: &str| verified.rows.iter().find(|row| row.limit == limit).unwrap().under;
     assert_eq!((under("unlimited"), under("no limit applies"), verified.under()), (1, 1, 3));
