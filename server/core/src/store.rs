@@ -9,7 +9,10 @@ use std::{
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::{CounterKey, Limit, OnFailure, algorithm::Receipt};
+use crate::{
+    CounterKey, Limit, OnFailure,
+    algorithm::{HITS_MAX, Receipt},
+};
 
 /// Keeps counters and settles batches of checks against them.
 ///
@@ -123,12 +126,13 @@ impl Take {
     /// The hits that it charges or gives back at most.
     #[must_use]
     pub const fn hits(&self) -> u64 {
-        match *self {
+        let hits = match *self {
             Self::Exactly(hits)
             | Self::UpTo(hits)
             | Self::Always { hits, .. }
             | Self::GiveBack { hits, .. } => hits,
-        }
+        };
+        if hits < HITS_MAX { hits } else { HITS_MAX }
     }
 
     /// Whether what was taken goes back if the request is refused.
