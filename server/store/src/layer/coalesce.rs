@@ -411,7 +411,12 @@ impl<S: Lanes> Shared<S> {
     }
 
     /// Asks about classes wherever their counters are, in a call of its own, so that no other waits for it.
-    async fn ask_apart(self: Arc<Self>, classes: Vec<Class>) {
+    async fn ask_apart(self: Arc<Self>, mut classes: Vec<Class>) {
+        let now = clock::now();
+        classes.retain_mut(|class| class.is_wanted(now));
+        if classes.is_empty() {
+            return;
+        }
         let groups = classes.iter().map(Class::asked).collect();
         let deadline = latest(&classes).flatten();
         self.batches.note(classes.iter().map(|class| class.members.len()).sum());

@@ -391,8 +391,7 @@ impl Redis {
             Err(Failure::Late(reply)) => {
                 let positions = part.iter().flat_map(|piece| piece.positions.iter().copied());
                 let (positions, slot) = (positions.collect(), slot_of(part));
-                let owner = owner.address.clone();
-                late.push(LatePart { positions, slot, owner, call, reply });
+                late.push(LatePart { positions, slot, call, reply });
                 all(part, StoreError::Unknown)
             }
             Err(Failure::NotRun) => all(part, StoreError::Unavailable),
@@ -454,7 +453,10 @@ impl Redis {
                 None => return Err(Failure::Unknown),
             }
         }
-        Err(Failure::NotRun)
+        match failure {
+            Failure::Unknown | Failure::Late(_) => Err(failure),
+            _ => Err(Failure::NotRun),
+        }
     }
 }
 
@@ -463,8 +465,6 @@ struct LatePart {
     /// The positions of its checks in the batch.
     positions: SmallVec<[usize; 4]>,
     slot: u16,
-    /// The server that owned the slot when it was asked.
-    owner: Address,
     call: Call,
     reply: LateReply,
 }
@@ -479,7 +479,8 @@ async fn late_answers(
 ) -> Answers {
     let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
     let (mut charged, mut owners) = (Vec::new(), Vec::new());
-    for LatePart { positions, slot, owner, call, reply } in parts {
+    for LatePart { positions, slot, call, reply } in parts {
+        let server = reply.server.clone();
         let reply = reply.until(until).await;
         let decoded = match &reply {
             Ok(reply) => call.decode(reply).map(|it| it.answers).map_err(|_| {
@@ -498,7 +499,7 @@ async fn late_answers(
         }
         if decoded.is_ok_and(|it| it.iter().flatten().any(|it| it.receipt.is_some())) {
             charged.push(positions);
-            owners.push((slot, owner));
+            owners.push((slot, server));
         }
     }
     if charged.is_empty() {

@@ -90,13 +90,17 @@ pub(super) enum Failure {
 }
 
 /// A reply that is still waited for after its deadline.
-pub(super) struct LateReply(Pending);
+pub(super) struct LateReply {
+    /// The server that was asked.
+    pub(super) server: Address,
+    pending: Pending,
+}
 
 impl LateReply {
     /// The reply, if it comes until then. Else whether the call was run is [`Failure::Unknown`], or it is
     /// [`Failure::NotRun`].
     pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
-        match within(Some(until), self.0.reply()).await {
+        match within(Some(until), self.pending.reply()).await {
             Some(Ok(Reply::Error(text))) if is_not_run(&text) => Err(Failure::NotRun),
             Some(Err(NoReply::QueueFull | NoReply::NotSent)) => Err(Failure::NotRun),
             Some(Ok(Reply::Error(_)) | Err(NoReply::Broken)) | None => Err(Failure::Unknown),
@@ -477,11 +481,16 @@ impl Node {
                 Some(Err(error @ NoReply::QueueFull)) => Err(Refused::Because(error.to_string())),
                 Some(Err(NoReply::NotSent)) => Err(Refused::Failure(Failure::NotRun)),
                 Some(Err(NoReply::Broken)) => Err(Refused::Failure(Failure::Unknown)),
-                None => Err(Refused::Failure(Failure::Late(LateReply(pending)))),
+                None => {
+                    let server = self.address.clone();
+                    Err(Refused::Failure(Failure::Late(LateReply { server, pending })))
+                }
             });
         }
-        self.stats.call_durations.note(clock::now() - began);
-        if answered {
+        let took = clock::now() - began;
+        self.stats.call_durations.note(took);
+        // Calls that have seconds say nothing about a server that is too slow for requests.
+        if answered && took < SILENCE {
             line.answered();
         } else if timed_out {
             line.not_answered();
@@ -571,7 +580,7 @@ impl Node {
         settings: &LinkSettings,
         fitness: &F,
     ) -> (Duration, Option<JoinSet<()>>) {
-        let permit = self.sockets.acquire().await;
+        let _permit = self.sockets.acquire().await;
         let link = match self.open(settings, fitness).await {
             Ok(link) => link,
             Err(error) => {
@@ -607,11 +616,12 @@ impl Node {
         self.lost(&why, fitness);
         fitness.trouble();
         // Not at the expense of the connection that takes its place.
-        let finishing = (is_given_up && self.sockets.has_spare()).then(|| {
+        let spare = is_given_up.then(|| self.sockets.try_acquire()).flatten();
+        let finishing = spare.map(|spare| {
             let mut task = JoinSet::new();
             task.spawn(async move {
                 link.finish(LATE_MAX).await;
-                drop(permit);
+                drop(spare);
             });
             task
         });

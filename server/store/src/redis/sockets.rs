@@ -46,9 +46,9 @@ impl Sockets {
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
-    /// Whether one is free now.
-    pub(super) fn has_spare(&self) -> bool {
-        self.permits.available_permits() > 0
+    /// Takes one if one is free now.
+    pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 }
 

@@ -98,6 +98,8 @@ pub(super) struct Topology {
     map: ArcSwap<Map>,
     /// In an order that is the same in every run: so are then their ends.
     known: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
+    /// The node of a cluster that answered last.
+    answered: Mutex<Option<Address>>,
     /// Servers that the others are to be asked about.
     suspects: Mutex<Vec<Address>>,
     /// The nodes of a cluster as last told, replicas too: the usual address of each, by every address that it has.
@@ -135,6 +137,7 @@ impl Topology {
         let topology = Arc::new_cyclic(|this| Self {
             map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
             known: Mutex::default(),
+            answered: Mutex::default(),
             suspects: Mutex::default(),
             members: Mutex::default(),
             deployment,
@@ -263,6 +266,7 @@ impl Topology {
             let reply = node.ask(&[b"CLUSTER".as_slice(), b"NODES"]).await;
             let listed = reply.and_then(|reply| slots::nodes(&reply, &node.address, tls));
             if listed.is_some() {
+                *self.answered.lock() = Some(node.address.clone());
                 return listed;
             }
         }
@@ -278,7 +282,10 @@ impl Topology {
             match asked.await {
                 Ok(reply) => match slots::nodes(&reply, &seed, tls) {
                     None => self.stats.unreachable(&seed, "has no list of the cluster's nodes"),
-                    listed => return listed,
+                    listed => {
+                        *self.answered.lock() = Some(seed);
+                        return listed;
+                    }
                 },
                 Err(error) => self.stats.unreachable(&seed, &error.to_string()),
             }
@@ -471,8 +478,11 @@ impl Topology {
             is_asked = self.look_again(self.settings.connect_timeout * 2).await.is_ok();
         }
         let map = self.map();
+        let answered = self.answered.lock().clone();
+        let is_alone = map.nodes.len() == 1;
         let owns = |(slot, address): &(u16, Address)| {
-            is_asked && map.owner(*slot).is_some_and(|node| node.address == *address)
+            let is_owner = map.owner(*slot).is_some_and(|node| node.address == *address);
+            is_asked && is_owner && (is_alone || answered.as_ref() != Some(address))
         };
         owners.iter().map(owns).collect()
     }

@@ -16,8 +16,11 @@ use crate::{backoff, clock};
 /// How long giving back is tried.
 pub const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most requests that are being given back at once, or may be after a late answer.
+/// The most requests that are being given back at once.
 const GIVE_BACKS_MAX: usize = 4096;
+
+/// The most requests whose late answers are awaited, to give back what they show to be charged.
+const LATE_ANSWERS_MAX: usize = 16_384;
 
 /// The shortest and the longest wait between tries.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -27,6 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct GiveBacks {
     permits: Arc<Semaphore>,
+    late: Arc<Semaphore>,
     failed: AtomicU64,
     hits_not_returned: AtomicU64,
 }
@@ -34,7 +38,8 @@ pub(super) struct GiveBacks {
 impl Default for GiveBacks {
     fn default() -> Self {
         let permits = Arc::new(Semaphore::new(GIVE_BACKS_MAX));
-        Self { permits, failed: AtomicU64::new(0), hits_not_returned: AtomicU64::new(0) }
+        let late = Arc::new(Semaphore::new(LATE_ANSWERS_MAX));
+        Self { permits, late, failed: AtomicU64::new(0), hits_not_returned: AtomicU64::new(0) }
     }
 }
 
@@ -49,20 +54,23 @@ impl GiveBacks {
         self.hits_not_returned.load(Ordering::Relaxed)
     }
 
-    /// Requests that are being given back.
+    /// Requests that are being given back, or whose late answers are awaited.
     pub(super) fn running(&self) -> usize {
-        GIVE_BACKS_MAX - self.permits.available_permits()
+        let late = LATE_ANSWERS_MAX - self.late.available_permits();
+        GIVE_BACKS_MAX - self.permits.available_permits() + late
     }
 
     /// Waits until none is being given back.
     pub(super) async fn finished(&self) {
-        let all = u32::try_from(GIVE_BACKS_MAX).unwrap_or(u32::MAX);
-        let _all = self.permits.acquire_many(all).await;
+        let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
+        // Late answers may begin give-backs.
+        let _late = self.late.acquire_many(all(LATE_ANSWERS_MAX)).await;
+        let _all = self.permits.acquire_many(all(GIVE_BACKS_MAX)).await;
     }
 
-    /// The right to give back one more request; `None` if there are too many.
-    pub(super) fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.permits).try_acquire_owned().ok()
+    /// The right to await late answers for one more request; `None` if there are too many.
+    pub(super) fn late(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.late).try_acquire_owned().ok()
     }
 
     /// Counts takes that are not given back.
@@ -75,7 +83,9 @@ impl GiveBacks {
 
     /// Begins to give back.
     pub(super) fn start<S: Store>(self: &Arc<Self>, inner: Arc<S>, takes: Vec<Check>) {
-        let Some(permit) = self.permit() else { return self.note_failed(&takes) };
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            return self.note_failed(&takes);
+        };
         let this = Arc::clone(self);
         tokio::spawn(async move {
             this.run(&*inner, takes).await;
@@ -84,7 +94,7 @@ impl GiveBacks {
     }
 
     /// Gives back. What the store did not run is tried again.
-    pub(super) async fn run<S: Store>(&self, inner: &S, takes: Vec<Check>) {
+    async fn run<S: Store>(&self, inner: &S, takes: Vec<Check>) {
         let deadline = clock::now() + GIVE_BACK_TIMEOUT;
         let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
         let mut left = takes;

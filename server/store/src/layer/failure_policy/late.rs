@@ -47,7 +47,7 @@ impl<S: Store> Shared<S> {
             return;
         }
         let give_backs = Arc::clone(&self.give_backs);
-        let Some(permit) = give_backs.permit() else {
+        let Some(permit) = give_backs.late() else {
             return give_backs.note_failed(positions.iter().filter_map(|&at| group.get(at)));
         };
         let (inner, group) = (Arc::clone(&self.inner), Arc::clone(group));
@@ -59,7 +59,7 @@ impl<S: Store> Shared<S> {
             });
             let takes: Vec<Check> = charged.collect();
             if !takes.is_empty() {
-                give_backs.run(&*inner, takes).await;
+                give_backs.start(inner, takes);
             }
             drop(permit);
         });
