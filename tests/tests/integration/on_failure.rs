@@ -264,10 +264,15 @@ async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
     }
     fleet.until_well().await;
     until_debited(&fleet).await;
+    until("late charges to be given back", || async {
+        (fleet.sum("sluicegate_settlements_pending", &[]).await == 0.0).then_some(())
+    })
+    .await;
+    let by_redis = || fleet.servers[0].sum("sluicegate_decisions_total", &[("source", "store")]);
     let left = until("Redis' own answer", || async {
-        let before = decided(&fleet.servers[0], "store", "ok").await;
+        let before = by_redis().await;
         let left = fleet.remaining(&[("fixed_window", "x")]).await;
-        (decided(&fleet.servers[0], "store", "ok").await > before || left == 0).then_some(left)
+        (by_redis().await > before).then_some(left)
     })
     .await;
     let charged = LEFT - left;
