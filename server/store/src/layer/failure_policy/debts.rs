@@ -19,6 +19,9 @@ pub(super) const DEBITS_MAX: usize = 128;
 /// The most listed counters that one search for those to debit looks at.
 const LOOKED_AT_MAX: usize = 1024;
 
+/// The most counters that are looked at to make room for another one.
+const EVICTED_FROM: usize = 16;
+
 /// An outage lasts at least so long, or some probe fails. Otherwise the counter met a few slow calls.
 const OUTAGE_MIN: Duration = Duration::from_millis(250);
 
@@ -54,6 +57,8 @@ struct Listed {
 struct Debt {
     limit: Limit,
     hits: u64,
+    /// From then on the hits would have expired in the store.
+    expires_at: Instant,
     /// When it was first decided locally.
     since: Instant,
     /// When the store's answers are enough again; `None` until it answers.
@@ -111,17 +116,24 @@ impl Debts {
         !self.is_empty() && self.listed.lock().debts.contains_key(key)
     }
 
-    /// Lists a counter that was decided locally and granted these hits, maybe none. Returns whether a task is to be started
-    /// that debits it.
+    /// Lists a counter that was decided locally and granted these hits, maybe none, which expire at `expires_at`. Returns
+    /// whether a task is to be started that debits it.
     #[must_use]
-    pub(super) fn add(&self, check: &Check, hits: u64, now: Instant) -> bool {
+    pub(super) fn add(&self, check: &Check, hits: u64, now: Instant, expires_at: Instant) -> bool {
         let mut listed = self.listed.lock();
+        if listed.debts.len() >= self.counters_max && !listed.debts.contains_key(&check.key) {
+            self.evict(&mut listed, now);
+        }
         if let Some(debt) = listed.debts.get_mut(&check.key) {
+            if debt.expires_at <= now {
+                self.settle(std::mem::take(&mut debt.hits), 0);
+            }
             debt.limit = check.limit;
             debt.hits = debt.hits.saturating_add(hits);
+            debt.expires_at = expires_at;
             debt.settled_at = None;
         } else if listed.debts.len() < self.counters_max {
-            let debt = Debt { limit: check.limit, hits, since: now, settled_at: None };
+            let debt = Debt { limit: check.limit, hits, expires_at, since: now, settled_at: None };
             listed.debts.insert(check.key.clone(), debt);
             self.len.store(listed.debts.len(), Ordering::Relaxed);
         } else {
@@ -132,6 +144,23 @@ impl Debts {
         !std::mem::replace(&mut listed.is_settling, true)
     }
 
+    /// Makes room, if one of the next counters has nothing to debit any more.
+    fn evict(&self, listed: &mut Listed, now: Instant) {
+        for _ in 0..EVICTED_FROM {
+            let at = listed.next;
+            let Some((_, debt)) = listed.debts.get_index(at) else {
+                listed.next = 0;
+                return;
+            };
+            if debt.expires_at <= now {
+                self.settle(debt.hits, 0);
+                listed.debts.swap_remove_index(at);
+                return;
+            }
+            listed.next += 1;
+        }
+    }
+
     /// Whether the task that debits goes on. If not, the next counter starts another one.
     pub(super) fn go_on(&self) -> bool {
         let mut listed = self.listed.lock();
@@ -139,7 +168,8 @@ impl Debts {
         listed.is_settling
     }
 
-    /// Some counters that the store has not answered for, the next ones with each call. Drops those that are settled.
+    /// Some counters that the store has not answered for, the next ones with each call. Drops those that are settled, or whose
+    /// hits have expired.
     pub(super) fn due(&self, now: Instant) -> Vec<Due> {
         let mut listed = self.listed.lock();
         let mut due = Vec::new();
@@ -149,6 +179,11 @@ impl Debts {
             }
             let at = listed.next;
             let Some((key, debt)) = listed.debts.get_index(at) else { break };
+            if debt.expires_at <= now {
+                self.settle(debt.hits, 0);
+                listed.debts.swap_remove_index(at);
+                continue;
+            }
             match debt.settled_at {
                 None => due.push(Due { key: key.clone(), limit: debt.limit }),
                 Some(settled_at) if settled_at <= now => {
@@ -180,7 +215,12 @@ impl Debts {
         let was_outage = now.saturating_duration_since(debt.since) >= OUTAGE_MIN
             || silent_at.is_some_and(|at| now.saturating_duration_since(at) < OUTAGE_MIN);
         debt.settled_at = Some(if was_outage { now + SETTLING } else { now });
-        std::mem::take(&mut debt.hits)
+        let hits = std::mem::take(&mut debt.hits);
+        if debt.expires_at > now {
+            return hits;
+        }
+        self.settle(hits, 0);
+        0
     }
 
     /// Settles hits that were taken: the store has charged some of them, and the others have expired.
@@ -228,5 +268,57 @@ impl Debts {
             keep
         });
         self.len.store(listed.debts.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_core::{Algorithm, OnFailure, Take, Window, store::Veto};
+
+    use super::*;
+    use crate::clock;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn check(name: &str) -> Check {
+        let key = CounterKey::from_text(format!("s1:fw:60:{{api:user={name}}}").as_bytes());
+        let window = Window::from_seconds(60).unwrap();
+        Check {
+            key: key.unwrap(),
+            limit: Limit::new(Algorithm::FixedWindow, 100, window, None).unwrap(),
+            take: Take::Exactly(1),
+            descriptor: 0,
+            veto: Veto::Alone,
+            on_failure: OnFailure::Local,
+        }
+    }
+
+    #[test]
+    fn hits_of_an_ended_window_are_not_debited_into_the_next() {
+        let (debts, now, bob) = (Debts::new(10), clock::now(), check("bob"));
+        assert!(debts.add(&bob, 25, now, now + MINUTE));
+        assert_eq!(debts.due(now).len(), 1);
+        // The store answers in the next window.
+        assert_eq!(debts.take(&bob.key, now + MINUTE), 0);
+        assert_eq!((debts.owed(), debts.debited()), (0, 0));
+        assert!(debts.due(now + MINUTE).is_empty());
+        assert!(debts.is_empty());
+        // The same, and the outage goes on: what was admitted in the next window is owed alone.
+        let _started = debts.add(&bob, 25, now, now + MINUTE);
+        let _started = debts.add(&bob, 3, now + MINUTE, now + 2 * MINUTE);
+        assert_eq!((debts.owed(), debts.take(&bob.key, now + MINUTE)), (3, 3));
+    }
+
+    #[test]
+    fn counters_of_ended_windows_make_room() {
+        let (debts, now) = (Debts::new(2), clock::now());
+        for name in ["ann", "bob"] {
+            let _started = debts.add(&check(name), 1, now, now + MINUTE);
+        }
+        let _started = debts.add(&check("carol"), 1, now, now + MINUTE);
+        assert_eq!((debts.owed(), debts.dropped()), (2, 1));
+        let _started = debts.add(&check("carol"), 1, now + MINUTE, now + 2 * MINUTE);
+        assert_eq!((debts.owed(), debts.dropped()), (2, 1));
+        assert!(debts.contain(&check("carol").key));
     }
 }

@@ -48,8 +48,6 @@ struct Known {
     at: Instant,
     /// From then on nothing is known.
     resets_at: Instant,
-    /// The number of replicas for which the local counter was lowered to this knowledge.
-    lowered_for: Option<NonZeroU32>,
     /// Whether it was asked again since it was added, or since the search for a counter to evict passed it.
     recent: bool,
 }
@@ -117,7 +115,6 @@ impl KnownCounters {
             used: (capacity + decision.excess).saturating_sub(decision.remaining),
             at: now,
             resets_at: now + decision.reset_after,
-            lowered_for: None,
             recent: false,
         };
         let Some(shard) = self.shard(known.hash) else { return };
@@ -149,20 +146,16 @@ impl KnownCounters {
         // Held until the counter is lowered, so that no other thread asks for it before.
         let mut shard = shard.lock();
         let known = shard.find(hash);
-        let left = known.as_ref().and_then(|known| known.left(&check.limit, now));
-        let (Some(known), Some(left)) = (known, left) else {
+        let found = known.and_then(|it| Some((it.left(&check.limit, now)?, it.resets_at)));
+        let Some((left, resets_at)) = found else {
             self.missed.fetch_add(1, Ordering::Relaxed);
             return;
         };
         self.found.fetch_add(1, Ordering::Relaxed);
-        // Once for each number: hits of a sliding window that expire here have expired in the store before.
-        if known.lowered_for != Some(replicas) {
-            let charged = Check { take: Take::Exactly(1), ..share.clone() };
-            let until_reset = known.resets_at.saturating_duration_since(now);
-            let left = left.saturating_add(granted) / u64::from(replicas.get());
-            memory.lower(&charged, left, until_reset);
-            known.lowered_for = Some(replicas);
-        }
+        // Each time: the local window may end sooner than the store's, and another limit may be asked for.
+        let charged = Check { take: Take::Exactly(1), ..share.clone() };
+        let left = left.saturating_add(granted) / u64::from(replicas.get());
+        memory.lower(&charged, left, resets_at.saturating_duration_since(now));
     }
 
     /// Forgets a counter.
@@ -396,6 +389,32 @@ mod tests {
         known.note(&bob, &answer(0, 0, Duration::from_millis(5)), now, now);
         lower(&known, &bob, &memory, now);
         assert_eq!(left_in(&memory, &bob).await, 25);
+    }
+
+    #[tokio::test]
+    async fn a_local_window_that_ends_sooner_is_lowered_again() {
+        let (known, now, (memory, clock)) = (KnownCounters::new(10), clock::now(), memory());
+        let bob = check("bob", limit(Algorithm::FixedWindow, 100));
+        // The store's window began by its clock, this process's ends in a second.
+        clock.advance(Duration::from_secs(43_200 - 1));
+        known.note(&bob, &answer(0, 0, DAY), now, now);
+        for _ in 0..2 {
+            lower(&known, &bob, &memory, now);
+            assert_eq!(left_in(&memory, &bob).await, 0);
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_larger_limit_after_a_smaller_one_is_lowered_too() {
+        let (known, now, (memory, _)) = (KnownCounters::new(10), clock::now(), memory());
+        let [small, large] =
+            [100, 1000].map(|requests| check("bob", limit(Algorithm::FixedWindow, requests)));
+        known.note(&large, &answer(500, 0, DAY / 2), now, now);
+        for (check, left) in [(&small, 0), (&large, 125)] {
+            lower(&known, check, &memory, now);
+            assert_eq!(left_in(&memory, check).await, left);
+        }
     }
 
     #[test]

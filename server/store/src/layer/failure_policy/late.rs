@@ -14,12 +14,13 @@ use super::{Shared, conclusion::Conclusion, leftovers::undo};
 type Positions = SmallVec<[usize; 4]>;
 
 /// The checks without an answer whose hits are given back if the store has charged them: they were asked for on condition
-/// and their descriptor is over or the request has failed, or this process has counted them itself.
+/// and their descriptor is over or the request has failed, or this process has counted them itself and is to debit them.
 pub(super) fn in_vain(
     group: &[Check],
     answers: &Answers,
     conclusion: &Conclusion,
     failed: bool,
+    is_listed: impl Fn(&Check) -> bool,
 ) -> Positions {
     let mut positions = Positions::new();
     let mut first = 0;
@@ -29,8 +30,8 @@ pub(super) fn in_vain(
         let over = failed || decisions.iter().any(|decision| !decision.allowed);
         for (position, check) in (first..end).zip(checks) {
             let is_unknown = answers.get(position) == Some(&Err(StoreError::Unknown));
-            let is_in_vain =
-                conclusion.local.contains(&position) || (over && check.take.conditional());
+            let is_debited = conclusion.local.contains(&position) && is_listed(check);
+            let is_in_vain = is_debited || (over && check.take.conditional());
             if is_unknown && is_in_vain {
                 positions.push(position);
             }

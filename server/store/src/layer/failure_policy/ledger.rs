@@ -121,7 +121,8 @@ impl Ledger {
         let now = clock::now();
         let of_local = group.iter().zip(decisions).filter(|(_, it)| it.source == Source::Local);
         of_local.fold(false, |start, (check, decision)| {
-            start | self.debts.add(check, decision.granted, now)
+            let expires_at = now + decision.reset_after;
+            start | self.debts.add(check, decision.granted, now, expires_at)
         })
     }
 

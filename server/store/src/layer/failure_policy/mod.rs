@@ -268,18 +268,19 @@ impl<S: Store> Shared<S> {
         }
         let refused = refuses(group, &conclusion.decisions);
         let deferred = conclusion.deferred && !refused;
-        if let Some(late) = late {
-            let in_vain = late::in_vain(group, answers, &conclusion, refused || deferred);
-            if Mend::LateChargesReturn.is_on() {
-                self.give_back_late(group, in_vain, late);
-            }
-        }
         let leftovers = leftovers(group, &mut conclusion.decisions, refused || deferred);
         if !leftovers.is_empty() {
             self.give_back(leftovers).await;
         }
         if !conclusion.local.is_empty() {
             self.record(group, &conclusion.decisions);
+        }
+        if let Some(late) = late
+            && Mend::LateChargesReturn.is_on()
+        {
+            // Afterwards: what is not listed to be debited stays charged.
+            let in_vain = late::in_vain(group, answers, &conclusion, refused || deferred, guards);
+            self.give_back_late(group, in_vain, late);
         }
         for (at, refusal) in conclusion.refused_here {
             if let Some(decision) = conclusion.decisions.get_mut(at) {
