@@ -23,6 +23,14 @@ pub struct HoldingArguments {
     )]
     pub default_on_failure: OnFailureName,
 
+    /// What holds for all rules.
+    #[command(flatten)]
+    pub modes: ModeArguments,
+}
+
+/// What holds for all rules.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ModeArguments {
     /// Refuse nobody: all rules only simulate, statuses tell what they would do.
     #[arg(
         long,
@@ -51,14 +59,22 @@ pub struct HoldingArguments {
     pub quota_mode: bool,
 }
 
+impl ModeArguments {
+    /// What holds for all rules.
+    #[must_use]
+    pub const fn modes(self) -> Modes {
+        let Self { shadow_mode, quota_mode } = self;
+        Modes { shadow_mode, quota_mode }
+    }
+}
+
 impl HoldingArguments {
     /// What applies to all files.
     #[must_use]
     pub fn options(self, compiling: CompileArguments) -> CompileOptions {
-        let Self { default_on_failure, shadow_mode, quota_mode } = self;
         CompileOptions {
-            default_on_failure: default_on_failure.into(),
-            modes: Modes { shadow_mode, quota_mode },
+            default_on_failure: self.default_on_failure.into(),
+            modes: self.modes.modes(),
             ..compiling.options()
         }
     }

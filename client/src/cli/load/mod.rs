@@ -12,11 +12,11 @@ use clap::Args;
 use sluicegate_core::{
     RequestError,
     algorithm::HITS_MAX,
-    rules::{CompileError, Findings, RuleSet},
+    rules::{CompileError, CompileOptions, Findings, RuleSet},
 };
 use sluicegate_limits::{
     Sources,
-    arguments::{CompileArguments, HoldingArguments},
+    arguments::{CompileArguments, ModeArguments},
 };
 use sluicegate_proto::text::descriptor;
 use thiserror::Error;
@@ -102,9 +102,9 @@ pub struct LoadSettings {
     #[command(flatten, next_help_heading = "Limits")]
     pub compiling: CompileArguments,
 
-    /// What holds at the server where rules do not say, and for all of them.
+    /// What holds at the server for all rules.
     #[command(flatten, next_help_heading = "Limits")]
-    pub holding: HoldingArguments,
+    pub modes: ModeArguments,
 
     /// Compare the answers with what an exact limiter would have admitted in the same time. Nobody else may use the
     /// counters meanwhile.
@@ -254,7 +254,8 @@ impl LoadSettings {
             more: mistakes.total().saturating_sub(1),
         };
         let sources = Sources::read(&self.limits, self.compiling.reading.bounds());
-        sources.compile(&self.holding.options(self.compiling)).map(Some).map_err(wrong)
+        let options = CompileOptions { modes: self.modes.modes(), ..self.compiling.options() };
+        sources.compile(&options).map(Some).map_err(wrong)
     }
 
     fn domain(&self, rules: Option<&RuleSet>) -> Result<String, LoadFailure> {
