@@ -101,7 +101,9 @@ async fn every_flag_that_is_named_exists() {
     for commands in [&["serve"] as &[_], &["validate"]] {
         known.push_str(&help("sluicegate", commands).await);
     }
-    known.push_str(&help("sluicectl", &["check"]).await);
+    for command in ["check", "load"] {
+        known.push_str(&help("sluicectl", &[command]).await);
+    }
     let named = settings(&page);
     assert!(named.len() > 20, "{named:?}");
     let known = settings(&known);
