@@ -288,15 +288,17 @@ impl Store for LateStore {
 /// Waits until nothing is given back any more. Returns what a counter has left.
 async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, limit: Limit) -> u64 {
     harness::until("late answers to be settled", || async {
-        (policy.give_backs() == 0).then_some(())
+        (policy.give_backs() == 0 && policy.fallback().owed == 0).then_some(())
     })
     .await;
     let peek = vec![check(name, limit, 0, Take::Exactly(0))];
     ask(&policy.inner().inner().inner, peek).await[0].remaining
 }
 
-fn answering_late() -> FailurePolicy<DenyCache<LateStore>> {
-    FailurePolicy::new(DenyCache::new(LateStore::new(), 100), Some(local(1)))
+/// What this process admits is debited if it may know counters, and is not if `known_max` is 0.
+fn answering_late(known_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
+    let local = Local { known_max, ..local(1) };
+    FailurePolicy::new(DenyCache::new(LateStore::new(), 100), Some(local))
 }
 
 #[tokio::test]
@@ -311,15 +313,19 @@ async fn late_charge_of_a_failed_request_or_descriptor_is_given_back() {
         (vec![a(Allow), second(b(Allow))], (9, 9)),
         (vec![a(Allow), second(b(Deny))], (10, 10)),
         (vec![a(Allow), second(b(Defer))], (10, 10)),
-        (vec![a(Allow), second(b(Local))], (9, 10)),
+        // Debited, or not given back: charged once.
+        (vec![a(Allow), second(b(Local))], (9, 9)),
         // Only the descriptor of `b` is over.
         (vec![a(Allow), second(shadow(b(Deny)))], (9, 10)),
         (vec![shadow(a(Allow)), shadow(b(Deny))], (10, 10)),
     ];
-    for (group, left) in cases {
-        let policy = answering_late();
+    for (known_max, (group, left)) in
+        [0, 10].into_iter().flat_map(|it| cases.clone().map(|case| (it, case)))
+    {
+        let policy = answering_late(known_max);
         policy.inner().inner().is_late.store(true, Ordering::SeqCst);
         let _decided = policy.decide(group.clone().into(), None).await;
+        policy.inner().inner().is_late.store(false, Ordering::SeqCst);
         let of_both = (left_late(&policy, "a", limit).await, left_late(&policy, "b", limit).await);
         assert_eq!(of_both, left, "{group:?}");
         assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
@@ -329,7 +335,12 @@ async fn late_charge_of_a_failed_request_or_descriptor_is_given_back() {
 /// A refusal that is remembered leaves only unconditional checks to be asked; their late answers find their places.
 #[tokio::test]
 async fn late_answers_pass_the_deny_cache() {
-    let policy = answering_late();
+    for known_max in [0, 10] {
+        late_answer_passes_the_deny_cache(&answering_late(known_max)).await;
+    }
+}
+
+async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<LateStore>>) {
     let spent = || one("spent", daily(1));
     let debit = Check {
         take: Take::Always { hits: 4, needs: 1 },
@@ -344,7 +355,8 @@ async fn late_answers_pass_the_deny_cache() {
     let decisions = policy.decide([spent(), debit].into(), None).await.unwrap();
     assert_eq!(decisions[0].source, Source::DenyCache);
     assert_eq!((decisions[1].source, decisions[1].remaining), (Source::Local, 6));
-    assert_eq!(left_late(&policy, "debit", daily(10)).await, 10, "counted in this process");
+    policy.inner().inner().is_late.store(false, Ordering::SeqCst);
+    assert_eq!(left_late(policy, "debit", daily(10)).await, 6, "charged once");
 }
 
 /// Says so many times that it cannot be asked, where hits are given back.
