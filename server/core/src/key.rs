@@ -59,7 +59,7 @@ const BLOCK: usize = 16;
 /// The most bytes that are escaped in one step.
 const PIECE: usize = 64;
 
-/// Seeded by chance, so that nobody can choose values whose hashes meet. In the simulation, the same in every run.
+/// Seeded at random, so that callers cannot choose values with equal hashes. In the simulation, the same in every run.
 static HASHER: LazyLock<HashState> = LazyLock::new(HashState::default);
 
 /// Name of a counter. It is hashed once, when it is made.

@@ -126,7 +126,7 @@ impl Tally {
 pub(super) enum EndReason {
     /// It was done.
     Done,
-    /// Somebody interrupted it.
+    /// It was interrupted.
     Interrupted,
     /// No more answers can be kept.
     Full,

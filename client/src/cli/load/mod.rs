@@ -106,8 +106,8 @@ pub struct LoadSettings {
     #[command(flatten, next_help_heading = "Limits")]
     pub modes: ModeArguments,
 
-    /// Compare the answers with what an exact limiter would have admitted in the same time. Nobody else may use the
-    /// counters meanwhile.
+    /// Compare the answers with what an exact limiter would have admitted in the same time. Other callers must not
+    /// use the counters meanwhile.
     #[arg(long, requires = "limits", help_heading = "Verification")]
     pub verify: bool,
 

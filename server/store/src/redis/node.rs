@@ -85,7 +85,7 @@ pub(super) enum Failure {
     NotRun,
     /// Nobody knows whether the call was run.
     Unknown,
-    /// Nobody knows yet: the reply did not come before the deadline.
+    /// Not known yet: the reply did not come before the deadline.
     Late(LateReply),
 }
 

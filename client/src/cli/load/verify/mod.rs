@@ -538,10 +538,10 @@ impl Findings {
         }
         let counter = self.counters.get_mut(part.counter)?;
         if counter.first.is_none_or(|first| span.to < first.span.to) {
-            // Of a bucket nobody is told how much it holds; as much as by the files, or by how much more the rate is.
+            // No answer tells how much a bucket holds: as much as by the files, or by how much more the rate is.
             let more = i64::from(requests) - i64::from(part.requests_per_unit);
             let used = counter.bound.capacity() + more - i64::from(told.remaining);
-            // Where usage can pass the limit, nobody is told by how much it has.
+            // Where usage can pass the limit, no answer tells by how much it has.
             let is_known = told.remaining > 0 || counter.counting == Counting::Free;
             counter.first = Some(FirstAnswer { span, used: if is_known { used } else { UNKNOWN } });
         }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::Decisions;
 
-/// When to come again, where nobody knows: about how long a store needs to come back.
+/// When to come again, where it is not known: about how long a store needs to come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The decisions, if there is one about every check and all say yes: then nothing is left to do.

@@ -148,17 +148,24 @@ impl Debts {
     fn evict(&self, listed: &mut Listed, now: Instant) {
         for _ in 0..EVICTED_FROM {
             let at = listed.next;
-            let Some((_, debt)) = listed.debts.get_index(at) else {
+            if at >= listed.debts.len() {
                 listed.next = 0;
                 return;
-            };
-            if debt.expires_at <= now {
-                self.settle(debt.hits, 0);
-                listed.debts.swap_remove_index(at);
+            }
+            if self.remove_expired(listed, at, now) {
                 return;
             }
             listed.next += 1;
         }
+    }
+
+    /// Removes the counter at a place of the list if its hits have expired. Returns whether they have.
+    fn remove_expired(&self, listed: &mut Listed, at: usize, now: Instant) -> bool {
+        let expired = listed.debts.get_index(at).filter(|(_, debt)| debt.expires_at <= now);
+        let Some((_, debt)) = expired else { return false };
+        self.settle(debt.hits, 0);
+        listed.debts.swap_remove_index(at);
+        true
     }
 
     /// Whether the task that debits goes on. If not, the next counter starts another one.
@@ -178,12 +185,10 @@ impl Debts {
                 listed.next = 0;
             }
             let at = listed.next;
-            let Some((key, debt)) = listed.debts.get_index(at) else { break };
-            if debt.expires_at <= now {
-                self.settle(debt.hits, 0);
-                listed.debts.swap_remove_index(at);
+            if self.remove_expired(&mut listed, at, now) {
                 continue;
             }
+            let Some((key, debt)) = listed.debts.get_index(at) else { break };
             match debt.settled_at {
                 None => due.push(Due { key: key.clone(), limit: debt.limit }),
                 Some(settled_at) if settled_at <= now => {

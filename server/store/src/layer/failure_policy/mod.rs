@@ -53,7 +53,7 @@ const SPLIT_MAX: usize = 16_384;
 #[error("the store is not available and a rule says on_failure: defer")]
 pub struct Deferred;
 
-/// The outermost layer. It is no [`Store`], because it has no errors to hand on: whoever asks it gets
+/// The outermost layer. It is no [`Store`], because it has no errors to hand on: its callers get
 /// decisions.
 #[derive(Debug)]
 pub struct FailurePolicy<S>(Arc<Shared<S>>);
@@ -337,7 +337,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Gives back what was taken: here at once, in the store inside while nobody waits.
+    /// Gives back what was taken: here at once, in the store inside without waiting for it.
     async fn give_back(&self, leftovers: Vec<Leftover>) {
         let (here, inside): (Vec<_>, Vec<_>) =
             leftovers.into_iter().partition(|it| it.source == Source::Local);
