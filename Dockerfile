@@ -9,7 +9,7 @@ ARG TARGETARCH
 # compiled is kept for each architecture: they would take turns in replacing the two programs.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,id=target-$TARGETARCH,target=/build/target \
-    cargo build --release --locked --package sluicegate --package sluicegate-client \
+    cargo build --release --locked --package sluicegate --package sluicectl \
     && image/assemble /image target/release/sluicegate target/release/sluicectl
 
 # No shell, no package manager: two programs and the four libraries that they load.

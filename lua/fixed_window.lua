@@ -5,7 +5,7 @@
 -- `window:used` where there are as many hits as microseconds.
 
 -- Microseconds until the window ends.
-local function remaining(state, limit, now)
+local function until_window_end(state, limit, now)
     return (state.window + 1) * limit.window - now
 end
 
@@ -25,13 +25,13 @@ fixed_window = {
         return limit.capacity - state.used
     end,
 
-    take = function(state, _, _, hits)
+    charge = function(state, _, _, hits)
         local used = state.used + hits
         state.used = used < 2 ^ 53 and used or 2 ^ 53 - 1
         return state.window, 0
     end,
 
-    give_back = function(state, _, _, hits, at)
+    refund = function(state, _, _, hits, at)
         if at and at ~= state.window then
             return false
         end
@@ -41,15 +41,15 @@ fixed_window = {
     end,
 
     retry_after = function(state, limit, now, hits)
-        return state.used + hits <= limit.capacity and 0 or remaining(state, limit, now)
+        return state.used + hits <= limit.capacity and 0 or until_window_end(state, limit, now)
     end,
 
     reset_after = function(state, limit, now)
-        return state.used == 0 and 0 or remaining(state, limit, now)
+        return state.used == 0 and 0 or until_window_end(state, limit, now)
     end,
 
-    -- The end of the window, used or not: callers think of windows by the clock.
-    until_reset = remaining,
+    -- The end of the window, used or not: clients think of windows by the clock.
+    until_reset = until_window_end,
 
     read = function(value, limit)
         if not value then

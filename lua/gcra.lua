@@ -1,10 +1,10 @@
 -- Generic cell rate algorithm: a token bucket kept as a single time, the theoretical arrival time
--- (TAT) of the next hit if hits came evenly spaced.
+-- (TAT) of the next hit if hits arrived evenly spaced.
 --
 -- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. Where
--- products below pass 2^53 and so are not exact, a smaller bound takes their place.
+-- products below exceed 2^53 and so are not exact, a smaller bound replaces them.
 
--- How far ahead of the present the TAT can lie. Only hits charged past a limit ever get there.
+-- The most that the TAT can be ahead of the present. Only hits charged past a limit reach it.
 local AHEAD_MAX = 2 ^ 52
 
 -- Microseconds from the present to a TAT.
@@ -21,13 +21,13 @@ gcra = {
         return limit.capacity - math.ceil(ahead(state.tat, now) / limit.cost)
     end,
 
-    take = function(state, limit, now, hits)
+    charge = function(state, limit, now, hits)
         local after = ahead(state.tat, now) + hits * limit.cost
         state.tat = now + (after < AHEAD_MAX and after or AHEAD_MAX)
         return state.tat, 0
     end,
 
-    give_back = function(state, limit, now, hits, at)
+    refund = function(state, limit, now, hits, at)
         local given = math.min(hits * limit.cost, ahead(at or state.tat, now), ahead(state.tat, now))
         state.tat = state.tat - given
         return given > 0

@@ -1,7 +1,7 @@
--- Notes that a replica lives, and counts those that do.
+-- Records that a replica is alive, and counts the live replicas.
 --
--- KEYS[1]  sorted set of the replicas, by the time in ms at which each is taken for dead
--- ARGV     name of the replica, how long it is believed in ms
+-- KEYS[1]  sorted set of the replicas, by expiry time in ms
+-- ARGV     name of the replica, lifetime in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)

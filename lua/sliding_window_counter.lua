@@ -1,5 +1,5 @@
 -- Sliding window counter: estimates the hits in the window up to now from the counts of two aligned
--- windows, as if those of the previous one had come evenly.
+-- windows, as if those of the previous one had arrived evenly.
 --
 -- A state has the number of the current `window` since the Unix epoch and the hits charged in the
 -- `previous` window and in the `current` one. It is stored as `window:previous:current` or, where both
@@ -15,8 +15,8 @@ end
 
 -- Hits of the previous window that still count: its share that reaches into the window up to now,
 -- rounded up.
-local function still_counts(state, limit, now)
-    return share_rounded_up(state.previous, window_end(state, limit) - now, limit.window)
+local function weighted_previous(state, limit, now)
+    return mul_div_ceil(state.previous, window_end(state, limit) - now, limit.window)
 end
 
 local function base_of(limit)
@@ -37,16 +37,16 @@ sliding_window_counter = {
     end,
 
     available = function(state, limit, now)
-        return limit.capacity - (state.current + still_counts(state, limit, now))
+        return limit.capacity - (state.current + weighted_previous(state, limit, now))
     end,
 
-    take = function(state, _, _, hits)
+    charge = function(state, _, _, hits)
         local current = state.current + hits
         state.current = current < COUNT_MAX and current or COUNT_MAX
         return state.window, 0
     end,
 
-    give_back = function(state, _, _, hits, at)
+    refund = function(state, _, _, hits, at)
         local previous, current = 0, 0
         if not at then
             previous = hits < state.previous and hits or state.previous
@@ -67,9 +67,9 @@ sliding_window_counter = {
         local room = limit.capacity - hits
         local at
         if state.current > room then
-            at = window_end(state, limit) + length - share(length, room, state.current)
-        elseif state.current + still_counts(state, limit, now) > room then
-            at = window_end(state, limit) - share(length, room - state.current, state.previous)
+            at = window_end(state, limit) + length - mul_div(length, room, state.current)
+        elseif state.current + weighted_previous(state, limit, now) > room then
+            at = window_end(state, limit) - mul_div(length, room - state.current, state.previous)
         else
             return 0
         end

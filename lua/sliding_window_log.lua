@@ -1,4 +1,4 @@
--- Sliding window log: remembers the time of every hit until the window has passed.
+-- Sliding window log: stores the time of every hit until a window has passed.
 --
 -- The log is a queue of entries, oldest first, each with the time `at` of its hits and the `sum` of all
 -- hits up to and with them since the counter began: it takes 28,000 years of 10,000 hits a second to
@@ -21,12 +21,12 @@ local function entry(state, number)
         return state.queue:entry(number)
     end
     local position = 2 * (number - state.kept)
-    -- In a queue with something else in it a search may end anywhere.
+    -- In a queue with invalid elements a search may end anywhere.
     return state.fresh[position - 1] or 0, state.fresh[position] or 0
 end
 
--- Number of the first entry whose time or sum is above a bound. Looks at the oldest first and then
--- doubles its steps, because few have expired as a rule.
+-- Number of the first entry whose time or sum is above a bound. Starts with the oldest and
+-- doubles its steps, because usually few have expired.
 local function first_above(state, field, bound)
     local low, high, step = state.first, state.last + 1, 0
     while low < high do
@@ -41,7 +41,7 @@ local function first_above(state, field, bound)
     return low
 end
 
--- Forgets the entries before a number.
+-- Drops the entries before a number.
 local function drop(state, first)
     state.first = first
     if first > state.last then
@@ -49,7 +49,7 @@ local function drop(state, first)
     end
 end
 
--- Takes entries from a number on out of the stored queue, so that they can be changed.
+-- Removes entries from a number on from the stored queue, so that they can be changed.
 local function unstore(state, number)
     if number <= state.kept then
         local fresh = state.queue:entries(number, state.kept)
@@ -61,8 +61,8 @@ local function unstore(state, number)
     end
 end
 
--- Gives back hits of the moment `at`. Returns how many.
-local function give_back_at(state, hits, at)
+-- Refunds hits of the time `at`. Returns their number.
+local function refund_at(state, hits, at)
     local number = at == state.newest and state.last or first_above(state, AT, at - 1)
     if number > state.last or entry(state, number) ~= at then
         return 0
@@ -87,8 +87,8 @@ local function give_back_at(state, hits, at)
     return given
 end
 
--- Gives back hits, the oldest first. Returns how many.
-local function give_back_oldest(state, hits)
+-- Refunds hits, the oldest first. Returns their number.
+local function refund_oldest(state, hits)
     local given = math.min(hits, state.used)
     state.base = state.base + given
     state.rebased = true
@@ -96,7 +96,7 @@ local function give_back_oldest(state, hits)
     return given
 end
 
--- Microseconds until the hits of a moment no longer count.
+-- Microseconds until the hits of a time no longer count.
 local function expires_after(at, limit, now)
     local expires = at + limit.window
     return expires > now and expires - now or 0
@@ -121,7 +121,7 @@ sliding_window_log = {
         return limit.capacity - state.used
     end,
 
-    take = function(state, _, now, hits)
+    charge = function(state, _, now, hits)
         hits = math.min(hits, LOG_MAX - state.used)
         state.used = state.used + hits
         if hits > 0 then
@@ -138,8 +138,8 @@ sliding_window_log = {
         return now, 0
     end,
 
-    give_back = function(state, _, _, hits, at)
-        local given = at and give_back_at(state, hits, at) or give_back_oldest(state, hits)
+    refund = function(state, _, _, hits, at)
+        local given = at and refund_at(state, hits, at) or refund_oldest(state, hits)
         state.used = state.used - given
         return given > 0
     end,

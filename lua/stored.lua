@@ -1,13 +1,13 @@
--- What can be a stored state. Anything else under a counter's name was not written by these scripts: it
+-- Parsing of stored states. Any other value under a counter's key was not written by these scripts and
 -- counts as absent.
 
--- The last point in time that can be told.
+-- The last time that can be represented.
 local TIME_MAX = 2 ^ 52 - 1
 
 -- Digits of the largest integer below 2^53.
 local DIGITS_MAX = 16
 
--- The integer that a text is, if it is one below 2^53 as these scripts write it.
+-- The integer of a text, if it is below 2^53 and written as by these scripts.
 local function integer(text)
     if text and #text <= DIGITS_MAX and (text == '0' or string.find(text, '^[1-9]%d*$')) then
         local number = tonumber(text)
@@ -15,7 +15,7 @@ local function integer(text)
     end
 end
 
--- Such integers, as many as a pattern has captured.
+-- Two or three such integers.
 local function integers(first, second, third)
     first, second = integer(first), integer(second)
     if first and second and (not third or integer(third)) then

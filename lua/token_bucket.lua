@@ -2,28 +2,28 @@
 --
 -- A state has the units `used` and not yet refilled, the `cost` in units per hit in which they are
 -- measured, and the microseconds since the Unix epoch up to which refills have been counted, `last`. It
--- is stored as `last:used:cost`. Where products below pass 2^53 and so are not exact, a smaller bound
--- takes their place.
+-- is stored as `last:used:cost`. Where products below exceed 2^53 and so are not exact, a smaller bound
+-- replaces them.
 
 -- The most units used that a state records.
 local USED_MAX = 2 ^ 53 - 1
 
--- The longest span of time any answer speaks of.
+-- The longest duration in an answer.
 local SPAN_MAX = 2 ^ 53 - 1
 
--- No cost is as high: products with it could not be told.
+-- Every cost is below this: products would not be exact.
 local COST_END = 2 ^ 45
 
 local ceil, min = math.ceil, math.min
 
--- Microseconds since the last refill that was counted; once advanced, of the tick under way.
+-- Microseconds since the last refill that was counted; once advanced, within the current tick.
 local function elapsed(state, now)
     return now > state.last and now - state.last or 0
 end
 
--- Units used once the tick under way is refilled up to the present, rounded down.
-local function used_by(state, limit, now)
-    local refilled = share_rounded_up(limit.gain, elapsed(state, now), limit.tick)
+-- Units used once the current tick is refilled up to the present, rounded down.
+local function used_at(state, limit, now)
+    local refilled = mul_div_ceil(limit.refill_units, elapsed(state, now), limit.refill_interval)
     return refilled < state.used and state.used - refilled or 0
 end
 
@@ -33,7 +33,7 @@ local function rescaled(used, from, to)
         return 0
     end
     local rest = used % from
-    return min((used - rest) / from * to + share_rounded_up(to, rest, from), USED_MAX)
+    return min((used - rest) / from * to + mul_div_ceil(to, rest, from), USED_MAX)
 end
 
 local function advance(state, limit, now)
@@ -45,11 +45,11 @@ local function advance(state, limit, now)
         now = min(state.last, TIME_MAX)
     end
     local passed = elapsed(state, now)
-    local part = passed % limit.tick
-    local refilled = (passed - part) / limit.tick * limit.gain
+    local part = passed % limit.refill_interval
+    local refilled = (passed - part) / limit.refill_interval * limit.refill_units
     state.used = refilled < state.used and state.used - refilled or 0
     state.last = state.last + passed - part
-    if state.used <= share(limit.gain, part, limit.tick) then
+    if state.used <= mul_div(limit.refill_units, part, limit.refill_interval) then
         state.used = 0
         state.last = now
     end
@@ -57,10 +57,10 @@ local function advance(state, limit, now)
 end
 
 local function reset_after(state, limit, now)
-    local rest = state.used % limit.gain
-    local ticks = (state.used - rest) / limit.gain
-    local refill = ticks * limit.tick + share_rounded_up(limit.tick, rest, limit.gain)
-    refill = min(refill, SPAN_MAX)
+    local rest = state.used % limit.refill_units
+    local ticks = (state.used - rest) / limit.refill_units
+    local last_tick = mul_div_ceil(limit.refill_interval, rest, limit.refill_units)
+    local refill = min(ticks * limit.refill_interval + last_tick, SPAN_MAX)
     local passed = elapsed(state, now)
     return refill > passed and refill - passed or 0
 end
@@ -72,17 +72,17 @@ token_bucket = {
         return limit.capacity - ceil(state.used / limit.cost)
     end,
 
-    take = function(state, limit, _, hits)
+    charge = function(state, limit, _, hits)
         state.used = min(state.used + hits * limit.cost, USED_MAX)
         return state.last, state.used
     end,
 
-    give_back = function(state, limit, now, hits, at, used)
+    refund = function(state, limit, now, hits, at, used)
         local given = min(hits * limit.cost, state.used)
         if at then
             local receipt = { last = at, used = used, cost = state.cost }
             advance(receipt, limit, now)
-            given = min(given, used_by(receipt, limit, now))
+            given = min(given, used_at(receipt, limit, now))
         end
         state.used = state.used - given
         advance(state, limit, now)
@@ -94,8 +94,8 @@ token_bucket = {
         if state.used <= may_be_used then
             return 0
         end
-        local ticks = ceil((state.used - may_be_used) / limit.gain)
-        local refill = min(ticks * limit.tick, SPAN_MAX)
+        local ticks = ceil((state.used - may_be_used) / limit.refill_units)
+        local refill = min(ticks * limit.refill_interval, SPAN_MAX)
         local passed = elapsed(state, now)
         return min(refill > passed and refill - passed or 0, reset_after(state, limit, now))
     end,

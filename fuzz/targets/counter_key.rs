@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_core::{
     Algorithm, Limit, Window,
-    key::{Identity, KEY_MAX},
+    key::{KEY_MAX, KeyBuilder},
     request::Entry,
 };
 
@@ -32,14 +32,14 @@ impl Part<'_> {
         self.shared && self.value.contains(&b'*')
     }
 
-    fn identity(&self) -> (&[u8], &[u8], bool) {
+    fn builder(&self) -> (&[u8], &[u8], bool) {
         (self.key, self.value, self.is_shared())
     }
 }
 
 fuzz_target!(|input: Input<'_>| {
     let [one, other] = [&input.one, &input.other].map(|parts| key(&input, parts));
-    let same = input.one.iter().map(Part::identity).eq(input.other.iter().map(Part::identity));
+    let same = input.one.iter().map(Part::builder).eq(input.other.iter().map(Part::builder));
     assert_eq!(one == other, same);
     for key in [one, other] {
         assert!(key.len() <= KEY_MAX && key.iter().all(u8::is_ascii_graphic));
@@ -52,8 +52,9 @@ fn key(input: &Input<'_>, parts: &[Part<'_>]) -> Vec<u8> {
     let entries: Vec<_> =
         parts.iter().map(|part| Entry { key: part.key, value: part.value }).collect();
     let shared: Vec<_> = parts.iter().map(|part| part.is_shared().then_some(part.value)).collect();
-    let mut identity = Identity::new(input.domain, input.tenant, &entries, &shared);
+    let mut builder = KeyBuilder::new(input.domain, input.tenant, &entries, &shared);
     let window = Window::from_seconds(60).expect("a minute is a window");
-    let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).expect("one a minute is a limit");
-    identity.counter(&limit).as_bytes().to_vec()
+    let limit =
+        Limit::new(Algorithm::FixedWindow, 1, window, None).expect("one a minute is a limit");
+    builder.key_for(&limit).as_bytes().to_vec()
 }

@@ -14,13 +14,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What never changes about a release: the Deployment's selector cannot. */}}
+{{/* Labels that never change in a release, because the Deployment's selector cannot change. */}}
 {{- define "sluicegate.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "sluicegate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* The server's pods alone: the test's pod is no endpoint of the Service. */}}
+{{/* Selects only the server's pods: the test's pod is not an endpoint of the Service. */}}
 {{- define "sluicegate.selectorLabels" -}}
 {{ include "sluicegate.releaseLabels" . }}
 app.kubernetes.io/component: server
@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "sluicegate.labelsWith" (dict "root" . "more" dict) }}
 {{- end -}}
 
-{{/* Labels of an object that has more of them; its own win. */}}
+{{/* Labels of an object with additional ones, which take precedence. */}}
 {{- define "sluicegate.labelsWith" -}}
 {{- $own := include "sluicegate.ownLabels" .root | fromYaml -}}
 {{- merge (dict) .more .root.Values.commonLabels $own | toYaml -}}
@@ -61,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* Where Envoys ask. */}}
+{{/* Address for Envoy. */}}
 {{- define "sluicegate.host" -}}
 {{ include "sluicegate.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* The Secret of the password; empty where there is none. */}}
+{{/* Secret of the password; empty if there is none. */}}
 {{- define "sluicegate.redisPasswordSecret" -}}
 {{- with .Values.redis -}}
 {{- if .password -}}
@@ -9,7 +9,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Key of the password in the Secret of somebody else. Empty if it holds none: an address may hold its own. */}}
+{{/* Key of the password in an existing Secret. Empty if it has none: the address may contain one. */}}
 {{- define "sluicegate.redisPasswordKey" -}}
 {{- with .Values.redis.existingSecret -}}
 {{- if .name -}}
@@ -18,7 +18,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Ports of Redis as a JSON list: those that the address names, and what is found through it. */}}
+{{/* Ports of Redis as a JSON list: those in the address, and those of servers found through it. */}}
 {{- define "sluicegate.redisPorts" -}}
 {{- $ports := list -}}
 {{- with .Values.networkPolicy.redisPorts -}}

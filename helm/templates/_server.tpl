@@ -9,7 +9,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Where what is mounted stands. */}}
+{{/* Folder of the mounts. */}}
 {{- define "sluicegate.folder" -}}/etc/sluicegate{{- end -}}
 
 {{/* Every address of the pod. */}}
@@ -109,7 +109,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* The Secret of the admin token; empty where there is none. */}}
+{{/* Secret of the admin token; empty if there is none. */}}
 {{- define "sluicegate.adminTokenSecret" -}}
 {{- with .Values.admin -}}
 {{- if .enabled -}}
@@ -122,7 +122,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What is mounted, as a JSON list of folder, kind, object, and items (key of the object to file). */}}
+{{/* Mounts as a JSON list of folder, kind, object, and items (key of the object to file). */}}
 {{- define "sluicegate.mounts" -}}
 {{- $mounts := list (dict "folder" "limits" "kind" "configMap" "object" (include "sluicegate.limitsName" .)) -}}
 {{- $pair := dict "tls.crt" "tls.crt" "tls.key" "tls.key" -}}
@@ -194,12 +194,12 @@ grpc:
 {{ toYaml .timing }}
 {{- end -}}
 
-{{/* What is left between the last call and the kill: HTTP, the admin listener, what is still to be sent. */}}
+{{/* Grace period. The last seconds are for HTTP, the admin listener, and telemetry that is not sent yet. */}}
 {{- define "sluicegate.graceSeconds" -}}
 {{- add .Values.drain.delaySeconds .Values.drain.timeoutSeconds 5 -}}
 {{- end -}}
 
-{{/* Not empty if the store's address comes from a Secret. */}}
+{{/* Not empty if the store's address is in a Secret. */}}
 {{- define "sluicegate.storeFromSecret" -}}
 {{- if and (eq .Values.store "redis") .Values.redis.existingSecret.name -}}
 {{ .Values.redis.existingSecret.urlKey }}

@@ -1,4 +1,4 @@
-{{/* What a schema cannot say, or not in words: each mistake names the values and what to do. */}}
+{{/* Checks that a schema cannot express, or not in words. Each error names the values and the fix. */}}
 {{- define "sluicegate.validate" -}}
 {{- include "sluicegate.validateStore" . -}}
 {{- include "sluicegate.validateRedis" . -}}
@@ -16,10 +16,10 @@
 {{- define "sluicegate.validateStore" -}}
 {{- if eq .Values.store "memory" -}}
 {{- if .Values.autoscaling.enabled -}}
-{{- fail "autoscaling.enabled: with store: memory each pod counts for itself, so every further pod would let the whole limit pass again; set store: redis" -}}
+{{- fail "autoscaling.enabled: with store: memory each pod counts for itself, so each additional pod would admit the whole limit again; set store: redis" -}}
 {{- end -}}
 {{- if gt (int .Values.replicaCount) 1 -}}
-{{- fail (printf "replicaCount: %d: with store: memory each pod counts for itself, so every further pod would let the whole limit pass again; set store: redis, or replicaCount: 1" (int .Values.replicaCount)) -}}
+{{- fail (printf "replicaCount: %d: with store: memory each pod counts for itself, so each additional pod would admit the whole limit again; set store: redis, or replicaCount: 1" (int .Values.replicaCount)) -}}
 {{- end -}}
 {{- with .Values.redis -}}
 {{- if or .url .password .existingSecret.name -}}
@@ -40,7 +40,7 @@
 {{- fail "store: redis needs redis.url, or redis.existingSecret.name with urlKey" -}}
 {{- end -}}
 {{- if regexMatch "^[a-z-]+://[^/]*:[^/]*@" .url -}}
-{{- fail "redis.url has a password, which everybody could read in the pod's command line; use redis.existingSecret (urlKey for the whole address)" -}}
+{{- fail "redis.url has a password, which is readable in the pod's command line; use redis.existingSecret (urlKey for the whole address)" -}}
 {{- end -}}
 {{- if and .password .existingSecret.name -}}
 {{- fail "redis.password and redis.existingSecret.name: only one may give the password" -}}
@@ -83,10 +83,10 @@
 {{- fail "admin.exposed needs admin.enabled" -}}
 {{- end -}}
 {{- if not .tls.enabled -}}
-{{- fail "admin.exposed needs admin.tls: whoever reads the network could act as an operator" -}}
+{{- fail "admin.exposed needs admin.tls: anyone who reads the network could act as an operator" -}}
 {{- end -}}
 {{- if not (or .token .existingSecret.name .tls.clientCaSecret.name) -}}
-{{- fail "admin.exposed needs a token (admin.existingSecret) or client certificates (admin.tls.clientCaSecret): everybody in the cluster could act as an operator" -}}
+{{- fail "admin.exposed needs a token (admin.existingSecret) or client certificates (admin.tls.clientCaSecret): any pod in the cluster could act as an operator" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -100,14 +100,14 @@
 {{- define "sluicegate.validateService" -}}
 {{- with .Values.service -}}
 {{- if and .loadBalancerSourceRanges (ne .type "LoadBalancer") -}}
-{{- fail (printf "service.loadBalancerSourceRanges: a Service of type %s lets in everybody; set service.type: LoadBalancer" .type) -}}
+{{- fail (printf "service.loadBalancerSourceRanges: a Service of type %s admits every client; set service.type: LoadBalancer" .type) -}}
 {{- end -}}
 {{- if eq .type "ClusterIP" -}}
 {{- if .externalTrafficPolicy -}}
-{{- fail "service.externalTrafficPolicy: nothing comes from outside to a Service of type ClusterIP" -}}
+{{- fail "service.externalTrafficPolicy: a Service of type ClusterIP gets no traffic from outside" -}}
 {{- end -}}
 {{- else if not (or $.Values.grpc.tls.clientCaSecret.name .loadBalancerSourceRanges (and $.Values.networkPolicy.enabled $.Values.networkPolicy.callers)) -}}
-{{- fail (printf "service.type: %s lets everybody outside the cluster ask, and use up anybody's limits; ask for client certificates (grpc.tls.clientCaSecret), or say who may connect (service.loadBalancerSourceRanges of a LoadBalancer, or networkPolicy.enabled with networkPolicy.callers)" .type) -}}
+{{- fail (printf "service.type: %s admits every client outside the cluster, and any caller can use up any limit; require client certificates (grpc.tls.clientCaSecret), or restrict callers (service.loadBalancerSourceRanges of a LoadBalancer, or networkPolicy.enabled with networkPolicy.callers)" .type) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -175,7 +175,7 @@
 {{- end -}}
 {{- with .Values.serviceMonitor -}}
 {{- if gt (include "sluicegate.seconds" .interval | int) 60 -}}
-{{- fail (printf "serviceMonitor.interval: %s is more than 1m: the alerts look at rates over 5m, which take several scrapes, and would never fire" .interval) -}}
+{{- fail (printf "serviceMonitor.interval: %s is more than 1m: the alerts use rates over 5m, which need several scrapes, and would never fire" .interval) -}}
 {{- end -}}
 {{- if gt (include "sluicegate.seconds" .scrapeTimeout | int) (include "sluicegate.seconds" .interval | int) -}}
 {{- fail (printf "serviceMonitor.scrapeTimeout: %s is longer than serviceMonitor.interval: %s" .scrapeTimeout .interval) -}}
@@ -183,7 +183,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Of a duration in s or m. */}}
+{{/* Seconds of a duration in s or m. */}}
 {{- define "sluicegate.seconds" -}}
 {{- mul (regexFind "^[0-9]+" .) (ternary 60 1 (hasSuffix "m" .)) -}}
 {{- end -}}

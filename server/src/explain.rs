@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sluicegate_core::{
     Algorithm, Answers, Check, Counting, Decision, OnFailure, RequestError, Rule,
-    explain::{Applied, Explained, Explanation, Outcome, Question},
+    explain::{AppliedLimit, ExplainedDescriptor, Explanation, Outcome, PeekPlan},
     limit::Unit,
-    rules::{Candidate, Fit, Looked, RuleSet},
+    rules::{Candidate, LevelTrace, MatchOutcome, RuleSet},
 };
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
@@ -16,24 +16,25 @@ use sluicegate_store::redis::{KeyPrefix, hash_slot};
 
 use crate::{grpc, telemetry::KeyHash};
 
-/// The explanation of a request, as far as the rules alone can tell, and what to ask a store for the rest.
+/// The explanation of a request from the rules alone, and the peeks for the rest.
 pub(crate) fn explain(
     rules: &RuleSet,
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
-) -> Result<(wire::ExplainResponse, Question), RequestError> {
+) -> Result<(wire::ExplainResponse, PeekPlan), RequestError> {
     let explanation = Explanation::new(rules, &grpc::decode(message, usize::MAX)?);
     Ok(respond(&explanation, message, prefix))
 }
 
-/// The same, while somebody waits for it. `None` once nobody does.
+/// The same, while the caller waits. `None` once it is gone.
 pub(crate) fn explain_while_wanted(
     rules: &RuleSet,
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
     wanted: impl Fn() -> bool,
-) -> Result<Option<(wire::ExplainResponse, Question)>, RequestError> {
-    let explanation = Explanation::while_wanted(rules, &grpc::decode(message, usize::MAX)?, wanted);
+) -> Result<Option<(wire::ExplainResponse, PeekPlan)>, RequestError> {
+    let explanation =
+        Explanation::unless_cancelled(rules, &grpc::decode(message, usize::MAX)?, wanted);
     Ok(explanation.map(|explanation| respond(&explanation, message, prefix)))
 }
 
@@ -41,8 +42,8 @@ fn respond(
     explanation: &Explanation<'_>,
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
-) -> (wire::ExplainResponse, Question) {
-    let question = Question::new(explanation);
+) -> (wire::ExplainResponse, PeekPlan) {
+    let question = PeekPlan::new(explanation);
     let mut descriptors: Vec<_> =
         explanation.descriptors.iter().map(|explained| descriptor(explained, prefix)).collect();
     for (explained, asked) in descriptors.iter_mut().zip(&message.descriptors) {
@@ -55,7 +56,7 @@ fn respond(
 /// Adds what the store says.
 pub(crate) fn answer(
     explained: &mut wire::ExplainResponse,
-    question: &Question,
+    question: &PeekPlan,
     answers: &Answers,
 ) {
     explained.would_pass = question.would_pass(answers);
@@ -76,8 +77,11 @@ pub(crate) fn hash(explained: &mut wire::ExplainResponse, peeks: &[Check], hash:
     }
 }
 
-fn descriptor(explained: &Explained<'_>, prefix: &KeyPrefix) -> wire::DescriptorExplanation {
-    let levels = explained.walk.iter().flat_map(|walk| &walk.levels);
+fn descriptor(
+    explained: &ExplainedDescriptor<'_>,
+    prefix: &KeyPrefix,
+) -> wire::DescriptorExplanation {
+    let levels = explained.trace.iter().flat_map(|walk| &walk.levels);
     let replaced = explained.replaced.iter().map(|replaced| wire::ReplacedLimit {
         name: replaced.name.to_owned(),
         replaced_by: Some(rule(replaced.by)),
@@ -96,8 +100,8 @@ fn descriptor(explained: &Explained<'_>, prefix: &KeyPrefix) -> wire::Descriptor
 pub(crate) fn rule(rule: &Rule) -> wire::Rule {
     wire::Rule {
         path: rule.path.to_string(),
-        file: rule.place.file.to_string(),
-        line: line(rule.place.line),
+        file: rule.location.file.to_string(),
+        line: line(rule.location.line),
     }
 }
 
@@ -105,7 +109,7 @@ fn line(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn level(looked: &Looked<'_>) -> wire::Level {
+fn level(looked: &LevelTrace<'_>) -> wire::Level {
     wire::Level {
         candidates: looked.candidates.iter().map(candidate).collect(),
         left_out: line(looked.left_out),
@@ -118,19 +122,19 @@ fn candidate(candidate: &Candidate<'_>) -> wire::Candidate {
     wire::Candidate {
         key: text(candidate.key),
         value: candidate.value.map(text),
-        file: candidate.place.file.to_string(),
-        line: line(candidate.place.line),
+        file: candidate.location.file.to_string(),
+        line: line(candidate.location.line),
         fit: fit(candidate.fit).into(),
     }
 }
 
-pub(crate) fn limit(applied: &Applied<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
+pub(crate) fn limit(applied: &AppliedLimit<'_>, prefix: &KeyPrefix) -> wire::LimitExplanation {
     let check = &applied.check;
     wire::LimitExplanation {
         name: applied.name.unwrap_or_default().to_owned(),
-        requests_per_unit: applied.shown.requests_per_unit,
-        unit: unit(applied.shown.unit).into(),
-        unit_multiplier: applied.shown.unit_multiplier,
+        requests_per_unit: applied.displayed.requests_per_unit,
+        unit: unit(applied.displayed.unit).into(),
+        unit_multiplier: applied.displayed.unit_multiplier,
         capacity: check.limit.capacity(),
         algorithm: algorithm(check.limit.algorithm()).into(),
         counting: counting(applied.counting).into(),
@@ -166,21 +170,21 @@ const fn outcome(outcome: Outcome) -> wire::Outcome {
         Outcome::Replaced => wire::Outcome::Replaced,
         Outcome::DomainNotConfigured => wire::Outcome::DomainNotConfigured,
         Outcome::NoEntries => wire::Outcome::NoEntries,
-        Outcome::NoNode => wire::Outcome::NoMatch,
+        Outcome::NoMatch => wire::Outcome::NoMatch,
         Outcome::TooDeep => wire::Outcome::TooDeep,
         Outcome::TooShallow => wire::Outcome::TooShallow,
         Outcome::NoLimit => wire::Outcome::NoLimit,
     }
 }
 
-const fn fit(fit: Fit) -> wire::Fit {
+const fn fit(fit: MatchOutcome) -> wire::Fit {
     match fit {
-        Fit::Taken => wire::Fit::Taken,
-        Fit::ExactFirst => wire::Fit::ExactFirst,
-        Fit::PatternFirst => wire::Fit::PatternFirst,
-        Fit::PatternDoesNotFit => wire::Fit::PatternDoesNotFit,
-        Fit::OtherValue => wire::Fit::OtherValue,
-        Fit::OtherKey => wire::Fit::OtherKey,
+        MatchOutcome::Taken => wire::Fit::Taken,
+        MatchOutcome::ExactFirst => wire::Fit::ExactFirst,
+        MatchOutcome::PatternFirst => wire::Fit::PatternFirst,
+        MatchOutcome::PatternDoesNotFit => wire::Fit::PatternDoesNotFit,
+        MatchOutcome::OtherValue => wire::Fit::OtherValue,
+        MatchOutcome::OtherKey => wire::Fit::OtherKey,
     }
 }
 

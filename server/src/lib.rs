@@ -7,6 +7,7 @@
 mod admin;
 pub mod app;
 pub mod commands;
+mod decision;
 mod explain;
 mod grpc;
 mod http;
@@ -14,8 +15,10 @@ pub mod limiter;
 mod limits;
 mod listen;
 mod offload;
+mod reloaded;
 mod secret;
 pub mod settings;
 mod signals;
 pub mod telemetry;
+pub mod values;
 mod watch;

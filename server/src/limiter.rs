@@ -6,25 +6,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_core::{Check, Decision, Plan, Request, Verdict, respond};
+use sluicegate_core::{Plan, Request, respond};
 use sluicegate_store::{Deferred, Stack};
 
 use crate::{
+    decision::DecisionRecord,
     limits::Snapshot,
-    telemetry::{Bound, DecisionLog, RequestSpan, Telemetry, Traced},
+    telemetry::{Bound, DecisionLog, RequestSpan, RequestTrace, Telemetry},
 };
-
-/// A request's decision, and what led there.
-pub(crate) struct Answered<'a, 'r> {
-    /// What each descriptor met.
-    pub(crate) plan: &'a Plan<'r>,
-    /// What was asked.
-    pub(crate) group: &'a [Check],
-    /// The answers, one for each check.
-    pub(crate) decisions: &'a [Decision],
-    /// The result.
-    pub(crate) verdict: &'a Verdict<'r>,
-}
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +57,7 @@ impl Limiter {
         bound: Option<Bound>,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> bool {
         match bound {
             Some(bound) => self.telemetry.over_bounds.note(bound),
@@ -102,8 +91,8 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         within: Option<Duration>,
-        traced: &mut Traced,
-        encode: impl FnOnce(Answered<'_, '_>) -> R,
+        traced: &mut RequestTrace,
+        encode: impl FnOnce(&DecisionRecord<'_, '_>) -> R,
     ) -> Result<R, Undecided> {
         let started = Instant::now();
         let within = within.map_or(self.decision_timeout, |it| it.min(self.decision_timeout));
@@ -115,19 +104,19 @@ impl Limiter {
             return Err(Undecided::TooCostly);
         }
         traced.note(RequestSpan::asking);
-        let decided = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
+        let answers = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
         let took = started.elapsed();
-        traced.note(|span| span.decided(group.len(), decided.as_deref().ok()));
-        self.telemetry.punctuality.note(took.saturating_sub(within));
-        let decisions = decided.inspect_err(|_| self.telemetry.deferred.add(1))?;
+        traced.note(|span| span.decided(group.len(), answers.as_deref().ok()));
+        self.telemetry.deadlines.note(took.saturating_sub(within));
+        let decisions = answers.inspect_err(|_| self.telemetry.deferred.add(1))?;
         let verdict = respond(&plan, &decisions); // pure
-        let answered =
-            Answered { plan: &plan, group: &group, decisions: &decisions, verdict: &verdict };
-        self.telemetry.record(&snapshot, &answered, request, took);
-        traced.note(|span| span.answered(&answered));
+        let decided =
+            DecisionRecord { plan: &plan, group: &group, decisions: &decisions, verdict: &verdict };
+        self.telemetry.record(&snapshot.metrics, &decided, request, took);
+        traced.note(|span| span.answered(&decided));
         if let Some(log) = &self.log {
-            log.note(request, &answered, traced.trace);
+            log.note(request, &decided, traced.trace);
         }
-        Ok(encode(answered))
+        Ok(encode(&decided))
     }
 }

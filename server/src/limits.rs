@@ -9,11 +9,14 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::body::Bytes;
 use sluicegate_core::rules::{
-    Change, CompileError, CompileOptions, Counts, Findings, LISTED_MAX, RuleSet, diff,
+    Change, ChangeCounts, CompileError, CompileOptions, Findings, LISTED_MAX, RuleSet, diff,
 };
 use sluicegate_limits::{ReadBounds, Sources};
 
-use crate::telemetry::{RuleSetCounters, Telemetry, top::Labels};
+use crate::{
+    reloaded::{Reload, Reloaded},
+    telemetry::{HITS, RuleMetrics, Show, Telemetry, catalogue},
+};
 
 /// The most warnings that are logged at a load; `sluicegate validate` prints more.
 const WARNINGS_LOGGED: usize = 100;
@@ -28,18 +31,15 @@ const CHANGES_LOGGED: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) rules: RuleSet,
-    pub(crate) counters: RuleSetCounters,
+    pub(crate) metrics: RuleMetrics,
     /// 1 for the first set, one more with each that takes its place.
     pub(crate) generation: usize,
-    /// Tells whether other processes have the same limits in force.
+    /// Hash that is equal for processes with the same limits in force.
     pub(crate) hash: u64,
     /// When it was put in force.
     pub(crate) loaded_at: SystemTime,
-    /// What lists of counters call its rules.
-    pub(crate) labels: Labels,
     /// The page that lists its rules, once it was asked for.
     pub(crate) listing: OnceLock<Bytes>,
-    sources: Sources,
 }
 
 /// Files that were found bad.
@@ -53,7 +53,7 @@ pub(crate) struct Rejected {
     pub(crate) left_out: usize,
 }
 
-/// The most mistakes that are kept to be told; `sluicegate validate` prints more.
+/// The most mistakes that are kept for the admin service; `sluicegate validate` prints more.
 const MISTAKES_KEPT: usize = 20;
 
 impl Rejected {
@@ -65,144 +65,190 @@ impl Rejected {
 }
 
 impl Snapshot {
-    fn new(
-        rules: RuleSet,
-        sources: Sources,
-        hash: u64,
-        before: Option<&Self>,
-        telemetry: &Telemetry,
-    ) -> Self {
-        let counters = RuleSetCounters::new(&rules, before, telemetry);
+    fn new(rules: RuleSet, hash: u64, before: Option<&Self>, telemetry: &Telemetry) -> Self {
+        let metrics = telemetry.rules(&rules, before.map(|it| (&it.rules, &it.metrics)));
         let generation = before.map_or(0, |before| before.generation) + 1;
-        let labels = Labels::new(&rules);
         Self {
             rules,
-            counters,
+            metrics,
             generation,
             hash,
             loaded_at: SystemTime::now(),
-            labels,
             listing: OnceLock::new(),
-            sources,
         }
     }
 }
 
-/// Loads limits files and keeps the newest good set.
-pub(crate) struct Limits {
+/// Registers the metrics of the rules in force.
+pub(crate) fn register_metrics(telemetry: &Telemetry, snapshot: &Arc<ArcSwap<Snapshot>>) {
+    let counts = |metric, show: fn(&Snapshot, Show<'_, u64>)| {
+        let current = Arc::clone(snapshot);
+        telemetry.register_counts(metric, move |to| show(&current.load(), to));
+    };
+    counts(catalogue::REQUESTS, |it, to| it.metrics.counters.show_requests(to));
+    counts(catalogue::DECISIONS, |it, to| it.metrics.counters.show_decisions(&it.rules, to));
+    counts(catalogue::UNMATCHED, |it, to| it.metrics.counters.show_unmatched(to));
+    for (metric, of) in HITS {
+        let current = Arc::clone(snapshot);
+        telemetry.register_counts(metric, move |to| {
+            let current = current.load();
+            current.metrics.counters.show_hits(&current.rules, of, to);
+        });
+    }
+    let current = Arc::clone(snapshot);
+    telemetry.register_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
+    let current = Arc::clone(snapshot);
+    telemetry.register_gauges(catalogue::CONFIG_HASH, move |show| show(current.load().hash, &[]));
+    let current = Arc::clone(snapshot);
+    telemetry.register_gauge(catalogue::RULES, move || current.load().metrics.counters.len());
+}
+
+/// Limits files without a mistake, not in force yet.
+pub(crate) struct CompiledLimits {
+    files: LimitsFiles,
+    sources: Sources,
+    rules: RuleSet,
+}
+
+/// Which limits files are read, and how.
+struct LimitsFiles {
     paths: Vec<PathBuf>,
     bounds: ReadBounds,
     options: CompileOptions,
-    current: Arc<ArcSwap<Snapshot>>,
-    /// Files that were found bad: their mistakes are told once.
-    rejected: Option<Sources>,
-    /// The same files, for who asks.
-    told: Arc<ArcSwapOption<Rejected>>,
 }
 
-impl Limits {
-    /// Loads the first set.
-    pub(crate) fn load(
+impl CompiledLimits {
+    /// Reads and compiles limits files.
+    ///
+    /// # Errors
+    /// Every mistake in the files.
+    pub(crate) fn read(
         paths: Vec<PathBuf>,
         bounds: ReadBounds,
         options: CompileOptions,
-        telemetry: &Telemetry,
     ) -> Result<Self, Findings<CompileError>> {
         let sources = Sources::read(&paths, bounds);
         let rules = sources.compile(&options)?;
+        Ok(Self { files: LimitsFiles { paths, bounds, options }, sources, rules })
+    }
+}
+
+/// The limits in force, and the files that they are reloaded from.
+pub(crate) struct Limits {
+    files: LimitsFiles,
+    snapshot: Reloaded<Sources, Snapshot>,
+    /// The mistakes of the files that were read last, if they were rejected.
+    rejected: Arc<ArcSwapOption<Rejected>>,
+}
+
+impl Limits {
+    /// Puts the first set in force.
+    pub(crate) fn new(compiled: CompiledLimits, telemetry: &Telemetry) -> Self {
+        let CompiledLimits { files, sources, rules } = compiled;
         warn(&rules);
         telemetry.limits_loads.succeeded();
-        let hash = sources.hash(&options);
-        let first = Snapshot::new(rules, sources, hash, None, telemetry);
-        let current = Arc::new(ArcSwap::from_pointee(first));
-        Ok(Self { paths, bounds, options, current, rejected: None, told: Arc::default() })
+        let hash = sources.hash(&files.options);
+        let first = Snapshot::new(rules, hash, None, telemetry);
+        Self { files, snapshot: Reloaded::new(sources, first), rejected: Arc::default() }
     }
 
-    /// The set in force, for as long as the process lives.
+    /// The set in force, for as long as the process runs.
     pub(crate) fn current(&self) -> Arc<ArcSwap<Snapshot>> {
-        Arc::clone(&self.current)
+        self.snapshot.current()
     }
 
-    /// The files that are not in force because they are bad, for as long as the process lives.
+    /// The rejected files and their mistakes, for as long as the process runs.
     pub(crate) fn rejected(&self) -> Arc<ArcSwapOption<Rejected>> {
-        Arc::clone(&self.told)
+        Arc::clone(&self.rejected)
     }
 
-    /// Reads the files anew and puts them in force if they have changed and have no mistake. Large files
-    /// take a while. Returns whether other limits are in force now. Files that are as they were at the last look are
-    /// logged only if an operator has `asked` for the reload.
-    pub(crate) fn reload(&mut self, telemetry: &Telemetry, asked: bool) -> bool {
-        let before = self.current.load_full();
-        let sources = Sources::read(&self.paths, self.bounds);
-        if sources == before.sources {
-            if self.rejected.take().is_some() {
-                telemetry.limits_loads.restored();
-                self.told.store(None);
-                tracing::info!("limits files are as in force again");
-            } else if asked {
-                tracing::info!("limits files unchanged");
+    /// The files and folders, to be watched for changes.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.files.paths
+    }
+
+    /// Reads the files again, and puts them in force if they have changed and have no mistake. Large files take a while.
+    /// Returns whether other limits are in force now. If an operator has `requested` the reload, unchanged files are logged,
+    /// and the mistakes of rejected files are logged again.
+    pub(crate) fn reload(&self, telemetry: &Telemetry, requested: bool) -> bool {
+        let sources = Sources::read(&self.files.paths, self.files.bounds);
+        let options = &self.files.options;
+        let mut changes = Vec::new();
+        let reload = self.snapshot.reload(sources, requested, |sources, before| {
+            let rules = sources.compile(options)?;
+            warn(&rules);
+            changes = diff(&before.rules, &rules);
+            Ok(Snapshot::new(rules, sources.hash(options), Some(before), telemetry))
+        });
+        match reload {
+            Ok(Reload::Unchanged) => {
+                if requested {
+                    tracing::info!("limits files unchanged");
+                }
+                false
             }
-            return false;
-        }
-        if self.rejected.as_ref() == Some(&sources) && !asked {
-            return false;
-        }
-        match sources.compile(&self.options) {
-            Ok(rules) => {
-                warn(&rules);
-                let changes = diff(&before.rules, &rules);
-                let hash = sources.hash(&self.options);
-                let snapshot = Snapshot::new(rules, sources, hash, Some(&before), telemetry);
+            Ok(Reload::Restored) => {
+                telemetry.limits_loads.restored();
+                self.rejected.store(None);
+                tracing::info!("limits files are as in force again");
+                false
+            }
+            Ok(Reload::Replaced) => {
                 telemetry.limits_loads.succeeded();
-                let counts = Counts::of(&changes);
-                tracing::info!(
-                    generation = snapshot.generation,
-                    rules = snapshot.rules.rules().count(),
-                    added = counts.added,
-                    removed = counts.removed,
-                    changed = counts.changed,
-                    "limits taken up"
-                );
-                log_new_counters(&changes, counts);
-                self.rejected = None;
-                self.told.store(None);
-                self.current.store(Arc::new(snapshot));
+                self.rejected.store(None);
+                log_changes(&self.snapshot.load(), &changes);
                 true
             }
             Err(mistakes) => {
                 telemetry.limits_loads.failed();
-                tracing::error!(
-                    mistakes = mistakes.total(),
-                    "limits rejected, the old ones stay in force"
-                );
-                for mistake in mistakes.iter().take(MISTAKES_LOGGED) {
-                    tracing::error!("{mistake}");
-                }
-                if let more @ 1.. = mistakes.total().saturating_sub(MISTAKES_LOGGED) {
-                    tracing::error!(
-                        more,
-                        "mistakes not logged, `sluicegate validate` prints the first {LISTED_MAX}"
-                    );
-                }
-                self.told.store(Some(Rejected::new(&mistakes)));
-                self.rejected = Some(sources);
+                log_mistakes(&mistakes);
+                self.rejected.store(Some(Rejected::new(&mistakes)));
                 false
             }
         }
     }
 }
 
-/// Says where whoever had used up a limit has all of it again.
-fn log_new_counters(changes: &[Change], counts: Counts) {
-    for change in changes.iter().filter(|change| change.is_anew()).take(CHANGES_LOGGED) {
-        let edits = change.edits().iter().filter(|edit| edit.anew);
+fn log_changes(snapshot: &Snapshot, changes: &[Change]) {
+    let counts = ChangeCounts::of(changes);
+    tracing::info!(
+        generation = snapshot.generation,
+        rules = snapshot.rules.rules().count(),
+        added = counts.added,
+        removed = counts.removed,
+        changed = counts.changed,
+        "limits reloaded"
+    );
+    log_new_counters(changes, counts);
+}
+
+fn log_mistakes(mistakes: &Findings<CompileError>) {
+    tracing::error!(
+        mistakes = mistakes.total(),
+        "limits rejected, the previous ones stay in force"
+    );
+    for mistake in mistakes.iter().take(MISTAKES_LOGGED) {
+        tracing::error!("{mistake}");
+    }
+    if let more @ 1.. = mistakes.total().saturating_sub(MISTAKES_LOGGED) {
+        tracing::error!(
+            more,
+            "mistakes not logged, `sluicegate validate` prints the first {LISTED_MAX}"
+        );
+    }
+}
+
+/// Logs the rules whose counters start from zero.
+fn log_new_counters(changes: &[Change], counts: ChangeCounts) {
+    for change in changes.iter().filter(|change| change.resets_counters()).take(CHANGES_LOGGED) {
+        let edits = change.edits().iter().filter(|edit| edit.resets_counters);
         let edits: Vec<_> =
             edits.map(|edit| format!("{} {} -> {}", edit.key, edit.from, edit.to)).collect();
         let edits = edits.join(", ");
-        tracing::warn!(domain = %change.domain, rule = %change.path, %edits, "counters start anew");
+        tracing::warn!(domain = %change.domain, rule = %change.path, %edits, "counters restart");
     }
-    if let more @ 1.. = counts.anew.saturating_sub(CHANGES_LOGGED) {
-        tracing::warn!(more, "counters start anew");
+    if let more @ 1.. = counts.resetting.saturating_sub(CHANGES_LOGGED) {
+        tracing::warn!(more, "counters restart");
     }
 }
 

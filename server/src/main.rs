@@ -1,50 +1,39 @@
 //! `sluicegate`: arguments, application, exit code.
 
 use std::{
+    env,
     io::{self, Write as _},
     process::ExitCode,
 };
 
-use clap::{Parser, error::ErrorKind};
 use mimalloc::MiMalloc;
 use sluicegate::{
     app, commands,
-    settings::{Cli, Command},
+    settings::{Cli, Command, ParseError},
 };
 
 /// A request allocates a score of times. Measured against the system's in docs/performance.md.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// What a shell expects of a command that was called wrongly.
+/// The exit code for wrong arguments, by the convention of shells.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    match Cli::try_parse() {
-        Ok(Cli { command: Command::Serve(settings) }) => app::serve(&settings),
-        Ok(Cli { command: Command::Validate(settings) }) => commands::validate(&settings),
-        Ok(Cli { command: Command::Diff(settings) }) => commands::diff(&settings),
-        // --help, --version, or nothing at all.
-        Err(answer) if is_help(answer.kind()) => {
+    match Cli::read(env::args_os()).map(|cli| cli.command) {
+        Ok(Command::Serve(settings)) => app::serve(&settings),
+        Ok(Command::Validate(settings)) => commands::validate(&settings),
+        Ok(Command::Diff(settings)) => commands::diff(&settings),
+        Ok(Command::Schema) => commands::schema(),
+        Err(ParseError::Help(answer)) => {
             let _closed = answer.print();
             if answer.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
         }
-        Err(error) => {
-            let _closed = writeln!(io::stderr(), "{}", one_line(&error));
+        Err(ParseError::Mistakes(mistakes)) => {
+            for mistake in mistakes {
+                let _closed = writeln!(io::stderr(), "error: {mistake}");
+            }
             ExitCode::from(USAGE)
         }
     }
-}
-
-const fn is_help(kind: ErrorKind) -> bool {
-    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    matches!(kind, DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
-}
-
-/// What is wrong with the arguments, without the usage that clap prints below it: a log wants one line.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let said = text.lines().take_while(|line| !line.starts_with("Usage:"));
-    let said = said.filter(|line| !line.starts_with("For more information"));
-    said.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }

@@ -16,14 +16,14 @@ pub(crate) struct Offload {
 
 /// A place among those that run or wait.
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct OffloadTicket {
     admitted: OwnedSemaphorePermit,
     running: Arc<Semaphore>,
 }
 
 /// A place among those that run.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OffloadPermit {
     _admitted: OwnedSemaphorePermit,
     _running: Option<OwnedSemaphorePermit>,
 }
@@ -37,9 +37,9 @@ impl Offload {
     }
 
     /// A place in the queue; `None` if too many have one.
-    pub(crate) fn admit(&self) -> Option<Admitted> {
+    pub(crate) fn admit(&self) -> Option<OffloadTicket> {
         let admitted = Arc::clone(&self.admitted).try_acquire_owned().ok()?;
-        Some(Admitted { admitted, running: Arc::clone(&self.running) })
+        Some(OffloadTicket { admitted, running: Arc::clone(&self.running) })
     }
 
     /// Places that are free to wait and to run.
@@ -49,15 +49,18 @@ impl Offload {
     }
 }
 
-impl Admitted {
+impl OffloadTicket {
     /// Waits for its turn.
-    pub(crate) async fn turn(self) -> Place {
+    pub(crate) async fn turn(self) -> OffloadPermit {
         // Never closed, so never an error.
-        Place { _admitted: self.admitted, _running: self.running.acquire_owned().await.ok() }
+        OffloadPermit {
+            _admitted: self.admitted,
+            _running: self.running.acquire_owned().await.ok(),
+        }
     }
 }
 
-impl Place {
+impl OffloadPermit {
     /// Does the work on a thread of its own. A caller that leaves does not stop it, and its place stays taken until then.
     ///
     /// # Errors
@@ -85,15 +88,15 @@ mod tests {
     #[tokio::test]
     async fn work_is_done_on_a_thread_that_decides_nothing() {
         let here = thread::current().id();
-        let place = Offload::new(1, 1).admit().unwrap().turn().await;
-        assert!(place.run(move || thread::current().id() != here).await.unwrap());
+        let permit = Offload::new(1, 1).admit().unwrap().turn().await;
+        assert!(permit.run(move || thread::current().id() != here).await.unwrap());
     }
 
     #[tokio::test]
     async fn a_place_is_free_when_the_work_is_done_or_has_panicked() {
         let offload = Offload::new(1, 1);
-        let place = offload.admit().unwrap().turn().await;
-        assert!(place.run(|| panic!("work")).await.is_err());
+        let permit = offload.admit().unwrap().turn().await;
+        assert!(permit.run(|| panic!("work")).await.is_err());
         assert_eq!(offload.free(), (1, 1));
     }
 

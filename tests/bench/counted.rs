@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// Tells everybody who connects how often memory was asked for so far.
+/// Reports the number of allocations so far on each connection.
 fn tell_allocations() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("counting at {}", listener.local_addr().unwrap());
@@ -56,7 +56,7 @@ fn tell_allocations() {
     });
 }
 
-/// Serves as `sluicegate serve` does, for ever.
+/// Serves as `sluicegate serve` does, without end.
 #[tokio::main]
 async fn serve() {
     let Command::Serve(settings) = Cli::parse().command else {

@@ -39,7 +39,7 @@ impl RateLimitService for Empty {
     }
 }
 
-/// Serves on a free port, for ever, with what tonic sets by itself.
+/// Serves on a free port, without end, with tonic's defaults.
 #[tokio::main]
 pub(crate) async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

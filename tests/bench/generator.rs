@@ -30,7 +30,7 @@ pub(crate) enum End {
 /// What was sent and how it was answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Driven {
-    /// Requests that nobody refuses.
+    /// Allowed requests.
     pub(crate) allowed: u64,
     /// Requests that are refused.
     pub(crate) refused: u64,
@@ -141,13 +141,13 @@ const END_HEADERS: u8 = 4;
 /// A frame's length, kind, flags and stream.
 const FRAME_HEAD: usize = 9;
 
-/// What a side may send before it is told that there is room for more.
+/// Initial flow control window of a side.
 const WINDOW: u32 = 65_535;
 
 /// The room that this side says it has.
 const ROOM: u32 = (1 << 31) - 1;
 
-/// How much is read before the server is told that there is room again.
+/// Bytes read before a window update.
 const READ_UNTOLD_MAX: u32 = 1 << 30;
 
 /// How much is read at once.

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use sluicegate_tests::chain;
 
-/// How long a list of requests is before it begins anew.
+/// Length of a list of requests before it repeats.
 const ORDER: usize = 1 << 16;
 
 /// What the order of requests is drawn with.
@@ -15,10 +15,10 @@ const SEED: u64 = 20_261_121;
 /// Of ten requests so many are refused, in a load that has refusals.
 const REFUSED_OF_TEN: usize = 9;
 
-/// A limit that nobody reaches.
+/// A limit that is never reached.
 pub(crate) const MANY: u32 = 4_000_000_000;
 
-/// The domain whose limits nobody reaches.
+/// The domain whose limits are never reached.
 pub(crate) const ALLOWED: &str = "allowed";
 
 /// The domain of the same tree whose tenants have used up their limit with the first request.
@@ -141,7 +141,7 @@ impl Load {
         loads
     }
 
-    /// Of three limits each, which nobody reaches.
+    /// Of three limits each, which are never reached.
     pub(crate) const fn plain(shape: Shape, tenants: Tenants) -> Self {
         Self { shape, tenants, chain: 3, refusals: false }
     }
@@ -203,7 +203,7 @@ fn bodies(domains: &[&str], tenants: usize, chain: usize) -> Vec<Body> {
     domains.iter().flat_map(|domain| of_domain(*domain)).collect()
 }
 
-/// One entry that tells the tenant, two that tell the user, and so on.
+/// One entry for the tenant, two for the user, and so on.
 pub(crate) fn entries(tenant: usize) -> [(&'static str, String); 3] {
     let tenant = format!("tenant-{tenant:06}");
     [("tenant", tenant), ("user", "u-00000001".to_owned()), ("route", "/api/items".to_owned())]

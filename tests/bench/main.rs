@@ -90,7 +90,7 @@ async fn run(arguments: &Arguments) {
     let scale = Scale::new(arguments.quick, arguments.smoke);
     let rounds = arguments.rounds.unwrap_or(scale.rounds);
     let all = arguments.loads == Loads::All && !arguments.quick;
-    // Counters live for a day of the calendar. A smoke is short, and whoever starts it waits for its end only.
+    // Counters live for a calendar day. A smoke run is short, and its caller waits for its end only.
     if !arguments.smoke {
         away_from_midnight_for(if all { FULL } else { QUICK }).await;
     }

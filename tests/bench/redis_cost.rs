@@ -4,10 +4,10 @@
 use std::{fmt::Write, time::Duration};
 
 use sluicegate_core::{
-    Algorithm, Check, Limit, OnFailure, Take, Window,
-    key::Identity,
+    Algorithm, Charge, Check, Limit, OnFailure, Window,
+    key::KeyBuilder,
     request::Entry,
-    store::{Group, Veto},
+    store::{Group, RefusalScope},
 };
 use sluicegate_store::redis;
 use sluicegate_tests::{Redis, finish};
@@ -94,14 +94,15 @@ fn group(tenant: usize, chain: usize) -> Group {
             .iter()
             .map(|(key, value)| Entry { key, value: value.as_bytes() })
             .collect();
-        let key = Identity::new("called", Some(b"tenant"), &entries, &[]).counter(&limit);
-        let (take, veto, on_failure) = (Take::Exactly(1), Veto::Alone, OnFailure::default());
-        Check { key, limit, take, descriptor, veto, on_failure }
+        let key = KeyBuilder::new("called", Some(b"tenant"), &entries, &[]).key_for(&limit);
+        let (take, scope, on_failure) =
+            (Charge::Exactly(1), RefusalScope::Request, OnFailure::default());
+        Check { key, limit, charge: take, descriptor, refusal_scope: scope, on_failure }
     };
     (0..chain).map(check).collect()
 }
 
-/// `EVALSHA` and what stands behind it.
+/// `EVALSHA` and its arguments.
 fn arguments(groups: &[Group]) -> Vec<String> {
     let call = redis::Call::new(b"", groups.iter().map(|group| group.iter()), None);
     let arguments = call.arguments().into_iter().map(|it| String::from_utf8(it.to_vec()).unwrap());
@@ -133,7 +134,7 @@ fn pipeline(keys: &[String]) -> String {
     text
 }
 
-/// Sends something and waits for the lines of all replies, which are integers.
+/// Sends bytes and waits for the lines of all replies, which are integers.
 async fn call(socket: &mut TcpStream, text: &str, lines: usize) {
     socket.write_all(text.as_bytes()).await.unwrap();
     let mut missing = lines;

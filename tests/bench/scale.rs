@@ -9,7 +9,7 @@ pub(crate) struct Scale {
     pub(crate) step: usize,
     /// How long a load lasts.
     pub(crate) span: Duration,
-    /// How often the loads of the targets are measured, unless somebody says otherwise. Odd.
+    /// Default number of rounds for the loads of the targets. Odd.
     pub(crate) rounds: usize,
     /// How many tenants there are where there are many.
     pub(crate) tenants: usize,

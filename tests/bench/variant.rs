@@ -79,7 +79,7 @@ pub(crate) struct Server {
     /// Which.
     pub(crate) variant: Variant,
     running: Running,
-    /// Where it tells how often it has asked for memory.
+    /// Address that reports its number of allocations.
     counting: Option<String>,
 }
 

@@ -84,7 +84,7 @@ trait Ask {
 impl Ask for Redis {
     async fn ask(&self, number: usize, requests: u32) -> bool {
         let check = check(number, limit(Algorithm::SlidingWindowLog, requests, 3_600));
-        self.decide(Batch::of([check].into(), None)).await[0].unwrap().allowed
+        self.decide(Batch::single([check].into(), None)).await[0].unwrap().allowed
     }
 
     fn name(number: usize) -> String {

@@ -1,4 +1,4 @@
-//! An attack on a running server, and what every attack must leave alone.
+//! An attack on a running server, and checks that every attack must pass.
 
 #![expect(clippy::print_stdout, reason = "memory is reported, too")]
 
@@ -21,7 +21,7 @@ const KEPT_MAX: u64 = 24 << 20;
 /// Calls at once that make the server allocate.
 const BURST: usize = 64;
 
-/// The gauges of what callers occupy.
+/// Gauges of the resources that callers use.
 const OCCUPIED: [&str; 6] = [
     "sluicegate_connections_open",
     "sluicegate_connections_pending",
@@ -43,7 +43,7 @@ pub struct Attack {
     before: Occupied,
 }
 
-/// What callers occupy.
+/// Resources that callers use.
 #[derive(Debug)]
 struct Occupied {
     files: usize,
@@ -65,7 +65,7 @@ impl Occupied {
         }
     }
 
-    /// What is beyond `before`.
+    /// The difference from `before`.
     fn beyond(&self, before: &Self) -> Vec<String> {
         let files = (self.files > before.files)
             .then(|| format!("{} open files, {} before", self.files, before.files));
@@ -105,7 +105,7 @@ impl Attack {
     ) -> Self {
         let client = HealthyClient::start_on(channel.clone());
         sleep(WARM_UP).await;
-        // What the first page takes is not the attackers'.
+        // The memory of the first page is not the attackers'.
         server.get("/metrics").await;
         let memory = server.process.resident_bytes();
         server.process.reset_peak();
@@ -136,7 +136,7 @@ impl Attack {
             if kept < KEPT_MAX {
                 return Some(kept);
             }
-            // A thread takes back what others have freed of its memory when it allocates.
+            // A thread reclaims memory that other threads freed only when it allocates.
             join_all((0..BURST).map(|_| {
                 let mut client = RateLimitServiceClient::new(self.channel.clone());
                 async move { client.should_rate_limit(hit("healthy", "client")).await.unwrap() }

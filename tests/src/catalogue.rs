@@ -1,4 +1,4 @@
-//! The list of metrics in `docs/metrics.md`, and what of it a query uses.
+//! The list of metrics in `docs/metrics.md`, and checks of queries against it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,10 +7,10 @@ use std::{
 
 use crate::tools::workspace;
 
-/// What Prometheus adds to every series, where it knows it.
+/// Labels that Prometheus adds to series.
 const TARGET_LABELS: [&str; 3] = ["namespace", "job", "instance"];
 
-/// What each metric is called, and what tells its series apart.
+/// Names and labels of metrics.
 #[derive(Debug)]
 pub struct Catalogue {
     labels: BTreeMap<String, BTreeSet<String>>,
@@ -50,7 +50,7 @@ impl Catalogue {
         Self { labels }
     }
 
-    /// Adds what a recording rule makes: the part of its name before the first colon tells the labels.
+    /// Adds the metric of a recording rule: the part of its name before the first colon has the labels.
     ///
     /// # Panics
     /// It is not a name of the form `level:metric:operations`, or the query does not leave these labels.
@@ -118,7 +118,7 @@ impl Catalogue {
     }
 }
 
-/// Names, and what stands between them one by one; without texts and comments.
+/// Names, and the characters between them one by one; without strings and comments.
 fn tokens(query: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = query.chars().peekable();

@@ -7,7 +7,7 @@ use crate::{Process, free_port, tools};
 /// A running collector.
 #[derive(Debug)]
 pub struct Collector {
-    /// The process; its output has what was received, a field a line.
+    /// The process; its output has the received fields, one per line.
     pub process: Process,
     /// Where it takes OTLP over gRPC, as `http://HOST:PORT`.
     pub endpoint: String,

@@ -1,12 +1,12 @@
-//! What counters cost in memory.
+//! Memory of counters.
 
 use std::{num::NonZeroUsize, ops::Range, time::Duration};
 
 use sluicegate_core::{
-    Algorithm, Batch, Check, CounterKey, Limit, OnFailure, Store, Take, Window,
-    key::Identity,
+    Algorithm, Batch, Charge, Check, CounterKey, Limit, OnFailure, Store, Window,
+    key::KeyBuilder,
     request::Entry,
-    store::{Group, Veto},
+    store::{Group, RefusalScope},
 };
 use sluicegate_store::{
     self as store,
@@ -27,10 +27,17 @@ pub fn check(number: usize, limit: Limit) -> Check {
     let entries = keys.iter().zip(&values);
     let entries: Vec<_> =
         entries.map(|(key, value)| Entry { key, value: value.as_bytes() }).collect();
-    let key = Identity::new("public_api", Some(b"tenant"), &entries, &[]).counter(&limit);
-    let take = Take::Exactly(1);
+    let key = KeyBuilder::new("public_api", Some(b"tenant"), &entries, &[]).key_for(&limit);
+    let take = Charge::Exactly(1);
     let on_failure = OnFailure::default();
-    Check { key, limit, take, descriptor: 0, veto: Veto::Alone, on_failure }
+    Check {
+        key,
+        limit,
+        charge: take,
+        descriptor: 0,
+        refusal_scope: RefusalScope::Request,
+        on_failure,
+    }
 }
 
 /// So many requests in so many seconds.
@@ -39,7 +46,7 @@ pub fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Limit {
     Limit::new(algorithm, requests, Window::from_seconds(seconds).unwrap(), None).unwrap()
 }
 
-/// A counter's key, as Redis has it.
+/// A counter's key in Redis.
 #[must_use]
 pub fn text(key: &CounterKey) -> String {
     String::from_utf8(key.as_bytes().to_vec()).unwrap()
@@ -59,14 +66,14 @@ pub async fn charge(store: &impl Store, algorithm: Algorithm, counters: Range<us
     }
 }
 
-/// What so many counters of one algorithm are to a Redis of their own.
+/// Memory of a number of counters of one algorithm in a Redis of their own.
 #[derive(Clone, Debug)]
 pub struct Growth {
     /// By how many bytes `used_memory` has grown, per counter.
     pub used_memory: u64,
-    /// What `MEMORY USAGE` says of one.
+    /// `MEMORY USAGE` of one.
     pub usage: String,
-    /// What is stored for it.
+    /// The stored value.
     pub value: String,
 }
 

@@ -225,7 +225,7 @@ impl Envoy {
         self.admin(&format!("/stats?usedonly&filter={filter}")).await.unwrap()
     }
 
-    /// What it shows to Prometheus.
+    /// Its metrics for Prometheus.
     pub async fn metrics(&self) -> String {
         self.admin("/stats/prometheus").await.unwrap()
     }
@@ -276,7 +276,7 @@ impl Envoy {
     }
 }
 
-/// What Envoy answers.
+/// An answer of Envoy.
 #[derive(Debug)]
 pub struct Answer {
     /// The HTTP status.

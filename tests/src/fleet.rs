@@ -65,7 +65,7 @@ impl Fleet {
         .await;
     }
 
-    /// What is left of the limit of a descriptor in the domain `api`, as the first server sees it.
+    /// Remaining hits of a descriptor in the domain `api`, as the first server reports.
     ///
     /// # Panics
     /// It has none.

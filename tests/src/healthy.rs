@@ -33,7 +33,7 @@ pub struct HealthyClient {
 pub struct HealthReport {
     /// The number of calls.
     pub calls: u64,
-    /// What was answered to each call that did not get the code OK.
+    /// Answers other than OK.
     pub failures: Vec<String>,
     latencies: Histogram<u64>,
 }

@@ -8,7 +8,7 @@ use tonic::{Status, transport::Channel};
 
 use crate::{Redis, Sluicegate, until};
 
-/// A Redis that answers when it is told to.
+/// A Redis that answers on demand.
 #[derive(Debug)]
 pub struct HangingStore {
     redis: Redis,

@@ -1,4 +1,4 @@
-//! Callers that do what a gRPC library would not: leave calls open, answer no ping.
+//! Callers that misbehave as a gRPC library would not: leave calls open, ignore pings.
 
 use std::{io, time::Duration};
 
@@ -19,7 +19,7 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The path of a rate limit call.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Far beyond what any step takes.
+/// Far longer than any step.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A connection whose calls go step by step.
@@ -69,7 +69,7 @@ impl Caller {
         Ok(Call { response, body })
     }
 
-    /// The most calls at once that the server allows, as far as it has said.
+    /// The most concurrent calls that the server has announced.
     #[must_use]
     pub fn max_calls(&self) -> usize {
         self.requests.current_max_send_streams()
@@ -154,7 +154,7 @@ impl Call {
     /// It is something else, or does not come.
     pub async fn cut(self) {
         let cut = within(async { whole(self.response.await?).await }).await;
-        // The message may have been begun by somebody: keep it open until here.
+        // Another test may have begun the message: keep it open until here.
         drop(self.body);
         assert!(cut.is_err(), "answered: {cut:?}");
     }
@@ -186,7 +186,7 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(BOUND, future).await.expect("takes too long")
 }
 
-/// What a server sends.
+/// A frame from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Is to be answered, unless it is an answer.
@@ -197,12 +197,12 @@ pub enum Frame {
     Other(u8),
 }
 
-/// A connection that says hello and then only what it is told to.
+/// A connection that sends the preface and then only given frames.
 #[derive(Debug)]
 pub struct RawConnection(TcpStream);
 
 impl RawConnection {
-    /// Connects to an address of the loopback and says hello.
+    /// Connects to an address of the loopback and sends the preface.
     pub async fn connect(address: &str) -> Self {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(PREFACE).await.unwrap();
@@ -328,7 +328,7 @@ pub fn call_headers_to(path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// A length as HPACK has it, seven bits at first, and the text.
+/// A length in HPACK encoding, first seven bits, and the text.
 fn put_text(block: &mut Vec<u8>, text: &str) {
     match text.len().checked_sub(127) {
         None => block.push(u8::try_from(text.len()).unwrap()),
@@ -359,7 +359,7 @@ pub fn header_frames(stream: u32, block: &[u8]) -> Vec<u8> {
     frames
 }
 
-/// A connection that sends what it is told to, and drops what comes.
+/// A connection that sends given bytes, and drops received ones.
 #[derive(Debug)]
 pub struct Flood {
     sender: OwnedWriteHalf,
@@ -367,17 +367,17 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Connects to an address of the loopback, and says nothing.
+    /// Connects to an address of the loopback, and sends nothing.
     pub async fn silent(address: &str) -> Self {
         let (mut receiver, sender) = TcpStream::connect(address).await.unwrap().into_split();
         let dropped = tokio::spawn(async move {
-            // Ends when the server closes the connection, in whatever way.
+            // Ends when the server closes or resets the connection.
             _ = tokio::io::copy(&mut receiver, &mut tokio::io::sink()).await;
         });
         Self { sender, dropped }
     }
 
-    /// Connects, and says hello with these settings.
+    /// Connects, and sends the preface with these settings.
     pub async fn connect(address: &str, settings: &[(u16, u32)]) -> Self {
         let mut flood = Self::silent(address).await;
         let hello = [PREFACE, &settings_frame(settings)].concat();

@@ -1,5 +1,5 @@
 //! Starts the real server and its real neighbours on free ports of the loopback, and stops them by
-//! process id. Nothing is mocked: what a test sees is what a caller would.
+//! process id. Nothing is mocked: a test sees the same as a caller.
 
 #![expect(
     clippy::unwrap_used,

@@ -19,7 +19,7 @@ use crate::until;
 /// Connections to each server; callers share them as they share those of a proxy.
 const CONNECTIONS: usize = 2;
 
-/// Callers, each of which asks again once it has its answer.
+/// Callers, each of which sends the next request after an answer.
 #[derive(Debug)]
 pub struct Load {
     callers: JoinSet<Vec<Asked>>,

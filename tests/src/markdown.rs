@@ -1,4 +1,4 @@
-//! What documents have to copy.
+//! Code blocks of Markdown documents.
 
 /// The blocks of a page that are fenced as being in a language, in order.
 #[must_use]

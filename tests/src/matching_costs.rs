@@ -1,4 +1,4 @@
-//! What matching costs, by the rules and what is asked.
+//! Cost of matching, by rules and requests.
 
 use std::{
     fmt::Write,
@@ -13,7 +13,7 @@ use sluicegate_core::{
     rules::RuleSet,
 };
 
-/// Requests of a variant, asked in turn: few, so that what they meet stays in the caches.
+/// Requests of a variant, sent in turn: few, so that their rules stay in the caches.
 const REQUESTS: usize = 8;
 
 /// Times that the requests of a variant are asked in a round.
@@ -25,10 +25,10 @@ const ROUNDS: usize = 101;
 /// The entries of one descriptor: keys and values.
 pub type Entries = Vec<(String, String)>;
 
-/// A limits file and what is asked of it.
+/// A limits file and requests for it.
 #[derive(Debug)]
 pub struct Variant {
-    /// What people call it.
+    /// Its name.
     pub name: String,
     rules: RuleSet,
     requests: Vec<Entries>,
@@ -113,7 +113,7 @@ pub fn variant(
 /// is timed in every round.
 ///
 /// # Panics
-/// A request meets a rule where its variant says that it does not, or the other way round.
+/// A request matches a rule although its variant claims otherwise, or the reverse.
 #[must_use]
 pub fn measure(variants: &[Variant]) -> Vec<[Duration; 2]> {
     let mut times = vec![[const { Vec::new() }; 2]; variants.len()];
@@ -137,7 +137,7 @@ fn time(variant: &Variant) -> [Duration; 2] {
     let entries: Vec<Vec<Entry<'_>>> = variant.requests.iter().map(borrowed).collect();
     let requests: Vec<Request<'_>> = entries.iter().map(request).collect();
     let domain = variant.rules.domain("api").unwrap();
-    // Into the caches, and a check that this is what the variant says.
+    // Warms the caches, and checks the variant's claim.
     for (entries, request) in entries.iter().zip(&requests) {
         assert_eq!(domain.find(entries).rule.is_some(), variant.hit, "{}", variant.name);
         assert_eq!(Plan::new(&variant.rules, request).1.is_empty(), !variant.hit);

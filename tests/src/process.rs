@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Waits until `condition` gives something.
 ///
 /// # Panics
-/// Nothing comes in a minute; `what` says what was waited for.
+/// Nothing arrives in a minute; `what` names the awaited event.
 pub async fn until<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut condition: impl FnMut() -> F,
@@ -35,7 +35,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// A running child and what it has printed.
+/// A running child process and its output.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -44,7 +44,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the command and collects what it prints, on either stream.
+    /// Starts the command and collects its output of both streams.
     ///
     /// # Panics
     /// The command cannot be started.
@@ -61,7 +61,7 @@ impl Process {
         Self { child, output, readers }
     }
 
-    /// What was printed so far.
+    /// The output so far.
     #[must_use]
     pub fn output(&self) -> String {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -126,7 +126,7 @@ impl Process {
         assert!(ended.is_none(), "ended: {ended:?}\n{}", self.output());
     }
 
-    /// What the system calls it.
+    /// Its process id.
     ///
     /// # Panics
     /// It has ended.
@@ -212,9 +212,9 @@ impl Process {
 pub struct Finished {
     /// Exit code.
     pub code: i32,
-    /// What it printed to the standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it printed to the standard error stream.
+    /// Its standard error.
     pub stderr: String,
 }
 
@@ -235,7 +235,7 @@ pub async fn finish(mut command: Command) -> Finished {
     }
 }
 
-/// Appends what a stream carries to `output`, line by line.
+/// Appends a stream to `output`, line by line.
 fn collect(
     stream: impl AsyncRead + Unpin + Send + 'static,
     output: &Arc<Mutex<String>>,

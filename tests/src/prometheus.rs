@@ -49,7 +49,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// What its API answers to a query, as a list of series; empty if there are none.
+    /// Result of a query, as a list of series; empty if there are none.
     ///
     /// # Panics
     /// The query is wrong.

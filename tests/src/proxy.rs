@@ -1,4 +1,4 @@
-//! A network that fails when it is told to.
+//! A network with faults on demand.
 
 use std::{future, net::SocketAddr, time::Duration};
 
@@ -21,12 +21,12 @@ pub struct Proxy {
     task: JoinHandle<()>,
 }
 
-/// What becomes of the bytes.
+/// Modes of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// They pass.
     Pass,
-    /// They pass so much later, either way.
+    /// Bytes pass with this delay, in both directions.
     Delay(Duration),
     /// They vanish. A connection that has lost some stays silent, also after the mode.
     Swallow,
@@ -57,7 +57,7 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// What it does now: [`Mode::Cut`] ends by itself.
+    /// The present mode: [`Mode::Cut`] ends by itself.
     #[must_use]
     pub fn mode(&self) -> Mode {
         *self.mode.borrow()
@@ -110,7 +110,7 @@ async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: Way, mode: &watch::
     let (sender, receiver) = mpsc::unbounded_channel();
     let receive = async {
         receive(from, sender, way, mode).await;
-        // What has been received is still delivered.
+        // Received bytes are still delivered.
         future::pending::<()>().await;
     };
     tokio::select! {

@@ -79,7 +79,9 @@ impl Sluicegate {
     /// variables say otherwise.
     #[must_use]
     pub fn command(flags: &[&str], environment: &[(&str, &str)]) -> Command {
-        Self::command_of(&binary("sluicegate"), flags, environment)
+        // `tests/over-tonic` names another build of the server.
+        let server = env::var("TESTS_SERVER").unwrap_or_else(|_| "sluicegate".to_owned());
+        Self::command_of(&binary(&server), flags, environment)
     }
 
     /// The same command of another binary.
@@ -97,6 +99,8 @@ impl Sluicegate {
                 command.args([flag, value]);
             }
         }
+        // The tests' own variables, of which the server would warn.
+        command.env_remove("SLUICEGATE_TOOLS").env_remove("SLUICEGATE_CACHE");
         command.args(flags).envs(environment.iter().copied());
         command
     }

@@ -80,7 +80,7 @@ pub fn rotel() -> PathBuf {
     packaged("rotel/lib", "rotel/rotel-agent")
 }
 
-/// Checks licences, sources and advisories of what the workspace depends on.
+/// Checks licences, sources and advisories of the workspace's dependencies.
 #[must_use]
 pub fn cargo_deny() -> Command {
     let mut deny = Command::new(tool("cargo/bin/cargo-deny"));

@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, http::HeaderMap, response::IntoResponse};
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// A small service in this process. It says in the header x-cost what the request says there.
+/// A small service in this process. It copies the request's header x-cost to the response.
 #[derive(Debug)]
 pub struct Upstream {
     /// Where it listens.

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 /// The one document of a file.
 ///
 /// # Panics
-/// It is no YAML, or has what JSON has not.
+/// The text is not YAML, or has values that JSON lacks.
 #[must_use]
 pub fn read(name: &str, text: &str) -> Value {
     let mut documents = read_all(name, text);
@@ -20,30 +20,42 @@ pub fn read(name: &str, text: &str) -> Value {
 /// It is no YAML, or has what JSON has not.
 #[must_use]
 pub fn read_all(name: &str, text: &str) -> Vec<Value> {
-    let documents = Yaml::load_from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
-    documents.iter().map(|document| value(name, document)).collect()
+    all(text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn value(name: &str, node: &Yaml<'_>) -> Value {
-    match node {
+/// The first document of a file; nothing if the file is empty.
+///
+/// # Errors
+/// It is no YAML, or has what JSON has not.
+pub fn first(text: &str) -> Result<Value, String> {
+    Ok(all(text)?.into_iter().next().unwrap_or_default())
+}
+
+fn all(text: &str) -> Result<Vec<Value>, String> {
+    let documents = Yaml::load_from_str(text).map_err(|error| error.to_string())?;
+    documents.iter().map(value).collect()
+}
+
+fn value(node: &Yaml<'_>) -> Result<Value, String> {
+    Ok(match node {
         Yaml::Value(Scalar::Null) => Value::Null,
         Yaml::Value(Scalar::Boolean(it)) => Value::Bool(*it),
         Yaml::Value(Scalar::Integer(it)) => Value::Number((*it).into()),
         Yaml::Value(Scalar::FloatingPoint(it)) => {
-            Value::Number(Number::from_f64(it.0).expect("a number that JSON has"))
+            Value::Number(Number::from_f64(it.0).ok_or("a number that JSON has not")?)
         }
         Yaml::Value(Scalar::String(it)) => Value::String(it.as_ref().to_owned()),
-        Yaml::Sequence(nodes) => nodes.iter().map(|node| value(name, node)).collect(),
+        Yaml::Sequence(nodes) => nodes.iter().map(value).collect::<Result<_, _>>()?,
         Yaml::Mapping(pairs) => {
             let mut map = Map::new();
             for (key, node) in pairs {
-                let Value::String(key) = value(name, key) else {
-                    panic!("{name}: {key:?} is no text, as a key must be")
+                let Value::String(key) = value(key)? else {
+                    return Err(format!("{key:?} is no text, as a key must be"));
                 };
-                map.insert(key, value(name, node));
+                map.insert(key, value(node)?);
             }
             Value::Object(map)
         }
-        other => panic!("{name}: {other:?} has no place in JSON"),
-    }
+        other => return Err(format!("{other:?} has no place in JSON")),
+    })
 }

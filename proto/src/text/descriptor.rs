@@ -80,7 +80,7 @@ pub fn parse(text: &[u8]) -> Result<Entries, InvalidDescriptor> {
 }
 
 fn parse_entry(entry: usize, part: &[u8]) -> Result<(Vec<u8>, Vec<u8>), InvalidDescriptor> {
-    let text = || shown(part);
+    let text = || printable_bytes(part);
     let (key, value) = match split(part, b'=') {
         _ if part.is_empty() => return Err(InvalidDescriptor::EmptyEntry { entry }),
         (_, None) => return Err(InvalidDescriptor::NoEquals { entry, text: text() }),
@@ -90,7 +90,8 @@ fn parse_entry(entry: usize, part: &[u8]) -> Result<(Vec<u8>, Vec<u8>), InvalidD
         (key, Some(value)) => (key, value),
     };
     let unescape = |text| {
-        unescape(text).map_err(|after| InvalidDescriptor::Escape { entry, after: shown(after) })
+        unescape(text)
+            .map_err(|after| InvalidDescriptor::Escape { entry, after: printable_bytes(after) })
     };
     Ok((unescape(key)?, unescape(value)?))
 }
@@ -132,7 +133,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, &[u8]> {
 /// The descriptor of these keys and values as it can be typed, with spaces between its entries.
 pub fn render<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String {
     let entries = entries.into_iter().map(|(key, value)| {
-        let escape = |text: &[u8]| shown(text).replace('\\', "\\\\").replace(',', "\\,");
+        let escape = |text: &[u8]| printable_bytes(text).replace('\\', "\\\\").replace(',', "\\,");
         format!("{}={}", escape(key).replace('=', "\\="), escape(value))
     });
     entries.collect::<Vec<_>>().join(", ")
@@ -140,7 +141,7 @@ pub fn render<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> St
 
 /// The bytes as text that is safe on a terminal: what is not printable is replaced.
 #[must_use]
-pub fn shown(bytes: &[u8]) -> String {
+pub fn printable_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.extend(
@@ -223,6 +224,6 @@ mod tests {
 
     #[test]
     fn nothing_reaches_the_terminal_unseen() {
-        assert_eq!(shown(b"caf\xc3\xa9\x1b[31m\xff"), "café\u{fffd}[31m<FF>");
+        assert_eq!(printable_bytes(b"caf\xc3\xa9\x1b[31m\xff"), "café\u{fffd}[31m<FF>");
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    descriptor::{render, shown},
-    from_wire, span,
+    descriptor::{printable_bytes, render},
+    format_span, from_wire,
 };
 use crate::sluicegate::admin::v1::{
     Candidate, CounterState, DescriptorExplanation, ExplainResponse, Fit, LimitExplanation,
@@ -41,13 +41,13 @@ fn answer(explained: &ExplainResponse) -> String {
     match explained.would_pass {
         Some(true) => "would pass".to_owned(),
         Some(false) => match retry_after(explained) {
-            Some(wait) => format!("would be refused, retry in {}", span(wait)),
+            Some(wait) => format!("would be refused, retry in {}", format_span(wait)),
             None => "would be refused".to_owned(),
         },
         None if limits.any(|limit| limit.state.is_some()) => {
-            "not known whether it would pass: a counter could not be asked".to_owned()
+            "unknown whether it would pass: a counter could not be read".to_owned()
         }
-        None => "explained from files: no counter was asked".to_owned(),
+        None => "explained from files: no counter was read".to_owned(),
     }
 }
 
@@ -115,10 +115,10 @@ fn outcome(descriptor: &DescriptorExplanation) -> String {
             "no limit applies: the domain has no rules".to_owned()
         }
         (Outcome::NoMatch, _) => {
-            format!("no limit applies: nothing at level {at} takes {}", entry(descriptor, at))
+            format!("no limit applies: no node at level {at} matches {}", entry(descriptor, at))
         }
         (Outcome::TooDeep, _) => format!(
-            "no limit applies: the rules end at level {at}, the descriptor goes on with {}",
+            "no limit applies: the rules end at level {at}, the descriptor continues with {}",
             entry(descriptor, at + 1)
         ),
         (Outcome::TooShallow, _) => format!(
@@ -140,11 +140,11 @@ fn entry(descriptor: &DescriptorExplanation, level: usize) -> String {
 /// A rule and where it stands.
 #[must_use]
 pub fn rule_name(rule: &Rule) -> String {
-    format!("{} ({})", shown(rule.path.as_bytes()), place(&rule.file, rule.line))
+    format!("{} ({})", printable_bytes(rule.path.as_bytes()), place(&rule.file, rule.line))
 }
 
 fn place(file: &str, line: u32) -> String {
-    format!("{}:{line}", shown(file.as_bytes()))
+    format!("{}:{line}", printable_bytes(file.as_bytes()))
 }
 
 fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: usize) {
@@ -159,7 +159,7 @@ fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: 
     };
     let (wide, placed) = (width(0), width(1));
     for (candidate, [node, place]) in level.candidates.iter().zip(&nodes) {
-        let (taken, why) = fit(candidate.fit());
+        let (taken, why) = reason(candidate.fit());
         let line = format!("      {taken:9}  {node:wide$}  {place:placed$}  {why}");
         lines.push(line.trim_end().to_owned());
     }
@@ -170,32 +170,32 @@ fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: 
 
 fn node(candidate: &Candidate) -> [String; 2] {
     let value = candidate.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
-    let node = shown(format!("{}{value}", candidate.key).as_bytes());
+    let node = printable_bytes(format!("{}{value}", candidate.key).as_bytes());
     [node, place(&candidate.file, candidate.line)]
 }
 
-const fn fit(fit: Fit) -> (&'static str, &'static str) {
+const fn reason(fit: Fit) -> (&'static str, &'static str) {
     match fit {
         Fit::Unspecified => ("", "for a reason that is not known here"),
         Fit::Taken => ("taken", ""),
         Fit::OtherKey => ("not taken", "another key"),
         Fit::OtherValue => ("not taken", "another value"),
-        Fit::PatternDoesNotFit => ("not taken", "the pattern does not fit"),
-        Fit::ExactFirst => ("not taken", "the exact value goes first"),
-        Fit::PatternFirst => ("not taken", "a pattern before it fits"),
+        Fit::PatternDoesNotFit => ("not taken", "the pattern does not match"),
+        Fit::ExactFirst => ("not taken", "the exact value takes precedence"),
+        Fit::PatternFirst => ("not taken", "an earlier pattern matches"),
     }
 }
 
 fn replaced(limit: &ReplacedLimit) -> String {
     let by = limit.replaced_by.as_ref().map_or_else(|| "another rule".to_owned(), rule_name);
-    format!("    limit {} does not apply: replaced by {by}", shown(limit.name.as_bytes()))
+    format!("    limit {} does not apply: replaced by {by}", printable_bytes(limit.name.as_bytes()))
 }
 
 /// Adds the lines about a limit that applies, and its counter.
 pub fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
     let mut head = format!("    limit {}", rate(limit));
     if !limit.name.is_empty() {
-        head += &format!(" ({})", shown(limit.name.as_bytes()));
+        head += &format!(" ({})", printable_bytes(limit.name.as_bytes()));
     }
     head += &format!(", {}", algorithm(limit));
     if limit.capacity != limit.requests_per_unit {
@@ -218,7 +218,7 @@ pub fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
             lines.push(format!("      state    {}", state(limit, counter)));
         }
         Some(State::Unanswered(why)) => {
-            lines.push(format!("      state    not known: {}", shown(why.as_bytes())));
+            lines.push(format!("      state    not known: {}", printable_bytes(why.as_bytes())));
         }
         None => {}
     }
@@ -238,11 +238,11 @@ fn state(limit: &LimitExplanation, counter: &CounterState) -> String {
     let mut text = format!("{used} of {} used, {remaining} left", limit.capacity);
     let reset_after = counter.reset_after.map(from_wire).unwrap_or_default();
     if !reset_after.is_zero() {
-        text += &format!(", resets in {}", span(reset_after));
+        text += &format!(", resets in {}", format_span(reset_after));
     }
     text += &match (counter.would_pass, counter.retry_after) {
         (true, _) => "; passes".to_owned(),
-        (false, Some(wait)) => format!("; refuses, passes in {}", span(from_wire(wait))),
+        (false, Some(wait)) => format!("; refuses, passes in {}", format_span(from_wire(wait))),
         (false, None) => "; refuses, never passes".to_owned(),
     };
     text
@@ -280,7 +280,7 @@ pub fn outcome_word(descriptor: &DescriptorExplanation) -> String {
 
 /// Why a candidate was taken or not, in one word.
 #[must_use]
-pub fn fit_word(candidate: &Candidate) -> String {
+pub fn reason_word(candidate: &Candidate) -> String {
     word(candidate.fit().as_str_name(), "FIT_")
 }
 
@@ -376,7 +376,7 @@ would be refused, retry in 59s
     limited by rule user (a.yaml:4)
     level 1, user=bob
       taken      user       a.yaml:4
-      not taken  user=eve*  a.yaml:12  the pattern does not fit
+      not taken  user=eve*  a.yaml:12  the pattern does not match
       and 3 more
     limit 10 per 5 minutes (burst), fixed_window, counting free, on_failure local, quota_mode
       counter  s1:fw:300:{api:user=bob}
@@ -434,9 +434,9 @@ would be refused, retry in 59s
         let unanswered = State::Unanswered("away".to_owned());
         assert_eq!(
             first(None, Some(unanswered)),
-            "not known whether it would pass: a counter could not be asked"
+            "unknown whether it would pass: a counter could not be read"
         );
-        assert_eq!(first(None, None), "explained from files: no counter was asked");
+        assert_eq!(first(None, None), "explained from files: no counter was read");
     }
 
     #[test]
@@ -475,12 +475,12 @@ would be refused, retry in 59s
             ),
             (Outcome::NoEntries, 0, None, "no limit applies: the descriptor has no entries"),
             (Outcome::NoMatch, 0, None, "no limit applies: the domain has no rules"),
-            (Outcome::NoMatch, 2, None, "no limit applies: nothing at level 2 takes b=2"),
+            (Outcome::NoMatch, 2, None, "no limit applies: no node at level 2 matches b=2"),
             (
                 Outcome::TooDeep,
                 1,
                 None,
-                "no limit applies: the rules end at level 1, the descriptor goes on with b=2",
+                "no limit applies: the rules end at level 1, the descriptor continues with b=2",
             ),
             (
                 Outcome::TooShallow,

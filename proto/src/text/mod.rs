@@ -25,7 +25,7 @@ pub const fn seconds(span: Duration) -> u64 {
 
 /// The span for people, in whole seconds.
 #[must_use]
-pub fn span(span: Duration) -> String {
+pub fn format_span(span: Duration) -> String {
     humantime::format_duration(Duration::from_secs(seconds(span))).to_string()
 }
 
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn spans_are_rounded_up() {
         assert_eq!(seconds(Duration::from_millis(41_001)), 42);
-        assert_eq!(span(Duration::from_millis(41_001)), "42s");
-        assert_eq!(span(Duration::from_secs(3_725)), "1h 2m 5s");
+        assert_eq!(format_span(Duration::from_millis(41_001)), "42s");
+        assert_eq!(format_span(Duration::from_secs(3_725)), "1h 2m 5s");
     }
 }

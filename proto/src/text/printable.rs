@@ -9,14 +9,14 @@ use std::{borrow::Cow, fmt::Write as _};
 /// The text in one line, with `\u{202e}`, `\n` and the like in place of all characters that are not visible.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
-    replaced(text, is_hidden, |char, into| into.extend(char.escape_debug()))
+    escape_matching(text, is_hidden, |char, into| into.extend(char.escape_debug()))
 }
 
 /// The text in as many lines as it has, each as [`printable`] writes it.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_hidden = |char| char != '\n' && is_hidden(char);
-    replaced(text, is_hidden, |char, into| into.extend(char.escape_debug()))
+    escape_matching(text, is_hidden, |char, into| into.extend(char.escape_debug()))
 }
 
 /// JSON of the same meaning with `\u202e` and the like in place of all characters that are not visible. Line feeds and
@@ -26,14 +26,14 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     // Within JSON only texts hold other characters than ASCII and white space, and escape control characters below
     // U+0020 already.
     let is_hidden = |char: char| !matches!(char, '\n' | '\r' | '\t') && is_hidden(char);
-    replaced(json, is_hidden, |char, into| {
+    escape_matching(json, is_hidden, |char, into| {
         for unit in char.encode_utf16(&mut [0; 2]) {
             let _infallible = write!(into, "\\u{unit:04x}");
         }
     })
 }
 
-fn replaced(
+fn escape_matching(
     text: &str,
     is_hidden: impl Fn(char) -> bool,
     escape: impl Fn(char, &mut String),

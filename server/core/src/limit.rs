@@ -1,62 +1,65 @@
-//! The numbers of a limit, checked and prepared once, when the limit is built.
+//! Limits: their numbers, checked and prepared once, when the limit is built.
 
 use std::{num::NonZeroU32, time::Duration};
 
 use thiserror::Error;
 
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Algorithm {
+/// Defines [`Algorithm`] from a table of each algorithm's name in limits files and code in counter keys.
+macro_rules! algorithms {
+    ($($(#[$attribute:meta])* $variant:ident = $name:literal, $code:literal);+ $(;)?) => {
+        /// How a limit counts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Algorithm {
+            $($(#[$attribute])* $variant,)+
+        }
+
+        impl Algorithm {
+            /// Every algorithm, in the order of the documentation.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The names as a choice, for error messages.
+            pub const NAMES: &str = algorithms!(@list $($name)+);
+
+            /// The name in limits files.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// The abbreviation in counter keys.
+            #[must_use]
+            pub const fn code(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $code,)+
+                }
+            }
+        }
+    };
+    (@list $first:literal $($name:literal)*) => {
+        concat!("one of ", $first, $(", ", $name,)*)
+    };
+}
+
+algorithms! {
     /// At most the limit in each window aligned to the Unix epoch.
     #[default]
-    FixedWindow,
+    FixedWindow = "fixed_window", "fw";
     /// At most the limit in any window, from the time of each hit.
-    SlidingWindowLog,
-    /// Estimates a sliding window from the counts of two aligned ones.
-    SlidingWindowCounter,
-    /// A bucket of hits that refills steadily.
-    TokenBucket,
-    /// A token bucket kept as a single time.
-    Gcra,
+    SlidingWindowLog = "sliding_window_log", "sl";
+    /// Estimates a sliding window from the counts of two aligned windows.
+    SlidingWindowCounter = "sliding_window_counter", "sc";
+    /// A bucket of hits that refills at a steady rate.
+    TokenBucket = "token_bucket", "tb";
+    /// A token bucket stored as a single time.
+    Gcra = "gcra", "gc";
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Self; 5] = [
-        Self::FixedWindow,
-        Self::SlidingWindowLog,
-        Self::SlidingWindowCounter,
-        Self::TokenBucket,
-        Self::Gcra,
-    ];
-
-    /// The name in limits files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingWindowLog => "sliding_window_log",
-            Self::SlidingWindowCounter => "sliding_window_counter",
-            Self::TokenBucket => "token_bucket",
-            Self::Gcra => "gcra",
-        }
-    }
-
-    /// The abbreviation in counter keys.
-    #[must_use]
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::FixedWindow => "fw",
-            Self::SlidingWindowLog => "sl",
-            Self::SlidingWindowCounter => "sc",
-            Self::TokenBucket => "tb",
-            Self::Gcra => "gc",
-        }
-    }
-
     /// Whether the algorithm has a capacity beside its rate.
     #[must_use]
-    pub const fn takes_burst(self) -> bool {
+    pub const fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::Gcra)
     }
 }
@@ -120,7 +123,7 @@ impl Unit {
     }
 }
 
-/// The span over which a limit counts: whole seconds, from one second to [`Window::MAX`].
+/// The time span that a limit counts in: whole seconds, from one second to [`Window::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Window(u32);
 
@@ -128,10 +131,10 @@ impl Window {
     /// The longest window: 366 days.
     pub const MAX: Self = Self(366 * 86_400);
 
-    /// A window of that many seconds.
+    /// A window of this number of seconds.
     ///
     /// # Errors
-    /// The length lies outside 1 second to 366 days.
+    /// The length is outside 1 second to 366 days.
     pub const fn from_seconds(seconds: u64) -> Result<Self, LimitError> {
         if seconds < 1 || seconds > Self::MAX.0 as u64 {
             return Err(LimitError::WindowLength { seconds });
@@ -143,7 +146,7 @@ impl Window {
     /// A window of `multiplier` times `unit`.
     ///
     /// # Errors
-    /// The product lies outside 1 second to 366 days.
+    /// The product is outside 1 second to 366 days.
     pub fn from_unit(unit: Unit, multiplier: u32) -> Result<Self, LimitError> {
         Self::from_seconds(u64::from(unit.seconds()) * u64::from(multiplier))
     }
@@ -160,7 +163,7 @@ impl Window {
         self.0 as u64 * 1_000_000
     }
 
-    /// The longest unit that divides the window, and how often it fits.
+    /// The longest unit that divides the window, and their quotient.
     #[must_use]
     pub fn in_units(self) -> (Unit, u32) {
         let unit = Unit::ALL.into_iter().rev().find(|unit| self.0.is_multiple_of(unit.seconds()));
@@ -169,20 +172,20 @@ impl Window {
     }
 }
 
-/// The longest sliding window log, in hits: what one counter may cost in memory.
+/// The longest sliding window log, in hits: bounds the memory of one counter.
 pub const SLIDING_LOG_MAX: u32 = 10_000;
 
-/// The most usage below a limit, in whatever the algorithm counts. Debts have as much again before
-/// the integers that a double holds exactly run out.
+/// The most usage within a limit, in units of the algorithm. Usage beyond the limit has the same range again, up to
+/// the largest integer that a double holds exactly.
 const UNITS_MAX: u64 = 1 << 52;
 
 /// The shortest emission interval of GCRA, in microseconds, that may be rounded up: by 1 % at most.
 const ROUNDED_INTERVAL_MIN: u64 = 100;
 
-/// How many hits may pass, over which window, by which algorithm.
+/// A limit: hits, window and algorithm.
 ///
-/// Two limits with the same algorithm and window keep the same counter, whatever their sizes, so
-/// that a limit edited in flight keeps its usage.
+/// Two limits with the same algorithm and window share a counter, whatever their sizes, so
+/// that an edited limit keeps its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     algorithm: Algorithm,
@@ -199,21 +202,21 @@ impl Limit {
     /// capacity of a bucket, by default `requests`.
     ///
     /// # Errors
-    /// The algorithm cannot count such a limit exactly, and the error names one that can; or the burst
-    /// makes no sense.
+    /// The algorithm cannot count this limit exactly, and the error names one that can; or the burst
+    /// is invalid.
     pub fn new(
         algorithm: Algorithm,
         requests: u32,
         window: Window,
         burst: Option<u32>,
     ) -> Result<Self, LimitError> {
-        if burst.is_some() && !algorithm.takes_burst() {
-            return Err(LimitError::BurstNotTaken { algorithm });
+        if burst.is_some() && !algorithm.has_burst() {
+            return Err(LimitError::BurstUnsupported { algorithm });
         }
         if burst == Some(0) && requests > 0 {
             return Err(LimitError::BurstZero);
         }
-        let limit = Self::prepared(algorithm, requests, window, burst.unwrap_or(requests));
+        let limit = Self::unchecked(algorithm, requests, window, burst.unwrap_or(requests));
         match algorithm {
             Algorithm::SlidingWindowLog => limit.check_log()?,
             Algorithm::Gcra => limit.check_gcra()?,
@@ -222,30 +225,30 @@ impl Limit {
         Ok(limit)
     }
 
-    /// A limit whose numbers come with a request. Where `algorithm` cannot count them, the one that
-    /// [`Limit::new`] would recommend does.
+    /// The limit of an override. If `algorithm` cannot count it, the one that [`Limit::new`] would
+    /// recommend is used.
     #[must_use]
-    pub fn overridden(algorithm: Algorithm, requests: u32, window: Window) -> Self {
+    pub fn for_override(algorithm: Algorithm, requests: u32, window: Window) -> Self {
         Self::new(algorithm, requests, window, None).unwrap_or_else(|_| {
             let fallback = match algorithm {
                 Algorithm::SlidingWindowLog => Algorithm::SlidingWindowCounter,
                 Algorithm::Gcra => Algorithm::TokenBucket,
                 other => other,
             };
-            Self::prepared(fallback, requests, window, requests)
+            Self::unchecked(fallback, requests, window, requests)
         })
     }
 
-    /// What one of `replicas` processes enforces where each of them counts for itself: never less than one
-    /// hit, so that nobody is locked out.
+    /// The share of one of `replicas` processes that decide by themselves: at least one
+    /// hit, so that no caller is locked out.
     #[must_use]
-    pub fn divided(&self, replicas: NonZeroU32) -> Self {
+    pub fn per_replica(&self, replicas: NonZeroU32) -> Self {
         if replicas == NonZeroU32::MIN || self.requests == 0 {
             return *self;
         }
         let share = |number: u32| (number / replicas).max(1);
         let mut limit =
-            Self::prepared(self.algorithm, share(self.requests), self.window, share(self.burst));
+            Self::unchecked(self.algorithm, share(self.requests), self.window, share(self.burst));
         if self.algorithm == Algorithm::Gcra {
             // Rounding the rate down lengthens the interval.
             let held = u32::try_from((UNITS_MAX - 1) / limit.cost).unwrap_or(u32::MAX);
@@ -254,11 +257,11 @@ impl Limit {
         limit
     }
 
-    fn prepared(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {
+    fn unchecked(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {
         let burst = if requests == 0 { 0 } else { burst };
         let Rate { tick, gain, cost } = match algorithm {
-            Algorithm::TokenBucket => Rate::of_bucket(requests, burst, window),
-            Algorithm::Gcra => Rate::of_gcra(requests, window),
+            Algorithm::TokenBucket => Rate::for_token_bucket(requests, burst, window),
+            Algorithm::Gcra => Rate::for_gcra(requests, window),
             _ => Rate::NONE,
         };
         Self { algorithm, requests, burst, window, tick, gain, cost }
@@ -278,12 +281,12 @@ impl Limit {
             return Err(LimitError::GcraTooFast { requests: self.requests, seconds });
         }
         if u64::from(self.burst).saturating_mul(self.cost) >= UNITS_MAX {
-            return Err(LimitError::GcraTooLong { burst: self.burst });
+            return Err(LimitError::GcraBurstTooLarge { burst: self.burst });
         }
         Ok(())
     }
 
-    /// How hits are counted.
+    /// The algorithm.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -295,7 +298,7 @@ impl Limit {
         self.requests
     }
 
-    /// The span over which hits are counted.
+    /// The window.
     #[must_use]
     pub const fn window(&self) -> Window {
         self.window
@@ -304,18 +307,18 @@ impl Limit {
     /// The most hits that can ever pass at once.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        if self.algorithm.takes_burst() { self.burst } else { self.requests }
+        if self.algorithm.has_burst() { self.burst } else { self.requests }
     }
 
-    /// Microseconds in which a bucket gets [`gain`](Self::gain) back. 1 for other algorithms.
+    /// Microseconds in which a bucket refills by [`refill_units`](Self::refill_units). 1 for other algorithms.
     #[must_use]
-    pub const fn tick(&self) -> u64 {
+    pub const fn refill_interval(&self) -> u64 {
         self.tick
     }
 
-    /// Units that a bucket gets back per [`tick`](Self::tick). 1 for other algorithms.
+    /// Units by which a bucket refills per [`refill_interval`](Self::refill_interval). 1 for other algorithms.
     #[must_use]
-    pub const fn gain(&self) -> u64 {
+    pub const fn refill_units(&self) -> u64 {
         self.gain
     }
 
@@ -338,13 +341,13 @@ impl Rate {
     /// For algorithms that count hits.
     const NONE: Self = Self { tick: 1, gain: 1, cost: 1 };
 
-    /// Exact where the units of all hits the bucket must hold fit below [`UNITS_MAX`]. Else the tick is
+    /// Exact if the units of all hits that the bucket must hold fit below [`UNITS_MAX`]. Else the tick is
     /// as fine as they allow, never coarser than a millionth of the window, and every rounding slows
     /// the refill.
-    fn of_bucket(requests: u32, burst: u32, window: Window) -> Self {
+    fn for_token_bucket(requests: u32, burst: u32, window: Window) -> Self {
         let window = window.micros();
-        let hits = Self::hits_held(requests, burst);
-        // A limit of 0 forgets as slowly as any, for the day when it is raised again.
+        let hits = Self::max_hits_held(requests, burst);
+        // A limit of 0 refills as slowly as any, so that usage is right if it is raised later.
         let requests = u64::from(requests.max(1));
         let exact = Self { tick: 1, gain: requests, cost: window }.reduced();
         if exact.cost <= UNITS_MAX / hits {
@@ -354,10 +357,10 @@ impl Rate {
         Self { tick, gain: requests, cost: window.div_ceil(tick) }.reduced()
     }
 
-    /// Hits whose units must fit: a full bucket, and debts up to the hits of a window. A small bucket
-    /// remembers less of a debt, so that no tick longer than a microsecond refills more than an eighth of
+    /// Hits whose units must fit: a full bucket, and usage beyond it up to the hits of a window. A small bucket
+    /// records less of that, so that no tick longer than a microsecond refills more than an eighth of
     /// it.
-    fn hits_held(requests: u32, burst: u32) -> u64 {
+    fn max_hits_held(requests: u32, burst: u32) -> u64 {
         if requests == 0 {
             return u64::from(u32::MAX);
         }
@@ -366,7 +369,7 @@ impl Rate {
     }
 
     /// One hit per emission interval, rounded up to whole microseconds.
-    fn of_gcra(requests: u32, window: Window) -> Self {
+    fn for_gcra(requests: u32, window: Window) -> Self {
         Self { cost: window.micros().div_ceil(u64::from(requests.max(1))), ..Self::NONE }
     }
 
@@ -383,15 +386,15 @@ impl Rate {
 /// Why a limit cannot be built.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum LimitError {
-    /// Windows run from one second to 366 days.
-    #[error("a window of {seconds} s lies outside 1 s to 366 days")]
+    /// A window outside one second to 366 days.
+    #[error("a window of {seconds} s is outside 1 s to 366 days")]
     WindowLength {
         /// The length asked for.
         seconds: u64,
     },
     /// Only a bucket has a capacity beside its rate.
-    #[error("{} takes no burst", algorithm.name())]
-    BurstNotTaken {
+    #[error("{} does not support a burst", algorithm.name())]
+    BurstUnsupported {
         /// The algorithm that was asked for.
         algorithm: Algorithm,
     },
@@ -413,8 +416,8 @@ pub enum LimitError {
         seconds: u32,
     },
     /// The burst takes 2^52 microseconds (142 years) or more to come back.
-    #[error("gcra cannot hold a burst of {burst}, which takes over 142 years to come back")]
-    GcraTooLong {
+    #[error("gcra cannot hold a burst of {burst}, which takes over 142 years to refill")]
+    GcraBurstTooLarge {
         /// The burst that was asked for.
         burst: u32,
     },
@@ -426,18 +429,20 @@ impl LimitError {
     pub fn help(&self) -> String {
         match self {
             Self::WindowLength { .. } => "choose a window from 1 s to 366 days".to_owned(),
-            Self::BurstNotTaken { .. } => "remove burst, or use token_bucket or gcra".to_owned(),
+            Self::BurstUnsupported { .. } => "remove burst, or use token_bucket or gcra".to_owned(),
             Self::BurstZero => {
                 "remove burst or make it at least 1; 0 requests_per_unit refuse everything"
                     .to_owned()
             }
             Self::LogTooLong { .. } => "use sliding_window_counter".to_owned(),
-            Self::GcraTooFast { .. } | Self::GcraTooLong { .. } => "use token_bucket".to_owned(),
+            Self::GcraTooFast { .. } | Self::GcraBurstTooLarge { .. } => {
+                "use token_bucket".to_owned()
+            }
         }
     }
 }
 
 /// A span in microseconds as a [`Duration`].
-pub(crate) const fn span(micros: u64) -> Duration {
+pub(crate) const fn duration(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }

@@ -1,11 +1,11 @@
-//! What a rule tells those who meet it: a free map from its limits file, for dynamic metadata.
+//! `metadata` of rules: a free map from the limits file, for dynamic metadata of responses.
 
 use std::collections::BTreeMap;
 
 /// Values by name, in the order of the names.
 pub type Map = BTreeMap<Box<str>, Value>;
 
-/// A value, as JSON knows them.
+/// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Nothing.
@@ -22,7 +22,7 @@ pub enum Value {
     Map(Map),
 }
 
-/// Adds what `more` has and `into` has not, also within maps of one name. On a conflict `into` stays.
+/// Adds values of `more` that `into` lacks, also in nested maps. On a conflict `into` keeps its value.
 pub fn merge(into: &mut Map, more: &Map) {
     for (name, value) in more {
         match (into.get_mut(name), value) {

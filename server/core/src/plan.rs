@@ -1,60 +1,60 @@
-//! Turns a request into the checks that decide it.
+//! Converts a request into the checks that decide it.
 
 use smallvec::SmallVec;
 
 use crate::{
-    Algorithm, Check, Counting, CurrentLimit, Limit, OnFailure, Request, Rule, Take,
-    key::Identity,
+    Algorithm, Charge, Check, Counting, CurrentLimit, Limit, OnFailure, Request, Rule,
+    key::KeyBuilder,
     request::{Descriptor, Hits, LimitOverride},
-    rule::{Limits, Shown},
-    rules::{Defaults, Domain, Match, Modes, RuleSet, Search},
-    store::{Group, Veto},
+    rule::{DisplayedRate, RuleLimits},
+    rules::{Defaults, Domain, Match, Modes, RuleSet, SearchBudget},
+    store::{Group, RefusalScope},
 };
 
-/// What each descriptor of a request met, and the checks that decide.
+/// The limits that apply to each descriptor of a request.
 #[derive(Debug)]
 pub struct Plan<'r> {
     /// The domain, if it is configured.
     pub domain: Option<&'r Domain>,
-    /// In the order of the request.
-    pub descriptors: SmallVec<[Planned<'r>; 4]>,
-    /// Whether the whole request only simulates: whatever refuses it, it may pass.
+    /// The descriptors, in the order of the request.
+    pub descriptors: SmallVec<[PlannedDescriptor<'r>; 4]>,
+    /// Whether the whole request is in shadow mode: it passes even if a rule refuses.
     pub shadow_mode: bool,
-    /// Whether a quota descriptor cannot be over, so that they cannot all be.
+    /// Whether a quota descriptor can never be over its limit, so that not all can be.
     pub has_quota_left: bool,
     /// Overrides without a usable unit or multiplier, which were ignored.
     pub overrides_ignored: u32,
-    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be denied,
-    /// because it may meet other rules than those that were found.
+    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be refused,
+    /// because other rules than those found may apply.
     pub is_too_costly: bool,
 }
 
-/// What one descriptor met.
+/// The limits that apply to one descriptor.
 #[derive(Debug)]
-pub enum Planned<'r> {
+pub enum PlannedDescriptor<'r> {
     /// No limit applies.
     Unmatched,
-    /// A rule lets everything pass.
+    /// An unlimited rule applies.
     Unlimited(&'r Rule),
     /// Limits apply: one check each.
     Limited {
         /// The rule that matched. An override can apply where none did.
         rule: Option<&'r Rule>,
-        /// What is enforced, in the order of the checks.
+        /// The limits, in the order of the checks.
         limits: SmallVec<[CurrentLimit<'r>; 2]>,
-        /// What it does to the request if one of them is over, and the request does not only simulate.
-        veto: Veto,
-        /// Who is charged.
+        /// What a refusal does to the request, unless the request is in shadow mode.
+        refusal_scope: RefusalScope,
+        /// How hits are charged.
         counting: Counting,
-        /// Whether the rule only simulates.
+        /// Whether the rule is in shadow mode.
         shadow_mode: bool,
-        /// Whether the request brought its own limit.
+        /// Whether the limit is an override of the request.
         overridden: bool,
     },
 }
 
-impl<'r> Planned<'r> {
-    /// What is enforced, in the order of the checks.
+impl<'r> PlannedDescriptor<'r> {
+    /// The limits, in the order of the checks.
     #[must_use]
     pub fn limits(&self) -> &[CurrentLimit<'r>] {
         match self {
@@ -63,11 +63,11 @@ impl<'r> Planned<'r> {
         }
     }
 
-    /// Whether it is a quota descriptor that cannot be over.
-    fn has_quota(&self, modes: Modes) -> bool {
+    /// Whether this is a quota descriptor that can never be over its limit.
+    fn is_quota_left(&self, modes: Modes) -> bool {
         match self {
             Self::Unmatched => modes.quota_mode,
-            Self::Limited { rule, veto: Veto::None, overridden, .. } => {
+            Self::Limited { rule, refusal_scope: RefusalScope::None, overridden, .. } => {
                 modes.quota_mode || (!overridden && rule.is_some_and(|rule| rule.quota_mode))
             }
             Self::Limited { .. } | Self::Unlimited(_) => false,
@@ -87,131 +87,138 @@ impl<'r> Plan<'r> {
             overrides_ignored: 0,
             is_too_costly: false,
         };
-        // Both are made where they are returned: a plan is large.
+        // Both are built in their return slot: a plan is large.
         let mut made = (plan, Group::default());
         let (plan, group) = &mut made;
         let Some(domain) = plan.domain else {
-            plan.descriptors.extend(request.descriptors.iter().map(|_| Planned::Unmatched));
+            plan.descriptors
+                .extend(request.descriptors.iter().map(|_| PlannedDescriptor::Unmatched));
             return made;
         };
-        let mut met = SmallVec::<[Met<'_, '_, 'r>; 4]>::new();
-        let mut search = Search::new();
+        let mut matched = SmallVec::<[MatchedDescriptor<'_, '_, 'r>; 4]>::new();
+        let mut search = SearchBudget::new();
         for descriptor in &request.descriptors {
-            met.push(plan.meet(domain, descriptor, &mut search));
+            matched.push(plan.match_descriptor(domain, descriptor, &mut search));
         }
         plan.is_too_costly = search.is_exceeded();
-        let replaced = if domain.replaces { Replaced::collect(&met) } else { Replaced::default() };
-        let mut asked = SmallVec::<[Asked<'_, '_, '_>; 4]>::new();
-        for (position, met) in met.iter().enumerate() {
-            let planner = Planner { position, met, quota_mode: rules.modes.quota_mode };
-            plan.descriptors.push(planner.planned(&replaced, &mut asked));
+        let replaced = if domain.replaces {
+            ReplacedNames::collect(&matched)
+        } else {
+            ReplacedNames::default()
+        };
+        let mut pending = SmallVec::<[PendingCheck<'_, '_, '_>; 4]>::new();
+        for (position, matched) in matched.iter().enumerate() {
+            let planner = Planner { position, matched, quota_mode: rules.modes.quota_mode };
+            plan.descriptors.push(planner.planned(&replaced, &mut pending));
         }
-        plan.has_quota_left = plan.descriptors.iter().any(|it| it.has_quota(rules.modes));
-        let spares = |veto| plan.shadow_mode || (plan.has_quota_left && veto == Veto::Quota);
-        for asked in asked.iter_mut().filter(|asked| spares(asked.veto)) {
-            asked.veto = Veto::None;
+        plan.has_quota_left = plan.descriptors.iter().any(|it| it.is_quota_left(rules.modes));
+        let spares = |refusal_scope| {
+            plan.shadow_mode || (plan.has_quota_left && refusal_scope == RefusalScope::Quota)
+        };
+        for pending in pending.iter_mut().filter(|pending| spares(pending.refusal_scope)) {
+            pending.refusal_scope = RefusalScope::None;
         }
-        if !asked.is_empty() {
-            let mut identity = Identity::empty();
-            let mut identified = None;
-            // From a mapped slice the group is allocated once, and each check made in its place.
-            *group = asked
+        if !pending.is_empty() {
+            let mut key_builder = KeyBuilder::empty();
+            let mut built_for = None;
+            // Collecting from a mapped slice allocates the group once and builds each check in place.
+            *group = pending
                 .iter()
-                .map(|asked| {
-                    if identified.replace(asked.position) != Some(asked.position) {
+                .map(|pending| {
+                    if built_for.replace(pending.position) != Some(pending.position) {
                         let tenant = domain.tenant.as_deref();
-                        let Met { descriptor, shared, .. } = asked.met;
-                        identity.set(&domain.name, tenant, &descriptor.entries, shared);
+                        let MatchedDescriptor { descriptor, shared, .. } = pending.matched;
+                        key_builder.set(&domain.name, tenant, &descriptor.entries, shared);
                     }
-                    asked.check(&mut identity)
+                    pending.check(&mut key_builder)
                 })
                 .collect();
         }
         made
     }
 
-    /// What a descriptor meets. Notes an override that names no window.
-    fn meet<'p, 'q>(
+    /// Matches a descriptor. Counts an override without a valid window.
+    fn match_descriptor<'p, 'q>(
         &mut self,
         domain: &'r Domain,
         descriptor: &'p Descriptor<'q>,
-        search: &mut Search<'q, 'r>,
-    ) -> Met<'p, 'q, 'r> {
-        let Match { rule, shared } = domain.find_in(&descriptor.entries, search);
-        let overridden = descriptor.limit_override.and_then(|asked| {
-            let usable = Override::new(asked, inherited(domain, rule));
+        search: &mut SearchBudget<'q, 'r>,
+    ) -> MatchedDescriptor<'p, 'q, 'r> {
+        let Match { rule, shared } = domain.find_within(&descriptor.entries, search);
+        let overridden = descriptor.limit_override.and_then(|pending| {
+            let usable = UsableOverride::new(pending, override_algorithm(domain, rule));
             self.overrides_ignored += u32::from(usable.is_none());
             usable
         });
         let Defaults { counting, on_failure, .. } = domain.defaults;
-        let manner = rule.map_or(Manner { counting, on_failure }, |rule| Manner {
+        let manner = rule.map_or(RulePolicy { counting, on_failure }, |rule| RulePolicy {
             counting: rule.counting,
             on_failure: rule.on_failure,
         });
-        Met { descriptor, rule, shared, manner, overridden }
+        MatchedDescriptor { descriptor, rule, shared, manner, overridden }
     }
 }
 
-/// The algorithm of an override: that of the limit whose place it takes.
-fn inherited(domain: &Domain, rule: Option<&Rule>) -> Algorithm {
+/// The algorithm of an override: that of the limit it replaces.
+fn override_algorithm(domain: &Domain, rule: Option<&Rule>) -> Algorithm {
     let first = rule.and_then(|rule| match &rule.limits {
-        Limits::Each(limits) => limits.first(),
-        Limits::Unlimited { .. } => None,
+        RuleLimits::Limited(limits) => limits.first(),
+        RuleLimits::Unlimited { .. } => None,
     });
     first.map_or(domain.defaults.algorithm, |first| first.limit.algorithm())
 }
 
-/// A limit from the wire whose window makes sense.
-struct Override {
+/// An override with a valid window.
+struct UsableOverride {
     limit: Limit,
-    shown: Shown,
+    shown: DisplayedRate,
 }
 
-impl Override {
-    fn new(asked: LimitOverride, algorithm: Algorithm) -> Option<Self> {
-        let unit = asked.unit?;
-        let unit_multiplier = asked.unit_multiplier.unwrap_or(1);
-        let requests = asked.requests_per_unit;
+impl UsableOverride {
+    fn new(pending: LimitOverride, algorithm: Algorithm) -> Option<Self> {
+        let unit = pending.unit?;
+        let unit_multiplier = pending.unit_multiplier.unwrap_or(1);
+        let requests = pending.requests_per_unit;
         Some(Self {
-            limit: Limit::overridden(algorithm, requests, asked.window()?),
-            shown: Shown { requests_per_unit: requests, unit, unit_multiplier },
+            limit: Limit::for_override(algorithm, requests, pending.window()?),
+            shown: DisplayedRate { requests_per_unit: requests, unit, unit_multiplier },
         })
     }
 }
 
-/// How a rule counts, and what happens where it cannot.
+/// Counting and failure policy of a rule.
 #[derive(Clone, Copy)]
-struct Manner {
+struct RulePolicy {
     counting: Counting,
     on_failure: OnFailure,
 }
 
-/// What one descriptor goes by.
-struct Met<'p, 'q, 'r> {
+/// A descriptor with the rule that it matched.
+struct MatchedDescriptor<'p, 'q, 'r> {
     descriptor: &'p Descriptor<'q>,
     rule: Option<&'r Rule>,
-    /// The patterns that its counter is named by, as in [`Match`].
+    /// The patterns in the counter's key, as in [`Match`].
     shared: Vec<Option<&'r [u8]>>,
-    manner: Manner,
-    /// The limit that the descriptor brings along, which takes the place of all of the rule's.
-    overridden: Option<Override>,
+    manner: RulePolicy,
+    /// The override of the descriptor, which replaces all limits of the rule.
+    overridden: Option<UsableOverride>,
 }
 
-/// Names of limits that do not apply to this request, because a rule it meets replaces them.
+/// Names of limits that do not apply to this request, because a matched rule replaces them.
 #[derive(Default)]
-struct Replaced<'r>(SmallVec<[&'r str; 4]>);
+struct ReplacedNames<'r>(SmallVec<[&'r str; 4]>);
 
-impl<'r> Replaced<'r> {
-    /// An overridden descriptor takes its rule's place, so that rule replaces nothing.
-    fn collect(met: &[Met<'_, '_, 'r>]) -> Self {
+impl<'r> ReplacedNames<'r> {
+    /// An override replaces its rule, so that rule replaces nothing.
+    fn collect(matched: &[MatchedDescriptor<'_, '_, 'r>]) -> Self {
         let mut names = SmallVec::new();
-        let configured = met.iter().filter(|met| met.overridden.is_none());
-        for rule in configured.filter_map(|met| met.rule) {
+        let configured = matched.iter().filter(|matched| matched.overridden.is_none());
+        for rule in configured.filter_map(|matched| matched.rule) {
             match &rule.limits {
-                Limits::Unlimited { replaces, .. } => {
+                RuleLimits::Unlimited { replaces, .. } => {
                     names.extend(replaces.iter().map(AsRef::as_ref));
                 }
-                Limits::Each(limits) => {
+                RuleLimits::Limited(limits) => {
                     let replaces = limits.iter().flat_map(|limit| limit.replaces.iter());
                     names.extend(replaces.map(AsRef::as_ref));
                 }
@@ -225,30 +232,30 @@ impl<'r> Replaced<'r> {
     }
 }
 
-/// A check whose counter has no name yet.
-struct Asked<'p, 'q, 'r> {
+/// A check whose key is not built yet.
+struct PendingCheck<'p, 'q, 'r> {
     limit: &'p Limit,
-    met: &'p Met<'p, 'q, 'r>,
-    /// Of the descriptor.
+    matched: &'p MatchedDescriptor<'p, 'q, 'r>,
+    /// Position of the descriptor.
     position: usize,
-    veto: Veto,
+    refusal_scope: RefusalScope,
 }
 
-impl Asked<'_, '_, '_> {
-    fn check(&self, identity: &mut Identity<'_>) -> Check {
-        let Manner { counting, on_failure } = self.met.manner;
-        let take = match (self.met.descriptor.hits, counting) {
-            (Hits::Add(hits), Counting::Free) => Take::Exactly(hits),
-            (Hits::Add(hits), Counting::Debit) => Take::Always { hits, needs: 1 },
-            (Hits::Add(hits), Counting::Upstream) => Take::Always { hits, needs: hits },
-            (Hits::GiveBack(hits), _) => Take::GiveBack { hits, receipt: None },
+impl PendingCheck<'_, '_, '_> {
+    fn check(&self, key_builder: &mut KeyBuilder<'_>) -> Check {
+        let RulePolicy { counting, on_failure } = self.matched.manner;
+        let take = match (self.matched.descriptor.hits, counting) {
+            (Hits::Add(hits), Counting::Free) => Charge::Exactly(hits),
+            (Hits::Add(hits), Counting::Debit) => Charge::Always { hits, needs: 1 },
+            (Hits::Add(hits), Counting::Upstream) => Charge::Always { hits, needs: hits },
+            (Hits::Refund(hits), _) => Charge::Refund { hits, receipt: None },
         };
         Check {
-            key: identity.counter(self.limit),
+            key: key_builder.key_for(self.limit),
             limit: *self.limit,
-            take,
+            charge: take,
             descriptor: self.position,
-            veto: self.veto,
+            refusal_scope: self.refusal_scope,
             on_failure,
         }
     }
@@ -257,60 +264,79 @@ impl Asked<'_, '_, '_> {
 /// Plans one descriptor.
 struct Planner<'p, 'q, 'r> {
     position: usize,
-    met: &'p Met<'p, 'q, 'r>,
+    matched: &'p MatchedDescriptor<'p, 'q, 'r>,
     /// Whether every rule is a quota rule.
     quota_mode: bool,
 }
 
 impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
-    /// What the descriptor met. Adds a check for each limit.
+    /// The limits that apply to the descriptor. Adds a check for each.
     fn planned(
         &self,
-        replaced: &Replaced<'_>,
-        asked: &mut SmallVec<[Asked<'p, 'q, 'r>; 4]>,
-    ) -> Planned<'r> {
-        let &Met { rule, manner: Manner { counting, .. }, .. } = self.met;
-        let veto = self.veto();
+        replaced: &ReplacedNames<'_>,
+        pending: &mut SmallVec<[PendingCheck<'p, 'q, 'r>; 4]>,
+    ) -> PlannedDescriptor<'r> {
+        let &MatchedDescriptor { rule, manner: RulePolicy { counting, .. }, .. } = self.matched;
+        let refusal_scope = self.refusal_scope();
         let mut limits = SmallVec::new();
         let mut ask = |limit, current| {
-            asked.push(Asked { limit, met: self.met, position: self.position, veto });
+            pending.push(PendingCheck {
+                limit,
+                matched: self.matched,
+                position: self.position,
+                refusal_scope,
+            });
             limits.push(current);
         };
-        // An override takes the place of all limits of the rule that matched, and keeps its algorithm
-        // and manner.
-        if let Some(Override { limit, shown }) = &self.met.overridden {
-            ask(limit, CurrentLimit { shown: *shown, name: None });
+        // An override replaces all limits of the matched rule, and keeps its algorithm, counting
+        // and failure policy.
+        if let Some(UsableOverride { limit, shown }) = &self.matched.overridden {
+            ask(limit, CurrentLimit { displayed: *shown, name: None });
             let (shadow_mode, overridden) = (false, true);
-            return Planned::Limited { rule, limits, veto, counting, shadow_mode, overridden };
+            return PlannedDescriptor::Limited {
+                rule,
+                limits,
+                refusal_scope,
+                counting,
+                shadow_mode,
+                overridden,
+            };
         }
-        let Some(rule) = rule else { return Planned::Unmatched };
+        let Some(rule) = rule else { return PlannedDescriptor::Unmatched };
         let each = match &rule.limits {
-            Limits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
-                return Planned::Unmatched;
+            RuleLimits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
+                return PlannedDescriptor::Unmatched;
             }
-            Limits::Unlimited { .. } => return Planned::Unlimited(rule),
-            Limits::Each(each) => each,
+            RuleLimits::Unlimited { .. } => return PlannedDescriptor::Unlimited(rule),
+            RuleLimits::Limited(each) => each,
         };
         for limit in each.iter().filter(|limit| !replaced.contains(limit.name.as_deref())) {
             let name = limit.name.as_deref();
-            ask(&limit.limit, CurrentLimit { shown: limit.shown, name });
+            ask(&limit.limit, CurrentLimit { displayed: limit.displayed, name });
         }
         if limits.is_empty() {
-            return Planned::Unmatched;
+            return PlannedDescriptor::Unmatched;
         }
         let (rule, shadow_mode, overridden) = (Some(rule), rule.shadow_mode, false);
-        Planned::Limited { rule, limits, veto, counting, shadow_mode, overridden }
+        PlannedDescriptor::Limited {
+            rule,
+            limits,
+            refusal_scope,
+            counting,
+            shadow_mode,
+            overridden,
+        }
     }
 
-    /// What a refusal does to the request. An override is under none of the modes of the rule whose place it
-    /// takes.
-    fn veto(&self) -> Veto {
-        let rule = self.met.rule.filter(|_| self.met.overridden.is_none());
-        match (self.met.descriptor.hits, rule) {
-            (Hits::GiveBack(_), _) | (_, Some(Rule { shadow_mode: true, .. })) => Veto::None,
-            (_, Some(Rule { quota_mode: true, .. })) => Veto::Quota,
-            _ if self.quota_mode => Veto::Quota,
-            _ => Veto::Alone,
+    /// What a refusal does to the request. The modes of a rule do not apply to an override that
+    /// replaces it.
+    fn refusal_scope(&self) -> RefusalScope {
+        let rule = self.matched.rule.filter(|_| self.matched.overridden.is_none());
+        match (self.matched.descriptor.hits, rule) {
+            (Hits::Refund(_), _) | (_, Some(Rule { shadow_mode: true, .. })) => RefusalScope::None,
+            (_, Some(Rule { quota_mode: true, .. })) => RefusalScope::Quota,
+            _ if self.quota_mode => RefusalScope::Quota,
+            _ => RefusalScope::Request,
         }
     }
 }

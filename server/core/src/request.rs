@@ -1,4 +1,4 @@
-//! What a caller asks, borrowed from the message it came in.
+//! A rate limit request, borrowed from the message that carries it.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -14,29 +14,29 @@ pub const ENTRIES_MAX: usize = 64;
 /// Why a request is not decided.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum RequestError {
-    /// It makes no sense.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// It is too large. Values of end users can make it so, so it must be denied: an error would let it pass.
+    /// The request is too large. Values of end users can cause this, so it must be refused: an error would let it pass.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
 
-/// A request that makes no sense. Only its caller's configuration can make it so.
+/// Why a request is invalid. Only the caller's configuration can cause this.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InvalidRequest {
-    /// A request asks one set of rules, by name.
+    /// The domain is empty.
     #[error("domain must not be empty")]
     EmptyDomain,
-    /// There is nothing to decide.
+    /// There are no descriptors.
     #[error("descriptors must not be empty")]
     NoDescriptors,
 }
 
-/// A request that exceeds a bound.
+/// Which bound a request exceeds.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TooLarge {
-    /// It has more than [`DESCRIPTORS_MAX`] descriptors.
+    /// The request has more than [`DESCRIPTORS_MAX`] descriptors.
     #[error("a request has more than {DESCRIPTORS_MAX} descriptors")]
     Descriptors,
     /// A descriptor has more than [`ENTRIES_MAX`] entries.
@@ -50,15 +50,15 @@ pub enum TooLarge {
 /// One `ShouldRateLimit` request.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// Name of the set of rules to ask.
+    /// The domain.
     pub(crate) domain: &'a str,
-    /// What to decide about, each on its own against the rules, all of them together as one request.
+    /// The descriptors. Each is matched by itself; the request is decided as a whole.
     pub(crate) descriptors: SmallVec<[Descriptor<'a>; 4]>,
 }
 
 impl<'a> Request<'a> {
-    /// A request about `parts`, each of which `describe` makes a descriptor of, once their numbers are
-    /// known to be within bounds. Its domain, keys and values may have `bytes_max` bytes together.
+    /// A request of `parts`. Checks the numbers of parts and entries first, then `describe` converts each part to a
+    /// descriptor. Domain, keys and values may have `bytes_max` bytes together.
     ///
     /// # Errors
     /// The request is empty or exceeds a bound.
@@ -91,13 +91,13 @@ impl<'a> Request<'a> {
         Ok(Self { domain, descriptors })
     }
 
-    /// Name of the set of rules that is asked.
+    /// The domain.
     #[must_use]
     pub const fn domain(&self) -> &'a str {
         self.domain
     }
 
-    /// What is to be decided, in order.
+    /// The descriptors, in order.
     #[must_use]
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors
@@ -107,30 +107,30 @@ impl<'a> Request<'a> {
 /// One list of entries to match against the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor<'a> {
-    /// From the outermost level of the rules inwards.
+    /// The entries, from the outermost level of the rules inwards.
     pub entries: SmallVec<[Entry<'a>; 4]>,
-    /// How many hits the request counts for.
+    /// The hits to charge or refund.
     pub hits: Hits,
-    /// A limit that the caller brings along, in place of the configured one.
+    /// A limit in the request that replaces the configured one.
     pub limit_override: Option<LimitOverride>,
 }
 
-/// One step of a descriptor. Both parts may hold any bytes: Envoy passes header values on as they came.
+/// An entry of a descriptor. Both parts may contain any bytes: Envoy passes header values on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What the value means.
+    /// The key.
     pub key: &'a [u8],
-    /// May be empty.
+    /// The value. May be empty.
     pub value: &'a [u8],
 }
 
-/// How many hits a descriptor adds, or gives back.
+/// Hits of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// Adds hits; 0 is a peek, which asks whether one more would pass and adds nothing.
+    /// Hits to charge; 0 is a peek, which reports whether one more hit would pass and charges nothing.
     Add(u64),
-    /// Gives hits back. Never refused.
-    GiveBack(u64),
+    /// Hits to refund. Never refused.
+    Refund(u64),
 }
 
 impl Default for Hits {
@@ -139,19 +139,19 @@ impl Default for Hits {
     }
 }
 
-/// A limit that comes with the request.
+/// A limit in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
     /// Hits per window.
     pub requests_per_unit: u32,
-    /// `None` where the number on the wire names no unit: such an override is ignored.
+    /// Unit of the window; `None` if the number on the wire is no unit: such an override is ignored.
     pub unit: Option<Unit>,
-    /// Units per window, where it is not one.
+    /// Units per window, if not one.
     pub unit_multiplier: Option<u32>,
 }
 
 impl LimitOverride {
-    /// The window that it names; `None` if it names none that can be, and is ignored.
+    /// The window; `None` if it is not valid, and the override is ignored.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         Window::from_unit(self.unit?, self.unit_multiplier.unwrap_or(1)).ok()

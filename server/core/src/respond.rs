@@ -1,91 +1,88 @@
-//! Turns decisions into what the caller is told.
+//! Converts decisions into the verdict.
 
 use std::{cmp::Reverse, time::Duration};
 
 use smallvec::SmallVec;
 
 use crate::{
-    Counting, Decision, Plan, Rule,
-    plan::Planned,
-    rule::Shown,
-    settle::Tally,
-    store::{Source, Veto},
+    Counting, CurrentLimit, Decision, Plan, Rule,
+    plan::PlannedDescriptor,
+    settle::RefusalTally,
+    store::{RefusalScope, Source},
 };
 
-/// The whole request's result.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict<'r> {
-    /// Whether the request may pass.
+    /// Whether the request passes.
     pub code: Code,
-    /// Whether it would have been refused, were it not in global shadow mode.
+    /// Whether it would be refused without global shadow mode.
     pub shadowed: bool,
-    /// One for each descriptor, in order.
+    /// One status for each descriptor, in order.
     pub statuses: SmallVec<[Status<'r>; 4]>,
 }
 
-/// May pass, or not.
+/// Allowed or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// May pass.
+    /// Allowed.
     Ok,
-    /// A limit refuses.
+    /// Refused by a limit.
     OverLimit,
 }
 
-/// What the caller is told about one descriptor.
+/// The status of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status<'r> {
-    /// What the descriptor alone would say.
+    /// The result of this descriptor alone.
     pub code: Code,
     /// The limit closest to refusing, if any applies.
     pub current_limit: Option<CurrentLimit<'r>>,
-    /// Hits left.
+    /// Remaining hits.
     pub remaining: u32,
-    /// Where refused: time until these hits would pass. Else: time until the counter is as if never
-    /// used, or the fixed window ends. `None` where no limit applies, or no waiting helps.
+    /// If refused: time until these hits would pass. Else: time until the counter is unused again,
+    /// or the fixed window ends. `None` if no limit applies, or if the hits will never pass.
     pub until_reset: Option<Duration>,
     /// The rule that matched.
     pub rule: Option<&'r Rule>,
-    /// Whether the rule would have refused, were it not in shadow mode.
+    /// Whether the rule would refuse without shadow mode.
     pub shadowed: bool,
-    /// Who decided, where a limit applies.
+    /// Source of the decision, if a limit applies.
     pub source: Option<Source>,
-    /// Position of the check that speaks for the descriptor, where a limit applies.
+    /// Position of the check whose limit is shown, if a limit applies.
     pub check: Option<usize>,
 }
 
-/// A limit, as the caller sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CurrentLimit<'r> {
-    /// The numbers, as configured.
-    pub shown: Shown,
-    /// The name, if it has one.
-    pub name: Option<&'r str>,
-}
-
-/// Answers each descriptor from the decisions about its checks.
+/// Builds the verdict from the decisions on the checks.
 ///
-/// `decisions` holds one for each check of the plan's batch, in order.
+/// `decisions` has one for each check of the plan's group, in order.
 #[must_use]
 pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
     let mut decisions = decisions.iter().enumerate();
-    let mut tally = Tally::default();
-    // Filled where it is returned: it is large.
+    let mut tally = RefusalTally::default();
+    // Built in the return slot: it is large.
     let mut verdict = Verdict { code: Code::Ok, shadowed: false, statuses: SmallVec::new() };
     for planned in &plan.descriptors {
         verdict.statuses.push(match planned {
-            Planned::Unmatched => Status::passing(None, 0),
-            Planned::Unlimited(rule) => Status::passing(Some(*rule), u32::MAX),
-            Planned::Limited { rule, limits, veto, counting, shadow_mode, .. } => {
+            PlannedDescriptor::Unmatched => Status::passing(None, 0),
+            PlannedDescriptor::Unlimited(rule) => Status::passing(Some(*rule), u32::MAX),
+            PlannedDescriptor::Limited {
+                rule,
+                limits,
+                refusal_scope,
+                counting,
+                shadow_mode,
+                ..
+            } => {
                 let decided = limits.iter().zip(decisions.by_ref());
                 let status = Status::decided(*rule, decided, *counting, *shadow_mode);
-                tally.add(*veto, status.code == Code::OverLimit);
+                tally.add(*refusal_scope, status.code == Code::OverLimit);
                 status
             }
         });
     }
     if plan.has_quota_left {
-        tally.add(Veto::Quota, false);
+        tally.add(RefusalScope::Quota, false);
     }
     let refused = tally.refused();
     verdict.shadowed = refused && plan.shadow_mode;
@@ -114,7 +111,7 @@ impl<'r> Status<'r> {
         }
     }
 
-    /// Of several limits the one that refuses longest speaks, else the one with the least left.
+    /// Shows the limit with the longest wait, or if none refuses the one with the fewest remaining hits.
     fn decided<'d>(
         rule: Option<&'r Rule>,
         decided: impl Iterator<Item = (&'d CurrentLimit<'r>, (usize, &'d Decision))>,
@@ -125,7 +122,7 @@ impl<'r> Status<'r> {
         'r: 'd,
     {
         let Some((limit, (check, decision))) = decided.min_by_key(|(_, (_, decision))| {
-            // Allowed limits come after refusing ones; `None` is the longest wait.
+            // Refusing limits come first; `None` is the longest wait.
             let wait = (!decision.allowed).then(|| decision.retry_after.unwrap_or(Duration::MAX));
             (Reverse(wait), if decision.allowed { decision.remaining } else { 0 })
         }) else {
@@ -137,14 +134,14 @@ impl<'r> Status<'r> {
         }
         let over = !decision.allowed;
         let until_retry = match counting {
-            // Upstream's window ends whether or not that helps.
+            // envoyproxy/ratelimit reports the end of the window even if the hits never pass.
             Counting::Upstream => decision.retry_after.or(Some(decision.reset_after)),
             Counting::Free | Counting::Debit => decision.retry_after,
         };
         Self {
             code: Code::refused(over && !shadow_mode),
             current_limit: Some(*limit),
-            // Envoy's headers show the status with the least remaining: it must be the one that refuses.
+            // Envoy's headers show the status with the fewest remaining hits: it must be the refusing one.
             remaining: if over { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
             until_reset: if over { until_retry } else { Some(decision.reset_after) },
             rule,

@@ -1,121 +1,63 @@
-//! Limits as configured, compiled and ready to match.
+//! Compiled rules and their limits.
 
 use std::fmt;
 
 use crate::{
-    Limit, Window,
+    Counting, Limit, OnFailure, Window,
     limit::Unit,
     metadata,
-    rules::{Place, StatsKey},
+    rules::{SourceLocation, StatsKey},
 };
 
-/// Who is charged, and when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Counting {
-    /// Refusals are free: a request that any enforced rule refuses is charged nowhere.
-    #[default]
-    Free,
-    /// For costs known afterwards: hits are charged in full even past the limit, and the answer is
-    /// whether anything was left before.
-    Debit,
-    /// As envoyproxy/ratelimit counts: each descriptor for itself, refused hits included.
-    Upstream,
-}
-
-impl Counting {
-    /// Every way of counting.
-    pub const ALL: [Self; 3] = [Self::Free, Self::Debit, Self::Upstream];
-
-    /// The name in limits files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Debit => "debit",
-            Self::Upstream => "upstream",
-        }
-    }
-}
-
-/// What answers where the store cannot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnFailure {
-    /// The hits pass, uncounted.
-    Allow,
-    /// The hits are refused.
-    Deny,
-    /// This process counts by itself, against its share of the limit.
-    #[default]
-    Local,
-    /// The caller's own failure mode decides: the request is answered with an error.
-    Defer,
-}
-
-impl OnFailure {
-    /// Every policy.
-    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::Local, Self::Defer];
-
-    /// The name in limits files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Local => "local",
-            Self::Defer => "defer",
-        }
-    }
-}
-
-/// What stands at one node of a domain's tree.
+/// The rule of one node of a domain's tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The path of keys and configured values that leads here, as metrics and `/rlconfig` show it.
+    /// The path of keys and configured values, as in metrics and `/rlconfig`.
     pub path: Box<str>,
-    /// Where it stands in the limits files.
-    pub place: Place,
+    /// Location in the limits files.
+    pub location: SourceLocation,
     /// Position among all rules of the rule set, from 0.
     pub id: usize,
-    /// What is enforced. Empty where everything may pass.
-    pub limits: Limits,
-    /// Who is charged.
+    /// The limits.
+    pub limits: RuleLimits,
+    /// How hits are charged.
     pub counting: Counting,
-    /// What answers where the store cannot.
+    /// The failure policy.
     pub on_failure: OnFailure,
-    /// Whether the rule only simulates.
+    /// Whether the rule is in shadow mode.
     pub shadow_mode: bool,
-    /// Whether the request is refused only if every quota rule of it is over.
+    /// Whether the request is refused only if all its quota rules are over.
     pub quota_mode: bool,
     /// Whether metrics carry the values of the request at every level.
     pub detailed_metric: bool,
     /// Whether metrics carry the value of the request at this level.
     pub value_to_metric: bool,
-    /// What metrics call it.
+    /// Its name in metrics.
     pub stats_key: StatsKey,
-    /// What callers are told about a request that the rule lets pass.
+    /// Metadata for callers, with requests that the rule allows.
     pub metadata: Option<metadata::Map>,
 }
 
-/// What a rule enforces.
+/// The limits of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Limits {
-    /// Everything passes, and is not counted.
+pub enum RuleLimits {
+    /// Everything passes without counting.
     Unlimited {
         /// The name that `replaces` can refer to.
         name: Option<Box<str>>,
-        /// Names of the limits that do not apply to a request that meets this rule.
+        /// Names of the limits that do not apply to a request if this rule does.
         replaces: Box<[Box<str>]>,
     },
-    /// Every one of these, decided together. Never empty.
-    Each(Box<[RuleLimit]>),
+    /// These limits, decided together. Never empty.
+    Limited(Box<[RuleLimit]>),
 }
 
-impl Limits {
-    /// Whether others do not apply to a request that meets these.
-    pub(crate) fn replace(&self) -> bool {
+impl RuleLimits {
+    /// Whether these replace other limits of a request.
+    pub(crate) fn replaces_others(&self) -> bool {
         match self {
             Self::Unlimited { replaces, .. } => !replaces.is_empty(),
-            Self::Each(limits) => limits.iter().any(|limit| !limit.replaces.is_empty()),
+            Self::Limited(limits) => limits.iter().any(|limit| !limit.replaces.is_empty()),
         }
     }
 }
@@ -123,19 +65,19 @@ impl Limits {
 /// One of a rule's limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleLimit {
-    /// What is counted.
+    /// The limit.
     pub limit: Limit,
-    /// How the limit is shown to callers.
-    pub shown: Shown,
+    /// The limit as callers see it.
+    pub displayed: DisplayedRate,
     /// The name that `replaces` can refer to and that callers see.
     pub name: Option<Box<str>>,
-    /// Names of the limits that do not apply to a request that meets this one.
+    /// Names of the limits that do not apply to a request if this one does.
     pub replaces: Box<[Box<str>]>,
 }
 
-/// A limit in the words of the API: requests per so many units.
+/// A limit in the form of the API: requests per a number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct DisplayedRate {
     /// Hits per window.
     pub requests_per_unit: u32,
     /// The unit of the window.
@@ -144,7 +86,16 @@ pub struct Shown {
     pub unit_multiplier: u32,
 }
 
-impl Shown {
+/// A limit as callers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CurrentLimit<'r> {
+    /// The numbers, as configured.
+    pub displayed: DisplayedRate,
+    /// The name, if it has one.
+    pub name: Option<&'r str>,
+}
+
+impl DisplayedRate {
     /// A limit of `requests` per `window`, in the longest unit that divides it.
     #[must_use]
     pub fn in_units(requests: u32, window: Window) -> Self {
@@ -153,7 +104,7 @@ impl Shown {
     }
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for DisplayedRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests_per_unit, unit, unit_multiplier } = self;
         match unit_multiplier {

@@ -1,4 +1,4 @@
-//! The port to whatever keeps the counters.
+//! The interface of stores, and its requests and answers.
 
 use std::{
     pin::Pin,
@@ -16,21 +16,26 @@ use crate::{
 
 /// Keeps counters and settles batches of checks against them.
 ///
-/// A store owns its clock and answers in spans of time, so that replicas with skewed clocks agree.
+/// A store owns its clock and answers in durations, so that replicas with skewed clocks agree.
 pub trait Store: Send + Sync + 'static {
     /// Settles each group of the batch, all or nothing, and answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
 
-    /// Whether these checks are settled all or nothing. If not, parts of them are, each for itself, and what one has
-    /// taken is to be given back when another refuses.
-    fn settles_whole(&self, _checks: &[Check]) -> bool {
+    /// Whether these checks are settled all or nothing. If not, each slot settles its part, and the caller must refund
+    /// the charges of one part if another refuses.
+    fn settles_atomically(&self, _checks: &[Check]) -> bool {
         true
     }
 
-    /// The late answers to a group that was the only one of its batch, if the store still waits for some. To be called
-    /// right after `decide` has returned, before the caller awaits anything else.
-    fn late(&self, _group: &Group) -> Option<Late> {
+    /// The late answers to a group that was the only one of its batch, if the store still awaits some. Must be called
+    /// right after `decide` returns, before the caller awaits anything else.
+    fn late_answers(&self, _group: &Group) -> Option<PendingAnswers> {
         None
+    }
+
+    /// Whether a counter can be asked at present, as far as is known without asking.
+    fn is_available(&self, _key: &CounterKey) -> bool {
+        true
     }
 }
 
@@ -39,127 +44,126 @@ impl<S: Store> Store for Arc<S> {
         S::decide(self, batch)
     }
 
-    fn settles_whole(&self, checks: &[Check]) -> bool {
-        S::settles_whole(self, checks)
+    fn settles_atomically(&self, checks: &[Check]) -> bool {
+        S::settles_atomically(self, checks)
     }
 
-    fn late(&self, group: &Group) -> Option<Late> {
-        S::late(self, group)
+    fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
+        S::late_answers(self, group)
+    }
+
+    fn is_available(&self, key: &CounterKey) -> bool {
+        S::is_available(self, key)
     }
 }
 
-/// The questions of one call to a store. By value, because a store may merge batches and outlive the
-/// request that asked.
+/// The groups of one call to a store. By value, because a store may merge batches and outlive the
+/// request.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Each group is one request's checks and is settled all or nothing, whatever the others do.
+    /// The groups. Each has one request's checks and is settled all or nothing, independently of the others.
     pub groups: SmallVec<[Group; 1]>,
-    /// When the answers must be there. A store that waits for others gives up then, and answers what it
-    /// knows; without one it waits as long as it takes.
+    /// The deadline of the answers. At the deadline a store answers with what it
+    /// has; without one it waits without bound.
     pub deadline: Option<Instant>,
 }
 
 impl Batch {
-    /// A batch that asks for one request.
+    /// A batch of one group.
     #[must_use]
-    pub fn of(group: Group, deadline: Option<Instant>) -> Self {
+    pub fn single(group: Group, deadline: Option<Instant>) -> Self {
         Self { groups: SmallVec::from_iter([group]), deadline }
     }
 }
 
-/// The checks of one request, in the order of its descriptors. Shared, because whoever asks looks at them
-/// again when the answers are there.
+/// The checks of one request, in the order of its descriptors. Shared, because callers read them
+/// again beside the answers.
 pub type Group = Arc<[Check]>;
 
-/// One question: may these hits pass this counter?
+/// A check: may these hits be charged to this counter?
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Which counter.
+    /// Key of the counter.
     pub key: CounterKey,
-    /// What it is held against.
+    /// The limit.
     pub limit: Limit,
-    /// How it consumes.
-    pub take: Take,
-    /// Position of the descriptor that asks. The checks of one descriptor stand side by side, and are
+    /// The kind of charge.
+    pub charge: Charge,
+    /// Position of the descriptor. The checks of one descriptor are adjacent, and are
     /// charged all or none.
     pub descriptor: usize,
     /// What a refusal does to the request.
-    pub veto: Veto,
-    /// What answers if the store cannot.
+    pub refusal_scope: RefusalScope,
+    /// The failure policy.
     pub on_failure: OnFailure,
 }
 
-/// How a check consumes.
+/// How a check charges its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    /// These hits or nothing; a refusal is free. Zero hits is a peek.
+pub enum Charge {
+    /// Charges these hits or nothing; a refusal is free. Zero hits is a peek.
     Exactly(u64),
-    /// As many of these hits as there is room for.
-    UpTo(u64),
-    /// These hits, whatever the answer; usage may pass the limit. Allowed if `needs` hits would have
-    /// fitted before: one for a debit of costs that are known afterwards, `hits` where refused hits count.
+    /// Charges these hits, whatever the answer; usage may exceed the limit. Allowed if `needs` hits would have
+    /// fitted before: one for a debit of costs that are known afterwards, `hits` for upstream counting.
     Always {
-        /// What is charged.
+        /// Hits to charge.
         hits: u64,
-        /// What must have been available for the answer to be yes.
+        /// Hits that must have been available for the check to be allowed.
         needs: u64,
     },
-    /// Gives hits back. Always allowed.
-    GiveBack {
-        /// What is given back.
+    /// Refunds hits. Always allowed.
+    Refund {
+        /// Hits to refund.
         hits: u64,
-        /// The take that is undone; without one, whatever usage there is.
+        /// Receipt of the charge to undo; without one, any usage is reduced.
         receipt: Option<Receipt>,
     },
 }
 
-impl Take {
-    /// Whether usage can grow: a peek or a refund needs no counter that is not there.
+impl Charge {
+    /// Whether usage can grow: a peek or a refund does not create a counter.
     #[must_use]
-    pub const fn charges(&self) -> bool {
+    pub const fn adds_hits(&self) -> bool {
         match *self {
-            Self::Exactly(hits) | Self::UpTo(hits) | Self::Always { hits, .. } => hits > 0,
-            Self::GiveBack { .. } => false,
+            Self::Exactly(hits) | Self::Always { hits, .. } => hits > 0,
+            Self::Refund { .. } => false,
         }
     }
 
-    /// The hits that it charges or gives back at most.
+    /// The most hits that it charges or refunds.
     #[must_use]
     pub const fn hits(&self) -> u64 {
         let hits = match *self {
-            Self::Exactly(hits)
-            | Self::UpTo(hits)
-            | Self::Always { hits, .. }
-            | Self::GiveBack { hits, .. } => hits,
+            Self::Exactly(hits) | Self::Always { hits, .. } | Self::Refund { hits, .. } => hits,
         };
         if hits < HITS_MAX { hits } else { HITS_MAX }
     }
 
-    /// Whether what was taken goes back if the request is refused.
+    /// Whether the charge is refunded if the request is refused.
     #[must_use]
-    pub const fn conditional(&self) -> bool {
-        matches!(self, Self::Exactly(_) | Self::UpTo(_))
+    pub const fn is_conditional(&self) -> bool {
+        matches!(self, Self::Exactly(_))
     }
 }
 
-/// What a check that is over does to its request.
+/// What a refusing check does to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Veto {
-    /// Nothing: the rule only simulates.
+pub enum RefusalScope {
+    /// Nothing: the rule is in shadow mode.
     None,
     /// Refuses the request.
-    Alone,
-    /// Refuses the request if every quota descriptor of it is over.
+    Request,
+    /// Refuses the request if all its quota descriptors are over their limits.
     Quota,
 }
 
-impl Veto {
-    /// What is left of it where a part of a request is asked for itself: whether all quota descriptors are over
-    /// shows only when every part has answered.
+impl RefusalScope {
+    /// The scope in one part of a multi-slot request: whether all quota descriptors are over is known
+    /// only when every part has answered.
     #[must_use]
-    pub const fn of_part(self) -> Self {
+    pub const fn for_part_of_request(self) -> Self {
         match self {
-            Self::Alone => Self::Alone,
+            Self::Request => Self::Request,
             Self::Quota | Self::None => Self::None,
         }
     }
@@ -170,47 +174,47 @@ pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 /// Answers that came after the deadline, one for each check of the batch, in order. A check that was answered in time, or
 /// whose answer never came, is [`Unknown`](StoreError::Unknown) here.
-pub type Late = Pin<Box<dyn Future<Output = Answers> + Send>>;
+pub type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the hits may pass this counter.
     pub allowed: bool,
-    /// Hits that were charged. Zero where the request was refused by another check.
-    pub granted: u64,
-    /// Hits still available, after this check.
+    /// Charged hits. Zero if another check refused the request.
+    pub charged: u64,
+    /// Remaining hits, after this check.
     pub remaining: u64,
-    /// Hits by which usage has passed the limit, after this check: by debits, or because refused hits count.
+    /// Hits by which usage exceeds the limit, after this check: by debits or upstream counting.
     pub excess: u64,
-    /// Time until the counter is as if never used, or the fixed window ends.
+    /// Time until the counter is unused again, or the fixed window ends.
     pub reset_after: Duration,
-    /// The earliest time at which these hits would pass if nobody else came: zero if allowed, `None` if
+    /// Time until these hits would pass without other requests: zero if allowed, `None` if
     /// they never will.
     pub retry_after: Option<Duration>,
-    /// Undoes the take, where hits were charged.
+    /// Receipt of the charge, if hits were charged.
     pub receipt: Option<Receipt>,
-    /// Who decided.
+    /// Source of the decision.
     pub source: Source,
 }
 
-/// Who decided.
+/// Source of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The store, from the counter's state.
     Store,
-    /// The deny cache, which remembers what the store refused.
+    /// The deny cache, from an earlier refusal of the store.
     DenyCache,
-    /// This process alone, against its share of the limit, because the store could not.
+    /// The local fallback, against this process's share of the limit, because the store did not answer.
     Local,
-    /// The failure policy, because the store could not.
+    /// The failure policy, because the store did not answer.
     Policy,
-    /// Nobody: the request was refused before this check was asked, and nothing is known.
+    /// None: the request was refused before this check.
     NotAsked,
 }
 
 impl Source {
-    /// Everybody who can have decided.
+    /// Every source.
     pub const ALL: [Self; 5] =
         [Self::Store, Self::DenyCache, Self::Local, Self::Policy, Self::NotAsked];
 
@@ -227,18 +231,18 @@ impl Source {
     }
 }
 
-/// Why a store could not answer a check.
+/// Why a store did not answer a check.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum StoreError {
-    /// There is no room for one more counter.
+    /// There is no room for another counter.
     #[error("no room for another counter")]
     Full,
-    /// The store cannot be asked. Nothing was charged.
+    /// The store is unavailable. Nothing was charged.
     #[error("the store is not available")]
     Unavailable,
-    /// The counter lies elsewhere by now, and the store was not to go after it. Nothing was charged.
-    #[error("the counter lies elsewhere")]
-    Elsewhere,
+    /// The counter's slot has moved, and the store was not allowed to follow. Nothing was charged.
+    #[error("the counter is on another node")]
+    Moved,
     /// No answer came in time, or the connection broke: the hits may have been charged or not.
     #[error("the store did not answer")]
     Unknown,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// The longest span of time any answer speaks of, in microseconds (about 285 years): the largest
+/// The longest duration in an answer, in microseconds (about 285 years): the largest
 /// integer that a double holds exactly together with all smaller ones.
 pub(crate) const SPAN_MAX: u64 = (1 << 53) - 1;
 
-/// The last microsecond (in the year 2112) that can be told: half of what a double holds exactly, so
+/// The last microsecond (in the year 2112) that can be represented: half of what a double holds exactly, so
 /// that a span may be added to it.
 const TIME_MAX: u64 = (1 << 52) - 1;
 
@@ -15,7 +15,7 @@ const TIME_MAX: u64 = (1 << 52) - 1;
 pub struct Time(u64);
 
 impl Time {
-    /// The point that lies `micros` microseconds after the Unix epoch, or the last one that can be told.
+    /// The time `micros` microseconds after the Unix epoch, or the last one that can be represented.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(if micros < TIME_MAX { micros } else { TIME_MAX })
@@ -27,13 +27,13 @@ impl Time {
         self.0
     }
 
-    /// The point that lies `span` later.
+    /// The time `span` later.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         self.after_micros(micros(span))
     }
 
-    /// The point that lies `micros` microseconds later.
+    /// The time `micros` microseconds later.
     #[must_use]
     pub const fn after_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))

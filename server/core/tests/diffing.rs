@@ -8,24 +8,24 @@ use sluicegate_core::{
     Algorithm, Counting, OnFailure,
     metadata::Value,
     rules::{
-        Change, CompileOptions, Counts, DescriptorNode, LimitNode, LimitsFile, LimitsNode,
-        NodePath, Place, Placed, Report, RuleSet, compile, diff,
+        Change, ChangeCounts, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode,
+        Located, NodePath, Report, RuleSet, SourceLocation, compile, diff,
     },
 };
 
-fn place() -> Place {
-    Place { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
+fn place() -> SourceLocation {
+    SourceLocation { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
 }
 
-fn placed<T>(value: T) -> Placed<T> {
-    Placed { value, place: place() }
+fn placed<T>(value: T) -> Located<T> {
+    Located { value, location: place() }
 }
 
 /// A descriptor of `key` or `key=value`, without a limit.
 fn node(name: &str) -> DescriptorNode {
     let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
     DescriptorNode {
-        place: place(),
+        location: place(),
         key: key.to_owned(),
         value: value.map(|value| placed(value.to_owned())),
         limits: None,
@@ -44,8 +44,8 @@ fn node(name: &str) -> DescriptorNode {
 /// So many requests per minute.
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
-        broken: false,
-        place: place(),
+        is_incomplete: false,
+        location: place(),
         requests_per_unit: Some(placed(requests)),
         unit: Some(placed("minute".to_owned())),
         unit_multiplier: None,
@@ -73,7 +73,7 @@ fn below(name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
 
 fn file(domain: &str, descriptors: Vec<DescriptorNode>) -> LimitsFile {
     LimitsFile {
-        place: place(),
+        location: place(),
         domain: placed(domain.to_owned()),
         tenant: None,
         counting: None,
@@ -152,17 +152,17 @@ removed gone: a domain of 1 rules
 removed gone: a: 10 per minute (fixed_window)
 added new: a domain of 1 rules
 added new: a: 10 per minute (fixed_window)
-changed stays: tenant none -> a; counters start anew
+changed stays: tenant none -> a; counters restart
 changed stays: defaults.algorithm fixed_window -> sliding_window_counter
 changed stays: counting free -> upstream
 changed stays: on_failure local -> deny
-changed stays: a: algorithm fixed_window -> sliding_window_counter; counters start anew
+changed stays: a: algorithm fixed_window -> sliding_window_counter; counters restart
 changed stays: a: counting free -> upstream
 changed stays: a: on_failure local -> deny"
     );
-    let counts = Counts { added: 2, removed: 2, changed: 2, anew: 2 };
-    assert_eq!(Counts::of(&changes), counts);
-    assert_eq!(counts.to_string(), "2 added, 2 removed, 2 changed, 2 start counters anew");
+    let counts = ChangeCounts { added: 2, removed: 2, changed: 2, resetting: 2 };
+    assert_eq!(ChangeCounts::of(&changes), counts);
+    assert_eq!(counts.to_string(), "2 added, 2 removed, 2 changed, 2 restart counters");
 }
 
 /// An edit, and what is told of it.
@@ -186,7 +186,7 @@ fn every_key_of_a_rule_is_compared() {
         (|it| it.quota_mode = true, "quota_mode false -> true"),
         (|it| it.detailed_metric = true, "detailed_metric false -> true"),
         (|it| it.value_to_metric = true, "value_to_metric false -> true"),
-        (|it| it.share_threshold = true, "share_threshold false -> true; counters start anew"),
+        (|it| it.share_threshold = true, "share_threshold false -> true; counters restart"),
         (|it| it.counting = Some(placed(Counting::Debit)), "counting free -> debit"),
         (|it| it.on_failure = Some(OnFailure::Allow), "on_failure local -> allow"),
         (|it| it.limits = None, "limit 10 per minute (fixed_window) -> none"),
@@ -205,14 +205,8 @@ fn every_key_of_a_rule_is_compared() {
     }
     let of_limit: [Case<LimitNode>; 8] = [
         (|it| it.requests_per_unit = Some(placed(20)), "requests_per_unit 10 -> 20"),
-        (
-            |it| it.unit = Some(placed("hour".to_owned())),
-            "window minute -> hour; counters start anew",
-        ),
-        (
-            |it| it.unit_multiplier = Some(placed(5)),
-            "window minute -> 5 minutes; counters start anew",
-        ),
+        (|it| it.unit = Some(placed("hour".to_owned())), "window minute -> hour; counters restart"),
+        (|it| it.unit_multiplier = Some(placed(5)), "window minute -> 5 minutes; counters restart"),
         (
             |it| {
                 it.unit = Some(placed("second".to_owned()));
@@ -222,7 +216,7 @@ fn every_key_of_a_rule_is_compared() {
         ),
         (
             |it| it.algorithm = Some(Algorithm::Gcra),
-            "algorithm fixed_window -> gcra; counters start anew",
+            "algorithm fixed_window -> gcra; counters restart",
         ),
         (|it| it.name = Some(placed("n".to_owned())), "name none -> \"n\""),
         (|it| it.replaces = vec![placed("m".to_owned())], "replaces [] -> [\"m\"]"),
@@ -296,7 +290,7 @@ changed d: a: limits[2] none -> 99 per day (fixed_window)"
     );
     assert_eq!(
         told(two(), several(vec![of_unit(1, "hour"), of_unit(10, "minute")])),
-        "changed d: a: limits[0].window second -> hour; counters start anew"
+        "changed d: a: limits[0].window second -> hour; counters restart"
     );
     assert_eq!(told(vec![ten("a")], several(vec![limit(10)])), "");
 }
@@ -337,7 +331,7 @@ fn sharing_renames_the_counters_of_all_rules_below() {
     };
     assert_eq!(
         told(shared(true, ten("b")), shared(false, ten("b"))),
-        "changed d: a=x*: share_threshold true -> false; counters start anew"
+        "changed d: a=x*: share_threshold true -> false; counters restart"
     );
     assert_eq!(
         told(shared(true, node("b")), shared(false, node("b"))),

@@ -5,30 +5,30 @@
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use sluicegate_core::{
-    Answers, Counting, Decision, Request, StoreError, Take,
-    explain::{Explained, Explanation, Outcome, Question},
+    Answers, Charge, Counting, Decision, Request, StoreError,
+    explain::{ExplainedDescriptor, Explanation, Outcome, PeekPlan},
     limit::Unit,
     request::{Descriptor, Entry, Hits, LimitOverride},
     rules::{
-        CANDIDATES_MAX, CompileOptions, DescriptorNode, Fit, LimitNode, LimitsFile, LimitsNode,
-        Modes, NodePath, Place, Placed, Report, RuleSet, compile,
+        CANDIDATES_MAX, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located,
+        MatchOutcome, Modes, NodePath, Report, RuleSet, SourceLocation, compile,
     },
-    store::{Source, Veto},
+    store::{RefusalScope, Source},
 };
 
 // === Rules ===
 
-fn place(line: usize) -> Place {
-    Place { file: Arc::from("a.yaml"), line, column: 1, path: NodePath::default() }
+fn place(line: usize) -> SourceLocation {
+    SourceLocation { file: Arc::from("a.yaml"), line, column: 1, path: NodePath::default() }
 }
 
 /// A node `key` or `key=value` without a limit; the line is its name's.
 fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
     let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
     DescriptorNode {
-        place: place(line),
+        location: place(line),
         key: key.to_owned(),
-        value: value.map(|value| Placed { value: value.to_owned(), place: place(line) }),
+        value: value.map(|value| Located { value: value.to_owned(), location: place(line) }),
         limits: None,
         counting: None,
         on_failure: None,
@@ -43,11 +43,11 @@ fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> Descriptor
 }
 
 fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
-    let placed = |text: &str| Placed { value: text.to_owned(), place: place(line) };
+    let placed = |text: &str| Located { value: text.to_owned(), location: place(line) };
     LimitNode {
-        broken: false,
-        place: place(line),
-        requests_per_unit: Some(Placed { value: 10, place: place(line) }),
+        is_incomplete: false,
+        location: place(line),
+        requests_per_unit: Some(Located { value: 10, location: place(line) }),
         unit: Some(placed("minute")),
         unit_multiplier: None,
         window: None,
@@ -61,7 +61,7 @@ fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
 
 /// The node with a limit of that name, which replaces others.
 fn limited(mut node: DescriptorNode, name: &str, replaces: &[&str]) -> DescriptorNode {
-    let numbers = numbers(node.place.line, name, replaces);
+    let numbers = numbers(node.location.line, name, replaces);
     node.limits = Some(LimitsNode::One(Box::new(numbers)));
     node
 }
@@ -84,8 +84,8 @@ fn unlimited(line: usize, name: &str) -> DescriptorNode {
 
 fn compiled(descriptors: Vec<DescriptorNode>, modes: Modes) -> RuleSet {
     let file = LimitsFile {
-        place: place(1),
-        domain: Placed { value: "api".to_owned(), place: place(1) },
+        location: place(1),
+        domain: Located { value: "api".to_owned(), location: place(1) },
         tenant: None,
         counting: None,
         on_failure: None,
@@ -129,23 +129,27 @@ fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
     Request::new(domain, parts, usize::MAX, |part| part.pairs.len(), describe).unwrap()
 }
 
-fn explained<R>(rules: &RuleSet, pairs: &Pairs, look: impl FnOnce(&Explained<'_>) -> R) -> R {
+fn explained<R>(
+    rules: &RuleSet,
+    pairs: &Pairs,
+    look: impl FnOnce(&ExplainedDescriptor<'_>) -> R,
+) -> R {
     let parts = [entries(pairs)];
     look(&Explanation::new(rules, &request("api", &parts)).descriptors[0])
 }
 
 /// The candidates of the last level as `name@line fit`.
-fn last_level(explained: &Explained<'_>) -> Vec<(String, usize, Fit)> {
+fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, MatchOutcome)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let level = explained.walk.as_ref().unwrap().levels.last().unwrap();
+    let level = explained.trace.as_ref().unwrap().levels.last().unwrap();
     let seen = level.candidates.iter().map(|it| {
         let value = it.value.map(|value| format!("={}", text(value))).unwrap_or_default();
-        (text(it.key) + &value, it.place.line, it.fit)
+        (text(it.key) + &value, it.location.line, it.fit)
     });
     seen.collect()
 }
 
-fn candidates(rules: &RuleSet, pairs: &Pairs) -> Vec<(String, usize, Fit)> {
+fn candidates(rules: &RuleSet, pairs: &Pairs) -> Vec<(String, usize, MatchOutcome)> {
     explained(rules, pairs, last_level)
 }
 
@@ -153,7 +157,7 @@ fn outcome(rules: &RuleSet, pairs: &Pairs) -> Outcome {
     explained(rules, pairs, |explained| explained.outcome)
 }
 
-fn seen(wanted: &[(&str, usize, Fit)]) -> Vec<(String, usize, Fit)> {
+fn seen(wanted: &[(&str, usize, MatchOutcome)]) -> Vec<(String, usize, MatchOutcome)> {
     wanted.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
 }
 
@@ -175,12 +179,12 @@ fn an_exact_value_goes_before_patterns_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/users")]),
         seen(&[
-            ("path=/v1/users", 4, Fit::Taken),
-            ("path", 2, Fit::ExactFirst),
-            ("path=/v1/*", 3, Fit::ExactFirst),
-            ("path=/v*", 5, Fit::ExactFirst),
-            ("path=/v2/x", 6, Fit::OtherValue),
-            ("method=GET", 7, Fit::OtherKey),
+            ("path=/v1/users", 4, MatchOutcome::Taken),
+            ("path", 2, MatchOutcome::ExactFirst),
+            ("path=/v1/*", 3, MatchOutcome::ExactFirst),
+            ("path=/v*", 5, MatchOutcome::ExactFirst),
+            ("path=/v2/x", 6, MatchOutcome::OtherValue),
+            ("method=GET", 7, MatchOutcome::OtherKey),
         ])
     );
 }
@@ -190,12 +194,12 @@ fn the_first_pattern_in_the_file_goes_before_others_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/x")]),
         seen(&[
-            ("path=/v1/*", 3, Fit::Taken),
-            ("path", 2, Fit::PatternFirst),
-            ("path=/v*", 5, Fit::PatternFirst),
-            ("path=/v1/users", 4, Fit::OtherValue),
-            ("path=/v2/x", 6, Fit::OtherValue),
-            ("method=GET", 7, Fit::OtherKey),
+            ("path=/v1/*", 3, MatchOutcome::Taken),
+            ("path", 2, MatchOutcome::PatternFirst),
+            ("path=/v*", 5, MatchOutcome::PatternFirst),
+            ("path=/v1/users", 4, MatchOutcome::OtherValue),
+            ("path=/v2/x", 6, MatchOutcome::OtherValue),
+            ("method=GET", 7, MatchOutcome::OtherKey),
         ])
     );
 }
@@ -205,12 +209,12 @@ fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/health")]),
         seen(&[
-            ("path", 2, Fit::Taken),
-            ("path=/v1/*", 3, Fit::PatternDoesNotFit),
-            ("path=/v*", 5, Fit::PatternDoesNotFit),
-            ("path=/v1/users", 4, Fit::OtherValue),
-            ("path=/v2/x", 6, Fit::OtherValue),
-            ("method=GET", 7, Fit::OtherKey),
+            ("path", 2, MatchOutcome::Taken),
+            ("path=/v1/*", 3, MatchOutcome::PatternDoesNotFit),
+            ("path=/v*", 5, MatchOutcome::PatternDoesNotFit),
+            ("path=/v1/users", 4, MatchOutcome::OtherValue),
+            ("path=/v2/x", 6, MatchOutcome::OtherValue),
+            ("method=GET", 7, MatchOutcome::OtherKey),
         ])
     );
 }
@@ -218,8 +222,8 @@ fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
 #[test]
 fn a_value_that_is_the_text_of_a_pattern_takes_that_pattern() {
     let seen = candidates(&one_level(), &[("path", "/v*")]);
-    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, Fit::Taken));
-    assert_eq!(seen[1], ("path".to_owned(), 2, Fit::ExactFirst));
+    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, MatchOutcome::Taken));
+    assert_eq!(seen[1], ("path".to_owned(), 2, MatchOutcome::ExactFirst));
 }
 
 #[test]
@@ -231,19 +235,19 @@ fn of_many_candidates_the_nearest_are_told() {
     nodes.extend((0..50).map(|line| rule(line + 2000, &format!("k{line}"))));
     let rules = rules(nodes);
     explained(&rules, &[("user", "bob")], |explained| {
-        assert_eq!(explained.outcome, Outcome::NoNode);
-        let level = &explained.walk.as_ref().unwrap().levels[0];
+        assert_eq!(explained.outcome, Outcome::NoMatch);
+        let level = &explained.trace.as_ref().unwrap().levels[0];
         assert_eq!(
             (level.candidates.len(), level.left_out),
             (CANDIDATES_MAX, 152 - CANDIDATES_MAX)
         );
         let seen = last_level(explained);
-        assert_eq!(seen[0], ("user=Bob".to_owned(), 1000, Fit::OtherValue));
-        assert_eq!(seen[1], ("user=bobby".to_owned(), 1001, Fit::OtherValue));
-        assert_eq!(seen[2], ("user=u0".to_owned(), 10, Fit::OtherValue));
+        assert_eq!(seen[0], ("user=Bob".to_owned(), 1000, MatchOutcome::OtherValue));
+        assert_eq!(seen[1], ("user=bobby".to_owned(), 1001, MatchOutcome::OtherValue));
+        assert_eq!(seen[2], ("user=u0".to_owned(), 10, MatchOutcome::OtherValue));
     });
     let seen = candidates(&rules, &[("K7", "bob")]);
-    assert_eq!(seen[0], ("k7".to_owned(), 2007, Fit::OtherKey));
+    assert_eq!(seen[0], ("k7".to_owned(), 2007, MatchOutcome::OtherKey));
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn nothing_more_is_explained_once_nobody_waits() {
             asked.set(asked.get() + 1);
             asked.get() < last
         };
-        Explanation::while_wanted(&rules, &request("api", &parts), wanted)
+        Explanation::unless_cancelled(&rules, &request("api", &parts), wanted)
     };
     assert!(until(2).is_none());
     assert_eq!(asked.get(), 2);
@@ -279,27 +283,27 @@ fn each_end_is_told_apart() {
     assert_eq!(ends(&[("tenant", "a"), ("user", "b")]), Outcome::Limited);
     assert_eq!(ends(&[("root", "a")]), Outcome::Unlimited);
     assert_eq!(ends(&[]), Outcome::NoEntries);
-    assert_eq!(ends(&[("other", "a")]), Outcome::NoNode);
-    assert_eq!(ends(&[("tenant", "a"), ("other", "b")]), Outcome::NoNode);
+    assert_eq!(ends(&[("other", "a")]), Outcome::NoMatch);
+    assert_eq!(ends(&[("tenant", "a"), ("other", "b")]), Outcome::NoMatch);
     assert_eq!(ends(&[("tenant", "a"), ("user", "b"), ("c", "d")]), Outcome::TooDeep);
     assert_eq!(ends(&[("tenant", "a")]), Outcome::TooShallow);
     assert_eq!(ends(&[("tenant", "a"), ("free", "b")]), Outcome::NoLimit);
     explained(&rules, &[("tenant", "a"), ("user", "b"), ("c", "d")], |explained| {
-        assert_eq!(explained.walk.as_ref().unwrap().levels.len(), 2);
+        assert_eq!(explained.trace.as_ref().unwrap().levels.len(), 2);
     });
 
     let parts = [entries(&[("tenant", "a")])];
     let elsewhere = Explanation::new(&rules, &request("elsewhere", &parts));
     assert_eq!(elsewhere.descriptors[0].outcome, Outcome::DomainNotConfigured);
-    assert!(elsewhere.descriptors[0].walk.is_none());
-    assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), Outcome::NoNode);
+    assert!(elsewhere.descriptors[0].trace.is_none());
+    assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), Outcome::NoMatch);
 }
 
 #[test]
 fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
     let mut several = node(4, "plan", vec![]);
     let hourly = LimitNode {
-        window: Some(Placed { value: Duration::from_secs(7200), place: place(5) }),
+        window: Some(Located { value: Duration::from_secs(7200), location: place(5) }),
         unit: None,
         ..numbers(5, "hourly", &[])
     };
@@ -316,7 +320,7 @@ fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
     for (position, applied) in [(0, &[][..]), (2, &["hourly"])] {
         let explained = &explanation.descriptors[position];
         let replaced: Vec<_> =
-            explained.replaced.iter().map(|it| (it.name, it.by.place.line)).collect();
+            explained.replaced.iter().map(|it| (it.name, it.by.location.line)).collect();
         assert_eq!(replaced, [("base", 3)]);
         let names: Vec<_> = explained.limits.iter().filter_map(|limit| limit.name).collect();
         assert_eq!(names, applied);
@@ -342,7 +346,7 @@ fn a_limit_that_the_request_brings_is_told() {
         let explanation = Explanation::new(&rules, &request("api", &parts));
         let explained = &explanation.descriptors[0];
         let requests: Vec<_> =
-            explained.limits.iter().map(|limit| limit.shown.requests_per_unit).collect();
+            explained.limits.iter().map(|limit| limit.displayed.requests_per_unit).collect();
         (explained.outcome, requests, explained.override_ignored, explained.rule.is_some())
     };
     assert_eq!(
@@ -351,7 +355,7 @@ fn a_limit_that_the_request_brings_is_told() {
     );
     assert_eq!(with(Some(Unit::Hour), &[("x", "a")]), (Outcome::Overridden, vec![3], false, false));
     assert_eq!(with(None, &[("user", "a")]), (Outcome::Limited, vec![10], true, true));
-    assert_eq!(with(None, &[("x", "a")]), (Outcome::NoNode, vec![], true, false));
+    assert_eq!(with(None, &[("x", "a")]), (Outcome::NoMatch, vec![], true, false));
 }
 
 #[test]
@@ -373,40 +377,40 @@ fn modes_of_the_rule_and_of_all_rules_are_told() {
 
 // === Asking without charging ===
 
-fn question(rules: &RuleSet, parts: &[Part]) -> Question {
-    Question::new(&Explanation::new(rules, &request("api", parts)))
+fn question(rules: &RuleSet, parts: &[Part]) -> PeekPlan {
+    PeekPlan::new(&Explanation::new(rules, &request("api", parts)))
 }
 
 #[test]
 fn no_peek_charges_and_each_asks_for_the_hits_of_the_request() {
     for (counting, hits, wanted) in [
-        (Counting::Free, Hits::Add(1), Take::Exactly(0)),
-        (Counting::Free, Hits::Add(0), Take::Exactly(0)),
-        (Counting::Free, Hits::Add(7), Take::Always { hits: 0, needs: 7 }),
-        (Counting::Debit, Hits::Add(7), Take::Exactly(0)),
-        (Counting::Upstream, Hits::Add(7), Take::Always { hits: 0, needs: 7 }),
-        (Counting::Free, Hits::GiveBack(7), Take::Exactly(0)),
+        (Counting::Free, Hits::Add(1), Charge::Exactly(0)),
+        (Counting::Free, Hits::Add(0), Charge::Exactly(0)),
+        (Counting::Free, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
+        (Counting::Debit, Hits::Add(7), Charge::Exactly(0)),
+        (Counting::Upstream, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
+        (Counting::Free, Hits::Refund(7), Charge::Exactly(0)),
     ] {
-        let counting = Some(Placed { value: counting, place: place(2) });
+        let counting = Some(Located { value: counting, location: place(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
         let parts = [Part { hits, ..entries(&[("user", "a")]) }];
         let peeks = question(&rules, &parts).peeks();
-        assert_eq!(peeks.iter().map(|check| check.take).collect::<Vec<_>>(), [wanted]);
-        assert!(!peeks[0].take.charges());
+        assert_eq!(peeks.iter().map(|check| check.charge).collect::<Vec<_>>(), [wanted]);
+        assert!(!peeks[0].charge.adds_hits());
     }
 }
 
 #[test]
 fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
     let needs = |counting, parts: &[(&'static str, Hits)]| {
-        let counting = Some(Placed { value: counting, place: place(2) });
+        let counting = Some(Located { value: counting, location: place(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
         let parts: Vec<_> =
             parts.iter().map(|&(user, hits)| Part { hits, ..entries(&[("user", user)]) }).collect();
         let peeks = question(&rules, &parts).peeks();
-        let needs = peeks.iter().map(|check| match check.take {
-            Take::Exactly(0) => 1,
-            Take::Always { hits: 0, needs } => needs,
+        let needs = peeks.iter().map(|check| match check.charge {
+            Charge::Exactly(0) => 1,
+            Charge::Always { hits: 0, needs } => needs,
             other => panic!("{other:?}"),
         });
         needs.collect::<Vec<_>>()
@@ -418,7 +422,7 @@ fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
     // A debit needs one hit, and takes all.
     assert_eq!(needs(Counting::Debit, &three), [1, 1, 4, 7]);
     // Nothing is known to be freed by what gives hits back.
-    let back = [("bob", Hits::GiveBack(9)), ("bob", add(3))];
+    let back = [("bob", Hits::Refund(9)), ("bob", add(3))];
     assert_eq!(needs(Counting::Free, &back), [1, 3]);
     let most = [("bob", add(u64::MAX)), ("bob", add(3))];
     assert_eq!(needs(Counting::Free, &most), [u64::MAX, u64::MAX]);
@@ -427,7 +431,7 @@ fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
 fn answer(allowed: bool) -> Result<Decision, StoreError> {
     Ok(Decision {
         allowed,
-        granted: 0,
+        charged: 0,
         remaining: u64::from(allowed),
         excess: 0,
         reset_after: Duration::ZERO,
@@ -469,7 +473,12 @@ fn whether_the_request_would_pass_is_said_as_far_as_it_is_known() {
     let refused = Answers::from_slice(&[no]);
     assert_eq!(question(&simulated, &one).would_pass(&refused), Some(true));
     // What gives hits back is never refused.
-    let back = [Part { hits: Hits::GiveBack(1), ..entries(&[("a", "1")]) }];
+    let back = [Part { hits: Hits::Refund(1), ..entries(&[("a", "1")]) }];
     assert_eq!(question(&rules, &back).would_pass(&refused), Some(true));
-    assert!(question(&rules, &back).peeks().iter().all(|check| check.veto == Veto::None));
+    assert!(
+        question(&rules, &back)
+            .peeks()
+            .iter()
+            .all(|check| check.refusal_scope == RefusalScope::None)
+    );
 }

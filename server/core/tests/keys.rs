@@ -7,7 +7,7 @@ mod cases;
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, CounterKey, Limit, Window,
-    key::{Identity, KEY_MAX, Owner, Reading},
+    key::{KEY_MAX, KeyBuilder, ParsedKey, TenantKeys},
     request::Entry,
 };
 
@@ -45,10 +45,10 @@ fn named(what: &What) -> Vec<u8> {
         what.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
     let shared: Vec<_> =
         what.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
-    let mut identity = Identity::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
+    let mut identity = KeyBuilder::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
     let window = Window::from_seconds(what.seconds).unwrap();
     let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).unwrap();
-    identity.counter(&limit).as_bytes().to_vec()
+    identity.key_for(&limit).as_bytes().to_vec()
 }
 
 /// What Redis Cluster hashes: between the first `{` and the first `}` after it, if that is not empty.
@@ -161,38 +161,38 @@ fn an_owner_is_told_by_the_key_alone_however_long_it_is() {
     let users: [&[u8]; 3] = [b"bob", &[b'u'; 200], &[b'u'; 9000]];
     for domain in domains {
         for tenant in values {
-            let owner = Owner::new(domain, tenant).unwrap();
+            let owner = TenantKeys::new(domain, tenant).unwrap();
             for other_domain in domains {
                 for other in values {
                     for user in users {
                         let key = in_domain(other_domain, other, user);
                         let same = domain == other_domain && tenant == other;
-                        assert_eq!(owner.owns(&key), same, "{domain} {owner:?} {key:?}");
+                        assert_eq!(owner.contains(&key), same, "{domain} {owner:?} {key:?}");
                     }
                 }
             }
         }
     }
-    assert!(Owner::new("a", b"").is_none());
-    let owner = Owner::new("a", b"acme").unwrap();
+    assert!(TenantKeys::new("a", b"").is_none());
+    let owner = TenantKeys::new("a", b"acme").unwrap();
     assert_eq!(owner.tag(), b"{acme}");
     // Whole descriptors as tags, another format, something else.
     for not in [b"s1:fw:60:{acme}".as_slice(), b"s2:fw:60:{acme}:a:t", b"s1:zz:60:{acme}:a:t", b""]
     {
-        assert!(!owner.owns(not));
+        assert!(!owner.contains(not));
     }
 }
 
 #[test]
 fn keys_are_read_as_they_were_written() {
     let text = key("d", Some("t"), &[(b"t", b"acme"), (b"user", b"{b}=:%*\xff")]);
-    let reading = Reading::new(&text).unwrap();
+    let reading = ParsedKey::new(&text).unwrap();
     let entries = vec![(b"t".to_vec(), None), (b"user".to_vec(), Some(b"{b}=:%*\xff".to_vec()))];
     assert_eq!(reading.entries(), Some(entries));
     assert_eq!((reading.tag, reading.window), (b"acme".as_slice(), 60));
     assert_eq!(CounterKey::from_text(&text).unwrap().as_bytes(), text);
     let digested = key("d", Some("t"), &[(b"t", b"acme"), (b"user", &[b'u'; 9000])]);
-    assert_eq!(Reading::new(&digested).unwrap().entries(), None);
+    assert_eq!(ParsedKey::new(&digested).unwrap().entries(), None);
     for not in [
         "",
         "s1:fw:60:",

@@ -15,7 +15,7 @@ use sluicegate_core::{
     request::Entry,
     rules::{
         CompileError, CompileOptions, DescriptorNode, Findings, LISTED_MAX, LimitNode, LimitsFile,
-        LimitsNode, NodePath, Place, Placed, Report, RuleSet, compile, diff,
+        LimitsNode, Located, NodePath, Report, RuleSet, SourceLocation, compile, diff,
     },
 };
 
@@ -251,7 +251,7 @@ fn squeezed(pattern: &str) -> String {
 
 fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<CompileError>> {
     let file = LimitsFile {
-        place: place(),
+        location: place(),
         domain: placed("d".to_owned()),
         tenant: None,
         counting: None,
@@ -265,7 +265,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<CompileError>> {
 fn node(branch: &Branch) -> DescriptorNode {
     DescriptorNode {
         metadata: None,
-        place: place(),
+        location: place(),
         key: branch.key.clone(),
         value: branch.value.clone().map(placed),
         limits: branch.requests.map(|requests| LimitsNode::One(Box::new(limit(requests)))),
@@ -282,8 +282,8 @@ fn node(branch: &Branch) -> DescriptorNode {
 
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
-        broken: false,
-        place: place(),
+        is_incomplete: false,
+        location: place(),
         requests_per_unit: Some(placed(requests)),
         unit: Some(placed("second".to_owned())),
         unit_multiplier: None,
@@ -296,12 +296,12 @@ fn limit(requests: u32) -> LimitNode {
     }
 }
 
-fn place() -> Place {
-    Place { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
+fn place() -> SourceLocation {
+    SourceLocation { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
 }
 
-fn placed<T>(value: T) -> Placed<T> {
-    Placed { value, place: place() }
+fn placed<T>(value: T) -> Located<T> {
+    Located { value, location: place() }
 }
 
 /// What the matcher finds, in the words of the reference.
@@ -312,8 +312,10 @@ fn found(rules: &RuleSet, entries: &[(String, String)]) -> Met {
         .collect();
     let found = rules.domain("d").unwrap().find(&entries);
     let requests = found.rule.map(|rule| match &rule.limits {
-        sluicegate_core::rule::Limits::Each(limits) => limits.first().unwrap().limit.requests(),
-        sluicegate_core::rule::Limits::Unlimited { .. } => 0,
+        sluicegate_core::rule::RuleLimits::Limited(limits) => {
+            limits.first().unwrap().limit.requests()
+        }
+        sluicegate_core::rule::RuleLimits::Unlimited { .. } => 0,
     });
     let text = |pattern: &[u8]| String::from_utf8(pattern.to_vec()).unwrap();
     (requests, found.shared.iter().map(|pattern| pattern.map(text)).collect())
@@ -402,7 +404,7 @@ fn large_levels_compile() {
     let rules = compiled(&level(&|index| index)).unwrap();
     assert_eq!(rules.rules().count(), 200_000);
     let errors = compiled(&level(&|index| index % 100_000)).unwrap_err();
-    assert!(errors.len() == LISTED_MAX && errors.more() > 0);
+    assert!(errors.len() == LISTED_MAX && errors.unlisted() > 0);
 }
 
 /// Envoy passes header values on as they came.

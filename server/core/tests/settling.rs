@@ -6,8 +6,8 @@ mod cases;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
-    Algorithm, Answers, Check, Decision, Limit, OnFailure, StoreError, Take, Time, Window,
-    algorithm::State, key::Identity, request::Entry, settle, store::Veto,
+    Algorithm, Answers, Charge, Check, Decision, Limit, OnFailure, StoreError, Time, Window,
+    algorithm::State, key::KeyBuilder, request::Entry, settle, store::RefusalScope,
 };
 
 const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -18,10 +18,17 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
 }
 
 /// A check of counter number `counter`. Which state it meets is said by the slots, not by its key.
-fn check(limit: Limit, descriptor: usize, take: Take, veto: Veto) -> Check {
+fn check(limit: Limit, descriptor: usize, take: Charge, scope: RefusalScope) -> Check {
     let name = [Entry { key: b"k", value: b"v" }];
-    let key = Identity::new("d", None, &name, &[]).counter(&limit);
-    Check { key, limit, take, descriptor, veto, on_failure: OnFailure::default() }
+    let key = KeyBuilder::new("d", None, &name, &[]).key_for(&limit);
+    Check {
+        key,
+        limit,
+        charge: take,
+        descriptor,
+        refusal_scope: scope,
+        on_failure: OnFailure::default(),
+    }
 }
 
 /// Counters, one for each limit, and groups of checks on them.
@@ -36,11 +43,11 @@ impl Counters {
         Self { limits: limits.to_vec(), states }
     }
 
-    fn settle(&mut self, now: Time, asked: &[(usize, usize, Take, Veto)]) -> Answers {
+    fn settle(&mut self, now: Time, asked: &[(usize, usize, Charge, RefusalScope)]) -> Answers {
         let checks: Vec<_> = asked
             .iter()
-            .map(|&(counter, descriptor, take, veto)| {
-                check(self.limits[counter], descriptor, take, veto)
+            .map(|&(counter, descriptor, take, scope)| {
+                check(self.limits[counter], descriptor, take, scope)
             })
             .collect();
         let slots: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
@@ -67,19 +74,21 @@ fn a_refusal_under_two_limits_of_one_counter_is_free() {
     for algorithm in Algorithm::ALL {
         let (wide, narrow) = (limit(algorithm, 60), limit(algorithm, 10));
         let mut states = [State::new(algorithm)];
-        let mut settle = |asked: &[(Limit, Take)]| {
+        let mut settle = |asked: &[(Limit, Charge)]| {
             let asked = asked.iter().enumerate();
             let checks: Vec<_> = asked
-                .map(|(descriptor, &(limit, take))| check(limit, descriptor, take, Veto::Alone))
+                .map(|(descriptor, &(limit, take))| {
+                    check(limit, descriptor, take, RefusalScope::Request)
+                })
                 .collect();
             let slots = vec![Some(0); checks.len()];
             decided(&settle(&checks, &slots, &mut states, NOW, StoreError::Full))
         };
         let remaining = |decisions: &[Decision]| [decisions[0].remaining, decisions[1].remaining];
-        let peek = [(narrow, Take::Exactly(0)), (wide, Take::Exactly(0))];
-        settle(&[(wide, Take::Exactly(5))]);
+        let peek = [(narrow, Charge::Exactly(0)), (wide, Charge::Exactly(0))];
+        settle(&[(wide, Charge::Exactly(5))]);
         let before = remaining(&settle(&peek));
-        let answers = settle(&[(narrow, Take::Exactly(1)), (wide, Take::Exactly(100))]);
+        let answers = settle(&[(narrow, Charge::Exactly(1)), (wide, Charge::Exactly(100))]);
         assert_eq!([answers[0].allowed, answers[1].allowed], [true, false], "{algorithm:?}");
         assert_eq!(remaining(&answers), before, "{algorithm:?}");
         assert_eq!(remaining(&settle(&peek)), before, "{algorithm:?}");
@@ -93,11 +102,14 @@ fn a_refusal_anywhere_is_free_everywhere() {
         let mut counters = Counters::new(&[limit(algorithm, 10), limit(algorithm, 2)]);
         let answers = counters.settle(
             NOW,
-            &[(0, 0, Take::Exactly(3), Veto::Alone), (1, 1, Take::Exactly(3), Veto::Alone)],
+            &[
+                (0, 0, Charge::Exactly(3), RefusalScope::Request),
+                (1, 1, Charge::Exactly(3), RefusalScope::Request),
+            ],
         );
         let [first, second] = decided(&answers)[..] else { panic!() };
-        assert!(first.allowed && first.granted == 0 && first.remaining == 10, "{first:?}");
-        assert!(!second.allowed && second.granted == 0 && second.remaining == 2, "{second:?}");
+        assert!(first.allowed && first.charged == 0 && first.remaining == 10, "{first:?}");
+        assert!(!second.allowed && second.charged == 0 && second.remaining == 2, "{second:?}");
         assert_eq!(second.retry_after, None, "three hits never fit a limit of two");
         assert_eq!(counters.available(NOW), [10, 2]);
     }
@@ -107,7 +119,10 @@ fn a_refusal_anywhere_is_free_everywhere() {
 fn the_same_counter_twice_is_charged_twice_in_order() {
     for algorithm in Algorithm::ALL {
         let mut counters = Counters::new(&[limit(algorithm, 10)]);
-        let twice = [(0, 0, Take::Exactly(4), Veto::Alone), (0, 1, Take::Exactly(4), Veto::Alone)];
+        let twice = [
+            (0, 0, Charge::Exactly(4), RefusalScope::Request),
+            (0, 1, Charge::Exactly(4), RefusalScope::Request),
+        ];
         let remaining: Vec<_> =
             decided(&counters.settle(NOW, &twice)).iter().map(|it| it.remaining).collect();
         assert_eq!(remaining, [6, 2]);
@@ -119,14 +134,14 @@ fn the_same_counter_twice_is_charged_twice_in_order() {
 
 #[test]
 fn a_descriptor_with_two_limits_is_charged_on_both_or_none() {
-    for veto in [Veto::Alone, Veto::Quota, Veto::None] {
+    for scope in [RefusalScope::Request, RefusalScope::Quota, RefusalScope::None] {
         let mut counters =
             Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 1)]);
-        let both = [(0, 0, Take::Exactly(1), veto), (1, 0, Take::Exactly(1), veto)];
+        let both = [(0, 0, Charge::Exactly(1), scope), (1, 0, Charge::Exactly(1), scope)];
         counters.settle(NOW, &both);
         let again = decided(&counters.settle(NOW, &both));
         assert!(again[0].allowed && !again[1].allowed);
-        assert_eq!(counters.available(NOW), [9, 0], "{veto:?}");
+        assert_eq!(counters.available(NOW), [9, 0], "{scope:?}");
     }
 }
 
@@ -134,34 +149,39 @@ fn a_descriptor_with_two_limits_is_charged_on_both_or_none() {
 fn shadow_and_quota_checks_that_are_over_do_not_hold_the_others_back() {
     let mut counters =
         Counters::new(&[limit(Algorithm::FixedWindow, 0), limit(Algorithm::FixedWindow, 5)]);
-    for veto in [Veto::None, Veto::Quota] {
-        let answers =
-            counters.settle(NOW, &[(0, 0, Take::Exactly(1), veto), (1, 1, Take::Exactly(1), veto)]);
+    for scope in [RefusalScope::None, RefusalScope::Quota] {
+        let answers = counters
+            .settle(NOW, &[(0, 0, Charge::Exactly(1), scope), (1, 1, Charge::Exactly(1), scope)]);
         let [over, room] = decided(&answers)[..] else { panic!() };
-        assert!(!over.allowed && room.allowed && room.granted == 1, "{veto:?}");
+        assert!(!over.allowed && room.allowed && room.charged == 1, "{scope:?}");
     }
     assert_eq!(counters.available(NOW), [0, 3]);
     let lone = decided(&counters.settle(
         NOW,
-        &[(0, 0, Take::Exactly(1), Veto::Quota), (1, 1, Take::Exactly(1), Veto::None)],
+        &[
+            (0, 0, Charge::Exactly(1), RefusalScope::Quota),
+            (1, 1, Charge::Exactly(1), RefusalScope::None),
+        ],
     ));
-    assert_eq!(lone[1].granted, 0, "every quota descriptor is over, so the request is refused");
+    assert_eq!(lone[1].charged, 0, "every quota descriptor is over, so the request is refused");
 }
 
 #[test]
 fn hits_charged_always_stay_charged_beside_a_veto() {
     let mut counters =
         Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 0)]);
-    let debit = Take::Always { hits: 25, needs: 1 };
-    let answers =
-        counters.settle(NOW, &[(0, 0, debit, Veto::Alone), (1, 1, Take::Exactly(1), Veto::Alone)]);
+    let debit = Charge::Always { hits: 25, needs: 1 };
+    let answers = counters.settle(
+        NOW,
+        &[(0, 0, debit, RefusalScope::Request), (1, 1, Charge::Exactly(1), RefusalScope::Request)],
+    );
     let [debited, refused] = decided(&answers)[..] else { panic!() };
-    assert!(debited.allowed && debited.granted == 25 && debited.remaining == 0);
+    assert!(debited.allowed && debited.charged == 25 && debited.remaining == 0);
     assert!(!refused.allowed);
     assert_eq!(counters.available(NOW), [-15, 0]);
-    let next = decided(&counters.settle(NOW, &[(0, 0, debit, Veto::Alone)]));
+    let next = decided(&counters.settle(NOW, &[(0, 0, debit, RefusalScope::Request)]));
     assert!(
-        !next[0].allowed && next[0].granted == 25,
+        !next[0].allowed && next[0].charged == 25,
         "nothing was left, and it is charged all the same"
     );
 }
@@ -170,8 +190,8 @@ fn hits_charged_always_stay_charged_beside_a_veto() {
 fn upstreams_way_is_over_when_usage_has_passed_the_limit() {
     let mut counters = Counters::new(&[limit(Algorithm::FixedWindow, 2)]);
     let ask = |counters: &mut Counters, hits| {
-        let take = Take::Always { hits, needs: hits };
-        decided(&counters.settle(NOW, &[(0, 0, take, Veto::Alone)]))[0].allowed
+        let take = Charge::Always { hits, needs: hits };
+        decided(&counters.settle(NOW, &[(0, 0, take, RefusalScope::Request)]))[0].allowed
     };
     let answers = [
         ask(&mut counters, 2),
@@ -187,39 +207,41 @@ fn a_counter_that_cannot_be_had_refuses_and_frees_the_others() {
     let limits = [limit(Algorithm::FixedWindow, 5)];
     let mut counters = Counters::new(&limits);
     let checks = [
-        check(limits[0], 0, Take::Exactly(1), Veto::Alone),
-        check(limits[0], 1, Take::Exactly(1), Veto::Alone),
+        check(limits[0], 0, Charge::Exactly(1), RefusalScope::Request),
+        check(limits[0], 1, Charge::Exactly(1), RefusalScope::Request),
     ];
     let answers = settle(&checks, &[Some(0), None], &mut counters.states, NOW, StoreError::Full);
-    assert_eq!(answers[0].unwrap().granted, 0);
+    assert_eq!(answers[0].unwrap().charged, 0);
     assert_eq!(answers[1], Err(StoreError::Full));
     assert_eq!(counters.available(NOW), [5]);
 }
 
 /// One check on one of three counters; a descriptor has one or two checks.
-fn asked() -> impl Strategy<Value = (usize, bool, Take, Veto)> {
+fn asked() -> impl Strategy<Value = (usize, bool, Charge, RefusalScope)> {
     let take = prop_oneof![
-        6 => (0_u64..8).prop_map(Take::Exactly),
-        1 => (0_u64..8).prop_map(Take::UpTo),
-        1 => (0_u64..8).prop_map(|hits| Take::Always { hits, needs: 1 }),
-        1 => (0_u64..8).prop_map(|hits| Take::GiveBack { hits, receipt: None }),
+        6 => (0_u64..8).prop_map(Charge::Exactly),
+        1 => (0_u64..8).prop_map(|hits| Charge::Always { hits, needs: 1 }),
+        1 => (0_u64..8).prop_map(|hits| Charge::Refund { hits, receipt: None }),
     ];
-    let veto = select([Veto::Alone, Veto::Alone, Veto::None, Veto::Quota].as_slice());
-    (0..3_usize, any::<bool>(), take, veto)
+    let scope = select(
+        [RefusalScope::Request, RefusalScope::Request, RefusalScope::None, RefusalScope::Quota]
+            .as_slice(),
+    );
+    (0..3_usize, any::<bool>(), take, scope)
 }
 
-type Asked = (usize, usize, Take, Veto);
+type Asked = (usize, usize, Charge, RefusalScope);
 
-/// Numbers the descriptors; checks of one descriptor have one veto.
-fn group(raw: Vec<(usize, bool, Take, Veto)>) -> Vec<Asked> {
+/// Numbers the descriptors; checks of one descriptor have one scope.
+fn group(raw: Vec<(usize, bool, Charge, RefusalScope)>) -> Vec<Asked> {
     let mut group: Vec<Asked> = Vec::new();
-    for (counter, joins, take, veto) in raw {
+    for (counter, joins, take, scope) in raw {
         match group.last().copied() {
-            Some((_, descriptor, _, veto)) if joins => {
-                group.push((counter, descriptor, take, veto));
+            Some((_, descriptor, _, scope)) if joins => {
+                group.push((counter, descriptor, take, scope));
             }
-            Some((_, descriptor, ..)) => group.push((counter, descriptor + 1, take, veto)),
-            None => group.push((counter, 0, take, veto)),
+            Some((_, descriptor, ..)) => group.push((counter, descriptor + 1, take, scope)),
+            None => group.push((counter, 0, take, scope)),
         }
     }
     group
@@ -230,8 +252,8 @@ fn refused(group: &[Asked], decisions: &[Decision]) -> bool {
     let over = |descriptor: usize| {
         group.iter().zip(decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
     };
-    let alone = group.iter().any(|it| it.3 == Veto::Alone && over(it.1));
-    let mut quota = group.iter().filter(|it| it.3 == Veto::Quota).peekable();
+    let alone = group.iter().any(|it| it.3 == RefusalScope::Request && over(it.1));
+    let mut quota = group.iter().filter(|it| it.3 == RefusalScope::Quota).peekable();
     alone || (quota.peek().is_some() && quota.all(|it| over(it.1)))
 }
 
@@ -251,13 +273,13 @@ proptest! {
             let group = group(raw);
             let before = counters.states.clone();
             let decisions = decided(&counters.settle(now, &group));
-            let conditional = |it: &Asked| matches!(it.2, Take::Exactly(_) | Take::UpTo(_));
+            let conditional = |it: &Asked| matches!(it.2, Charge::Exactly(_));
             let over = |descriptor: usize| {
                 group.iter().zip(&decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
             };
             for (it, decision) in group.iter().zip(&decisions) {
                 if conditional(it) && (refused(&group, &decisions) || over(it.1)) {
-                    prop_assert_eq!(decision.granted, 0);
+                    prop_assert_eq!(decision.charged, 0);
                     prop_assert_eq!(decision.receipt, None);
                 }
             }

@@ -47,6 +47,16 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if read as u64 > bytes_max { too_large() } else { Ok(bytes) }
 }
 
+/// The first line of a file of at most [`SECRET_BYTES_MAX`], without the white space around it: a password, a token.
+///
+/// # Errors
+/// As for [`read`].
+pub fn first_line(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = read(path, SECRET_BYTES_MAX)?;
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(line.trim_ascii().to_vec())
+}
+
 fn require_regular(kind: FileType) -> io::Result<()> {
     let what = match kind {
         _ if kind.is_file() => return Ok(()),

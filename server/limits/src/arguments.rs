@@ -12,8 +12,8 @@ use crate::ReadBounds;
 
 /// What holds where rules do not say, and for all of them.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct HoldingArguments {
-    /// What answers when the store cannot, where neither rule nor domain says: see `on_failure` in the limits
+pub struct DefaultArguments {
+    /// Failure policy of rules without their own, if their domain has none either: see `on_failure` in the limits
     /// files.
     #[arg(
         long,
@@ -31,7 +31,7 @@ pub struct HoldingArguments {
 /// What holds for all rules.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ModeArguments {
-    /// Refuse nobody: all rules only simulate, statuses tell what they would do.
+    /// Allow every request: all rules count and report what they would refuse.
     #[arg(
         long,
         env = "SLUICEGATE_SHADOW_MODE",
@@ -44,8 +44,8 @@ pub struct ModeArguments {
     )]
     pub shadow_mode: bool,
 
-    /// Treat every rule as a quota rule: a request is refused only if each of its descriptors meets a rule that is
-    /// over.
+    /// Treat every rule as a quota rule: a request is refused only if each of its descriptors matches a rule that is
+    /// over its limit.
     #[arg(
         long,
         env = "SLUICEGATE_QUOTA_MODE",
@@ -68,7 +68,7 @@ impl ModeArguments {
     }
 }
 
-impl HoldingArguments {
+impl DefaultArguments {
     /// What applies to all files.
     #[must_use]
     pub fn options(self, compiling: CompileArguments) -> CompileOptions {
@@ -83,7 +83,7 @@ impl HoldingArguments {
 /// How limits files are read.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CompileArguments {
-    /// Who is charged, where neither rule nor domain says: see `counting` in the limits files.
+    /// Counting of rules without their own, if their domain has none either: see `counting` in the limits files.
     #[arg(
         long,
         env = "SLUICEGATE_DEFAULT_COUNTING",
@@ -92,7 +92,7 @@ pub struct CompileArguments {
     )]
     pub default_counting: CountingName,
 
-    /// Let several files describe one domain. Without it that is a mistake.
+    /// Allow several files to describe one domain. Without it that is a mistake.
     #[arg(
         long,
         env = "SLUICEGATE_MERGE_DOMAINS",
@@ -107,7 +107,7 @@ pub struct CompileArguments {
 
     /// How much is read of them.
     #[command(flatten)]
-    pub reading: ReadingArguments,
+    pub reading: ReadBoundsArguments,
 }
 
 impl CompileArguments {
@@ -125,8 +125,8 @@ impl CompileArguments {
 
 /// How much is read of limits files.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct ReadingArguments {
-    /// The most limits files, in all folders. With more, none is taken up.
+pub struct ReadBoundsArguments {
+    /// Maximum number of limits files, in all folders. With more, none is loaded.
     #[arg(
         long,
         env = "SLUICEGATE_LIMITS_MAX_FILES",
@@ -136,7 +136,7 @@ pub struct ReadingArguments {
     )]
     pub limits_max_files: NonZeroUsize,
 
-    /// The most bytes of all limits files together. With more, none is taken up.
+    /// Maximum bytes of all limits files together. With more, none is loaded.
     #[arg(
         long,
         env = "SLUICEGATE_LIMITS_MAX_BYTES",
@@ -147,7 +147,7 @@ pub struct ReadingArguments {
     pub limits_max_bytes: NonZeroU64,
 }
 
-impl ReadingArguments {
+impl ReadBoundsArguments {
     /// The bounds of a load.
     #[must_use]
     pub const fn bounds(self) -> ReadBounds {
@@ -159,9 +159,9 @@ impl ReadingArguments {
 /// [`Counting`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountingName {
-    /// Refusals cost nothing.
+    /// Refused hits are not charged.
     Free,
-    /// Hits are charged in full even past the limit; refused if nothing was left before.
+    /// Hits are charged in full, even past the limit; refused if nothing was left before.
     Debit,
     /// As envoyproxy/ratelimit: refused hits are charged too.
     Upstream,
@@ -180,13 +180,13 @@ impl From<CountingName> for Counting {
 /// [`OnFailure`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailureName {
-    /// Hits pass, uncounted.
+    /// Hits are allowed, uncounted.
     Allow,
     /// Hits are refused.
     Deny,
-    /// Each replica counts for itself, against its share of the limit.
+    /// Each replica decides by itself, against its share of the limit.
     Local,
-    /// The caller gets UNAVAILABLE, and its own failure mode decides.
+    /// The caller gets UNAVAILABLE, and its own failure mode applies.
     Defer,
 }
 

@@ -1,4 +1,4 @@
-//! Which files there are, and what they say.
+//! Finds and reads limits files.
 
 use std::{
     collections::HashSet,
@@ -10,18 +10,19 @@ use std::{
 };
 
 use sluicegate_core::rules::{
-    CompileError, CompileOptions, Findings, LimitsFile, NodePath, Place, Problem, RuleSet, compile,
+    CompileError, CompileOptions, Findings, LimitsFile, Mistake, NodePath, RuleSet, SourceLocation,
+    compile,
 };
 
 use crate::yaml;
 
-/// The deepest folder below one that is named.
+/// The deepest folder below a given one.
 const FOLDERS_MAX: usize = 16;
 
-/// The most entries that are looked at in all folders.
+/// The most entries of all folders together.
 const ENTRIES_MAX: usize = 100_000;
 
-/// How much is read of limits files, all of them together.
+/// Bounds of all limits files together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadBounds {
     /// The most files.
@@ -36,20 +37,20 @@ impl Default for ReadBounds {
     }
 }
 
-/// Limits files as they were found: equal sources make equal rules.
+/// Contents of limits files. Equal sources compile to equal rules.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sources(Vec<Source>);
+pub struct Sources(Vec<SourceFile>);
 
-/// A path, and the text there or why there is none.
-type Source = (PathBuf, Result<String, String>);
+/// A path, with its text or the error.
+type SourceFile = (PathBuf, Result<String, String>);
 
 impl Sources {
     /// Reads limits files. A folder stands for every `.yaml` and `.yml` file in it, at any depth, in the
-    /// order of their names; what begins with a dot is left out, so the inner files of a mounted
-    /// `ConfigMap` are not read twice. A folder that links lead to again is read once.
+    /// order of their names. Names that begin with a dot are skipped, so the inner files of a mounted
+    /// `ConfigMap` are not read twice. A folder with several links to it is read once.
     #[must_use]
     pub fn read(paths: &[PathBuf], bounds: ReadBounds) -> Self {
-        let mut reading = Reading {
+        let mut reading = Collector {
             left: bounds,
             bounds,
             entries: 0,
@@ -69,14 +70,14 @@ impl Sources {
         Self(reading.sources)
     }
 
-    /// A number below 2^53, which a double holds exactly: the same for the same texts in the same order, and the
-    /// same options. Where the files are does not matter.
+    /// A hash below 2^53, which a double holds exactly, of the texts in their order and of the options. Paths do
+    /// not matter.
     #[must_use]
     pub fn hash(&self, options: &CompileOptions) -> u64 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{options:?}").as_bytes());
         for text in self.0.iter().filter_map(|(_, text)| text.as_ref().ok()) {
-            // Its length, so that the same bytes cut otherwise are others.
+            // With its length, so that other divisions of the same bytes have other hashes.
             hasher.update(&text.len().to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -85,17 +86,17 @@ impl Sources {
         u64::from_le_bytes(first) >> (u64::BITS - f64::MANTISSA_DIGITS)
     }
 
-    /// Compiles them.
+    /// Compiles the files.
     ///
     /// # Errors
-    /// The mistakes in all of the files, in the order of the files and their lines. With the first that is not listed
-    /// the search for mistakes ends.
+    /// The mistakes in all files, in the order of files and lines. The search stops at the first that is not
+    /// listed.
     pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<CompileError>> {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
-        let mut shared = yaml::Shared::default();
+        let mut shared = yaml::ReadState::default();
         let mut files = Vec::new();
         for (name, (_, text)) in names.iter().zip(&self.0) {
-            if shared.report.mistakes.more() > 0 {
+            if shared.report.mistakes.unlisted() > 0 {
                 break;
             }
             match text {
@@ -107,12 +108,12 @@ impl Sources {
     }
 }
 
-/// Compiles one file from its text; `name` is what mistakes call it.
+/// Compiles one file from its text; mistakes show `name`.
 ///
 /// # Errors
 /// Every mistake in it.
 pub fn parse(name: &str, text: &str) -> Result<RuleSet, Findings<CompileError>> {
-    let mut shared = yaml::Shared::default();
+    let mut shared = yaml::ReadState::default();
     let file = yaml::read(name, text, &mut shared);
     finish(file.as_slice(), &CompileOptions::default(), shared, [name].into_iter())
 }
@@ -121,7 +122,7 @@ pub fn parse(name: &str, text: &str) -> Result<RuleSet, Findings<CompileError>> 
 fn finish<'n>(
     files: &[LimitsFile],
     options: &CompileOptions,
-    shared: yaml::Shared,
+    shared: yaml::ReadState,
     names: impl Iterator<Item = &'n str>,
 ) -> Result<RuleSet, Findings<CompileError>> {
     compile(files, options, shared.report).map_err(|mut mistakes| {
@@ -130,20 +131,20 @@ fn finish<'n>(
     })
 }
 
-/// Limits files that are being read.
-struct Reading {
+/// State of reading limits files.
+struct Collector {
     bounds: ReadBounds,
-    /// What may still be read.
+    /// Remaining bounds.
     left: ReadBounds,
-    /// Entries of folders that were looked at.
+    /// Entries of folders seen so far.
     entries: usize,
-    /// Device and inode of folders that were read below the path that was named.
+    /// Device and inode of folders read below the given path.
     visited: HashSet<(u64, u64)>,
-    sources: Vec<Source>,
+    sources: Vec<SourceFile>,
 }
 
-impl Reading {
-    /// Adds the file, or the files of the folder. Breaks off where a bound of all files is met.
+impl Collector {
+    /// Adds the file, or the files of the folder. Breaks if a bound is exceeded.
     fn collect(&mut self, path: &Path, folders: usize) -> ControlFlow<()> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
@@ -184,7 +185,7 @@ impl Reading {
         ControlFlow::Continue(())
     }
 
-    /// What is in a folder, by name, as far as it may be looked at.
+    /// Entries of a folder by name, within the bounds.
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -229,8 +230,9 @@ impl Reading {
 }
 
 fn unreadable(name: &str, why: &str) -> CompileError {
-    let place = Place { file: Arc::from(name), line: 0, column: 0, path: NodePath::default() };
-    CompileError { place, problem: Problem::Unreadable(why.to_owned()) }
+    let location =
+        SourceLocation { file: Arc::from(name), line: 0, column: 0, path: NodePath::default() };
+    CompileError { location, mistake: Mistake::Unreadable(why.to_owned()) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Reads limits files and compiles them to rules. For the server, and for `sluicectl load`, which holds a server to them.
+//! Reads limits files and compiles them to rules, for the server and for `sluicectl load`, which verifies a server
+//! against them.
 //!
-//! What puts rules in force, and swaps them when the files change, is the server's.
+//! The server itself puts rules in force and reloads them.
 
 #[cfg(feature = "arguments")]
 pub mod arguments;
@@ -8,3 +9,4 @@ mod files;
 mod yaml;
 
 pub use files::{ReadBounds, Sources, parse};
+pub use yaml::{FlatEntry, FlatMistake, FlatValue, read_flat, schema};

@@ -27,7 +27,7 @@ use tower::Service as _;
 
 use crate::{
     grpc::caller_timeout,
-    listen::{ByteBudget, Connection, HeldBytes, Peer, Place, RequestBound},
+    listen::{ByteBudget, Connection, ConnectionHandle, HeldBytes, Peer, RequestBound},
 };
 
 /// The most calls in progress on one connection.
@@ -56,12 +56,12 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time without a call after which a connection ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The time for a client to close a connection that was told to end and has no calls.
+/// The time for a client to close a connection without calls after GOAWAY.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Answers calls within bounds. Clones share the bounds.
 #[derive(Clone)]
-pub(super) struct Calls {
+pub(super) struct AdminCalls {
     services: Routes,
     lasting: Arc<Semaphore>,
     messages: ByteBudget,
@@ -80,7 +80,7 @@ impl InProgress {
     }
 }
 
-impl Calls {
+impl AdminCalls {
     pub(super) fn new(services: Routes) -> Self {
         Self {
             services,
@@ -89,17 +89,17 @@ impl Calls {
         }
     }
 
-    /// Serves a connection to its end. When told to `stop`, it takes no more calls and ends with the last of those whose
-    /// messages are whole.
+    /// Serves a connection to its end. After `stop` it takes no more calls, and ends after the last one with a complete
+    /// message.
     pub(super) async fn serve(self, connection: Connection, stop: CancellationToken) {
         let in_progress = Arc::new(InProgress {
             calls: AtomicUsize::new(0),
             idle_since: parking_lot::Mutex::new(Instant::now()),
         });
-        let (place, peer) = (connection.place(), connection.connect_info());
+        let (handle, peer) = (connection.handle(), connection.connect_info());
         let calls = Arc::clone(&in_progress);
         let service = service_fn(move |request| {
-            self.clone().answer(request, peer.clone(), place.clone(), Arc::clone(&calls))
+            self.clone().answer(request, peer.clone(), handle.clone(), Arc::clone(&calls))
         });
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
@@ -128,12 +128,12 @@ impl Calls {
         mut self,
         request: Request<Incoming>,
         peer: Peer,
-        place: Place,
+        handle: ConnectionHandle,
         in_progress: Arc<InProgress>,
     ) -> Result<Response<Body>, Infallible> {
         let lasting = if may_last(request.uri().path()) {
             let Ok(permit) = Arc::clone(&self.lasting).try_acquire_owned() else {
-                place.count_bound(RequestBound::LastingCalls);
+                handle.count_bound(RequestBound::LastingCalls);
                 let busy = "too many calls of Watch and of reflection are in progress";
                 return Ok(Status::resource_exhausted(busy).into_http());
             };
@@ -148,7 +148,7 @@ impl Calls {
         let body = RequestBody {
             body,
             call: Arc::clone(&call),
-            place: place.clone(),
+            handle: handle.clone(),
             timeout: Box::pin(sleep(MESSAGE_TIMEOUT)),
             messages: self.messages.clone(),
             bytes: 0,
@@ -163,7 +163,7 @@ impl Calls {
             },
         };
         if call.is_whole.load(Ordering::Relaxed) && !is_error(answer.headers()) {
-            place.mark_used();
+            handle.mark_used();
         }
         // Both end with the body.
         let held = (call, lasting);
@@ -181,7 +181,7 @@ fn may_last(path: &str) -> bool {
     path == "/grpc.health.v1.Health/Watch" || path.starts_with("/grpc.reflection.")
 }
 
-/// Whether a call ended with its headers, which tell an error: it may have been without a token.
+/// Whether a call ended with an error in its headers: it may have been without a token.
 fn is_error(headers: &HeaderMap) -> bool {
     Status::from_header_map(headers).is_some_and(|status| status.code() != tonic::Code::Ok)
 }
@@ -244,7 +244,7 @@ impl Drop for Call {
 struct RequestBody {
     body: Incoming,
     call: Arc<Call>,
-    place: Place,
+    handle: ConnectionHandle,
     timeout: Pin<Box<Sleep>>,
     messages: ByteBudget,
     bytes: usize,
@@ -261,7 +261,7 @@ impl http_body::Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if this.timeout.as_mut().poll(context).is_ready() {
-            this.place.count_bound(RequestBound::BodyTime);
+            this.handle.count_bound(RequestBound::BodyTime);
             let late = "the message has not come within 30s";
             return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
         }
@@ -271,7 +271,7 @@ impl http_body::Body for RequestBody {
         {
             this.bytes = this.bytes.saturating_add(data.len());
             if !this.messages.hold(&mut this.held, this.bytes) {
-                this.place.count_bound(RequestBound::HeldBytes);
+                this.handle.count_bound(RequestBound::HeldBytes);
                 let busy = "the messages of all calls in progress are too large";
                 return Poll::Ready(Some(Err(Status::resource_exhausted(busy))));
             }

@@ -1,4 +1,4 @@
-//! The level of the log, told and changed.
+//! Calls that read and change the log level.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sluicegate_proto::sluicegate::admin::v1::{
 use tonic::{Request, Status};
 
 use super::caller::Caller;
-use crate::telemetry::{ChangeError, InForce, log_levels};
+use crate::telemetry::{ChangeError, LogLevelStatus, log_levels};
 
 /// What is logged.
 pub(super) fn level() -> Result<GetLogLevelResponse, Status> {
@@ -29,8 +29,8 @@ pub(super) fn set_level(
     Ok(SetLogLevelResponse { log_level: Some(message(set.map_err(|error| refused(&error))?)) })
 }
 
-fn message(in_force: InForce) -> LogLevel {
-    let InForce { level, then } = in_force;
+fn message(in_force: LogLevelStatus) -> LogLevel {
+    let LogLevelStatus { level, then } = in_force;
     let (next_level, after) = then.unzip();
     LogLevel { level, next_level, next_level_after: after.and_then(|it| it.try_into().ok()) }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_core::CounterKey;
-use sluicegate_proto::text::descriptor::shown;
+use sluicegate_proto::text::descriptor::printable_bytes;
 use sluicegate_store::redis::KeyPrefix;
 
 use crate::{settings::TopLabels, telemetry::KeyHash};
@@ -21,12 +21,12 @@ impl Names {
         Self { prefix, hash, labels }
     }
 
-    /// What stands before every key.
+    /// Prefix of every key.
     pub(super) const fn prefix(&self) -> &KeyPrefix {
         &self.prefix
     }
 
-    /// What stands for a counter where names are hashed.
+    /// The name of a counter if keys are hashed.
     pub(super) fn hash(&self, key: &CounterKey) -> String {
         self.hash.of(key.as_bytes())
     }
@@ -47,7 +47,7 @@ impl Names {
     /// A tenant.
     pub(super) fn tenant(&self, value: &[u8]) -> String {
         match self.labels {
-            TopLabels::Plain => shown(value),
+            TopLabels::Plain => printable_bytes(value),
             TopLabels::Hashed => self.hash.of(value),
         }
     }

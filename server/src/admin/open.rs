@@ -1,67 +1,66 @@
-//! Opening the admin listener, for nobody but those who may come.
+//! Binding the admin listener, and protecting it from the network.
 
 use std::{io, net::SocketAddr};
 
-use thiserror::Error;
-
-use super::{Token, token::TokenError};
+use super::Token;
 use crate::{
-    listen::{ListenAddress, Listener, Tls, TlsError, TlsSettings},
-    settings::{AdminListen, AdminSettings},
+    listen::{Listener, Tls},
+    values::ListenAddress,
 };
 
-/// Why there is no admin listener.
-#[derive(Debug, Error)]
-pub enum AdminError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: ListenAddress,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Anybody on the network could come.
-    #[error(
-        "--admin-listen {address} is open to the network: set --admin-token-file, or --admin-tls-client-ca, or listen on 127.0.0.1 or a unix socket"
-    )]
-    Unguarded {
-        /// The address.
-        address: ListenAddress,
-    },
-    /// The token cannot be used.
-    #[error("--admin-token-file")]
-    Token(#[from] TokenError),
-    /// The TLS files cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+/// Who may call the admin service.
+pub(crate) struct AdminAccess {
+    /// Where the admin service is to listen.
+    pub(crate) address: ListenAddress,
+    /// TLS of the listener.
+    pub(crate) tls: Option<Tls>,
+    /// The token that callers must send.
+    pub(crate) token: Option<Token>,
+    /// Whether callers must send a token or show a certificate.
+    pub(crate) is_authenticated: bool,
 }
 
-/// An admin listener that is open, and who may come.
-pub(crate) struct Open {
-    /// Where connections come from.
+/// The bound admin listener, and who may call it.
+pub(crate) struct BoundListener {
+    /// The listener.
     pub(crate) listener: Listener,
-    /// What they are encrypted with.
+    /// TLS of the listener.
     pub(crate) tls: Option<Tls>,
-    /// What callers must show.
+    /// The token that callers must send.
     pub(crate) token: Option<Token>,
 }
 
-impl Open {
-    /// Opens the listener that the settings ask for, if they ask for one.
+/// Why the admin listener cannot be bound.
+#[derive(Debug)]
+pub(crate) enum BindError {
+    /// The system refuses the address.
+    Listen(io::Error),
+    /// Every host of the network could call the admin service.
+    Unprotected,
+}
+
+impl AdminAccess {
+    /// Whether every host of the network could call the admin service, as far as the address shows before names are
+    /// looked up.
+    pub(crate) fn is_unprotected(&self) -> bool {
+        let is_known = match &self.address {
+            ListenAddress::Unix(_) => true,
+            ListenAddress::Tcp(address) => address.parse::<SocketAddr>().is_ok(),
+        };
+        is_known && !self.is_authenticated && is_open_to_the_network(&self.address)
+    }
+
+    /// Binds the listener.
     ///
     /// # Errors
-    /// It cannot be opened, or would be open to everybody.
-    pub(crate) async fn new(settings: &AdminSettings) -> Result<Option<Self>, AdminError> {
-        let AdminListen::At(address) = &settings.admin_listen else { return Ok(None) };
-        let token = settings.admin_token_file.as_deref().map(Token::load).transpose()?;
-        let tls = load_tls(settings)?;
-        let cannot = |source| AdminError::Listen { address: address.clone(), source };
-        let listener = Listener::bind(address).await.map_err(cannot)?;
-        // What was bound, not what was asked for: names are looked up by now.
+    /// The address cannot be bound, or the network could reach it without token and client certificate.
+    pub(crate) async fn bind(self) -> Result<BoundListener, BindError> {
+        let Self { address, tls, token, is_authenticated } = self;
+        let listener = Listener::bind(&address).await.map_err(BindError::Listen)?;
+        // The bound address, not the configured one: names are looked up by now.
         if is_open_to_the_network(&listener.local_address()) {
-            if token.is_none() && settings.admin_tls_client_ca.is_none() {
-                return Err(AdminError::Unguarded { address: address.clone() });
+            if !is_authenticated {
+                return Err(BindError::Unprotected);
             }
             if tls.is_none() {
                 tracing::warn!(
@@ -70,21 +69,11 @@ impl Open {
                 );
             }
         }
-        Ok(Some(Self { listener, tls, token }))
+        Ok(BoundListener { listener, tls, token })
     }
 }
 
-fn load_tls(settings: &AdminSettings) -> Result<Option<Tls>, TlsError> {
-    let tls = TlsSettings::given(
-        settings.admin_tls_cert.clone(),
-        settings.admin_tls_key.clone(),
-        settings.admin_tls_client_ca.clone(),
-        settings.admin_tls_client_names.clone(),
-    );
-    tls.map(Tls::load).transpose()
-}
-
-/// Whether others than this machine can connect to a bound address.
+/// Whether other machines can connect to a bound address.
 fn is_open_to_the_network(bound: &ListenAddress) -> bool {
     match bound {
         ListenAddress::Unix(_) => false,

@@ -1,6 +1,6 @@
-//! Resets of counters: every one of them is told in the log, with who asked for it.
+//! Resets of counters. Each is logged with its caller.
 //!
-//! They are done in tasks of their own: whoever asked may give up, and what was sent to the store is done all the same.
+//! They run in their own tasks: if the caller gives up, resets that were sent to the store are still completed and logged.
 
 use std::{
     collections::HashSet,
@@ -10,25 +10,28 @@ use std::{
 
 use sluicegate_core::CounterKey;
 use sluicegate_proto::sluicegate::admin::v1 as wire;
-use sluicegate_store::{Cursor, RESET_MAX, Reset, Stack, Unavailable};
+use sluicegate_store::{RESET_MAX, Reset, Stack, Unavailable};
 use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, Status};
 
-use super::{Names, caller::Caller, streamed::Sender, tenant::Tenant};
+use super::{
+    Names,
+    caller::Caller,
+    message_stream::Sender,
+    store::{PROGRESS_INTERVAL, code},
+    tenant::Tenant,
+};
 use crate::telemetry::{AUDIT, Telemetry};
 
-/// How often a reset tells how far it has come.
-pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The most counters that a dry run tells apart.
+/// The most counters that a dry run counts exactly.
 const TOLD_APART_MAX: usize = 1_000_000;
 
-/// How long resets may take to end, and to be told of, when the process ends.
+/// How long resets may take to end and be logged when the process ends.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the store may take then to answer what it was told to reset.
+/// How long the store may take then to answer resets.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What resets counters. Clones share what is being done.
@@ -43,11 +46,11 @@ pub(crate) struct Resets {
 
 /// Why a tenant's reset has ended early.
 #[derive(Debug, Error)]
-enum Early {
+enum ResetAborted {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    #[error("nobody waits for it any more")]
-    Gone,
+    #[error("the caller has disconnected")]
+    CallerGone,
     #[error("the server stops")]
     Stops,
 }
@@ -62,7 +65,7 @@ impl Resets {
         Self { store, telemetry, names, tasks, ending }
     }
 
-    /// Ends the resets that are being done after the step that each is at, and waits until they have told.
+    /// Ends resets in progress after their current step, and waits until they are logged.
     pub(crate) async fn end(&self) {
         self.ending.cancel();
         self.tasks.close();
@@ -71,10 +74,10 @@ impl Resets {
         }
     }
 
-    /// Resets counters one by one, also when nobody waits for it any more.
+    /// Resets counters one by one, also when the caller has disconnected.
     ///
     /// # Errors
-    /// The store cannot be asked; the error tells how many counters were reset before.
+    /// The store is unavailable; the error has the number of counters that were reset before.
     pub(super) async fn counters(
         &self,
         caller: Caller,
@@ -130,8 +133,8 @@ impl Resets {
         Ok(results)
     }
 
-    /// Begins to reset every counter of a tenant, until that is done, or nobody waits for it any more, or the server
-    /// stops. The permit is free then.
+    /// Starts to reset every counter of a tenant, until that is done, the caller has disconnected, or the server
+    /// stops. Then the permit is released.
     pub(super) fn start_tenant(
         &self,
         caller: Caller,
@@ -193,23 +196,27 @@ impl Resets {
         reset: Reset,
         sender: &Sender<wire::ResetTenantResponse>,
         progress: &mut wire::ResetTenantResponse,
-    ) -> Result<(), Early> {
+    ) -> Result<(), ResetAborted> {
         // Names may be long, and there may be many.
         let mut seen = HashSet::<u64>::new();
-        let mut cursor = Some(Cursor::Start);
+        let (mut from, mut is_first) = (None, true);
         let mut told = Instant::now();
-        while let Some(from) = cursor {
+        loop {
             if sender.is_closed() {
-                return Err(Early::Gone);
+                return Err(ResetAborted::CallerGone);
             }
             let step = tokio::select! {
                 biased;
-                () = self.ending.cancelled() => return Err(Early::Stops),
+                () = self.ending.cancelled() => return Err(ResetAborted::Stops),
                 step = self.store.step(&tenant.owner, from) => step?,
             };
-            cursor = step.next;
+            from = step.next;
             match reset {
                 Reset::Now => {
+                    if std::mem::take(&mut is_first) {
+                        // The store answers. Hits from before must not be debited after their counter was looked for.
+                        self.store.reset_local(&tenant.owner).await?;
+                    }
                     for some in step.found.chunks(RESET_MAX) {
                         let count = self.reset(some, reset).await?;
                         progress.counters += count;
@@ -231,6 +238,9 @@ impl Resets {
             }
             // Memory waits for nothing, and others want to be answered.
             tokio::task::yield_now().await;
+            if from.is_none() {
+                break;
+            }
         }
         if reset == Reset::Now {
             self.store.reset_local(&tenant.owner).await?;
@@ -259,22 +269,14 @@ impl Resets {
     }
 }
 
-/// What it means for whoever asked that counters cannot be reached: come again, or put something right.
-pub(super) const fn code(error: &Unavailable) -> Code {
-    match error {
-        Unavailable::NotAllowed { .. } => Code::FailedPrecondition,
-        Unavailable::NotRun(_) | Unavailable::Unknown(_) => Code::Unavailable,
-    }
-}
-
-fn status(error: &Early, done: u64, reset: Reset) -> Status {
+fn status(error: &ResetAborted, done: u64, reset: Reset) -> Status {
     let code = match error {
-        Early::Unavailable(error) => code(error),
-        Early::Gone | Early::Stops => Code::Unavailable,
+        ResetAborted::Unavailable(error) => code(error),
+        ResetAborted::CallerGone | ResetAborted::Stops => Code::Unavailable,
     };
     let message = match (reset, error) {
         (Reset::DryRun, _) => error.to_string(),
-        (Reset::Now, Early::Unavailable(Unavailable::Unknown(_))) => {
+        (Reset::Now, ResetAborted::Unavailable(Unavailable::Unknown(_))) => {
             format!("{error}; {done} counters were reset before, and more may have been reset")
         }
         (Reset::Now, _) => format!("{error}; {done} counters were reset before"),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Rule,
-    rule::{Limits, RuleLimit},
+    rule::{RuleLimit, RuleLimits},
     rules::Domain,
 };
 use sluicegate_proto::sluicegate::admin::v1 as wire;
 use tonic::Response;
 
-use super::streamed::{Streamed, streamed};
+use super::message_stream::{MessageStream, message_stream};
 use crate::{explain, limits::Snapshot};
 
 /// Rules that are looked at for one message.
@@ -20,8 +20,8 @@ const PAGE: usize = 256;
 pub(super) fn list(
     snapshot: Arc<Snapshot>,
     request: wire::ListRulesRequest,
-) -> Response<Streamed<wire::ListRulesResponse>> {
-    let (sender, response) = streamed();
+) -> Response<MessageStream<wire::ListRulesResponse>> {
+    let (sender, response) = message_stream();
     tokio::spawn(async move {
         let wanted = |domain: &Domain, rule: &Rule| {
             (request.domain.is_empty() || *request.domain == *domain.name)
@@ -43,8 +43,8 @@ pub(super) fn list(
 
 fn listed(domain: &Domain, rule: &Rule) -> wire::ListedRule {
     let (unlimited, limits) = match &rule.limits {
-        Limits::Unlimited { .. } => (true, Vec::new()),
-        Limits::Each(limits) => (false, limits.iter().map(limit).collect()),
+        RuleLimits::Unlimited { .. } => (true, Vec::new()),
+        RuleLimits::Limited(limits) => (false, limits.iter().map(limit).collect()),
     };
     // Keys in limits files are text.
     let tenant = domain.tenant.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
@@ -65,9 +65,9 @@ fn limit(limit: &RuleLimit) -> wire::ListedLimit {
     let seconds = i64::from(limit.limit.window().seconds());
     wire::ListedLimit {
         name: limit.name.as_deref().unwrap_or_default().to_owned(),
-        requests_per_unit: limit.shown.requests_per_unit,
-        unit: explain::unit(limit.shown.unit).into(),
-        unit_multiplier: limit.shown.unit_multiplier,
+        requests_per_unit: limit.displayed.requests_per_unit,
+        unit: explain::unit(limit.displayed.unit).into(),
+        unit_multiplier: limit.displayed.unit_multiplier,
         window: Some(prost_types::Duration { seconds, nanos: 0 }),
         capacity: limit.limit.capacity(),
         algorithm: explain::algorithm(limit.limit.algorithm()).into(),

@@ -9,7 +9,7 @@ use sluicegate_proto::{
 };
 use tonic::service::{Routes, interceptor::InterceptedService};
 
-use super::{Admin, Token, connection::Calls, token::Gate};
+use super::{Admin, Token, connection::AdminCalls, token::TokenInterceptor};
 use crate::{
     grpc::Health,
     listen::{self, Connection},
@@ -19,22 +19,22 @@ use crate::{
 const HEALTH_NAMES: &[&str] = &["", SERVICE_NAME];
 
 /// The admin services, ready to serve connections.
-pub(crate) struct Services(Calls);
+pub(crate) struct Services(AdminCalls);
 
 impl Services {
-    /// The admin service and reflection for those who show the token, and health for everybody.
+    /// The admin service and reflection for callers with the token, and health for all.
     pub(crate) fn new(
         admin: Admin,
         token: Option<Token>,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
-        let gate = Gate(token);
+        let gate = TokenInterceptor(token);
         let admin = InterceptedService::new(AdminServiceServer::new(admin), gate.clone());
         let v1 = InterceptedService::new(reflection().build_v1()?, gate.clone());
         let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, gate);
         let routes =
             Routes::new(admin).add_service(health).add_service(v1).add_service(v1alpha).prepare();
-        Ok((Self(Calls::new(routes)), Health::new(reporter, HEALTH_NAMES)))
+        Ok((Self(AdminCalls::new(routes)), Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.

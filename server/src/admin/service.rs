@@ -1,12 +1,9 @@
 //! `sluicegate.admin.v1.AdminService`.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use arc_swap::ArcSwap;
-use sluicegate_core::{CounterKey, explain::Question};
+use sluicegate_core::{CounterKey, explain::PeekPlan};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{
@@ -19,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{
-    Names, Vitals,
+    Names, StatusSources,
     caller::Caller,
     log,
+    message_stream::{MessageStream, message_stream},
     resets::{Resets, reset_of},
     rules, status,
-    streamed::{Streamed, streamed},
+    store::PEEK_TIMEOUT,
     tenant::{self, Tenant},
     top,
 };
@@ -36,9 +34,6 @@ use crate::{
 
 /// The most explanations that are being made at once. Others wait.
 const EXPLAINING_MAX: usize = 4;
-
-/// How long the store may take to tell how counters stand. A person waits, not Envoy.
-pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most tenants whose counters are being listed at once. Others wait.
 const LISTING_MAX: usize = 4;
@@ -52,7 +47,7 @@ pub(crate) struct Admin {
     store: Arc<Stack>,
     telemetry: Arc<Telemetry>,
     names: Names,
-    vitals: Vitals,
+    vitals: StatusSources,
     /// Hashes that explanations show, where the log of decisions does.
     shown_hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
@@ -67,7 +62,7 @@ impl Admin {
         store: Arc<Stack>,
         telemetry: Arc<Telemetry>,
         names: Names,
-        vitals: Vitals,
+        vitals: StatusSources,
         shown_hash: Option<Arc<KeyHash>>,
     ) -> Self {
         let resets = Resets::new(Arc::clone(&store), Arc::clone(&telemetry), names.clone());
@@ -85,7 +80,7 @@ impl Admin {
         }
     }
 
-    /// The resets that are being done, for whoever waits until they have ended.
+    /// The resets in progress, to wait for their end.
     pub(crate) fn resets(&self) -> Resets {
         self.resets.clone()
     }
@@ -96,7 +91,7 @@ impl Admin {
         &self,
         message: RateLimitRequest,
         deadline: Instant,
-    ) -> Result<(ExplainResponse, Question), Status> {
+    ) -> Result<(ExplainResponse, PeekPlan), Status> {
         // Never closed, so there is always a permit to come.
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
         let snapshot = self.snapshot.load_full();
@@ -149,7 +144,7 @@ impl Admin {
         snapshot: Arc<Snapshot>,
         message: RateLimitRequest,
         permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<(ExplainResponse, Question, Option<OwnedSemaphorePermit>), Status> {
+    ) -> Result<(ExplainResponse, PeekPlan, Option<OwnedSemaphorePermit>), Status> {
         let prefix = self.names.prefix().clone();
         let gone = CancellationToken::new();
         let _cancel_when_dropped = gone.clone().drop_guard();
@@ -164,7 +159,7 @@ impl Admin {
             explaining.await.map_err(|error| Status::internal(error.to_string()))?;
         let explained = explained.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let (explained, question) =
-            explained.ok_or_else(|| Status::cancelled("nobody waits for the explanation"))?;
+            explained.ok_or_else(|| Status::cancelled("the caller has disconnected"))?;
         Ok((explained, question, permit))
     }
 }
@@ -185,7 +180,7 @@ impl AdminService for Admin {
         Ok(Response::new(explained))
     }
 
-    type ListRulesStream = Streamed<wire::ListRulesResponse>;
+    type ListRulesStream = MessageStream<wire::ListRulesResponse>;
 
     async fn list_rules(
         &self,
@@ -220,7 +215,7 @@ impl AdminService for Admin {
         Ok(Response::new(wire::PeekCountersResponse { descriptors }))
     }
 
-    type ListCountersStream = Streamed<wire::ListCountersResponse>;
+    type ListCountersStream = MessageStream<wire::ListCountersResponse>;
 
     async fn list_counters(
         &self,
@@ -230,7 +225,7 @@ impl AdminService for Admin {
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
         let permit = Arc::clone(&self.listing).acquire_owned().await.ok();
         let (store, names) = (Arc::clone(&self.store), self.names.clone());
-        let (sender, response) = streamed();
+        let (sender, response) = message_stream();
         tokio::spawn(async move {
             let _permit = permit;
             tenant::list(tenant, limit, &store, &names, &sender).await;
@@ -263,7 +258,7 @@ impl AdminService for Admin {
         Ok(Response::new(wire::ResetCounterResponse { results }))
     }
 
-    type ResetTenantStream = Streamed<wire::ResetTenantResponse>;
+    type ResetTenantStream = MessageStream<wire::ResetTenantResponse>;
 
     async fn reset_tenant(
         &self,
@@ -273,7 +268,7 @@ impl AdminService for Admin {
         let wire::ResetTenantRequest { domain, tenant, dry_run } = request.into_inner();
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
         let permit = Arc::clone(&self.resetting).acquire_owned().await.ok();
-        let (sender, response) = streamed();
+        let (sender, response) = message_stream();
         self.resets.start_tenant(caller, tenant, reset_of(dry_run), sender, permit);
         Ok(response)
     }
@@ -308,7 +303,7 @@ impl AdminService for Admin {
     }
 }
 
-/// When whoever asks wants to know how counters stand.
+/// Deadline of a query of counters.
 fn deadline<T>(request: &Request<T>) -> Instant {
     let within = grpc::timeout(request.metadata().as_ref());
     Instant::now() + within.map_or(PEEK_TIMEOUT, |it| it.min(PEEK_TIMEOUT))

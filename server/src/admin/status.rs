@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What is known of the server beside its rules and its store.
-pub(crate) struct Vitals {
+pub(crate) struct StatusSources {
     /// When it was started.
     pub(crate) began: Instant,
     /// Whether health says SERVING.
@@ -32,7 +32,7 @@ pub(crate) struct Vitals {
 }
 
 pub(super) fn status(
-    vitals: &Vitals,
+    vitals: &StatusSources,
     snapshot: &Snapshot,
     store: &Stack,
 ) -> wire::GetStatusResponse {
@@ -57,7 +57,7 @@ pub(super) fn status(
     }
 }
 
-fn config(vitals: &Vitals, snapshot: &Snapshot) -> wire::ConfigStatus {
+fn config(vitals: &StatusSources, snapshot: &Snapshot) -> wire::ConfigStatus {
     let rejected = vitals.rejected.load_full().map(|rejected| wire::RejectedConfig {
         at: Some(rejected.at.into()),
         mistakes: rejected.mistakes.clone(),

@@ -3,27 +3,26 @@
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use sluicegate_core::{
-    Answers, Check, CounterKey, Take,
-    explain::Applied,
-    key::{Identity, Owner, Reading},
+    Answers, Charge, Check, CounterKey,
+    explain::AppliedLimit,
+    key::{KeyBuilder, ParsedKey, TenantKeys},
     request::Entry,
-    rule::Limits,
+    rule::RuleLimits,
     rules::{Domain, RuleSet},
-    store::{Group, Veto},
+    store::{Group, RefusalScope},
 };
 use sluicegate_proto::sluicegate::admin::v1::{self as wire, limit_explanation::State};
-use sluicegate_store::{Cursor, Stack, redis::hash_slot};
+use sluicegate_store::{Stack, redis::hash_slot};
 use tonic::Status;
 
 use super::{
     Names,
-    resets::{PROGRESS_INTERVAL, code},
-    service::PEEK_TIMEOUT,
-    streamed::Sender,
+    message_stream::Sender,
+    store::{PEEK_TIMEOUT, PROGRESS_INTERVAL, code},
 };
 use crate::{explain, limits::Snapshot};
 
-/// Counters that are listed unless somebody asks for another number, and the most.
+/// Default and maximum number of listed counters.
 const LISTED: usize = 1000;
 const LISTED_MAX: usize = 100_000;
 
@@ -35,7 +34,7 @@ pub(super) struct Tenant {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) domain: String,
     pub(super) value: Vec<u8>,
-    pub(super) owner: Owner,
+    pub(super) owner: TenantKeys,
 }
 
 impl Tenant {
@@ -55,7 +54,7 @@ impl Tenant {
             }
             Some(_) => {}
         }
-        let owner = Owner::new(&domain, value)
+        let owner = TenantKeys::new(&domain, value)
             .ok_or_else(|| Status::invalid_argument("tenant must not be empty"))?;
         Ok(Self { snapshot, domain, value: value.to_vec(), owner })
     }
@@ -78,10 +77,10 @@ pub(super) async fn list(
     let limit = limit.min(LISTED_MAX);
     // Names may be long, and there may be many.
     let mut seen = HashSet::<u64>::new();
-    let mut cursor = Some(Cursor::Start);
+    let mut from = None;
     let mut more = false;
     let mut told_at = Instant::now();
-    while let (Some(from), false) = (cursor, more) {
+    loop {
         let step = match store.step(&tenant.owner, from).await {
             Ok(step) => step,
             Err(error) => {
@@ -102,7 +101,7 @@ pub(super) async fn list(
             seen.insert(key.hash64());
             fresh.push(key);
         }
-        // Whoever waits hears that it goes on, also where nothing is found for long.
+        // Callers see progress, even if no counter is found for a long time.
         let quiet = fresh.is_empty() && told_at.elapsed() >= PROGRESS_INTERVAL;
         let pages = fresh.chunks(PAGE).chain(quiet.then_some([].as_slice()));
         for page in pages {
@@ -113,9 +112,12 @@ pub(super) async fn list(
                 return;
             }
         }
-        cursor = step.next;
+        from = step.next;
         // Memory waits for nothing, and others want to be answered.
         tokio::task::yield_now().await;
+        if from.is_none() || more {
+            break;
+        }
     }
     let end = wire::ListCountersResponse { counters: Vec::new(), more };
     let _gone = sender.send(Ok(end)).await;
@@ -159,15 +161,15 @@ async fn told(
     counters
 }
 
-/// The rule and the limit that count with a counter, if they can be told from its name: what they would call it must be
-/// just that.
+/// The rule and the limit of a counter, if its key determines them: the key that they would have must be
+/// equal.
 fn counted<'r>(
     rules: &'r RuleSet,
     tenant: &Tenant,
     key: &CounterKey,
-) -> Option<(wire::Rule, Applied<'r>)> {
+) -> Option<(wire::Rule, AppliedLimit<'r>)> {
     let domain = rules.domain(&tenant.domain)?;
-    let entries = Reading::new(key.as_bytes())?.entries()?;
+    let entries = ParsedKey::new(key.as_bytes())?.entries()?;
     let entries: Vec<(Vec<u8>, Vec<u8>)> = entries
         .into_iter()
         .map(|(key, text)| (key, text.unwrap_or_else(|| tenant.value.clone())))
@@ -175,20 +177,20 @@ fn counted<'r>(
     let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
     let found = domain.find(&entries);
     let rule = found.rule?;
-    let Limits::Each(limits) = &rule.limits else { return None };
+    let RuleLimits::Limited(limits) = &rule.limits else { return None };
     let mut identity =
-        Identity::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared);
-    let limit = limits.iter().find(|limit| identity.counter(&limit.limit) == *key)?;
+        KeyBuilder::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared);
+    let limit = limits.iter().find(|limit| identity.key_for(&limit.limit) == *key)?;
     let check = Check {
         key: key.clone(),
         limit: limit.limit,
-        take: Take::Exactly(0),
+        charge: Charge::Exactly(0),
         descriptor: 0,
-        veto: Veto::None,
+        refusal_scope: RefusalScope::None,
         on_failure: rule.on_failure,
     };
-    let applied = Applied {
-        shown: limit.shown,
+    let applied = AppliedLimit {
+        displayed: limit.displayed,
         name: limit.name.as_deref(),
         counting: rule.counting,
         shadow_mode: rule.shadow_mode || rules.modes.shadow_mode,

@@ -1,41 +1,28 @@
 //! The token that callers show, from a file that can be replaced while the server runs.
 
 use std::{
-    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 use tonic::{Request, Status, service::Interceptor};
 
-use crate::secret::{self, SECRET_MIN};
+use crate::{
+    reloaded::{Reload, Reloaded},
+    secret::{self, SecretError},
+};
 
-/// Why a file holds no token.
+/// Why a file has no token.
 #[derive(Debug, Error)]
 pub enum TokenError {
-    /// It cannot be read.
-    #[error("cannot read the token in {path}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The first line cannot stand in a header.
-    #[error("the first line of {path} is no token: visible ASCII without spaces")]
-    NoToken {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The first line is too short.
-    #[error("the first line of {path} has less than {SECRET_MIN} bytes")]
-    TooShort {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The file has no secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The first line cannot be sent in a header.
+    #[error("the first line of {} is no token: visible ASCII without spaces", .0.display())]
+    NoToken(PathBuf),
 }
 
 /// The token in force. Clones share it.
@@ -44,10 +31,11 @@ pub(crate) struct Token(Arc<Shared>);
 
 struct Shared {
     path: PathBuf,
-    value: ArcSwap<String>,
-    /// Why the file was rejected when it was last read, so that it is told once.
-    rejected: ArcSwapOption<String>,
+    value: Reloaded<Content, String>,
 }
+
+/// The token in a file, or why there is none.
+type Content = Result<String, String>;
 
 impl Token {
     /// Reads the first line of a file.
@@ -55,70 +43,52 @@ impl Token {
     /// # Errors
     /// There is no token in it.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
-        let value = ArcSwap::from_pointee(read(path)?);
-        let rejected = ArcSwapOption::empty();
-        Ok(Self(Arc::new(Shared { path: path.to_owned(), value, rejected })))
+        let token = read(path)?;
+        let value = Reloaded::new(Ok(token.clone()), token);
+        Ok(Self(Arc::new(Shared { path: path.to_owned(), value })))
     }
 
-    /// Where it stands.
+    /// The file, to be watched for changes.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Reads the file again, and puts its token in force. Returns whether it is another one.
+    /// Reads the file again, and puts its token in force.
     ///
     /// # Errors
-    /// There is no token in it. The one in force stays so, and the same trouble is not told twice.
-    pub(crate) fn reload(&self) -> Result<bool, TokenError> {
-        let value = match read(&self.0.path) {
-            Ok(value) => value,
-            Err(error) => {
-                let why = format!("{error:?}");
-                let before = self.0.rejected.swap(Some(Arc::new(why.clone())));
-                return if before.as_deref() == Some(&why) { Ok(false) } else { Err(error) };
-            }
-        };
-        self.0.rejected.store(None);
-        if value == **self.0.value.load() {
-            return Ok(false);
-        }
-        self.0.value.store(Arc::new(value));
-        Ok(true)
+    /// There is no token in it. The one in force stays, and the same mistake is not reported twice.
+    pub(crate) fn reload(&self) -> Result<Reload, TokenError> {
+        let token = read(&self.0.path);
+        let content: Content =
+            token.as_ref().map(String::clone).map_err(|error| format!("{error:?}"));
+        self.0.value.reload(content, false, |_, _| token)
     }
 
-    /// Whether the file is of no use as it is now, so that an older token is in force.
+    /// Whether the file as it was last read has no token, so that an older one is in force.
     pub(crate) fn is_rejected(&self) -> bool {
-        self.0.rejected.load().is_some()
+        self.0.value.is_rejected()
     }
 
-    /// Whether this is the token in force. How long that takes tells nothing but its length.
+    /// Whether this is the token in force. The time that this takes depends on its length only.
     fn is(&self, shown: &str) -> bool {
         shown.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
     }
 }
 
 fn read(path: &Path) -> Result<String, TokenError> {
-    let text = || {
-        let mut text = String::new();
-        secret::open(path)?.read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let text = text().map_err(|source| TokenError::Unreadable { path: path.to_owned(), source })?;
-    let token = text.lines().next().unwrap_or_default().trim();
-    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(TokenError::NoToken { path: path.to_owned() });
-    }
-    if token.len() < SECRET_MIN {
-        return Err(TokenError::TooShort { path: path.to_owned() });
-    }
-    Ok(token.to_owned())
+    let line = secret::first_line(path)?;
+    let token = String::from_utf8(line).ok();
+    let token = token.filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
+    let token = token.ok_or_else(|| TokenError::NoToken(path.to_owned()))?;
+    secret::check_length(token.as_bytes(), path)?;
+    Ok(token)
 }
 
-/// Lets in who shows the token, or everybody where there is none.
+/// Admits callers with the token, or all callers if there is none.
 #[derive(Clone)]
-pub(super) struct Gate(pub(super) Option<Token>);
+pub(super) struct TokenInterceptor(pub(super) Option<Token>);
 
-impl Interceptor for Gate {
+impl Interceptor for TokenInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let Some(token) = &self.0 else { return Ok(request) };
         let shown = request.metadata().get("authorization").and_then(|it| it.to_str().ok());

@@ -5,9 +5,9 @@ use sluicegate_proto::sluicegate::admin::v1::{self as wire, TopKind};
 use tonic::Status;
 
 use super::Names;
-use crate::telemetry::top::{Kind, Listed, Top, WINDOW};
+use crate::telemetry::top::{Top, TopEntry, TopList, WINDOW};
 
-/// Counters that are told of unless somebody asks for another number.
+/// Default number of counters.
 const COUNT: usize = 20;
 
 pub(super) fn top(
@@ -19,8 +19,8 @@ pub(super) fn top(
         Status::failed_precondition("who is being limited is not remembered: --top-keys 0")
     })?;
     let kind = match request.kind() {
-        TopKind::Unspecified | TopKind::Denied => Kind::Denied,
-        TopKind::Near => Kind::Near,
+        TopKind::Unspecified | TopKind::Denied => TopList::Denied,
+        TopKind::Near => TopList::Near,
     };
     let count = usize::try_from(request.count).ok().filter(|count| *count > 0).unwrap_or(COUNT);
     let mut listed = top.list(kind);
@@ -30,7 +30,7 @@ pub(super) fn top(
     // The keys last, so that equals do not change places from one look to the next.
     listed.sort_unstable_by(|a, b| {
         let by_share = b.used_permille.cmp(&a.used_permille);
-        let first = if kind == Kind::Near { by_share } else { std::cmp::Ordering::Equal };
+        let first = if kind == TopList::Near { by_share } else { std::cmp::Ordering::Equal };
         first.then(b.rate.total_cmp(&a.rate)).then(b.count.cmp(&a.count)).then(a.key.cmp(&b.key))
     });
     listed.truncate(count);
@@ -44,7 +44,7 @@ pub(super) fn top(
     })
 }
 
-fn counter(listed: &Listed, names: &Names) -> wire::TopCounter {
+fn counter(listed: &TopEntry, names: &Names) -> wire::TopCounter {
     let key = CounterKey::from_text(&listed.key);
     wire::TopCounter {
         domain: listed.label.domain.to_string(),

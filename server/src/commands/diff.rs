@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, slice};
 
-use sluicegate_core::rules::{self, Counts, RuleSet};
+use sluicegate_core::rules::{self, ChangeCounts, RuleSet};
 use sluicegate_limits::{Sources, arguments::CompileArguments};
 
 use super::say;
@@ -25,7 +25,7 @@ pub fn diff(settings: &DiffSettings) -> ExitCode {
     for change in &changes {
         say(change);
     }
-    say(Counts::of(&changes));
+    say(ChangeCounts::of(&changes));
     ExitCode::from(DIFFERENT)
 }
 

@@ -8,7 +8,7 @@ use sluicegate_proto::{envoy::service::ratelimit::v3::RateLimitRequest, text::ex
 use sluicegate_store::redis::KeyPrefix;
 
 use super::say;
-use crate::{app::complain, explain::explain, settings::ValidateSettings};
+use crate::{app::print_error, explain::explain, settings::ValidateSettings};
 
 /// Runs `sluicegate validate`: prints what is wrong with the files, and what is odd; or why a request would
 /// meet the limits that it would meet.
@@ -46,7 +46,7 @@ fn explain_offline(rules: &RuleSet, request: &RateLimitRequest, prefix: &KeyPref
             ExitCode::SUCCESS
         }
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }

@@ -144,7 +144,7 @@ fn descriptor(message: &RateLimitDescriptor, hits_addend: u32) -> Descriptor<'_>
             .iter()
             .map(|entry| Entry { key: &entry.key, value: &entry.value })
             .collect(),
-        hits: if message.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Add(hits) },
+        hits: if message.is_negative_hits { Hits::Refund(hits) } else { Hits::Add(hits) },
         limit_override: message.limit.as_ref().map(limit_override),
     }
 }

@@ -17,8 +17,8 @@ use tokio::{
     time::Instant,
 };
 
-/// Bytes that are read before other connections have their turn. What they carry is bounded too: a byte of a header
-/// list may stand for a field.
+/// Bytes that are read before other connections have their turn. This bounds their content too: a byte of a header
+/// list may encode a field.
 const READ_MAX: usize = 64 * 1024;
 
 /// Time in which frames without a call are counted together.
@@ -46,7 +46,7 @@ pub(super) struct Frames(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     part: Part,
-    /// A header list goes on in the next frame.
+    /// A header list continues in the next frame.
     in_headers: bool,
     /// Frames and whole header lists that have come, wrapping.
     finished: u64,

@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::settings::Ratio;
+use crate::values::Ratio;
 
 /// Requests in progress, and the most there may be. Clones count together.
 #[derive(Clone, Debug)]

@@ -13,11 +13,11 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 use tonic::{Status, metadata::MetadataValue};
 
-use super::{
-    body::PREFIX,
-    waiting::{CallBytes, ConnectionBytes},
-};
+use super::waiting::{CallBytes, ConnectionBytes};
 use crate::telemetry::Bound;
+
+/// Bytes of the flag and the length before each message of gRPC.
+pub(super) const PREFIX: usize = 5;
 
 /// The encoding of messages that are not compressed.
 pub(super) const IDENTITY: &str = "identity";
@@ -176,7 +176,7 @@ pub(super) fn late() -> Status {
     Status::deadline_exceeded("the message has not arrived in time")
 }
 
-/// The flag and the length that stand before a message.
+/// Bytes of the flag and the length before a message.
 pub(super) fn prefix(read: &[u8]) -> Option<(bool, usize)> {
     let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
     Some((flag != 0, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))

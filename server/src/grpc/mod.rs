@@ -1,10 +1,8 @@
 //! Envoy's `RateLimitService`, with health and reflection beside it.
 
-mod body;
 mod bound;
-mod calls;
-mod connection;
 mod decode;
+mod executor;
 mod frames;
 mod health;
 mod in_flight;
@@ -13,16 +11,15 @@ mod response;
 mod rls;
 mod server;
 mod status;
-mod tasks;
 mod timeout;
+mod tonic_server;
 mod waiting;
-mod woken;
 
 pub(crate) use decode::request as decode;
 pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, DecodeError, Encoded, LARGE_MAX, Rls};
-pub(crate) use server::{Services, show};
+pub(crate) use server::{Services, register_metrics};
 pub(crate) use status::of as status;
 pub(crate) use timeout::{left as timeout, of_caller as caller_timeout};

@@ -19,9 +19,10 @@ use super::{
     response::Responder,
 };
 use crate::{
-    limiter::{Answered, Limiter, Undecided},
+    decision::DecisionRecord,
+    limiter::{Limiter, Undecided},
     offload::Offload,
-    telemetry::{Bound, Telemetry, Traced},
+    telemetry::{Bound, RequestTrace, Telemetry},
 };
 
 /// Messages of at least so many bytes are decoded and decided on threads of their own.
@@ -157,7 +158,7 @@ impl Rls {
         message: Encoded,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let answering = &self.answering;
         let answer = match message.size(|| answering.limiter.searches_max()) {
@@ -167,13 +168,14 @@ impl Rls {
             size @ Size::Large => Box::pin(self.answer_large(message, size, within, traced)).await,
         };
         if let Err(error) = &answer {
-            traced.note(|span| span.fails(error));
+            let is_deferred = matches!(error, AnswerError::Deferred(_));
+            traced.note(|span| span.fails(error, is_deferred));
         }
         answer
     }
 
     /// Denies a message that exceeds a bound and was not decoded.
-    pub(crate) fn deny(&self, bound: Bound, traced: &mut Traced) -> RateLimitResponse {
+    pub(crate) fn deny(&self, bound: Bound, traced: &mut RequestTrace) -> RateLimitResponse {
         self.answering.deny(bound, None, 0, traced)
     }
 
@@ -184,17 +186,17 @@ impl Rls {
         message: Encoded,
         size: Size,
         within: Option<Duration>,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let arrived = Instant::now();
-        let deny = |traced: &mut Traced| Ok(self.deny(Bound::LargeRequests, traced));
+        let deny = |traced: &mut RequestTrace| Ok(self.deny(Bound::LargeRequests, traced));
         let Some(admitted) = self.large.admit() else { return deny(traced) };
         let turn = tokio::time::timeout(within.unwrap_or(Duration::MAX), admitted.turn());
-        let Ok(place) = turn.await else { return deny(traced) };
+        let Ok(permit) = turn.await else { return deny(traced) };
         let within = within.map(|within| within.saturating_sub(arrived.elapsed()));
         let (answering, runtime) = (Arc::clone(&self.answering), Handle::current());
         let mut lent = std::mem::take(traced);
-        let answering = place.run(move || {
+        let answering = permit.run(move || {
             let answer = answering.decode(message, &size, false, within, &mut lent);
             (runtime.block_on(answer), lent)
         });
@@ -215,7 +217,7 @@ impl Answering {
         size: &Size,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         match message.decode(size) {
             Ok(message) => self.decide(&message, shed, within, traced).await,
@@ -229,7 +231,7 @@ impl Answering {
         message: &RateLimitRequest,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let descriptors = message.descriptors.len();
         let domain = Some(message.domain.as_str());
@@ -248,7 +250,7 @@ impl Answering {
         if shed {
             return Ok(self.refuse(None, domain, descriptors, traced));
         }
-        let respond = |answered: Answered<'_, '_>| self.responder.respond(message, &answered);
+        let respond = |decided: &DecisionRecord<'_, '_>| self.responder.respond(message, decided);
         match self.limiter.decide(&request, within, traced, respond).await {
             Ok(response) => Ok(response),
             Err(Undecided::Deferred(error)) => Err(error.into()),
@@ -264,7 +266,7 @@ impl Answering {
         bound: Bound,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> RateLimitResponse {
         self.refuse(Some(bound), domain, descriptors, traced)
     }
@@ -274,7 +276,7 @@ impl Answering {
         bound: Option<Bound>,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut Traced,
+        traced: &mut RequestTrace,
     ) -> RateLimitResponse {
         let passes = self.limiter.refuse(bound, domain, descriptors, traced);
         response::refused(descriptors, passes)

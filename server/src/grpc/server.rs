@@ -11,10 +11,14 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 
 use super::{
-    Health, InFlight, Rls,
-    calls::Calls,
-    connection::{self, Bounds},
-    health::{LIVENESS, STORE},
+    executor::{
+        calls::Calls,
+        connection::{self, Bounds},
+    },
+    health::{Health, LIVENESS, STORE},
+    in_flight::InFlight,
+    rls::Rls,
+    tonic_server::{self, TonicService},
 };
 use crate::{
     listen::{self, Connection},
@@ -32,6 +36,8 @@ const OTHER_MESSAGE_MAX: usize = 4096;
 pub(crate) struct Services {
     calls: Arc<Calls>,
     bounds: Bounds,
+    /// Every service, if tonic serves rate limit requests too.
+    tonic: Option<Routes>,
 }
 
 impl Services {
@@ -50,9 +56,15 @@ impl Services {
             .add_service(v1.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .add_service(v1alpha.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .prepare();
+        let tonic = cfg!(feature = "tonic-server").then(|| {
+            let message_max = settings.grpc_max_message_bytes.get();
+            let rate_limits =
+                TonicService::new(Arc::clone(&rls), in_flight.clone(), traces.clone());
+            routes.clone().add_service(rate_limits.into_server(message_max)).prepare()
+        });
         let calls = Arc::new(Calls::new(rls, in_flight, routes, settings, traces));
         let bounds = Bounds::new(settings);
-        Ok((Self { calls, bounds }, Health::new(reporter, HEALTH_NAMES)))
+        Ok((Self { calls, bounds, tonic }, Health::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then lets the calls in progress finish.
@@ -61,6 +73,10 @@ impl Services {
         connections: impl Stream<Item = io::Result<Connection>>,
         shutdown: impl Future<Output = ()>,
     ) {
+        if let Some(routes) = self.tonic {
+            let serve = |connection, stop| tonic_server::serve(connection, routes.clone(), stop);
+            return listen::serve(connections, shutdown, serve).await;
+        }
         listen::serve(connections, shutdown, |connection, stop| {
             connection::serve(connection, self.bounds, Arc::clone(&self.calls), stop)
         })
@@ -69,16 +85,16 @@ impl Services {
 }
 
 /// Shows in metrics what bounds calls and connections.
-pub(crate) fn show(telemetry: &Telemetry, services: &Services) {
+pub(crate) fn register_metrics(telemetry: &Telemetry, services: &Services) {
     let calls = Arc::clone(&services.calls);
-    telemetry.show_counts(catalogue::GRPC_BOUNDS_MET, move |show| {
+    telemetry.register_counts(catalogue::GRPC_BOUNDS_MET, move |show| {
         for (bound, met) in calls.bounds_met().all() {
             show(met.get(), &[bound.name()]);
         }
     });
     let gauge = |metric, read: fn(&Calls) -> usize| {
         let calls = Arc::clone(&services.calls);
-        telemetry.show_gauge(metric, move || read(&calls));
+        telemetry.register_gauge(metric, move || read(&calls));
     };
     gauge(catalogue::GRPC_WAITING_CALLS, Calls::waiting);
     gauge(catalogue::GRPC_WAITING_BYTES, Calls::waiting_bytes);

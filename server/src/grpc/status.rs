@@ -1,4 +1,4 @@
-//! The one place where an error becomes a gRPC code.
+//! The gRPC codes of requests that are not decided. Bounds on calls have theirs where they apply.
 //!
 //! Envoy lets a request through when it gets an error, so an error is a way around the limit: only what
 //! the caller's configuration asks for, or can cause, never what an end user can send, may end here.

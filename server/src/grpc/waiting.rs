@@ -84,7 +84,7 @@ const fn beyond_allowance(bytes: usize) -> usize {
     bytes.saturating_sub(CONNECTION_ALLOWANCE)
 }
 
-/// What one call holds, given back when it is dropped.
+/// Bytes that one call holds, released on drop.
 #[derive(Debug)]
 pub(super) struct CallBytes<'a> {
     connection: &'a ConnectionBytes,
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(third.wait(), Ok(()));
         assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(Bound::WaitingBytes));
         assert_eq!((all.held(), all.calls()), (1_000, 1));
-        // The first gives back the shared part, although the second took it.
+        // The first releases the shared part, although the second reserved it.
         drop(first);
         assert_eq!(all.held(), 0);
         drop((second, third));

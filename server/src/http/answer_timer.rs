@@ -27,7 +27,7 @@ struct Timeouts {
 
 /// A connection that fails when its peer does not take an answer in time.
 #[derive(Debug)]
-pub(super) struct AnswerTimed<T, F> {
+pub(super) struct AnswerDeadline<T, F> {
     connection: T,
     timeouts: Timeouts,
     /// Called when it fails.
@@ -59,7 +59,7 @@ impl Waiting {
     }
 }
 
-impl<T, F: Fn()> AnswerTimed<T, F> {
+impl<T, F: Fn()> AnswerDeadline<T, F> {
     /// Times the answers of a connection; `on_late` is called when one is not taken.
     pub(super) const fn new(connection: T, on_late: F) -> Self {
         let timeouts = Timeouts { stall: ANSWER_STALL_TIMEOUT, total: ANSWER_TIMEOUT };
@@ -85,7 +85,7 @@ impl<T, F: Fn()> AnswerTimed<T, F> {
     }
 }
 
-impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for AnswerTimed<T, F> {
+impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for AnswerDeadline<T, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for AnswerTimed<T, F> {
     }
 }
 
-impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for AnswerTimed<T, F> {
+impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for AnswerDeadline<T, F> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -147,8 +147,10 @@ mod tests {
         let late = Cell::new(0);
         let timeouts =
             Timeouts { stall: Duration::from_millis(300), total: Duration::from_millis(600) };
-        let mut timed =
-            AnswerTimed { timeouts, ..AnswerTimed::new(connection, || late.set(late.get() + 1)) };
+        let mut timed = AnswerDeadline {
+            timeouts,
+            ..AnswerDeadline::new(connection, || late.set(late.get() + 1))
+        };
         let written = async {
             for _ in 0..answers {
                 timed.write_all(&vec![0; bytes]).await?;

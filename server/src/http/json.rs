@@ -4,36 +4,19 @@
 //! would show as base64. The wire is the same, so it carries from one to the other.
 
 mod check;
+mod error;
 
 use std::sync::LazyLock;
 
 use prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
-use sluicegate_core::TooLarge;
 use sluicegate_proto::{
     TEXT_FILE_DESCRIPTOR_SET,
     envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
 };
-use thiserror::Error;
 
+use self::error::JsonError;
 use crate::grpc::DecodeError;
-
-/// Why a body is not a request.
-#[derive(Debug, Error)]
-pub(super) enum JsonError {
-    /// It exceeds a bound.
-    #[error(transparent)]
-    TooLarge(TooLarge),
-    /// Not JSON, or not of the message's shape.
-    #[error("not a RateLimitRequest: {0}")]
-    Json(#[from] serde_json::Error),
-    /// Cannot happen while both sets of descriptors have one wire.
-    #[error("not a RateLimitRequest: {0}")]
-    Wire(#[from] prost::DecodeError),
-    /// The message is not described.
-    #[error("no description of {0}")]
-    Undescribed(&'static str),
-}
 
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
 const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";

@@ -33,11 +33,11 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 use sluicegate_store::Stack;
 
 use self::pages::{PLAIN, Page, Rendered};
-pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::Pages, server::Server};
+pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::RenderPool, server::Server};
 use crate::{
     grpc::{AnswerError, Encoded, InFlight, Rls},
     limits::Snapshot,
-    telemetry::{Bound, Telemetry, Traced, Traces},
+    telemetry::{Bound, RequestTrace, Telemetry, Traces},
 };
 
 /// What the handlers need.
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) serving: Arc<AtomicBool>,
     pub(crate) store: Arc<Stack>,
     pub(crate) traces: Option<Arc<Traces>>,
-    pub(crate) pages: Pages,
+    pub(crate) pages: RenderPool,
 }
 
 /// The routes.
@@ -72,7 +72,7 @@ pub(crate) fn router(shared: Shared) -> Router {
 /// answer.
 async fn json(
     State(shared): State<Arc<Shared>>,
-    OfTrace(mut traced): OfTrace,
+    TraceExtractor(mut traced): TraceExtractor,
     bound: Option<Extension<Bound>>,
     body: Bytes,
 ) -> Response {
@@ -85,7 +85,7 @@ async fn json(
     response
 }
 
-async fn answer(shared: &Shared, traced: &mut Traced, body: Bytes) -> Response {
+async fn answer(shared: &Shared, traced: &mut RequestTrace, body: Bytes) -> Response {
     let entered = shared.in_flight.enter();
     let message = Encoded::Other(body, json::decode);
     match shared.rls.answer(message, entered.shed, None, traced).await {
@@ -113,9 +113,9 @@ fn answered(response: &RateLimitResponse) -> Response {
 }
 
 /// The trace that a request belongs to, from its headers.
-struct OfTrace(Traced);
+struct TraceExtractor(RequestTrace);
 
-impl FromRequestParts<Arc<Shared>> for OfTrace {
+impl FromRequestParts<Arc<Shared>> for TraceExtractor {
     type Rejection = Infallible;
 
     async fn from_request_parts(

@@ -17,7 +17,7 @@ use axum::{
 use parking_lot::Mutex;
 use tokio::{sync::Mutex as Turn, time::Instant};
 
-use crate::offload::{Admitted, Offload};
+use crate::offload::{Offload, OffloadTicket};
 
 /// The most pages that are made at once.
 const MADE_MAX: usize = 4;
@@ -93,14 +93,14 @@ impl IntoResponse for Rendered {
 }
 
 /// Makes pages, within bounds.
-pub(crate) struct Pages {
+pub(crate) struct RenderPool {
     offload: Offload,
     metrics: SharedPage,
     stats: SharedPage,
     rlconfig: SharedPage,
 }
 
-impl Default for Pages {
+impl Default for RenderPool {
     fn default() -> Self {
         let held = Arc::default();
         Self {
@@ -113,7 +113,7 @@ impl Default for Pages {
     }
 }
 
-impl Pages {
+impl RenderPool {
     /// Makes a page, or waits for one that is begun from now on; 503 if too many ask.
     pub(super) async fn make(
         &self,
@@ -174,7 +174,7 @@ impl SharedPage {
 
     async fn make(
         &self,
-        admitted: Admitted,
+        admitted: OffloadTicket,
         render: impl FnOnce() -> Rendered + Send + 'static,
     ) -> Rendered {
         let (_asking, wanted) = self.ask();
@@ -182,7 +182,7 @@ impl SharedPage {
         if let Some(page) = self.usable(wanted) {
             return page;
         }
-        let place = admitted.turn().await;
+        let permit = admitted.turn().await;
         let begun = Instant::now();
         let number = {
             let mut state = self.state.lock();
@@ -190,7 +190,7 @@ impl SharedPage {
             state.begun
         };
         // Who asked may leave; the page is made all the same, and holds its place until then.
-        let mut page = place.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
+        let mut page = permit.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
         if let Some(held) = &self.held {
             page.text = Counted::bytes(page.text, held);
         }
@@ -244,10 +244,10 @@ mod tests {
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    /// Pages of which each tells how many were made before it, and takes until it is let go.
+    /// Pages that show how many were rendered before, and wait until released.
     #[derive(Clone)]
     struct Held {
-        pages: Arc<Pages>,
+        pages: Arc<RenderPool>,
         begun: Arc<AtomicUsize>,
     }
 
@@ -311,7 +311,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_is_made_once_a_second_when_readers_hold_many_bytes() {
-        let pages = Pages::default();
+        let pages = RenderPool::default();
         let large = |byte: u8| move || Rendered::ok(PLAIN, vec![byte; HELD_BYTES_MAX]);
         let first_byte = async |response: Response| {
             axum::body::to_bytes(response.into_body(), HELD_BYTES_MAX).await.unwrap()[0]
@@ -330,7 +330,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_that_fails_is_an_error_and_the_next_is_made() {
-        let pages = Pages::default();
+        let pages = RenderPool::default();
         let response = pages.make(Page::Metrics, || panic!("no page")).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let response = pages.make(Page::Metrics, || Rendered::ok(PLAIN, "page")).await;

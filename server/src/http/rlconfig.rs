@@ -2,7 +2,7 @@
 
 use sluicegate_core::{
     Rule,
-    rule::{Limits, RuleLimit},
+    rule::{RuleLimit, RuleLimits},
     rules::{Domain, RuleSet},
 };
 use sluicegate_proto::text::printable;
@@ -37,8 +37,8 @@ fn describe_domain(text: &mut String, domain: &Domain) {
 fn describe_rule(text: &mut String, rule: &Rule) {
     push(text, format_args!("  {}:", rule.path));
     match &rule.limits {
-        Limits::Unlimited { .. } => text.push_str(" unlimited"),
-        Limits::Each(limits) => {
+        RuleLimits::Unlimited { .. } => text.push_str(" unlimited"),
+        RuleLimits::Limited(limits) => {
             for limit in limits {
                 describe_limit(text, limit);
             }
@@ -59,7 +59,7 @@ fn describe_rule(text: &mut String, rule: &Rule) {
 }
 
 fn describe_limit(text: &mut String, rule_limit: &RuleLimit) {
-    let RuleLimit { limit, shown, name, replaces } = rule_limit;
+    let RuleLimit { limit, displayed: shown, name, replaces } = rule_limit;
     push(text, format_args!(" [{shown} algorithm={}", limit.algorithm().name()));
     if limit.capacity() != limit.requests() {
         push(text, format_args!(" burst={}", limit.capacity()));

@@ -27,12 +27,12 @@ use tokio_util::{io::InspectReader, sync::CancellationToken};
 use tower::ServiceExt as _;
 
 use super::{
-    answer_timer::AnswerTimed,
+    answer_timer::AnswerDeadline,
     bodies::{Bodies, BodyError},
     head_timer::HeadTimer,
 };
 use crate::{
-    listen::{self, Admission, Connection, Place, RequestBound},
+    listen::{self, Admission, Connection, ConnectionHandle, RequestBound},
     telemetry::Bound,
 };
 
@@ -74,17 +74,17 @@ impl Server {
     async fn serve_one(self, connection: Connection, stop: CancellationToken) {
         // Whether the latest request has come whole.
         let answering = Arc::new(AtomicBool::new(false));
-        let place = connection.place();
+        let handle = connection.handle();
         let whole = Arc::clone(&answering);
         let timer = HeadTimer::default();
-        let late = place.clone();
+        let late = handle.clone();
         let connection =
-            AnswerTimed::new(connection, move || late.count_bound(RequestBound::AnswerTime));
+            AnswerDeadline::new(connection, move || late.count_bound(RequestBound::AnswerTime));
         let of_head = timer.clone();
         let timed = InspectReader::new(connection, move |bytes: &[u8]| of_head.hear(bytes));
         let of_service = timer.clone();
         let service = service_fn(move |request| {
-            let answer = self.clone().answer(request, place.clone(), Arc::clone(&whole));
+            let answer = self.clone().answer(request, handle.clone(), Arc::clone(&whole));
             let timer = of_service.clone();
             async move {
                 timer.begin_request();
@@ -121,7 +121,7 @@ impl Server {
     async fn answer(
         self,
         request: Request<Incoming>,
-        place: Place,
+        handle: ConnectionHandle,
         whole: Arc<AtomicBool>,
     ) -> Result<Response, Infallible> {
         whole.store(false, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Server {
             Ok(body) => body,
             Err(error) => {
                 if error == BodyError::Slow {
-                    place.count_bound(RequestBound::BodyTime);
+                    handle.count_bound(RequestBound::BodyTime);
                 }
                 let Some(bound) = error.denied_by() else {
                     return Ok(closing(error.into_response()));
@@ -146,7 +146,7 @@ impl Server {
             }
         };
         whole.store(true, Ordering::Relaxed);
-        place.mark_used();
+        handle.mark_used();
         let crowded = self.admission.is_crowded();
         let _held = body.held;
         let response =

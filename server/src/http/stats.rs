@@ -3,27 +3,27 @@
 
 use std::{collections::BTreeMap, ops::Deref};
 
-use sluicegate_core::rules::{StatsKey, clean};
+use sluicegate_core::rules::{StatsKey, sanitize};
 use sluicegate_proto::text::printable;
 use sluicegate_store::Stack;
 
 use crate::{
     limits::Snapshot,
-    telemetry::{HITS, HitsOf, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
+    telemetry::{HITS, HitLabels, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
 };
 
 /// The lines. Those of a rule appear with its first hit.
 pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
     let mut lines = Lines::default();
-    visit_hits(snapshot, |of, hits| {
-        let (key, domain) = (key(&of), clean(of.domain));
+    visit_hits(&snapshot.rules, &snapshot.metrics.counters, |of, hits| {
+        let (key, domain) = (key(&of), sanitize(of.domain));
         for (metric, count) in HITS {
             lines.add(metric, &[("KEY", &key), ("DOMAIN", &domain)], count(hits).get());
         }
     });
     telemetry.unknown_domain.show(|domain, count| {
         if count.get() > 0 {
-            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &clean(domain))], count.get());
+            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &sanitize(domain))], count.get());
         }
     });
     let loads = &telemetry.limits_loads;
@@ -43,7 +43,7 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
 }
 
 /// What upstream calls the rule.
-fn key(of: &HitsOf<'_>) -> String {
+fn key(of: &HitLabels<'_>) -> String {
     let Some(rule) = of.rule else { return OVERRIDE.to_owned() };
     match (of.key, &rule.stats_key) {
         (Some(OTHER), _) => format!("{}.{OTHER}", rule.path),

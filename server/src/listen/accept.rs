@@ -15,11 +15,12 @@ use tokio::{
 use tokio_util::{either::Either, sync::PollSemaphore};
 
 use super::{
-    Admission, ListenAddress, Tls,
+    Admission, Tls,
     admission::SWEEP_INTERVAL,
-    connection::{Admitted, Connection, Socket, connect_info},
+    connection::{AcceptedConnection, Connection, Socket, connect_info},
     unix::{self, SocketFile},
 };
+use crate::values::ListenAddress;
 
 /// How long to leave a listener alone that cannot accept, mostly for want of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(10);
@@ -170,8 +171,8 @@ impl Incoming {
                 socket = self.listener.accept(&self.admission) => {
                     let peer = connect_info(&socket).remote_addr;
                     // A socket without a place is closed at once.
-                    let Some(place) = self.admission.admit(peer) else { continue };
-                    let socket = Admitted::new(socket, place);
+                    let Some(handle) = self.admission.admit(peer) else { continue };
+                    let socket = AcceptedConnection::new(socket, handle);
                     let Some(tls) = self.tls.clone() else { return Connection::plain(socket) };
                     self.handshakes.spawn(shake_hands(tls, socket, Arc::clone(&self.turns)));
                 }
@@ -186,7 +187,11 @@ impl Drop for Incoming {
     }
 }
 
-async fn shake_hands(tls: Tls, socket: Admitted, turns: Arc<Semaphore>) -> Option<Connection> {
+async fn shake_hands(
+    tls: Tls,
+    socket: AcceptedConnection,
+    turns: Arc<Semaphore>,
+) -> Option<Connection> {
     let peer = connect_info(socket.socket()).remote_addr;
     match in_turns(tls.acceptor().accept(socket), turns).await {
         Ok(stream) => Some(Connection::tls(stream)),

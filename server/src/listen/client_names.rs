@@ -1,4 +1,4 @@
-//! Which clients are let in, of all that an authority has certified.
+//! Names of clients that are admitted, among all certificates of an authority.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ impl ClientNames {
     }
 }
 
-/// The subject alternative names of a certificate that can be wanted: DNS names and URIs (SPIFFE).
-/// A wildcard is a name like any other here: it stands for itself.
+/// The subject alternative names of a certificate: DNS names and URIs (SPIFFE).
+/// A wildcard has no special meaning here.
 fn names<'a>(certificate: &'a EndEntityCert<'_>) -> impl Iterator<Item = &'a str> {
     certificate.valid_dns_names().chain(certificate.valid_uri_names())
 }

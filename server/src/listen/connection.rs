@@ -17,7 +17,7 @@ use tokio_util::either::Either;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::{
-    admission::{Place, PlaceGuard},
+    admission::{ConnectionGuard, ConnectionHandle},
     client_names,
 };
 
@@ -26,14 +26,14 @@ pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// A socket that has a place, and fails after the place was taken away.
 #[derive(Debug)]
-pub(super) struct Admitted {
-    // Closed before its place is given back.
+pub(super) struct AcceptedConnection {
+    // Closed before its place is released.
     socket: Socket,
-    guard: PlaceGuard,
+    guard: ConnectionGuard,
 }
 
-impl Admitted {
-    pub(super) fn new(socket: Socket, guard: PlaceGuard) -> Self {
+impl AcceptedConnection {
+    pub(super) fn new(socket: Socket, guard: ConnectionGuard) -> Self {
         Self { socket, guard }
     }
 
@@ -41,13 +41,13 @@ impl Admitted {
         &self.socket
     }
 
-    fn place(&self) -> &Place {
+    fn handle(&self) -> &ConnectionHandle {
         &self.guard.0
     }
 
     fn written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if result.is_ready() {
-            self.place().touch();
+            self.handle().touch();
         }
         result
     }
@@ -56,9 +56,9 @@ impl Admitted {
 /// A connection that is ready to be read: a TLS handshake is over.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: Either<Admitted, Box<TlsStream<Admitted>>>,
+    stream: Either<AcceptedConnection, Box<TlsStream<AcceptedConnection>>>,
     peer: Peer,
-    place: Place,
+    handle: ConnectionHandle,
     /// Bytes that are still to be read until the handshake is over. `None` if it does not end by bytes, or is over.
     handshake_left: Option<usize>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Peer {
 pub(crate) struct Process {
     /// Its user.
     pub(crate) user: u32,
-    /// Its number, where the system tells.
+    /// Its file descriptor, if the system has one.
     pub(crate) id: Option<i32>,
 }
 
@@ -96,36 +96,40 @@ impl Peer {
 }
 
 impl Connection {
-    pub(super) fn plain(socket: Admitted) -> Self {
+    pub(super) fn plain(socket: AcceptedConnection) -> Self {
         let peer = Peer::new(socket.socket());
-        let place = socket.place().clone();
-        Self::new(Either::Left(socket), peer, place)
+        let handle = socket.handle().clone();
+        Self::new(Either::Left(socket), peer, handle)
     }
 
-    pub(super) fn tls(stream: TlsStream<Admitted>) -> Self {
+    pub(super) fn tls(stream: TlsStream<AcceptedConnection>) -> Self {
         let (socket, session) = stream.get_ref();
         let shown = session.peer_certificates().and_then(<[_]>::first);
         let certificate = shown.and_then(client_names::name).map(Into::into);
         let peer = Peer { certificate, ..Peer::new(socket.socket()) };
-        let place = socket.place().clone();
-        Self::new(Either::Right(Box::new(stream)), peer, place)
+        let handle = socket.handle().clone();
+        Self::new(Either::Right(Box::new(stream)), peer, handle)
     }
 
-    fn new(stream: Either<Admitted, Box<TlsStream<Admitted>>>, peer: Peer, place: Place) -> Self {
-        let handshake_left = place.handshake_bytes();
-        Self { stream, peer, place, handshake_left }
+    fn new(
+        stream: Either<AcceptedConnection, Box<TlsStream<AcceptedConnection>>>,
+        peer: Peer,
+        handle: ConnectionHandle,
+    ) -> Self {
+        let handshake_left = handle.handshake_bytes();
+        Self { stream, peer, handle, handshake_left }
     }
 
     /// The place of this connection, to be marked at its first complete request.
-    pub(crate) fn place(&self) -> Place {
-        self.place.clone()
+    pub(crate) fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
     }
 
     fn count_handshake(&mut self, read: usize) {
         let Some(left) = self.handshake_left else { return };
         self.handshake_left = left.checked_sub(read).filter(|left| *left > 0);
         if self.handshake_left.is_none() {
-            self.place.end_handshake();
+            self.handle.end_handshake();
         }
     }
 }
@@ -146,30 +150,30 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Admitted {
+impl AsyncRead for AcceptedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.place().watch(context);
-        self.place().check()?;
+        self.handle().watch(context);
+        self.handle().check()?;
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.place().hear();
+            self.handle().hear();
         }
         result
     }
 }
 
-impl AsyncWrite for Admitted {
+impl AsyncWrite for AcceptedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.place().check()?;
+        self.handle().check()?;
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.written(result)
     }
@@ -179,7 +183,7 @@ impl AsyncWrite for Admitted {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.place().check()?;
+        self.handle().check()?;
         let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
         self.written(result)
     }

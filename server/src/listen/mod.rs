@@ -5,12 +5,12 @@
 //! no reason to stop serving the others.
 
 mod accept;
-mod address;
 mod admission;
 mod byte_budget;
 mod capacity;
 mod client_names;
 mod connection;
+mod metrics;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -18,12 +18,12 @@ mod tls;
 mod unix;
 
 pub(crate) use accept::Listener;
-pub(crate) use address::{AddressError, ListenAddress};
 pub(crate) use admission::{
-    Admission, AdmissionBounds, DropReason, Handshake, Place, RequestBound,
+    Admission, AdmissionBounds, ConnectionHandle, DropReason, Handshake, RequestBound,
 };
 pub(crate) use byte_budget::{ByteBudget, HeldBytes};
 pub(crate) use capacity::{Capacity, CapacityError};
 pub(crate) use connection::{Connection, Peer, Process};
+pub(crate) use metrics::register_metrics;
 pub(crate) use serve::serve;
-pub(crate) use tls::{Tls, TlsError, TlsSettings};
+pub(crate) use tls::{Tls, TlsError};

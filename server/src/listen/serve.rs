@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::Connection;
 
-/// Serves every connection in a task of its own until `shutdown`, then tells them to stop and waits for their ends.
+/// Serves each connection in its own task until `shutdown`, then asks them to stop and waits for their ends.
 pub(crate) async fn serve<F>(
     connections: impl Stream<Item = io::Result<Connection>>,
     shutdown: impl Future<Output = ()>,

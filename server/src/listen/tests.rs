@@ -26,10 +26,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    Admission, AdmissionBounds, Connection, DropReason, Handshake, ListenAddress, Listener, Tls,
-    TlsError, TlsSettings,
-    admission::{IDLE_SWEEPS, PlaceGuard, SILENT_AGE},
+    Admission, AdmissionBounds, Connection, DropReason, Handshake, Listener, Tls, TlsError,
+    admission::{ConnectionGuard, IDLE_SWEEPS, SILENT_AGE},
 };
+use crate::{reloaded::Reload, settings::TlsSettings, values::ListenAddress};
 
 /// Far beyond what any step takes.
 const BOUND: Duration = Duration::from_secs(30);
@@ -381,13 +381,13 @@ async fn replaced_files_count_for_new_connections() {
     let server = files.serve(files.settings()).await;
     let mut old = server.connect(None).await.unwrap();
     assert_eq!(shown(&old), files.server.der());
-    assert!(!server.tls.reload().unwrap());
+    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
 
     let next = files.authority.issue("localhost");
     files.write("cert.pem", &next.certificate);
     files.write("key.pem", &next.key);
-    assert!(server.tls.reload().unwrap());
-    assert!(!server.tls.reload().unwrap());
+    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
+    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
     assert_eq!(shown(&server.connect(None).await.unwrap()), next.der());
     exchange(&mut old).await.unwrap();
 }
@@ -399,7 +399,7 @@ async fn a_replaced_client_ca_counts_for_new_connections() {
     let (next, old_client) = (Authority::new(), files.authority.issue("envoy"));
     server.connect(Some(&old_client)).await.unwrap();
     files.write("ca.pem", &next.pem());
-    assert!(server.tls.reload().unwrap());
+    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
     server.connect(Some(&old_client)).await.unwrap_err();
     server.connect(Some(&next.issue("envoy"))).await.unwrap();
 }
@@ -411,11 +411,11 @@ async fn a_broken_pair_changes_nothing_and_is_reported_once() {
     let next = files.authority.issue("localhost");
     files.write("cert.pem", &next.certificate);
     assert!(matches!(server.tls.reload(), Err(TlsError::KeyMismatch { .. })));
-    assert!(!server.tls.reload().unwrap());
+    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
     assert_eq!(shown(&server.connect(None).await.unwrap()), files.server.der());
 
     files.write("key.pem", &next.key);
-    assert!(server.tls.reload().unwrap());
+    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
     assert_eq!(shown(&server.connect(None).await.unwrap()), next.der());
 }
 
@@ -470,11 +470,11 @@ async fn serve_within(bounds: AdmissionBounds) -> (String, Admission) {
     tokio::spawn(connections.for_each(async |connection| {
         tokio::spawn(async {
             let connection = connection.unwrap();
-            let place = connection.place();
+            let handle = connection.handle();
             let (mut from, mut to) = tokio::io::split(connection);
             let mut bytes = [0; 100];
             while let Ok(read @ 1..) = from.read(&mut bytes).await {
-                place.mark_used();
+                handle.mark_used();
                 if to.write_all(&bytes[..read]).await.is_err() {
                     return;
                 }
@@ -493,7 +493,7 @@ async fn is_closed(client: &mut TcpStream) -> bool {
     bound(client.read(&mut [0])).await.unwrap_or(0) == 0
 }
 
-fn is_dropped(guard: &PlaceGuard) -> bool {
+fn is_dropped(guard: &ConnectionGuard) -> bool {
     guard.0.check().is_err()
 }
 
@@ -611,7 +611,7 @@ async fn without_pending_or_idle_connections_a_new_one_is_refused() {
     for client in &mut used {
         exchange(client).await.unwrap();
     }
-    // A place that is given back is taken.
+    // A released place is used.
     drop(used.pop());
     until("the place", || admission.open() == 1).await;
     let mut next = connect(&address).await;

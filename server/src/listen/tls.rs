@@ -4,11 +4,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-use arc_swap::ArcSwap;
 use rustls::{
     InconsistentKeys, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
@@ -23,35 +22,13 @@ use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_names::ClientNames;
+use crate::{
+    reloaded::{Reload, Reloaded},
+    settings::TlsSettings,
+};
 
 /// What a gRPC client is to offer (ALPN).
 const HTTP2: &[u8] = b"h2";
-
-/// Files of a TLS listener, and who may connect.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsSettings {
-    /// Certificate chain of the server, its own first (PEM).
-    pub(crate) certificate: PathBuf,
-    /// Key of the first certificate (PEM).
-    pub(crate) key: PathBuf,
-    /// Authorities that every client must be certified by (PEM). Without it, anybody may connect.
-    pub(crate) client_ca: Option<PathBuf>,
-    /// Names of which a client's certificate must carry one, as DNS name or URI, to the letter.
-    /// Empty: any certificate of the authorities will do.
-    pub(crate) client_names: Vec<String>,
-}
-
-impl TlsSettings {
-    /// The settings of a listener that may go without TLS: `None` unless it is given certificate and key.
-    pub(crate) fn given(
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        client_ca: Option<PathBuf>,
-        client_names: Vec<String>,
-    ) -> Option<Self> {
-        Some(Self { certificate: certificate?, key: key?, client_ca, client_names })
-    }
-}
 
 /// Why TLS files cannot be used. The text is whole: there is no source to be shown after it.
 #[derive(Debug, Error)]
@@ -123,11 +100,7 @@ pub(crate) struct Tls(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     settings: TlsSettings,
-    config: ArcSwap<ServerConfig>,
-    /// As last read, whether or not they could be used: files that are rejected are reported once.
-    files: ArcSwap<Files>,
-    /// Whether the files as last read are of no use.
-    rejected: AtomicBool,
+    config: Reloaded<Files, ServerConfig>,
     handshakes_failed: AtomicU64,
 }
 
@@ -144,34 +117,23 @@ impl Tls {
         let config = files.build(&settings)?;
         Ok(Self(Arc::new(Shared {
             settings,
-            config: ArcSwap::from_pointee(config),
-            files: ArcSwap::from_pointee(files),
-            rejected: AtomicBool::new(false),
+            config: Reloaded::new(files, config),
             handshakes_failed: AtomicU64::new(0),
         })))
     }
 
-    /// Reads the files again, and puts them in force for the handshakes to come. Returns whether
-    /// they differ from what was last read.
+    /// Reads the files again, and puts them in force for the handshakes to come.
     ///
     /// # Errors
-    /// As [`Tls::load`]. What was in force stays so, and the same files do not fail twice.
-    pub(crate) fn reload(&self) -> Result<bool, TlsError> {
-        let Shared { settings, config, files: last, rejected, .. } = &*self.0;
-        let files = Files::read(settings);
-        if files == **last.load() {
-            return Ok(false);
-        }
-        let built = files.build(settings);
-        last.store(Arc::new(files));
-        rejected.store(built.is_err(), Ordering::Relaxed);
-        config.store(Arc::new(built?));
-        Ok(true)
+    /// As [`Tls::load`]. The files in force stay, and the same mistake is not reported twice.
+    pub(crate) fn reload(&self) -> Result<Reload, TlsError> {
+        let Shared { settings, config, .. } = &*self.0;
+        config.reload(Files::read(settings), false, |files, _| files.build(settings))
     }
 
-    /// Whether the files as last read could not be used, and those before them stay in force.
+    /// Whether the files as last read were rejected, so that older ones are in force.
     pub(crate) fn is_rejected(&self) -> bool {
-        self.0.rejected.load(Ordering::Relaxed)
+        self.0.config.is_rejected()
     }
 
     /// The files, to be watched for changes.
@@ -191,11 +153,11 @@ impl Tls {
 
     /// Shakes hands by what is in force now.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.0.config.load_full().into()
+        Arc::clone(&self.0.config.load()).into()
     }
 }
 
-/// What stands in a file, or why that is not known.
+/// The content of a file, or why it cannot be read.
 type Content = Result<Vec<u8>, String>;
 
 #[derive(PartialEq)]
@@ -238,8 +200,8 @@ impl Files {
         let certified = self.certified_key(settings, &provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.alpn_protocols = vec![HTTP2.to_vec()];
-        // A resumed session would let in a client whose certificate has expired since. Connections
-        // are few and live long: there is nothing to gain.
+        // A resumed session would admit a client whose certificate has expired since. Connections
+        // are few and long-lived, so resumption gains nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

@@ -8,8 +8,8 @@ use clap::Args;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Bounds")]
 pub struct BoundSettings {
-    /// The most bytes that the domain, keys and values of one request may have together. A request with more is denied
-    /// (OVER_LIMIT). The default fits 65 copies of the largest header that Envoy takes by default.
+    /// Maximum bytes of the domain, keys and values of one request together. A larger request is refused
+    /// (OVER_LIMIT). The default allows 65 copies of the largest header that Envoy accepts by default.
     #[arg(
         long,
         env = "SLUICEGATE_REQUEST_MAX_BYTES",

@@ -10,17 +10,17 @@ use super::positive_duration;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connections")]
 pub struct ConnectionSettings {
-    /// The most gRPC connections. Beyond it a new one takes the place of the oldest without a complete request, or of the
-    /// longest idle one. Default: 16384, or what the limit of open files leaves.
+    /// Maximum number of gRPC connections. At the maximum, a new one replaces the oldest without a complete request,
+    /// or the one idle longest. Default: 16384, or what the limit of open files allows.
     #[arg(long, env = "SLUICEGATE_GRPC_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub grpc_max_connections: Option<NonZeroUsize>,
 
-    /// The most HTTP connections, in the same way. Default: 1024, or what the limit of open files leaves.
+    /// Maximum number of HTTP connections, likewise. Default: 1024, or what the limit of open files allows.
     #[arg(long, env = "SLUICEGATE_HTTP_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub http_max_connections: Option<NonZeroUsize>,
 
-    /// The most connections without a complete request from one address (IPv6: /64), for each listener. Beyond it the oldest
-    /// of them is closed. A balancer or a gateway is one address: at least 64.
+    /// Maximum number of connections without a complete request from one address (IPv6: /64), for each listener. At
+    /// the maximum, the oldest of them is closed. A load balancer or gateway is one address: at least 64.
     #[arg(
         long,
         env = "SLUICEGATE_MAX_PENDING_CONNECTIONS_PER_ADDRESS",
@@ -30,8 +30,8 @@ pub struct ConnectionSettings {
     #[arg(value_parser = pending_per_address)]
     pub max_pending_connections_per_address: usize,
 
-    /// How long a new connection may take for TLS and the HTTP/2 preface, and on the HTTP and admin listeners for its first
-    /// request. At most 1s while half of the places for new connections are taken.
+    /// Time for TLS and the HTTP/2 preface of a new connection, and on the HTTP and admin listeners for its first
+    /// request. At most 1s while half of the places for new connections are in use.
     #[arg(
         long,
         env = "SLUICEGATE_HANDSHAKE_TIMEOUT",
@@ -41,7 +41,8 @@ pub struct ConnectionSettings {
     #[arg(value_parser = positive_duration)]
     pub handshake_timeout: Duration,
 
-    /// How long an HTTP connection may be idle between two requests: longer than the keep-alive of a balancer before it.
+    /// Time that an HTTP connection may be idle between two requests: longer than the keep-alive of a load balancer
+    /// in front.
     #[arg(
         long,
         env = "SLUICEGATE_HTTP_IDLE_TIMEOUT",

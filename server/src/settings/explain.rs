@@ -19,8 +19,8 @@ use sluicegate_store::redis::KeyPrefix;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Explain")]
 pub struct ExplainArguments {
-    /// Tell why a request would meet the limits that it would meet, instead of how many rules there are. No
-    /// server is asked: for how counters stand, there is sluicectl explain.
+    /// Explain which limits a request matches, instead of counting the rules. Uses the files alone; for the state of
+    /// counters use sluicectl explain.
     #[arg(long, requires = "domain", requires = "descriptors")]
     pub explain: bool,
 
@@ -28,14 +28,14 @@ pub struct ExplainArguments {
     #[arg(long, value_name = "DOMAIN", requires = "explain")]
     pub domain: Option<String>,
 
-    /// A descriptor of that request: one or more entries, in the order of the rules. May be given several times.
+    /// A descriptor of that request: one or more entries, in the order of the rules. Repeatable.
     ///
-    /// A value may be empty and may hold `=`. Write `\,` for a comma and `\\` for a backslash.
+    /// A value may be empty and may contain `=`. Write `\,` for a comma and `\\` for a backslash.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", requires = "explain")]
     #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
     pub descriptors: Vec<RateLimitDescriptor>,
 
-    /// What stands before every key in Redis, as in serve.
+    /// Prefix of every key in Redis, as for serve.
     #[arg(long, env = "SLUICEGATE_KEY_PREFIX", value_name = "TEXT", default_value = "")]
     pub key_prefix: KeyPrefix,
 }

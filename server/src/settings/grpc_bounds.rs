@@ -4,7 +4,8 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use clap::{Args, builder::RangedI64ValueParser};
 
-use super::{Ratio, positive_duration};
+use super::positive_duration;
+use crate::values::Ratio;
 
 /// The smallest header list bound: HTTP/2 libraries send up to this size without asking.
 const HEADER_LIST_BYTES_MIN: i64 = 16_384;
@@ -16,7 +17,7 @@ const HEADER_LIST_BYTES_MAX: i64 = 16_777_216;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "gRPC")]
 pub struct GrpcBoundSettings {
-    /// The most calls at once on one connection: HTTP/2's bound of concurrent streams. Envoy opens another
+    /// Maximum number of concurrent calls on one connection (HTTP/2 concurrent streams). Envoy opens another
     /// connection for more.
     #[arg(
         long,
@@ -27,8 +28,8 @@ pub struct GrpcBoundSettings {
     #[arg(value_parser = RangedI64ValueParser::<u32>::new().range(1..=1_000_000))]
     pub grpc_max_concurrent_streams: u32,
 
-    /// The largest header list of a call, in bytes. A larger one is an error, and Envoy lets the request pass: keep
-    /// this above the headers that Envoy takes from clients, because those with a trace are passed on.
+    /// Maximum size of the header list of a call, in bytes. A larger one is an error, and Envoy lets the request
+    /// pass: keep this above the headers that Envoy accepts from clients, because it forwards trace headers.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_HEADER_LIST_BYTES",
@@ -38,8 +39,8 @@ pub struct GrpcBoundSettings {
     #[arg(value_parser = RangedI64ValueParser::<u32>::new().range(HEADER_LIST_BYTES_MIN..=HEADER_LIST_BYTES_MAX))]
     pub grpc_max_header_list_bytes: u32,
 
-    /// The share of --max-in-flight that one connection can take. Its calls beyond are refused (OVER_LIMIT) without
-    /// being looked at.
+    /// Maximum share of --max-in-flight for one connection. Further calls on it are refused (OVER_LIMIT) before
+    /// matching.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_IN_FLIGHT_SHARE",
@@ -48,8 +49,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_in_flight_share: Ratio,
 
-    /// How long a call's message may take to arrive, if the caller does not give up before (grpc-timeout), and how long
-    /// an HTTP/2 frame may.
+    /// Time for the message of a call to arrive, unless the caller's deadline (grpc-timeout) ends before, and for an
+    /// HTTP/2 frame.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MESSAGE_TIMEOUT",
@@ -59,9 +60,9 @@ pub struct GrpcBoundSettings {
     #[arg(value_parser = positive_duration)]
     pub grpc_message_timeout: Duration,
 
-    /// The most bytes that calls hold while their messages arrive, on all connections, and as many for answers that their
-    /// callers do not take. A call that needs more is refused (OVER_LIMIT) without being looked at; in place of an answer
-    /// that does, an error is sent.
+    /// Maximum bytes held for messages that have not fully arrived, on all connections, and as many for responses
+    /// that callers do not read. Beyond it a call is refused (OVER_LIMIT) before matching, and a response is replaced
+    /// by an error.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_WAITING_BYTES",
@@ -79,7 +80,7 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_waiting_bytes_per_connection: NonZeroUsize,
 
-    /// The most calls of health's Watch and of reflection at once, on all connections. More are refused.
+    /// Maximum number of concurrent Health Watch and reflection calls, on all connections. Further ones are rejected.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_STREAMING_CALLS",
@@ -97,7 +98,7 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_streaming_calls_per_connection: NonZeroUsize,
 
-    /// How long a connection may be without a call, before it is asked to end and closed. 0s: any time.
+    /// Time without a call before a connection is asked to end (GOAWAY) and closed. 0s: unlimited.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_CONNECTION_IDLE",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sluicegate_core::rules::CompileOptions;
-use sluicegate_limits::arguments::{CompileArguments, HoldingArguments};
+use sluicegate_limits::arguments::{CompileArguments, DefaultArguments};
 
 use super::ExplainArguments;
 
@@ -12,8 +12,8 @@ use super::ExplainArguments;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitsSettings {
-    /// Limits files, or folders of them (every .yaml and .yml in it, but nothing hidden). Changes are
-    /// taken up while the server runs; files with a mistake leave the old limits in force.
+    /// Limits files, or folders of them (every .yaml and .yml file, except hidden ones). Changes are reloaded at
+    /// runtime; files with mistakes leave the previous limits in force.
     #[arg(long, env = "SLUICEGATE_LIMITS", value_name = "PATH", required = true, num_args = 1..)]
     #[arg(value_delimiter = ',')]
     pub limits: Vec<PathBuf>,
@@ -24,7 +24,7 @@ pub struct LimitsSettings {
 
     /// What holds where rules do not say, and for all of them.
     #[command(flatten)]
-    pub holding: HoldingArguments,
+    pub holding: DefaultArguments,
 }
 
 impl LimitsSettings {
@@ -48,7 +48,7 @@ pub struct ValidateSettings {
 
     /// What holds where rules do not say, and for all of them: told with --explain.
     #[command(flatten)]
-    pub holding: HoldingArguments,
+    pub holding: DefaultArguments,
 
     /// A request to explain.
     #[command(flatten)]
@@ -58,11 +58,11 @@ pub struct ValidateSettings {
 /// Settings of `sluicegate diff`.
 #[derive(Args, Clone, Debug)]
 pub struct DiffSettings {
-    /// The limits file, or the folder of them, that is in force.
+    /// The limits file or folder in force.
     #[arg(value_name = "OLD")]
     pub old: PathBuf,
 
-    /// The one that shall take its place.
+    /// The limits file or folder to compare with it.
     #[arg(value_name = "NEW")]
     pub new: PathBuf,
 

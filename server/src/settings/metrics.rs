@@ -2,18 +2,21 @@
 
 use clap::{Args, builder::RangedU64ValueParser};
 
-use crate::telemetry::{NearLimitRatio, SERIES_MAX};
+use crate::values::NearLimitRatio;
+
+/// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
+pub(crate) const SERIES_MAX: usize = 1_000_000;
 
 /// What is counted.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
 pub struct MetricSettings {
-    /// From which share of its limit on a counter's hits are counted as near the limit, 0 to 1.
+    /// Share of a limit above which hits count as near the limit, 0 to 1.
     #[arg(long, env = "SLUICEGATE_NEAR_LIMIT_RATIO", value_name = "RATIO", default_value = "0.8")]
     pub near_limit_ratio: NearLimitRatio,
 
-    /// For how many different values rules with `detailed_metric` or `value_to_metric` are counted apart, all
-    /// together, at most 1000000. Beyond, they are counted as (other).
+    /// Maximum number of different values that metrics distinguish for rules with `detailed_metric` or
+    /// `value_to_metric`, all together, at most 1000000. Further ones are counted as (other).
     #[arg(
         long,
         env = "SLUICEGATE_DETAILED_METRIC_SERIES",

@@ -6,22 +6,22 @@ use clap::Args;
 use http::Uri;
 use thiserror::Error;
 
-use super::Ratio;
+use crate::values::Ratio;
 
 /// What is sent to an OpenTelemetry collector.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub struct OtlpSettings {
-    /// Collector that traces and metrics are sent to, by OTLP over gRPC: http://HOST:PORT or https://HOST:PORT.
-    /// Without it nothing is sent, and no request is traced.
+    /// Collector for traces and metrics, by OTLP over gRPC: http://HOST:PORT or https://HOST:PORT. Without it nothing
+    /// is exported, and no request is traced.
     #[arg(long, env = "SLUICEGATE_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<OtlpEndpoint>,
 
-    /// Certificates of the authorities that certify the collector (PEM), in place of the system's.
+    /// CA certificates for the collector (PEM), in place of the system's.
     #[arg(long, env = "SLUICEGATE_OTLP_TLS_CA", value_name = "FILE", requires = "otlp_endpoint")]
     pub otlp_tls_ca: Option<PathBuf>,
 
-    /// How often metrics are sent to the collector, at least 1s apart. 0s: never; /metrics has them anyway.
+    /// Interval of metrics exports to the collector, at least 1s. 0s: never; /metrics is always available.
     #[arg(
         long,
         env = "SLUICEGATE_OTLP_METRICS_INTERVAL",
@@ -32,8 +32,8 @@ pub struct OtlpSettings {
     #[arg(value_parser = metrics_interval)]
     pub otlp_metrics_interval: Duration,
 
-    /// Which share of the requests that come without a trace is traced, 0 to 1. A request that comes with one is
-    /// traced if its caller does.
+    /// Share of the requests without a trace that start one, 0 to 1. A request with a trace is traced if its caller
+    /// samples it.
     #[arg(
         long,
         env = "SLUICEGATE_TRACE_RATIO",

@@ -7,24 +7,23 @@ use http::HeaderName;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Answers")]
 pub struct ResponseSettings {
-    /// What clients are told about their limits, in headers of the response.
+    /// Rate limit headers in responses to clients.
     #[arg(long, env = "SLUICEGATE_RESPONSE_HEADERS", value_name = "FORMAT", default_value = "off")]
     pub response_headers: ResponseHeaders,
 
-    /// Name of the header that tells the limit, with x-ratelimit-draft-03. Default: x-ratelimit-limit.
+    /// Name of the header with the limit, for x-ratelimit-draft-03. Default: x-ratelimit-limit.
     #[arg(long, env = "SLUICEGATE_LIMIT_HEADER", value_name = "NAME")]
     pub limit_header: Option<HeaderName>,
 
-    /// Name of the header that tells what is left, with x-ratelimit-draft-03. Default: x-ratelimit-remaining.
+    /// Name of the header with the remaining hits, for x-ratelimit-draft-03. Default: x-ratelimit-remaining.
     #[arg(long, env = "SLUICEGATE_REMAINING_HEADER", value_name = "NAME")]
     pub remaining_header: Option<HeaderName>,
 
-    /// Name of the header that tells the seconds until the reset, with x-ratelimit-draft-03. Default:
-    /// x-ratelimit-reset.
+    /// Name of the header with the seconds until the reset, for x-ratelimit-draft-03. Default: x-ratelimit-reset.
     #[arg(long, env = "SLUICEGATE_RESET_HEADER", value_name = "NAME")]
     pub reset_header: Option<HeaderName>,
 
-    /// Tell Envoy what was asked and decided, as dynamic metadata for its logs and filters.
+    /// Send the request's descriptors and decisions to Envoy as dynamic metadata, for its logs and filters.
     #[arg(
         long,
         env = "SLUICEGATE_DYNAMIC_METADATA",
@@ -41,13 +40,13 @@ pub struct ResponseSettings {
 /// What clients are told about their limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResponseHeaders {
-    /// Nothing.
+    /// None.
     Off,
     /// The limit closest to refusing: x-ratelimit-limit, -remaining and -reset; on a refusal also retry-after.
     #[value(name = "x-ratelimit-draft-03")]
     XRatelimitDraft03,
-    /// Every limit: `RateLimit-Policy` and `RateLimit`, as draft-ietf-httpapi-ratelimit-headers-11 has them; on a
-    /// refusal also retry-after.
+    /// Every limit: `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11; on a refusal
+    /// also retry-after.
     #[value(name = "ratelimit-draft-11")]
     RatelimitDraft11,
 }

@@ -10,7 +10,7 @@ use sluicegate_core::{
 };
 use sluicegate_store::LogLimit;
 
-use super::metrics::Count;
+use super::count::Count;
 
 /// How often there is a warning about the same bound at most.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);

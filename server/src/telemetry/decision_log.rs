@@ -1,5 +1,5 @@
-//! Refusals in the log, so that support can answer why somebody was limited: which limit, for how long, and a hash of
-//! the counter's key. Neither keys nor values of the request.
+//! The decision log: refusals with limit, retry time, and a hash of the counter's key, so that support can explain
+//! them. It has neither keys nor values of the request.
 
 use std::{
     sync::{
@@ -17,8 +17,8 @@ use sluicegate_core::{
 };
 use tracing::Level;
 
-use super::{KeyHash, OVERRIDE, metrics::Count};
-use crate::{limiter::Answered, settings::LogSettings};
+use super::{count::Count, decisions::OVERRIDE, key_hash::KeyHash};
+use crate::{decision::DecisionRecord, settings::LogSettings};
 
 /// Where refusals are logged.
 const TARGET: &str = "sluicegate::decisions";
@@ -55,10 +55,10 @@ impl DecisionLog {
     pub(crate) fn note(
         &self,
         request: &Request<'_>,
-        answered: &Answered<'_, '_>,
+        decided: &DecisionRecord<'_, '_>,
         trace: Option<TraceId>,
     ) {
-        let Answered { plan, group, decisions, verdict } = answered;
+        let DecisionRecord { plan, group, decisions, verdict } = decided;
         let refused = verdict.code == Code::OverLimit || verdict.shadowed;
         let refuses = |it: &Status<'_>| it.shadowed || (refused && it.code == Code::OverLimit);
         if !verdict.statuses.iter().any(refuses) || !self.wanted() {
@@ -88,13 +88,13 @@ impl DecisionLog {
         trace: Option<TraceId>,
     ) {
         let hits = match descriptor.hits {
-            Hits::Add(hits) | Hits::GiveBack(hits) => hits,
+            Hits::Add(hits) | Hits::Refund(hits) => hits,
         };
         tracing::info!(
             target: TARGET,
             domain = &*domain.name,
             rule = status.rule.map_or(OVERRIDE, |rule| &*rule.path),
-            limit = status.current_limit.map(|limit| display(limit.shown)),
+            limit = status.current_limit.map(|limit| display(limit.displayed)),
             limit_name = status.current_limit.and_then(|limit| limit.name),
             algorithm = check.limit.algorithm().name(),
             code = if shadowed { "shadowed" } else { "over_limit" },

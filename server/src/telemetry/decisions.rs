@@ -6,20 +6,19 @@ use sluicegate_core::{Code, Rule, Status, rules::RuleSet, store::Source};
 
 use super::{
     catalogue::{self, Counter},
+    count::Count,
     hits::Hits,
     instruments::Show,
-    metrics::{Count, Telemetry},
-    series::{Budget, Series},
+    series::{Series, SeriesQuota},
 };
-use crate::limits::Snapshot;
 
 /// What is counted about one rule.
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
     /// Decisions, by outcome.
-    decisions: [ByCode; Source::ALL.len()],
+    decisions: [OutcomeCounts; Source::ALL.len()],
     pub(super) hits: Hits,
-    /// Hits in place of these, where the rule tells values of the request apart.
+    /// Hits by values of the request, in place of these, if the rule asks for that.
     pub(super) by_value: Series<Hits>,
 }
 
@@ -28,9 +27,9 @@ pub(super) const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
 
 /// Counts by outcome.
 #[derive(Debug, Default)]
-pub(super) struct ByCode([Count; CODES.len()]);
+pub(super) struct OutcomeCounts([Count; CODES.len()]);
 
-impl ByCode {
+impl OutcomeCounts {
     /// Counts one that was decided like this, and maybe only simulated.
     pub(super) fn add(&self, code: Code, shadowed: bool) {
         let Self([ok, over_limit, shadow]) = self;
@@ -49,7 +48,7 @@ impl ByCode {
 }
 
 impl RuleCounters {
-    fn new(budget: &Arc<Budget>) -> Arc<Self> {
+    fn new(budget: &Arc<SeriesQuota>) -> Arc<Self> {
         let by_value = Series::new(budget);
         Arc::new(Self { decisions: <[_; _]>::default(), hits: Hits::default(), by_value })
     }
@@ -62,7 +61,7 @@ impl RuleCounters {
         }
     }
 
-    /// Shows the hits with what tells them apart, as far as there were any.
+    /// Shows hits with their labels, if there were any.
     fn show_hits(&self, mut show: impl FnMut(Option<&str>, &Hits)) {
         if self.hits.total.get() > 0 || self.hits.given_back.get() > 0 {
             show(None, &self.hits);
@@ -79,14 +78,14 @@ impl RuleCounters {
 #[derive(Debug)]
 pub(crate) struct DomainCounters {
     /// Requests.
-    pub(super) requests: ByCode,
+    pub(super) requests: OutcomeCounts,
     /// Descriptors to which no limit applied.
     pub(super) unmatched: Count,
     /// An override applied where no rule matched.
     pub(super) overridden: Arc<RuleCounters>,
 }
 
-/// What stands for the rule where an override applied and no rule matched.
+/// Name of the rule if an override applied and no rule matched.
 pub(crate) const OVERRIDE: &str = "(override)";
 
 /// The counters that belong to one set of rules. Those of rules that stay live on in the next set.
@@ -98,18 +97,22 @@ pub(crate) struct RuleSetCounters {
 }
 
 impl RuleSetCounters {
-    /// Counters for `rules`, which go on from those in `before` that have the same domain and path.
-    pub(crate) fn new(rules: &RuleSet, before: Option<&Snapshot>, telemetry: &Telemetry) -> Self {
+    /// Counters for `rules`. Those of rules with the same domain and path in `before` continue.
+    pub(super) fn new(
+        rules: &RuleSet,
+        before: Option<(&RuleSet, &Self)>,
+        detailed: &Arc<SeriesQuota>,
+    ) -> Self {
         let mut known: HashMap<(&str, &str), &Arc<RuleCounters>> = HashMap::new();
-        if let Some(before) = before {
-            let counters = before.rules.rules().zip(&before.counters.rules);
+        if let Some((rules, counters)) = before {
+            let counters = rules.rules().zip(&counters.rules);
             known.extend(counters.map(|((domain, rule), it)| ((&*domain.name, &*rule.path), it)));
         }
         let kept = |domain: &str, path: &str| known.get(&(domain, path)).map(|it| Arc::clone(it));
-        let domain = |name: &str| before?.counters.domains.get(name).cloned();
-        let new_rule = || RuleCounters::new(&telemetry.detailed);
+        let domain = |name: &str| before?.1.domains.get(name).cloned();
+        let new_rule = || RuleCounters::new(detailed);
         let new_domain = || {
-            let (requests, unmatched) = (ByCode::default(), Count::default());
+            let (requests, unmatched) = (OutcomeCounts::default(), Count::default());
             Arc::new(DomainCounters { requests, unmatched, overridden: new_rule() })
         };
         Self {
@@ -136,56 +139,75 @@ pub(crate) const HITS: [(Counter, CountOf); 7] = [
     (catalogue::HITS_OVER_LIMIT, |hits| &hits.over_limit),
     (catalogue::HITS_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
     (catalogue::HITS_SHADOW_MODE, |hits| &hits.shadow_mode),
-    (catalogue::HITS_GIVEN_BACK, |hits| &hits.given_back),
+    (catalogue::HITS_REFUNDED, |hits| &hits.given_back),
 ];
 
 /// What hits were counted for.
-pub(crate) struct HitsOf<'a> {
+pub(crate) struct HitLabels<'a> {
     pub(crate) domain: &'a str,
     /// `None` where an override applied and no rule matched.
     pub(crate) rule: Option<&'a Rule>,
-    /// Values of requests that tell them apart, where the rule asks for that.
+    /// Values of requests as labels, if the rule asks for that.
     pub(crate) key: Option<&'a str>,
 }
 
 /// Visits the hits of every rule, as far as there were any.
-pub(crate) fn visit_hits(snapshot: &Snapshot, mut visit: impl FnMut(HitsOf<'_>, &Hits)) {
-    for ((domain, rule), counters) in snapshot.rules.rules().zip(&snapshot.counters.rules) {
+pub(crate) fn visit_hits(
+    rules: &RuleSet,
+    counters: &RuleSetCounters,
+    mut visit: impl FnMut(HitLabels<'_>, &Hits),
+) {
+    for ((domain, rule), counters) in rules.rules().zip(&counters.rules) {
         let (domain, rule) = (&*domain.name, Some(rule));
-        counters.show_hits(|key, hits| visit(HitsOf { domain, rule, key }, hits));
+        counters.show_hits(|key, hits| visit(HitLabels { domain, rule, key }, hits));
     }
-    for (domain, counters) in &snapshot.counters.domains {
-        counters.overridden.show_hits(|key, hits| visit(HitsOf { domain, rule: None, key }, hits));
+    for (domain, counters) in &counters.domains {
+        counters
+            .overridden
+            .show_hits(|key, hits| visit(HitLabels { domain, rule: None, key }, hits));
     }
 }
 
-/// Shows the hits of one kind.
-pub(super) fn show_hits(snapshot: &Snapshot, count: CountOf, show: Show<'_, u64>) {
-    visit_hits(snapshot, |of, hits| {
-        let rule = of.rule.map_or(OVERRIDE, |rule| &*rule.path);
-        let hits = count(hits).get();
-        match of.key {
-            Some(key) => show(hits, &[of.domain, rule, key]),
-            None => show(hits, &[of.domain, rule]),
+impl RuleSetCounters {
+    /// How many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Shows the hits of one kind.
+    pub(crate) fn show_hits(&self, rules: &RuleSet, count: CountOf, show: Show<'_, u64>) {
+        visit_hits(rules, self, |of, hits| {
+            let rule = of.rule.map_or(OVERRIDE, |rule| &*rule.path);
+            let hits = count(hits).get();
+            match of.key {
+                Some(key) => show(hits, &[of.domain, rule, key]),
+                None => show(hits, &[of.domain, rule]),
+            }
+        });
+    }
+
+    /// Shows the requests of every domain, also without any yet, so that alerts can detect that they stopped.
+    pub(crate) fn show_requests(&self, show: Show<'_, u64>) {
+        for (domain, counters) in &self.domains {
+            counters.requests.each().for_each(|(code, count)| show(count, &[domain, code]));
         }
-    });
-}
-
-/// Shows the requests of every domain, also where there were none yet: that they have stopped can be told then.
-pub(super) fn show_requests(snapshot: &Snapshot, show: Show<'_, u64>) {
-    for (domain, counters) in &snapshot.counters.domains {
-        counters.requests.each().for_each(|(code, count)| show(count, &[domain, code]));
     }
-}
 
-/// Shows the decisions of every rule, as far as there were any.
-pub(super) fn show_decisions(snapshot: &Snapshot, show: Show<'_, u64>) {
-    let of_rules = snapshot.rules.rules().zip(&snapshot.counters.rules);
-    for ((domain, rule), counters) in of_rules {
-        show_outcomes(&domain.name, &rule.path, counters, show);
+    /// Shows the descriptors without a limit of every domain.
+    pub(crate) fn show_unmatched(&self, show: Show<'_, u64>) {
+        for (domain, counters) in &self.domains {
+            show(counters.unmatched.get(), &[&**domain]);
+        }
     }
-    for (domain, counters) in &snapshot.counters.domains {
-        show_outcomes(domain, OVERRIDE, &counters.overridden, show);
+
+    /// Shows the decisions of every rule, as far as there were any.
+    pub(crate) fn show_decisions(&self, rules: &RuleSet, show: Show<'_, u64>) {
+        for ((domain, rule), counters) in rules.rules().zip(&self.rules) {
+            show_outcomes(&domain.name, &rule.path, counters, show);
+        }
+        for (domain, counters) in &self.domains {
+            show_outcomes(domain, OVERRIDE, &counters.overridden, show);
+        }
     }
 }
 

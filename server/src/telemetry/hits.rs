@@ -1,42 +1,9 @@
 //! Hits by what became of them, with envoyproxy/ratelimit's arithmetic.
 
-use std::str::FromStr;
+use sluicegate_core::{Charge, Check, Decision, Status, algorithm::HITS_MAX, store::Source};
 
-use sluicegate_core::{Check, Decision, Status, Take, algorithm::HITS_MAX, store::Source};
-use thiserror::Error;
-
-use super::metrics::Count;
-
-/// From which share of a limit on hits count as near it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NearLimitRatio(f32);
-
-/// A ratio that is none.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("a ratio is a number from 0 to 1")]
-pub struct RatioError;
-
-impl FromStr for NearLimitRatio {
-    type Err = RatioError;
-
-    fn from_str(text: &str) -> Result<Self, RatioError> {
-        let ratio: f32 = text.parse().map_err(|_| RatioError)?;
-        if (0.0..=1.0).contains(&ratio) { Ok(Self(ratio)) } else { Err(RatioError) }
-    }
-}
-
-impl NearLimitRatio {
-    /// The usage beyond which a limit is near. In single precision and rounded down, as upstream has it.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "what it stands for is neither negative nor beyond 2^32"
-    )]
-    pub(super) fn of(self, limit: u32) -> u64 {
-        (limit as f32 * self.0).floor() as u64
-    }
-}
+use super::count::Count;
+use crate::values::NearLimitRatio;
 
 /// Hits of one rule.
 #[derive(Debug, Default)]
@@ -53,7 +20,7 @@ pub(crate) struct Hits {
     pub(crate) from_deny_cache: Count,
     /// Beyond the limit of a rule that only simulates.
     pub(crate) shadow_mode: Count,
-    /// Given back.
+    /// Refunded.
     pub(crate) given_back: Count,
 }
 
@@ -66,9 +33,9 @@ impl Hits {
         decision: &Decision,
         status: &Status<'_>,
     ) {
-        let hits = match check.take {
-            Take::Exactly(hits) | Take::UpTo(hits) | Take::Always { hits, .. } => hits,
-            Take::GiveBack { hits, .. } => return self.given_back.add(hits.min(HITS_MAX)),
+        let hits = match check.charge {
+            Charge::Exactly(hits) | Charge::Always { hits, .. } => hits,
+            Charge::Refund { hits, .. } => return self.given_back.add(hits.min(HITS_MAX)),
         };
         let hits = hits.min(HITS_MAX);
         self.total.add(hits);
@@ -106,8 +73,8 @@ impl Split {
         let limit = u64::from(capacity);
         let near = near.of(capacity);
         let after = limit.saturating_sub(decision.remaining) + decision.excess;
-        let before = after.saturating_sub(decision.granted);
-        if decision.allowed && decision.granted == 0 {
+        let before = after.saturating_sub(decision.charged);
+        if decision.allowed && decision.charged == 0 {
             return Self { near: if after > near { hits } else { 0 }, over: 0 };
         }
         if decision.allowed {
@@ -116,7 +83,7 @@ impl Split {
             return Self { near, over: after.saturating_sub(limit) };
         }
         // Refused hits that are not charged, or that come on top, are beyond the limit as a whole.
-        if decision.granted == 0 || before >= limit {
+        if decision.charged == 0 || before >= limit {
             return Self { near: 0, over: hits };
         }
         Self { near: limit - near.max(before), over: after.saturating_sub(limit) }
@@ -136,7 +103,7 @@ mod tests {
         let after = used + hits;
         Decision {
             allowed: after <= limit,
-            granted: hits,
+            charged: hits,
             remaining: limit.saturating_sub(after),
             excess: after.saturating_sub(limit),
             reset_after: Duration::ZERO,
@@ -178,18 +145,7 @@ mod tests {
     #[test]
     fn a_refusal_that_is_not_charged_is_over_as_a_whole() {
         let near: NearLimitRatio = "0.8".parse().unwrap();
-        let refused = Decision { granted: 0, remaining: 3, excess: 0, ..decision(5, 2, 5) };
+        let refused = Decision { charged: 0, remaining: 3, excess: 0, ..decision(5, 2, 5) };
         assert_eq!(Split::new(near, 5, 5, &refused), Split { near: 0, over: 5 });
-    }
-
-    #[test]
-    fn thresholds_are_rounded_as_upstream_rounds_them() {
-        let near: NearLimitRatio = "0.8".parse().unwrap();
-        for (limit, threshold) in [(15, 12), (8, 6), (14, 11), (10, 8), (20, 16), (1, 0)] {
-            assert_eq!(near.of(limit), threshold);
-        }
-        for text in ["-0.1", "1.1", "NaN", "much"] {
-            assert!(text.parse::<NearLimitRatio>().is_err(), "{text}");
-        }
     }
 }

@@ -1,8 +1,8 @@
-//! Makes instruments from the catalogue's entries, and shows them: to Prometheus when it asks, and to a collector
-//! now and then.
+//! Instruments of the catalogue's entries, for Prometheus on each scrape, and for a collector
+//! at intervals.
 //!
-//! Prometheus is shown numbers straight from where they are counted. The SDK would look each of them up in a table that
-//! has room for all series that there may ever be, and make that table anew each time.
+//! Prometheus gets numbers directly from their counters. The SDK would look up each of them in a table with
+//! room for all possible series, and rebuild that table each time.
 
 mod shown;
 
@@ -21,15 +21,14 @@ use prometheus::{Encoder, Registry, TextEncoder};
 use sluicegate_proto::text::printable;
 use thiserror::Error;
 
-use self::shown::Shown;
+use self::shown::ScrapedMetric;
+pub(crate) use self::shown::Show;
 use super::{
     catalogue::{self, Counter, Gauge, Histogram, Metric},
     otlp::OtlpError,
-    push::Pushed,
+    push::OtlpMetricExporter,
 };
-
-/// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
-pub(crate) const SERIES_MAX: usize = 1_000_000;
+use crate::settings::SERIES_MAX;
 
 /// Why the metrics cannot be set up or shown.
 #[derive(Debug, Error)]
@@ -45,13 +44,10 @@ pub enum MetricsError {
     Render(#[from] prometheus::Error),
 }
 
-/// Takes values with their labels, in the order of the metric's entry; labels that are left out are not there.
-pub(super) type Show<'a, T> = &'a dyn Fn(T, &[&str]);
-
 /// The instruments of one process.
 pub(super) struct Instruments {
     /// All but histograms.
-    shown: Mutex<Vec<Arc<Shown>>>,
+    shown: Mutex<Vec<Arc<ScrapedMetric>>>,
     /// Histograms.
     registry: Registry,
     scraped: SdkMeterProvider,
@@ -90,7 +86,7 @@ impl Instruments {
     /// None yet. What is made later is also `pushed`, if it is given.
     pub(super) fn new(
         resource: &Resource,
-        pushed: Option<PeriodicReader<Pushed>>,
+        pushed: Option<PeriodicReader<OtlpMetricExporter>>,
     ) -> Result<Self, MetricsError> {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
@@ -121,7 +117,7 @@ impl Instruments {
     /// Pushes what there is to push, and ends. Blocks meanwhile.
     pub(super) fn end(&self) {
         if let Some(pushed) = &self.pushed {
-            // Whether it was pushed has been told.
+            // The result of the push was already reported.
             let _pushed = pushed.shutdown();
         }
     }
@@ -146,7 +142,7 @@ impl Instruments {
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.show_whole(*metric, Arc::clone(&read));
+        self.register_whole(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .u64_observable_counter(metric.name)
@@ -164,7 +160,7 @@ impl Instruments {
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.show_seconds(*metric, Arc::clone(&read));
+        self.register_seconds(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .f64_observable_counter(metric.name)
@@ -182,7 +178,7 @@ impl Instruments {
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.show_whole(*metric, Arc::clone(&read));
+        self.register_whole(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .u64_observable_gauge(metric.name)
@@ -200,7 +196,7 @@ impl Instruments {
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.show_seconds(*metric, Arc::clone(&read));
+        self.register_seconds(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .f64_observable_gauge(metric.name)
@@ -213,7 +209,7 @@ impl Instruments {
 
     /// Shows whole numbers to Prometheus.
     #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
-    fn show_whole(
+    fn register_whole(
         &self,
         metric: Metric,
         read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
@@ -222,7 +218,7 @@ impl Instruments {
     }
 
     /// Shows a time to Prometheus.
-    fn show_seconds(
+    fn register_seconds(
         &self,
         metric: Metric,
         read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
@@ -235,11 +231,11 @@ impl Instruments {
     }
 
     fn show(&self, metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) {
-        self.shown.lock().push(Arc::new(Shown::new(metric, read)));
+        self.shown.lock().push(Arc::new(ScrapedMetric::new(metric, read)));
     }
 }
 
-/// Tells the SDK's instrument whole numbers.
+/// Reports integers to the SDK's instrument.
 fn observe(
     metric: Metric,
     read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
@@ -249,7 +245,7 @@ fn observe(
     }
 }
 
-/// Tells the SDK's instrument a time.
+/// Reports a duration to the SDK's instrument.
 fn observe_seconds(
     read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
 ) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {

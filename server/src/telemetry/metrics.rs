@@ -1,38 +1,35 @@
-//! What the process counts.
+//! Metrics of the process.
 //!
-//! What a request touches are plain atomics, which OpenTelemetry reads when somebody looks, and the histogram of
-//! durations, whose buckets the SDK guards with a lock that is held for an addition.
+//! A request updates plain atomics, which exporters read, and the histogram of
+//! durations, whose buckets the SDK guards with a short lock.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::{sync::Arc, time::Duration};
+
+use sluicegate_core::{
+    Request,
+    key::DigestCache,
+    rules::{RuleSet, StatsKey},
 };
-
-use arc_swap::ArcSwap;
-use sluicegate_core::{Request, key::Digests, rules::StatsKey};
 
 use super::{
     bounds::{BoundValues, OverBounds},
     catalogue::{self, Counter, Gauge},
-    decisions::{HITS, show_decisions, show_hits, show_requests},
-    hits::{Hits, NearLimitRatio},
+    count::{Attempts, Count},
+    deadline_monitor::DeadlineMonitor,
+    decisions::RuleSetCounters,
+    hits::Hits,
     instruments::{Instruments, MetricsError, Recorder, Show},
-    otlp,
-    punctuality::Punctuality,
-    push,
-    series::{Budget, Series},
-    top::Top,
+    otlp, push,
+    series::{Series, SeriesQuota},
+    top::{RuleLabels, Top},
 };
 use crate::{
-    limiter::Answered,
-    limits::Snapshot,
+    decision::DecisionRecord,
     settings::{MetricSettings, OtlpSettings},
+    values::NearLimitRatio,
 };
 
-/// The most unknown domains that are told apart.
+/// The most unknown domains with their own series.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
 /// Bounds of the decision histogram's buckets, in seconds. Envoy gives up after 20 ms by default.
@@ -41,51 +38,11 @@ const DURATION_BOUNDS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 ];
 
-/// Counts that can only grow.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Successes and failures of something that is done again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Attempts {
-    pub(crate) success: Count,
-    pub(crate) failure: Count,
-    /// Whether the last one failed.
-    bad: AtomicBool,
-}
-
-impl Attempts {
-    /// One has succeeded: files were loaded.
-    pub(crate) fn succeeded(&self) {
-        self.success.add(1);
-        self.restored();
-    }
-
-    /// One has failed: files have mistakes.
-    pub(crate) fn failed(&self) {
-        self.failure.add(1);
-        self.bad.store(true, Ordering::Relaxed);
-    }
-
-    /// The files are again as they were when they were loaded last.
-    pub(crate) fn restored(&self) {
-        self.bad.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether the last one failed.
-    pub(super) fn is_bad(&self) -> bool {
-        self.bad.load(Ordering::Relaxed)
-    }
+/// What is counted about one set of rules, and what lists of counters call its rules.
+#[derive(Debug)]
+pub(crate) struct RuleMetrics {
+    pub(crate) counters: RuleSetCounters,
+    labels: RuleLabels,
 }
 
 /// What the process counts.
@@ -94,7 +51,7 @@ pub(crate) struct Telemetry {
     duration: Recorder,
     near: NearLimitRatio,
     /// How many series may carry values of requests.
-    pub(super) detailed: Arc<Budget>,
+    detailed: Arc<SeriesQuota>,
     pub(crate) unknown_domain: Series<Count>,
     pub(crate) shadowed: Count,
     pub(crate) invalid: Count,
@@ -102,7 +59,7 @@ pub(crate) struct Telemetry {
     pub(crate) over_bounds: OverBounds,
     pub(crate) overrides_ignored: Count,
     pub(crate) deferred: Count,
-    pub(crate) punctuality: Punctuality,
+    pub(crate) deadlines: DeadlineMonitor,
     pub(crate) limits_loads: Attempts,
     pub(crate) tls_loads: Attempts,
     pub(crate) admin_token_loads: Attempts,
@@ -125,20 +82,20 @@ impl Telemetry {
         let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
         instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
         #[cfg(target_os = "linux")]
-        super::process::show(&instruments);
+        super::process::register(&instruments);
         Ok(Self {
             instruments,
             duration,
             near: settings.near_limit_ratio,
-            detailed: Budget::new(settings.detailed_metric_series),
-            unknown_domain: Series::new(&Budget::new(UNKNOWN_DOMAINS_MAX)),
+            detailed: SeriesQuota::new(settings.detailed_metric_series),
+            unknown_domain: Series::new(&SeriesQuota::new(UNKNOWN_DOMAINS_MAX)),
             shadowed: Count::default(),
             invalid: Count::default(),
             shed: Count::default(),
             over_bounds: OverBounds::new(bounds),
             overrides_ignored: Count::default(),
             deferred: Count::default(),
-            punctuality: Punctuality::default(),
+            deadlines: DeadlineMonitor::default(),
             limits_loads: Attempts::default(),
             tls_loads: Attempts::default(),
             admin_token_loads: Attempts::default(),
@@ -148,15 +105,28 @@ impl Telemetry {
         })
     }
 
-    /// Counts one request.
+    /// Counters and labels for a set of rules. Counters of rules that are also in the set `before` continue.
+    pub(crate) fn rules(
+        &self,
+        rules: &RuleSet,
+        before: Option<(&RuleSet, &RuleMetrics)>,
+    ) -> RuleMetrics {
+        let before = before.map(|(rules, metrics)| (rules, &metrics.counters));
+        RuleMetrics {
+            counters: RuleSetCounters::new(rules, before, &self.detailed),
+            labels: RuleLabels::new(rules),
+        }
+    }
+
+    /// Counts one request, with the counters of the rules that decided it.
     pub(crate) fn record(
         &self,
-        snapshot: &Snapshot,
-        answered: &Answered<'_, '_>,
+        rules: &RuleMetrics,
+        decided: &DecisionRecord<'_, '_>,
         request: &Request<'_>,
         took: Duration,
     ) {
-        let Answered { plan, group, decisions, verdict } = answered;
+        let DecisionRecord { plan, group, decisions, verdict } = decided;
         self.duration.record(took.as_secs_f64());
         if plan.overrides_ignored > 0 {
             self.overrides_ignored.add(u64::from(plan.overrides_ignored));
@@ -168,13 +138,13 @@ impl Telemetry {
             self.unknown_domain.with(request.domain(), |it| it.add(1));
             return;
         };
-        let of_domain = snapshot.counters.domains.get(&domain.name);
-        let mut digests = Digests::new();
+        let of_domain = rules.counters.domains.get(&domain.name);
+        let mut digests = DigestCache::new();
         if let Some(of_domain) = of_domain {
             of_domain.requests.add(verdict.code, verdict.shadowed);
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
-            let of_rule = status.rule.and_then(|rule| snapshot.counters.rules.get(rule.id));
+            let of_rule = status.rule.and_then(|rule| rules.counters.rules.get(rule.id));
             let asked = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
             match (asked, of_domain) {
                 (Some((check, decision)), Some(of_domain)) => {
@@ -185,12 +155,12 @@ impl Telemetry {
                         Some(key @ StatsKey::ByValue(_)) => {
                             counters
                                 .by_value
-                                .with(&key.of(&descriptor.entries, &mut digests), count);
+                                .with(&key.for_entries(&descriptor.entries, &mut digests), count);
                         }
                         Some(StatsKey::Fixed(_)) | None => count(&counters.hits),
                     }
                     if let Some(top) = &self.top {
-                        let label = || snapshot.labels.of(plan, status);
+                        let label = || rules.labels.of(plan, status);
                         top.note(status, check, decision, label);
                     }
                 }
@@ -212,7 +182,7 @@ impl Telemetry {
     }
 
     /// Shows a number that only grows.
-    pub(crate) fn show_count(
+    pub(crate) fn register_count(
         &self,
         metric: Counter,
         read: impl Fn() -> u64 + Send + Sync + 'static,
@@ -221,7 +191,7 @@ impl Telemetry {
     }
 
     /// Shows numbers that only grow, by label.
-    pub(crate) fn show_counts(
+    pub(crate) fn register_counts(
         &self,
         metric: Counter,
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
@@ -230,7 +200,7 @@ impl Telemetry {
     }
 
     /// Shows a span of time that only grows, in seconds.
-    pub(crate) fn show_seconds_count(
+    pub(crate) fn register_seconds_count(
         &self,
         metric: Counter,
         read: impl Fn() -> Duration + Send + Sync + 'static,
@@ -239,16 +209,18 @@ impl Telemetry {
     }
 
     /// Shows a number that goes up and down.
-    pub(crate) fn show_gauge(
+    pub(crate) fn register_gauge(
         &self,
         metric: Gauge,
         read: impl Fn() -> usize + Send + Sync + 'static,
     ) {
-        self.show_gauges(metric, move |show| show(u64::try_from(read()).unwrap_or(u64::MAX), &[]));
+        self.register_gauges(metric, move |show| {
+            show(u64::try_from(read()).unwrap_or(u64::MAX), &[]);
+        });
     }
 
     /// Shows numbers that go up and down, by label.
-    pub(crate) fn show_gauges(
+    pub(crate) fn register_gauges(
         &self,
         metric: Gauge,
         read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
@@ -261,13 +233,13 @@ impl Telemetry {
         self.instruments.histogram(metric, bounds)
     }
 
-    /// Shows what this struct and the limits in force count.
-    pub(crate) fn show_own(self: &Arc<Self>, snapshot: &Arc<ArcSwap<Snapshot>>) {
+    /// Registers the metrics of what this struct counts.
+    pub(crate) fn register_own(self: &Arc<Self>) {
         let own = |read: fn(&Self) -> &Count| {
             let telemetry = Arc::clone(self);
             move || read(&telemetry).get()
         };
-        self.show_count(catalogue::SHADOWED, own(|it| &it.shadowed));
+        self.register_count(catalogue::SHADOWED, own(|it| &it.shadowed));
         let telemetry = Arc::clone(self);
         self.instruments.counts(catalogue::UNKNOWN_DOMAIN, move |show| {
             telemetry.unknown_domain.show(|domain, count| {
@@ -276,53 +248,31 @@ impl Telemetry {
                 }
             });
         });
-        self.show_count(catalogue::INVALID, own(|it| &it.invalid));
-        self.show_count(catalogue::SHED, own(|it| &it.shed));
+        self.register_count(catalogue::INVALID, own(|it| &it.invalid));
+        self.register_count(catalogue::SHED, own(|it| &it.shed));
         let telemetry = Arc::clone(self);
         self.instruments.counts(catalogue::OVER_BOUND, move |show| {
             telemetry.over_bounds.show(|bound, count| show(count, &[bound]));
         });
-        self.show_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
-        self.show_count(catalogue::DEFERRED, own(|it| &it.deferred));
-        self.show_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
-        self.show_count(catalogue::LATE, own(|it| &it.punctuality.late));
+        self.register_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
+        self.register_count(catalogue::DEFERRED, own(|it| &it.deferred));
+        self.register_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
+        self.register_count(catalogue::LATE, own(|it| &it.deadlines.late));
         let telemetry = Arc::clone(self);
         self.instruments.seconds(catalogue::SCHEDULING_DELAY, move || {
-            Some(telemetry.punctuality.longest_delay())
+            Some(telemetry.deadlines.longest_delay())
         });
-        self.show_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
-        self.show_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
-        self.show_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
-        self.show_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
-        let current = Arc::clone(snapshot);
-        self.instruments
-            .counts(catalogue::REQUESTS, move |show| show_requests(&current.load(), show));
-        let current = Arc::clone(snapshot);
-        self.instruments
-            .counts(catalogue::DECISIONS, move |show| show_decisions(&current.load(), show));
-        for (metric, of) in HITS {
-            let current = Arc::clone(snapshot);
-            self.instruments.counts(metric, move |show| show_hits(&current.load(), of, show));
-        }
-        let current = Arc::clone(snapshot);
-        self.instruments.counts(catalogue::UNMATCHED, move |show| {
-            for (domain, counters) in &current.load().counters.domains {
-                show(counters.unmatched.get(), &[&**domain]);
-            }
-        });
+        self.register_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
+        self.register_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
+        self.register_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
+        self.register_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
         let telemetry = Arc::clone(self);
-        self.show_gauge(catalogue::CONFIG_LAST_LOAD, move || {
+        self.register_gauge(catalogue::CONFIG_LAST_LOAD, move || {
             usize::from(!telemetry.limits_loads.is_bad())
         });
-        let current = Arc::clone(snapshot);
-        self.show_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
-        let current = Arc::clone(snapshot);
-        self.show_gauges(catalogue::CONFIG_HASH, move |show| show(current.load().hash, &[]));
-        let current = Arc::clone(snapshot);
-        self.show_gauge(catalogue::RULES, move || current.load().counters.rules.len());
     }
 
-    fn show_attempts(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Attempts) {
+    fn register_attempts(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Attempts) {
         let telemetry = Arc::clone(self);
         self.instruments.counts(metric, move |show| {
             let attempts = of(&telemetry);

@@ -1,4 +1,4 @@
-//! How an OpenTelemetry collector is reached, and what it is told of this process.
+//! Connection to an OpenTelemetry collector, and the resource attributes of this process.
 
 use std::{env, io, path::PathBuf, sync::LazyLock};
 
@@ -60,6 +60,14 @@ pub(crate) fn resource() -> Resource {
     }
 }
 
+/// Checks the settings of the collector.
+///
+/// # Errors
+/// The file of authorities cannot be used.
+pub(crate) fn check(settings: &OtlpSettings) -> Result<(), OtlpError> {
+    tls(settings).map(|_| ())
+}
+
 /// How the collector is spoken to over TLS; `None` if it is not.
 pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, OtlpError> {
     let is_tls = settings.otlp_endpoint.as_ref().is_some_and(OtlpEndpoint::is_tls);
@@ -72,7 +80,7 @@ pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, Ot
     let pem = sluicegate_files::read(file, sluicegate_files::PEM_BYTES_MAX)
         .map_err(|source| OtlpError::Read { file: file.clone(), source })?;
     let mut certificates = CertificateDer::pem_slice_iter(&pem);
-    // Without any, nobody would be trusted, and that would be told with every connection.
+    // Without any, no collector would be trusted, and each connection would report it.
     if !matches!(certificates.next(), Some(Ok(_))) {
         return Err(OtlpError::NoCertificate(file.clone()));
     }

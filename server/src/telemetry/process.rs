@@ -7,8 +7,8 @@ use super::{
     instruments::Instruments,
 };
 
-/// Shows it, as far as the system tells.
-pub(super) fn show(instruments: &Instruments) {
+/// Registers these metrics, as far as the system provides them.
+pub(super) fn register(instruments: &Instruments) {
     let show = |metric: Gauge, read: fn(&Process) -> Option<u64>| {
         instruments.gauges(metric, move |show| {
             if let Some(value) = Process::myself().ok().as_ref().and_then(read) {

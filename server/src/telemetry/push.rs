@@ -28,12 +28,12 @@ use tonic::{
 };
 
 use super::{
-    metrics::Attempts,
+    count::Attempts,
     otlp::{self, OtlpError},
 };
 use crate::settings::OtlpSettings;
 
-/// The largest message, in bytes. Collectors take 4 MiB unless they are told otherwise.
+/// The largest message, in bytes. Collectors accept 4 MiB by default.
 const MESSAGE_BYTES_MAX: usize = 3 << 20;
 
 /// How long a push may take, if the environment does not say.
@@ -43,7 +43,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn pushed(
     settings: &OtlpSettings,
     pushes: &Arc<Attempts>,
-) -> Result<Option<PeriodicReader<Pushed>>, OtlpError> {
+) -> Result<Option<PeriodicReader<OtlpMetricExporter>>, OtlpError> {
     // A mistake is one, also where nothing is sent.
     let tls = otlp::tls(settings)?;
     let interval = settings.otlp_metrics_interval;
@@ -59,7 +59,7 @@ pub(super) fn pushed(
     if let Some(tls) = tls {
         endpoint = endpoint.tls_config(tls)?;
     }
-    let pushed = Pushed {
+    let pushed = OtlpMetricExporter {
         client: MetricsServiceClient::new(endpoint.connect_lazy()),
         headers: variable("HEADERS").map_or_else(MetadataMap::new, |text| headers(&text)),
         timeout,
@@ -88,9 +88,9 @@ fn headers(text: &str) -> MetadataMap {
     headers
 }
 
-/// Tells once when the collector does not take the metrics, and when it does again.
+/// Logs once when the collector rejects metrics or is unavailable, and once when it accepts them again.
 #[derive(Debug)]
-pub(super) struct Pushed {
+pub(super) struct OtlpMetricExporter {
     client: MetricsServiceClient<Channel>,
     headers: MetadataMap,
     /// How long a push may take, all its messages together.
@@ -107,7 +107,7 @@ enum PushError {
     Dropped { points: i64, message: String },
 }
 
-impl Pushed {
+impl OtlpMetricExporter {
     async fn send(&self, metrics: &ResourceMetrics) -> Result<(), PushError> {
         let began = Instant::now();
         for message in messages::of(metrics, MESSAGE_BYTES_MAX) {
@@ -141,7 +141,7 @@ impl Pushed {
     }
 }
 
-impl PushMetricExporter for Pushed {
+impl PushMetricExporter for OtlpMetricExporter {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let sent = self.send(metrics).await;
         let failed = self.pushes.is_bad();

@@ -13,17 +13,17 @@ use parking_lot::RwLock;
 /// The longest name; a longer one is counted with the others.
 const NAME_MAX: usize = 256;
 
-/// What stands for all names beyond the bound.
+/// The common name of all names beyond the bound.
 pub(crate) const OTHER: &str = "(other)";
 
 /// How many names there may be, among all that share the budget.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct SeriesQuota {
     max: usize,
     taken: AtomicUsize,
 }
 
-impl Budget {
+impl SeriesQuota {
     pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
@@ -41,13 +41,13 @@ impl Budget {
 /// Something for each name.
 #[derive(Debug)]
 pub(crate) struct Series<T> {
-    budget: Arc<Budget>,
+    budget: Arc<SeriesQuota>,
     named: RwLock<HashMap<Arc<str>, Arc<T>>>,
     other: T,
 }
 
 impl<T: Default> Series<T> {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+    pub(crate) fn new(budget: &Arc<SeriesQuota>) -> Self {
         Self { budget: Arc::clone(budget), named: RwLock::default(), other: T::default() }
     }
 
@@ -99,8 +99,8 @@ impl<T> Drop for Series<T> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Budget, NAME_MAX, OTHER, Series};
-    use crate::telemetry::metrics::Count;
+    use super::{NAME_MAX, OTHER, Series, SeriesQuota};
+    use crate::telemetry::count::Count;
 
     fn shown(series: &Series<Count>) -> BTreeMap<String, u64> {
         let mut shown = BTreeMap::new();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_keeps_no_new_name_waiting() {
-        let series = Series::<Count>::new(&Budget::new(2));
+        let series = Series::<Count>::new(&SeriesQuota::new(2));
         series.with("b", |it| it.add(1));
         series.with("a", |it| it.add(1));
         let mut names = Vec::new();
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn names_beyond_the_budget_are_counted_together_and_a_dropped_series_gives_back() {
-        let budget = Budget::new(3);
+        let budget = SeriesQuota::new(3);
         let (first, second) = (Series::<Count>::new(&budget), Series::<Count>::new(&budget));
         let long = "x".repeat(NAME_MAX + 1);
         for name in ["a", "b", "a", &long] {

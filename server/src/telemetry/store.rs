@@ -31,7 +31,7 @@ const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
 const UNUSABLE_MAX: usize = 100;
 
 /// Shows what the store counts, of which this process's memory holds `counters_max` at most.
-pub(crate) fn show(
+pub(crate) fn register(
     telemetry: &Telemetry,
     store: &Arc<Stack>,
     counters_max: usize,
@@ -45,24 +45,24 @@ pub(crate) fn show(
         let store = Arc::clone(store);
         move || read(&store)
     };
-    telemetry.show_gauge(catalogue::COUNTERS, read(Stack::counters));
-    telemetry.show_gauge(catalogue::COUNTERS_MAX, move || counters_max);
-    telemetry.show_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
+    telemetry.register_gauge(catalogue::COUNTERS, read(Stack::counters));
+    telemetry.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
+    telemetry.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     let degraded = Arc::clone(store);
     telemetry
-        .show_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || degraded.degraded_for());
-    telemetry.show_count(catalogue::UNANSWERED, count(Stack::unanswered));
-    telemetry.show_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
+        .register_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || degraded.degraded_for());
+    telemetry.register_count(catalogue::UNANSWERED, count(Stack::unanswered));
+    telemetry.register_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
     let Some(redis) = store.in_redis() else { return };
-    telemetry.show_gauge(catalogue::REFUSALS, read(Stack::refusals));
+    telemetry.register_gauge(catalogue::REFUSALS, read(Stack::refusals));
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
-    telemetry.show_gauge(catalogue::LIVE_REPLICAS, read(replicas));
-    telemetry.show_count(catalogue::GIVE_BACKS_FAILED, count(Stack::give_backs_failed));
-    telemetry.show_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
-    telemetry.show_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::settlements_pending));
-    telemetry.show_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
-    telemetry.show_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
-    telemetry.show_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
+    telemetry.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
+    telemetry.register_count(catalogue::REFUNDS_FAILED, count(Stack::give_backs_failed));
+    telemetry.register_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
+    telemetry.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::settlements_pending));
+    telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
+    telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
+    telemetry.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     show_fallback(telemetry, store);
     let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));
@@ -75,15 +75,15 @@ pub(crate) fn show(
 fn show_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
     let gauge = |metric: Gauge, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
-        telemetry.show_gauge(metric, move || {
+        telemetry.register_gauge(metric, move || {
             usize::try_from(read(store.fallback())).unwrap_or(usize::MAX)
         });
     };
     gauge(catalogue::FALLBACK_COUNTERS, |it| it.counters);
-    gauge(catalogue::FALLBACK_OWED, |it| it.owed);
+    gauge(catalogue::FALLBACK_UNDEBITED, |it| it.owed);
     let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
-        telemetry.show_count(metric, move || read(store.fallback()));
+        telemetry.register_count(metric, move || read(store.fallback()));
     };
     count(catalogue::FALLBACK_EVICTED, |it| it.evicted);
     count(catalogue::FALLBACK_FOUND, |it| it.found);
@@ -133,7 +133,7 @@ fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     stats.on_call(move |took| calls.record(took.as_secs_f64()));
     let show = |metric: Counter, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(stats);
-        telemetry.show_count(metric, move || read(&stats).get());
+        telemetry.register_count(metric, move || read(&stats).get());
     };
     show(catalogue::REDIS_CALLS, |it| &it.calls);
     show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
@@ -144,7 +144,7 @@ fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     show(catalogue::REDIS_COUNTERS_UNUSABLE, |it| &it.counters_unusable);
     let show = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
         let store = Arc::clone(store);
-        telemetry.show_gauges(metric, move |show| {
+        telemetry.register_gauges(metric, move |show| {
             let servers = store.in_redis().map(Redis::status).unwrap_or_default();
             for server in &servers {
                 if let Some(value) = read(server) {
@@ -155,7 +155,7 @@ fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     };
     show(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
     show(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
-    show(catalogue::REDIS_MEMORY_USED, |it| Some(it.size?.memory_used));
-    show(catalogue::REDIS_MEMORY_MAX, |it| Some(it.size?.memory_max));
-    show(catalogue::REDIS_KEYS, |it| Some(it.size?.keys));
+    show(catalogue::REDIS_MEMORY_USED, |it| Some(it.memory?.memory_used));
+    show(catalogue::REDIS_MEMORY_MAX, |it| Some(it.memory?.memory_max));
+    show(catalogue::REDIS_KEYS, |it| Some(it.memory?.keys));
 }

@@ -1,9 +1,9 @@
-//! Who is being limited now: the counters that refuse most, and those that pass near their limits.
+//! Top counters: those that refuse most, and those that are near their limits.
 //!
 //! Counted by the space-saving sketch of Metwally, Agrawal and El Abbadi ("Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", 2005) for windows of ten seconds, of which the last two are kept: what is no longer
-//! limited is gone after at most two. What passes far from its limits costs a comparison; the rest one lock of a part
-//! of the sketch, and whoever finds it taken does not wait and is counted as missed.
+//! Elements in Data Streams", 2005) for windows of ten seconds, of which the last two are kept: a counter that no longer
+//! refuses disappears after at most two. A decision far from its limits costs a comparison; others lock a part
+//! of the sketch. If the lock is taken, the decision does not wait and counts as missed.
 
 mod label;
 mod sketch;
@@ -16,10 +16,11 @@ use std::{
 use parking_lot::Mutex;
 use sluicegate_core::{Check, Code, CounterKey, Decision, Status, store::Source};
 
-pub(crate) use label::{Label, Labels};
+pub(crate) use label::{RuleLabel, RuleLabels};
 use sketch::{Entry, Sketch};
 
-use super::{hits::NearLimitRatio, metrics::Count};
+use super::count::Count;
+use crate::values::NearLimitRatio;
 
 /// How long what happens counts before it is a part of the past.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
@@ -32,7 +33,7 @@ const SHARD_KEYS_MIN: usize = 64;
 
 /// What counters are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TopList {
     /// Descriptors that they refuse.
     Denied,
     /// Descriptors that pass near the limit.
@@ -43,12 +44,12 @@ pub(crate) enum Kind {
 pub(crate) struct Top {
     began: Instant,
     near_ratio: NearLimitRatio,
-    denied: Counted,
-    near: Counted,
+    denied: ShardedSketch,
+    near: ShardedSketch,
 }
 
 /// The counters of one kind.
-struct Counted {
+struct ShardedSketch {
     shards: Box<[Mutex<Shard>]>,
     missed: Count,
 }
@@ -61,11 +62,11 @@ struct Shard {
     past: Sketch,
 }
 
-/// A counter as it stands now.
+/// A top counter.
 #[derive(Clone, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct TopEntry {
     /// Domain and rule.
-    pub(crate) label: Arc<Label>,
+    pub(crate) label: Arc<RuleLabel>,
     /// Text of the key.
     pub(crate) key: Vec<u8>,
     /// How often, since the window before this one began; never less than the truth, except for what was missed.
@@ -88,8 +89,8 @@ impl Top {
         (keys > 0).then(|| Self {
             began: Instant::now(),
             near_ratio,
-            denied: Counted::new(keys),
-            near: Counted::new(keys),
+            denied: ShardedSketch::new(keys),
+            near: ShardedSketch::new(keys),
         })
     }
 
@@ -99,15 +100,15 @@ impl Top {
         status: &Status<'_>,
         check: &Check,
         decision: &Decision,
-        label: impl FnOnce() -> Option<&'l Arc<Label>>,
+        label: impl FnOnce() -> Option<&'l Arc<RuleLabel>>,
     ) {
-        // Failure policies refuse whoever comes, and a limit in part is not the limit.
+        // Refusals of failure policies do not depend on the counter, and a local share is not the limit.
         let known = match decision.source {
             Source::Store => true,
             Source::DenyCache | Source::Local => !decision.allowed,
             Source::Policy | Source::NotAsked => false,
         };
-        if !known || !check.take.charges() {
+        if !known || !check.charge.adds_hits() {
             return;
         }
         let capacity = check.limit.capacity();
@@ -124,19 +125,19 @@ impl Top {
     }
 
     /// The counters of a kind, in no order.
-    pub(crate) fn list(&self, kind: Kind) -> Vec<Listed> {
+    pub(crate) fn list(&self, kind: TopList) -> Vec<TopEntry> {
         self.of(kind).list(self.began.elapsed())
     }
 
-    /// Descriptors of a kind that were not counted because somebody else was counting.
-    pub(crate) fn missed(&self, kind: Kind) -> u64 {
+    /// Descriptors of a kind that were not counted because the lock was taken.
+    pub(crate) fn missed(&self, kind: TopList) -> u64 {
         self.of(kind).missed.get()
     }
 
-    const fn of(&self, kind: Kind) -> &Counted {
+    const fn of(&self, kind: TopList) -> &ShardedSketch {
         match kind {
-            Kind::Denied => &self.denied,
-            Kind::Near => &self.near,
+            TopList::Denied => &self.denied,
+            TopList::Near => &self.near,
         }
     }
 }
@@ -149,7 +150,7 @@ fn permille(used: u64, capacity: u32) -> u32 {
     u32::try_from(share).unwrap_or(u32::MAX)
 }
 
-impl Counted {
+impl ShardedSketch {
     fn new(keys: usize) -> Self {
         let shards = (keys / SHARD_KEYS_MIN).clamp(1, SHARDS_MAX);
         let share = |shard| (keys + shard) / shards;
@@ -161,7 +162,7 @@ impl Counted {
     }
 
     /// `at` is the time since the beginning.
-    fn add(&self, at: Duration, key: &CounterKey, label: &Arc<Label>, used_permille: u32) {
+    fn add(&self, at: Duration, key: &CounterKey, label: &Arc<RuleLabel>, used_permille: u32) {
         let place = (u128::from(key.hash64()) * self.shards.len() as u128) >> u64::BITS;
         let shard = usize::try_from(place).ok().and_then(|place| self.shards.get(place));
         match shard.and_then(Mutex::try_lock) {
@@ -170,7 +171,7 @@ impl Counted {
         }
     }
 
-    fn list(&self, at: Duration) -> Vec<Listed> {
+    fn list(&self, at: Duration) -> Vec<TopEntry> {
         let mut listed = Vec::new();
         for shard in &self.shards {
             shard.lock().list(at, &mut listed);
@@ -192,7 +193,7 @@ impl Shard {
         self.window = window;
     }
 
-    fn add(&mut self, at: Duration, key: &CounterKey, label: &Arc<Label>, used_permille: u32) {
+    fn add(&mut self, at: Duration, key: &CounterKey, label: &Arc<RuleLabel>, used_permille: u32) {
         self.turn(at);
         let past = &self.past;
         self.present.add(key, |entry, is_new| {
@@ -206,7 +207,7 @@ impl Shard {
         });
     }
 
-    fn list(&mut self, at: Duration, listed: &mut Vec<Listed>) {
+    fn list(&mut self, at: Duration, listed: &mut Vec<TopEntry>) {
         self.turn(at);
         let into = at.as_secs_f64() % WINDOW.as_secs_f64();
         let share_of_past = 1.0 - into / WINDOW.as_secs_f64();
@@ -220,7 +221,7 @@ impl Shard {
             let (present_count, present_error) = bounds(present, &self.present);
             let (past_count, past_error) = bounds(past, &self.past);
             let sure = |entry: Option<&Entry>| entry.map_or(0, |it| it.count - it.error);
-            listed.push(Listed {
+            listed.push(TopEntry {
                 label: Arc::clone(label),
                 key: newest.key.to_vec(),
                 count: present_count + past_count,

@@ -1,87 +1,104 @@
-//! The trace that a request belongs to, as W3C Trace Context tells it in headers.
-
-use std::str::FromStr as _;
+//! The trace that a request belongs to, from the headers of W3C Trace Context.
+//!
+//! OpenTelemetry's propagator reads them for requests that their callers trace. It allocates, so a check of the shape
+//! comes before it, and of all other requests only the trace ID is read.
 
 use http::{HeaderMap, HeaderName};
 use opentelemetry::{
-    SpanId, TraceFlags, TraceId,
-    trace::{SpanContext, TraceState},
+    Context, TraceId,
+    propagation::{Extractor, TextMapPropagator as _},
+    trace::{SpanContext, TraceContextExt as _},
 };
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The caller's span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parent {
-    pub(super) trace: TraceId,
-    span: SpanId,
-    flags: TraceFlags,
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RemoteParent {
+    /// The caller traces the request.
+    Sampled(SpanContext),
+    /// The caller does not trace the request, which belongs to this trace.
+    NotSampled(TraceId),
 }
 
-impl Parent {
-    /// The span that the headers name. `None` if they name none, several, or nothing that can be read.
+impl RemoteParent {
+    /// The span that the headers name. `None` if they name none, several, or an invalid one.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(&TRACEPARENT).iter();
         let (value, None) = (values.next()?, values.next()) else { return None };
-        Self::read(value.as_bytes())
-    }
-
-    /// `00-TRACE-SPAN-FLAGS`. Later versions may have more behind it.
-    fn read(value: &[u8]) -> Option<Self> {
-        let (field, rest) = value.split_at_checked(FIELD)?;
-        let [v, w, b'-', ids @ ..] = field else { return None };
-        let version = number(&[*v, *w])?;
-        let known = match version {
-            0 => rest.is_empty(),
-            0xff => false,
-            _ => matches!(rest, [] | [b'-', ..]),
-        };
-        let (trace, ids) = ids.split_at_checked(32)?;
-        let (span, flags) = ids.strip_prefix(b"-")?.split_at_checked(16)?;
-        let flags = u8::try_from(number(flags.strip_prefix(b"-")?)?).ok()?;
-        let trace = TraceId::from(number(trace)?);
-        let span = SpanId::from(u64::try_from(number(span)?).ok()?);
-        let valid = known && trace != TraceId::INVALID && span != SpanId::INVALID;
-        valid.then_some(Self { trace, span, flags: TraceFlags::new(flags) })
-    }
-
-    /// Whether the caller traces the request.
-    pub(super) fn is_sampled(self) -> bool {
-        self.flags.is_sampled()
-    }
-
-    /// The caller's span with the state that the headers carry along.
-    pub(super) fn context(self, headers: &HeaderMap) -> SpanContext {
-        let Self { trace, span, flags } = self;
+        let parent = value.to_str().ok().filter(|value| has_shape(value.as_bytes()))?;
+        if !is_sampled(parent) {
+            let trace = TraceId::from_hex(parent.get(TRACE)?).ok()?;
+            return (trace != TraceId::INVALID).then_some(Self::NotSampled(trace));
+        }
         let states = headers.get_all(&TRACESTATE).iter().map(|value| value.to_str());
-        // One that cannot be read is as good as none.
-        let state = states.collect::<Result<Vec<_>, _>>().ok();
-        let state = state.and_then(|state| TraceState::from_str(&state.join(",")).ok());
-        SpanContext::new(trace, span, flags, true, state.unwrap_or_default())
+        // An invalid state counts as none.
+        let state = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
+        let context = TraceContextPropagator::new()
+            .extract_with_context(&Context::new(), &TraceHeaders { parent, state });
+        let span = context.span().span_context().clone();
+        span.is_valid().then_some(Self::Sampled(span))
+    }
+
+    /// The trace ID.
+    pub(super) fn trace(&self) -> TraceId {
+        match self {
+            Self::Sampled(span) => span.trace_id(),
+            Self::NotSampled(trace) => *trace,
+        }
     }
 }
 
-/// Bytes of version, trace, span and flags.
+/// Bytes of version, trace ID, span ID and flags: `00-TRACE-SPAN-FLAGS`. Later versions may have more behind it.
 const FIELD: usize = 2 + 1 + 32 + 1 + 16 + 1 + 2;
 
-/// The number that lower-case hex digits stand for.
-fn number(digits: &[u8]) -> Option<u128> {
-    digits.iter().try_fold(0_u128, |number, digit| {
-        let digit = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(number << 4 | u128::from(digit))
-    })
+/// The place of the trace ID.
+const TRACE: std::ops::Range<usize> = 3..35;
+
+/// Whether the value has dashes and lower-case hex digits where version, IDs and flags have them. There is no version ff.
+fn has_shape(value: &[u8]) -> bool {
+    let is_right = |(at, byte): (usize, &u8)| match at {
+        2 | 35 | 52 => *byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    value.len() >= FIELD
+        && !value.starts_with(b"ff")
+        && value.iter().take(FIELD).enumerate().all(is_right)
+}
+
+/// Whether the last bit of the flags is set, of a value that has the shape.
+fn is_sampled(value: &str) -> bool {
+    let digit = value.as_bytes().get(FIELD - 1).copied().map(char::from);
+    digit.and_then(|digit| digit.to_digit(16)).is_some_and(|digit| digit % 2 == 1)
+}
+
+/// The headers as the propagator asks for them.
+struct TraceHeaders<'h> {
+    parent: &'h str,
+    state: String,
+}
+
+impl Extractor for TraceHeaders<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            "traceparent" => Some(self.parent),
+            "tracestate" => Some(&self.state),
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT.as_str(), TRACESTATE.as_str()]
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
     const SPAN: &str = "b7ad6b7169203331";
 
     fn headers(pairs: &[(&HeaderName, &str)]) -> HeaderMap {
@@ -89,62 +106,70 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_read() {
+    fn traceparent_is_parsed() {
         for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("ff", true)] {
-            let text = format!("00-{TRACE}-{SPAN}-{flags}");
-            let parent = Parent::of(&headers(&[(&TRACEPARENT, &text)])).unwrap();
-            assert_eq!(parent.trace.to_string(), TRACE);
-            assert_eq!(parent.span.to_string(), SPAN);
-            assert_eq!(parent.is_sampled(), sampled, "{flags}");
+            let text = format!("00-{TRACE_ID}-{SPAN}-{flags}");
+            let parent = RemoteParent::of(&headers(&[(&TRACEPARENT, &text)])).unwrap();
+            assert_eq!(parent.trace().to_string(), TRACE_ID);
+            let RemoteParent::Sampled(span) = parent else {
+                assert!(!sampled, "{flags}");
+                continue;
+            };
+            assert_eq!(span.span_id().to_string(), SPAN);
+            assert!(sampled, "{flags}");
         }
     }
 
     #[test]
-    fn later_versions_may_say_more() {
-        for text in [format!("01-{TRACE}-{SPAN}-01"), format!("cc-{TRACE}-{SPAN}-01-more")] {
-            assert!(Parent::read(text.as_bytes()).is_some_and(Parent::is_sampled), "{text}");
+    fn later_versions_may_have_more_fields() {
+        for text in [format!("01-{TRACE_ID}-{SPAN}-01"), format!("cc-{TRACE_ID}-{SPAN}-01-more")] {
+            let parent = RemoteParent::of(&headers(&[(&TRACEPARENT, &text)]));
+            assert!(matches!(parent, Some(RemoteParent::Sampled(_))), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_parent_is_none() {
+    fn invalid_traceparent_is_ignored() {
         let (no_trace, no_span) = ("0".repeat(32), "0".repeat(16));
-        let upper = TRACE.to_uppercase();
+        let upper = TRACE_ID.to_uppercase();
         for text in [
             String::new(),
             "00".to_owned(),
-            format!("00-{TRACE}-{SPAN}"),
-            format!("00-{TRACE}-{SPAN}-1"),
-            format!("00-{TRACE}-{SPAN}-01-more"),
-            format!("01-{TRACE}-{SPAN}-01more"),
-            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE_ID}-{SPAN}"),
+            format!("00-{TRACE_ID}-{SPAN}-1"),
+            format!("00-{TRACE_ID}-{SPAN}-01-more"),
+            format!("01-{TRACE_ID}-{SPAN}-01more"),
+            format!("ff-{TRACE_ID}-{SPAN}-01"),
             format!("00-{no_trace}-{SPAN}-01"),
-            format!("00-{TRACE}-{no_span}-01"),
+            format!("00-{TRACE_ID}-{no_span}-01"),
             format!("00-{upper}-{SPAN}-01"),
-            format!("00_{TRACE}-{SPAN}-01"),
-            format!("00-{TRACE}_{SPAN}-01"),
-            format!("00-{TRACE}-{SPAN}_01"),
-            format!("0x-{TRACE}-{SPAN}-01"),
-            format!(" 00-{TRACE}-{SPAN}-01"),
+            format!("00_{TRACE_ID}-{SPAN}-01"),
+            format!("00-{TRACE_ID}_{SPAN}-01"),
+            format!("00-{TRACE_ID}-{SPAN}_01"),
+            format!("0x-{TRACE_ID}-{SPAN}-01"),
+            format!(" 00-{TRACE_ID}-{SPAN}-01"),
         ] {
-            assert_eq!(Parent::read(text.as_bytes()), None, "{text:?}");
+            assert_eq!(RemoteParent::of(&headers(&[(&TRACEPARENT, &text)])), None, "{text:?}");
         }
-        let text = format!("00-{TRACE}-{SPAN}-01");
+        let text = format!("00-{TRACE_ID}-{SPAN}-01");
         let twice = [(&TRACEPARENT, &*text), (&TRACEPARENT, &*text)];
         let twice: HeaderMap = twice.iter().fold(HeaderMap::new(), |mut headers, (name, value)| {
             headers.append(*name, value.parse().unwrap());
             headers
         });
-        assert_eq!(Parent::of(&twice), None);
-        assert_eq!(Parent::of(&HeaderMap::new()), None);
+        assert_eq!(RemoteParent::of(&twice), None);
+        assert_eq!(RemoteParent::of(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn the_state_comes_along() {
-        let text = format!("00-{TRACE}-{SPAN}-01");
+    fn tracestate_is_kept() {
+        let text = format!("00-{TRACE_ID}-{SPAN}-01");
         let context = |state: &str| {
             let headers = headers(&[(&TRACEPARENT, &text), (&TRACESTATE, state)]);
-            Parent::of(&headers).unwrap().context(&headers)
+            match RemoteParent::of(&headers) {
+                Some(RemoteParent::Sampled(span)) => span,
+                other => panic!("{other:?}"),
+            }
         };
         assert_eq!(context("a=1,b=2").trace_state().header(), "a=1,b=2");
         for none in ["", "no state", "A=1", "a"] {

@@ -4,11 +4,11 @@
 //! By hand, because a request that is not traced must cost next to nothing: a library of spans for whatever runs would
 //! make one for each.
 
+mod exporter;
+
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    fmt::Display,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
 
@@ -22,30 +22,21 @@ use opentelemetry::{
     },
 };
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
-use opentelemetry_sdk::{
-    Resource,
-    error::OTelSdkResult,
-    trace::{
-        BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span,
-        SpanData, SpanExporter as Export,
-    },
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span,
 };
 use sluicegate_core::{self as core, Code, Decision, store::Source};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use sluicegate_store::redis::{Address, Deployment};
 use tonic::Code as GrpcCode;
 
+use self::exporter::{ExportCounts, LoggingExporter};
 use super::{
     bounds::Bound,
-    metrics::Count,
     otlp::{self, OtlpError},
-    trace_context::Parent,
+    trace_context::RemoteParent,
 };
-use crate::{
-    grpc::AnswerError,
-    limiter::Answered,
-    settings::{OtlpSettings, StoreChoice},
-};
+use crate::{decision::DecisionRecord, settings::OtlpSettings};
 
 /// The most spans that wait to be sent. What is beyond is lost, and shows in the counts.
 const SPANS_WAITING_MAX: usize = 2048;
@@ -59,7 +50,7 @@ const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The route of rate limit requests over HTTP.
 const JSON: &str = "/json";
 
-/// Methods that may stand in a span: any word can be one in a request.
+/// Methods that a span may contain: a request can have any word as method.
 const METHODS: [Method; 7] = [
     Method::GET,
     Method::POST,
@@ -81,28 +72,21 @@ struct Spans {
     provider: SdkTracerProvider,
     /// Whether some of the requests that come without a trace are traced.
     begins: bool,
-    store: AskedStore,
-    sent: Arc<Sent>,
+    store: StoreLabel,
+    sent: Arc<ExportCounts>,
 }
 
 /// What the store's spans say of it.
-enum AskedStore {
+enum StoreLabel {
     /// It is in this process.
     Memory,
     /// It is Redis, here if there is but one server.
     Redis(Option<Address>),
 }
 
-/// What became of spans.
-#[derive(Debug, Default)]
-struct Sent {
-    ended: Count,
-    sent: Count,
-}
-
-/// The trace that one request belongs to. Nothing, unless somebody wants to know.
+/// The trace of one request. Empty unless the request is sampled.
 #[derive(Default)]
-pub(crate) struct Traced {
+pub(crate) struct RequestTrace {
     /// Its id, if the request belongs to one, traced or not.
     pub(crate) trace: Option<TraceId>,
     span: Option<Box<RequestSpan>>,
@@ -112,28 +96,28 @@ pub(crate) struct Traced {
 pub(crate) struct RequestSpan {
     span: Span,
     spans: Arc<Spans>,
-    /// When the step began that goes on.
+    /// Start of the current step.
     step: SystemTime,
     answered: bool,
 }
 
 impl Traces {
-    /// What the settings ask for; `None` if nobody wants to know of traces. `ids`: whether the log names them. Needs a
-    /// runtime.
+    /// Starts tracing as the settings say; `None` if neither spans nor trace IDs are needed. `redis`: the store, `None`
+    /// if that is memory. `ids`: whether the log names trace IDs. Needs a runtime.
     ///
     /// # Errors
     /// The collector cannot be sent to.
     pub(crate) fn start(
         settings: &OtlpSettings,
-        store: &StoreChoice,
+        redis: Option<&Deployment>,
         ids: bool,
     ) -> Result<Option<Arc<Self>>, OtlpError> {
-        let spans = Spans::start(settings, store)?.map(Arc::new);
+        let spans = Spans::start(settings, redis)?.map(Arc::new);
         Ok((spans.is_some() || ids).then(|| Arc::new(Self { spans })))
     }
 
     /// A rate limit request that came over gRPC with these headers.
-    pub(crate) fn of_grpc(&self, headers: &HeaderMap) -> Traced {
+    pub(crate) fn of_grpc(&self, headers: &HeaderMap) -> RequestTrace {
         self.begin(headers, || {
             let (service, method) = (SERVICE_NAME, "ShouldRateLimit");
             let builder = SpanBuilder::from_name(RPC);
@@ -146,7 +130,7 @@ impl Traces {
     }
 
     /// A rate limit request that came over HTTP with these headers.
-    pub(crate) fn of_http(&self, method: &Method, headers: &HeaderMap) -> Traced {
+    pub(crate) fn of_http(&self, method: &Method, headers: &HeaderMap) -> RequestTrace {
         self.begin(headers, || {
             let method = METHODS.iter().find(|known| *known == method).map(Method::as_str);
             let name = format!("{} {JSON}", method.unwrap_or("HTTP"));
@@ -157,11 +141,12 @@ impl Traces {
         })
     }
 
-    fn begin(&self, headers: &HeaderMap, builder: impl FnOnce() -> SpanBuilder) -> Traced {
-        let parent = Parent::of(headers);
-        let span = self.spans.as_ref().and_then(|spans| spans.begin(parent, headers, builder));
+    fn begin(&self, headers: &HeaderMap, builder: impl FnOnce() -> SpanBuilder) -> RequestTrace {
+        let parent = RemoteParent::of(headers);
+        let of_caller = parent.as_ref().map(RemoteParent::trace);
+        let span = self.spans.as_ref().and_then(|spans| spans.begin(parent, builder));
         let own = span.as_ref().map(|it| it.span.span_context().trace_id());
-        Traced { trace: own.or(parent.map(|parent| parent.trace)), span }
+        RequestTrace { trace: own.or(of_caller), span }
     }
 
     /// Requests that were traced.
@@ -186,7 +171,10 @@ impl Traces {
 }
 
 impl Spans {
-    fn start(settings: &OtlpSettings, store: &StoreChoice) -> Result<Option<Self>, OtlpError> {
+    fn start(
+        settings: &OtlpSettings,
+        redis: Option<&Deployment>,
+    ) -> Result<Option<Self>, OtlpError> {
         let tls = otlp::tls(settings)?;
         let Some(endpoint) = &settings.otlp_endpoint else { return Ok(None) };
         let exporter = SpanExporter::builder().with_tonic();
@@ -196,8 +184,8 @@ impl Spans {
             Some(tls) => exporter.with_tls_config(tls),
             None => exporter,
         };
-        let sent = Arc::<Sent>::default();
-        let exporter = Told {
+        let sent = Arc::<ExportCounts>::default();
+        let exporter = LoggingExporter {
             exporter: exporter.build()?,
             fails: AtomicBool::new(false),
             sent: Arc::clone(&sent),
@@ -212,20 +200,19 @@ impl Spans {
             .with_resource(otlp::resource())
             .build();
         let tracer = provider.tracer("sluicegate");
-        let store = AskedStore::of(store);
+        let store = StoreLabel::new(redis);
         Ok(Some(Self { tracer, provider, begins: ratio > 0.0, store, sent }))
     }
 
     /// The span of a request, if it is traced.
     fn begin(
         self: &Arc<Self>,
-        parent: Option<Parent>,
-        headers: &HeaderMap,
+        parent: Option<RemoteParent>,
         builder: impl FnOnce() -> SpanBuilder,
     ) -> Option<Box<RequestSpan>> {
         let span = match parent {
-            Some(parent) if parent.is_sampled() => {
-                let context = Context::new().with_remote_span_context(parent.context(headers));
+            Some(RemoteParent::Sampled(parent)) => {
+                let context = Context::new().with_remote_span_context(parent);
                 let builder = builder().with_kind(SpanKind::Server);
                 self.tracer.build_with_context(builder, &context)
             }
@@ -249,19 +236,17 @@ impl Spans {
     }
 }
 
-impl AskedStore {
-    fn of(store: &StoreChoice) -> Self {
-        match store {
-            StoreChoice::Memory => Self::Memory,
-            StoreChoice::Redis(url) => Self::Redis(match &url.deployment {
-                Deployment::Single(address) => Some(address.clone()),
-                Deployment::Cluster(_) | Deployment::Sentinel { .. } => None,
-            }),
-        }
+impl StoreLabel {
+    fn new(redis: Option<&Deployment>) -> Self {
+        let Some(deployment) = redis else { return Self::Memory };
+        Self::Redis(match deployment {
+            Deployment::Single(address) => Some(address.clone()),
+            Deployment::Cluster(_) | Deployment::Sentinel { .. } => None,
+        })
     }
 }
 
-impl Traced {
+impl RequestTrace {
     /// Notes something of the request, if it is traced.
     pub(crate) fn note(&mut self, what: impl FnOnce(&mut RequestSpan)) {
         if let Some(span) = &mut self.span {
@@ -299,8 +284,8 @@ impl RequestSpan {
     }
 
     /// There is no answer, for this reason.
-    pub(crate) fn fails(&mut self, why: &AnswerError) {
-        if let AnswerError::Deferred(_) = why {
+    pub(crate) fn fails(&mut self, why: &dyn Display, is_deferred: bool) {
+        if is_deferred {
             self.set("sluicegate.deferred", true);
         }
         self.span.set_status(Status::error(why.to_string()));
@@ -340,7 +325,7 @@ impl RequestSpan {
         self.step = asked;
     }
 
-    /// The store, or what stands around it, has decided these checks; `None` where a rule leaves that to the caller.
+    /// The store or its layers have decided these checks; `None` if a rule defers to the caller.
     pub(crate) fn decided(&mut self, checks: usize, decisions: Option<&[Decision]>) {
         if checks == 0 {
             return;
@@ -356,7 +341,7 @@ impl RequestSpan {
         let checks = i64::try_from(checks).unwrap_or(i64::MAX);
         let mut attributes = vec![KeyValue::new("sluicegate.checks", checks)];
         let kind = match &self.spans.store {
-            AskedStore::Redis(server) if asked => {
+            StoreLabel::Redis(server) if asked => {
                 attributes.push(KeyValue::new("db.system.name", "redis"));
                 if let Some(Address { host, port }) = server {
                     attributes.push(KeyValue::new("server.address", host.clone()));
@@ -364,7 +349,7 @@ impl RequestSpan {
                 }
                 SpanKind::Client
             }
-            AskedStore::Redis(_) | AskedStore::Memory => SpanKind::Internal,
+            StoreLabel::Redis(_) | StoreLabel::Memory => SpanKind::Internal,
         };
         let status = if unanswered {
             Status::error("the store did not answer every check")
@@ -385,8 +370,8 @@ impl RequestSpan {
     }
 
     /// What the request is answered.
-    pub(crate) fn answered(&mut self, answered: &Answered<'_, '_>) {
-        let Answered { plan, verdict, .. } = answered;
+    pub(crate) fn answered(&mut self, decided: &DecisionRecord<'_, '_>) {
+        let DecisionRecord { plan, verdict, .. } = decided;
         // The name of a domain that is not configured is text of the request.
         if let Some(domain) = plan.domain {
             self.set("sluicegate.domain", domain.name.to_string());
@@ -415,42 +400,6 @@ impl Drop for RequestSpan {
     }
 }
 
-/// Tells once when the collector takes no spans, and when it does again.
-#[derive(Debug)]
-struct Told {
-    exporter: SpanExporter,
-    fails: AtomicBool,
-    sent: Arc<Sent>,
-}
-
-impl Export for Told {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let requests = batch.iter().filter(|span| span.span_kind == SpanKind::Server).count();
-        let exported = self.exporter.export(batch).await;
-        if exported.is_ok() {
-            self.sent.sent.add(u64::try_from(requests).unwrap_or(u64::MAX));
-        }
-        match (&exported, self.fails.swap(exported.is_err(), Ordering::Relaxed)) {
-            (Err(error), false) => tracing::warn!(%error, "traces cannot be sent to the collector"),
-            (Ok(()), true) => tracing::info!("traces are sent to the collector again"),
-            (Err(_), true) | (Ok(()), false) => {}
-        }
-        exported
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.exporter.set_resource(resource);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::alloc::System;
@@ -469,7 +418,7 @@ mod tests {
             otlp_metrics_interval: Duration::ZERO,
             trace_ratio: ratio.parse().unwrap(),
         };
-        Traces::start(&settings, &StoreChoice::Memory, false).unwrap().unwrap()
+        Traces::start(&settings, None, false).unwrap().unwrap()
     }
 
     fn headers(traceparent: Option<&str>) -> HeaderMap {

@@ -1,4 +1,4 @@
-//! The one place that reads the time.
+//! The clocks of the stores. Nothing else in this crate reads the time.
 
 use std::{
     sync::{
@@ -15,13 +15,13 @@ use sluicegate_core::{Algorithm, Time};
 pub struct Reading {
     /// The wall clock, which may be set forwards and back.
     pub wall: Time,
-    /// A clock that only goes forwards, at the pace of time: the wall clock at its start, plus what has passed since.
+    /// A monotonic clock: the wall clock at its start, plus the time elapsed since.
     pub steady: Time,
 }
 
 impl Reading {
-    /// The present for a state in memory. Fixed windows are those of the calendar. All other algorithms measure spans,
-    /// which a step of the wall clock neither shortens nor lengthens.
+    /// The present for a state in memory. Fixed windows follow the wall clock. All other algorithms measure durations,
+    /// which a step of the wall clock must not change.
     #[must_use]
     pub const fn of(self, algorithm: Algorithm) -> Time {
         match algorithm {
@@ -34,12 +34,12 @@ impl Reading {
     }
 }
 
-/// The present for spans of this process, such as deadlines: tokio's clock, which tests may stop and advance.
+/// The present for durations of this process, such as deadlines: tokio's clock, which tests can pause and advance.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Tells the time of a store.
+/// The clock of a store.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
     fn read(&self) -> Reading;
@@ -48,14 +48,14 @@ pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
 /// The clocks of a process's stores.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// What counters in memory go by.
+    /// Clock of counters in memory.
     pub memory: Arc<dyn Clock>,
-    /// What counters in Redis go by; `None` for Redis' own clock, which all replicas share.
+    /// Clock of counters in Redis; `None` for Redis' own clock, which all replicas share.
     pub redis: Option<Arc<dyn Clock>>,
 }
 
 impl Clocks {
-    /// The system's clock, and Redis' own.
+    /// The system's clock for memory, and Redis' own.
     #[must_use]
     pub fn system() -> Self {
         Self { memory: Arc::new(SystemClock::new()), redis: None }
@@ -68,25 +68,24 @@ impl Clocks {
     }
 }
 
-/// How far the wall clock may drift from the monotonic one before it is believed, in microseconds.
+/// Difference from the monotonic clock above which the wall clock is followed, in microseconds.
 const DRIFT_MAX: u64 = 1_000_000;
 
-/// Microseconds from one look at the wall clock to the next.
+/// Interval between readings of the wall clock, in microseconds.
 const LOOK_INTERVAL: u64 = 100_000;
 
 /// Monotonic time, counted from the wall clock at start.
 ///
-/// Small steps of the wall clock are not felt. Where the two differ by more than a second, [`Reading::wall`] follows
-/// the wall clock, which is looked at ten times a second; [`Reading::steady`] never does.
+/// Ignores small steps of the wall clock. If the two differ by more than a second, [`Reading::wall`] follows
+/// the wall clock, which is read ten times per second; [`Reading::steady`] never does.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
     /// The wall clock at `start`, in microseconds since the Unix epoch.
     steady_at_start: u64,
-    /// The wall clock at `start`, in microseconds since the Unix epoch: as it was, or as it follows from what is
-    /// believed now.
+    /// The wall clock at `start`, in microseconds since the Unix epoch: as read then, or corrected since.
     wall_at_start: AtomicU64,
-    /// When the wall clock is looked at, in microseconds after `start`.
+    /// Time of the next reading of the wall clock, in microseconds after `start`.
     look_at: AtomicU64,
 }
 
@@ -137,12 +136,12 @@ fn wall() -> u64 {
     micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Whole microseconds of a span that this process lives to see.
+/// Whole microseconds of a duration.
 const fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000) + span.subsec_micros() as u64
 }
 
-/// A clock that shows the same time until it is moved, for tests.
+/// A clock that tests set and advance.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,
@@ -150,7 +149,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `time`.
+    /// A clock at `time`.
     #[must_use]
     pub const fn at(time: Time) -> Self {
         let micros = time.as_micros();
@@ -162,12 +161,12 @@ impl ManualClock {
         self.read().wall
     }
 
-    /// Sets the wall clock to `time`, forwards or backwards, while no time passes.
+    /// Sets the wall clock to `time`, forwards or backwards, without elapsed time.
     pub fn set_wall(&self, time: Time) {
         self.wall.store(time.as_micros(), Ordering::Relaxed);
     }
 
-    /// Lets time pass.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         let Reading { wall, steady } = self.read();
         self.set_wall(wall.after(by));

@@ -1,9 +1,7 @@
 //! The port through which operators look at counters and reset them, past whatever decides.
 
-use sluicegate_core::{CounterKey, key::Owner};
+use sluicegate_core::{CounterKey, key::TenantKeys};
 use thiserror::Error;
-
-use crate::redis;
 
 /// The most places, or keys, that one step looks at.
 pub const STEP_MAX: usize = 1000;
@@ -13,26 +11,29 @@ pub const RESET_MAX: usize = 100;
 
 /// Looks at counters by name.
 pub trait Inspect: Send + Sync + 'static {
-    /// Resets counters, each of which is then as if never used. Returns how many were in use.
+    /// Where a search continues.
+    type Cursor: Clone + Send + Sync + 'static;
+
+    /// Resets counters, so that they are unused. Returns the number of those that were in use.
     ///
     /// # Errors
-    /// Some of them cannot be reached; the error tells whether any may be reset.
+    /// Some counters cannot be reached; the error shows whether any may be reset.
     fn reset(
         &self,
         keys: &[CounterKey],
         reset: Reset,
     ) -> impl Future<Output = Result<u64, Unavailable>> + Send;
 
-    /// Finds counters of an owner, from where the last step ended. A counter that is there from the first step to the
-    /// last is found, maybe more than once.
+    /// Finds counters of an owner, from the beginning or from where the last step ended. A counter that exists from the
+    /// first step to the last is found, maybe more than once.
     ///
     /// # Errors
     /// They cannot be reached.
     fn step(
         &self,
-        owner: &Owner,
-        cursor: Cursor,
-    ) -> impl Future<Output = Result<Step, Unavailable>> + Send;
+        owner: &TenantKeys,
+        from: Option<Self::Cursor>,
+    ) -> impl Future<Output = Result<Step<Self::Cursor>, Unavailable>> + Send;
 }
 
 /// What to do about counters.
@@ -40,36 +41,17 @@ pub trait Inspect: Send + Sync + 'static {
 pub enum Reset {
     /// Delete them.
     Now,
-    /// Only tell how many there are.
+    /// Only count them.
     DryRun,
-}
-
-/// Where to go on looking.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Cursor {
-    /// At the beginning.
-    #[default]
-    Start,
-    /// In a shard of memory.
-    Memory(MemoryCursor),
-    /// At a Redis server.
-    Redis(redis::Cursor),
-}
-
-/// Where to go on looking in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryCursor {
-    pub(crate) shard: usize,
-    pub(crate) place: crate::memory::Place,
 }
 
 /// What one step has found.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct Step<C> {
     /// Counters of the owner.
     pub found: Vec<CounterKey>,
-    /// Where to go on; `None` at the end.
-    pub next: Option<Cursor>,
+    /// Where the next step begins; `None` at the end.
+    pub next: Option<C>,
 }
 
 /// Counters cannot be reached, and why not.

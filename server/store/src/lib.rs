@@ -15,7 +15,7 @@ mod replicas;
 mod stack;
 
 pub use clock::{Clock, Clocks, ManualClock, Reading, SystemClock};
-pub use inspect::{Cursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
+pub use inspect::{Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, Redirected, Settled, WAITING_MAX},
     deny_cache::DenyCache,
@@ -27,4 +27,4 @@ pub use log_limit::LogLimit;
 pub use memory::{Memory, MemorySettings};
 pub use redis::Redis;
 pub use replicas::LiveReplicas;
-pub use stack::{RedisStackSettings, Stack};
+pub use stack::{Cursor, RedisStackSettings, Stack};

@@ -1,4 +1,4 @@
-//! How often the same thing may be logged.
+//! Rate limit for repeated log lines.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::clock;
 
-/// The usual interval: one line a second of a peer that misbehaves with every reply does not fill the log.
+/// The default interval: one line per second, even if a peer misbehaves with every reply.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Admits one line in each interval.
@@ -16,7 +16,7 @@ pub struct LogLimit {
     began: Instant,
     /// Milliseconds.
     interval: u64,
-    /// The milliseconds since the beginning from which on another line is admitted.
+    /// Milliseconds since the start from which the next line is admitted.
     next: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// One line in each of these intervals.
+    /// One line in each interval of this length.
     #[must_use]
     pub fn every(interval: Duration) -> Self {
         Self { began: clock::now(), interval: millis(interval), next: AtomicU64::new(0) }

@@ -1,12 +1,12 @@
-//! Values that somebody may want to hear of, one by one.
+//! A listener for a stream of values.
 
 use std::{fmt, sync::OnceLock};
 
-/// Hands each value to whoever listens.
+/// Passes each value to the listener, if there is one.
 pub(crate) struct Observed<T>(OnceLock<Box<dyn Fn(T) + Send + Sync>>);
 
 impl<T> Observed<T> {
-    /// Has each value told, from now on. Only the first who asks is told.
+    /// Sets the listener. Only the first one is used.
     pub(crate) fn tell(&self, listener: impl Fn(T) + Send + Sync + 'static) {
         let _told_already = self.0.set(Box::new(listener));
     }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-/// The number of live replicas, as last heard. Clones show the same number.
+/// The last known number of live replicas. Clones share the number.
 #[derive(Clone, Debug)]
 pub struct LiveReplicas(Arc<AtomicU32>);
 
@@ -19,13 +19,14 @@ impl LiveReplicas {
         Self(Arc::new(AtomicU32::new(number.get())))
     }
 
-    /// The number as last heard.
+    /// The last known number.
     #[must_use]
     pub fn get(&self) -> NonZeroU32 {
         NonZeroU32::new(self.0.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 
-    pub(crate) fn set(&self, number: NonZeroU32) {
+    /// Changes the number.
+    pub fn set(&self, number: NonZeroU32) {
         self.0.store(number.get(), Ordering::Relaxed);
     }
 }

@@ -6,24 +6,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::Owner, store::Group};
+use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::TenantKeys, store::Group};
 
 use crate::{
-    Clock, Clocks, Coalesce, Cursor, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats,
-    Inspect as _, LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
+    Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats, Inspect,
+    LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
     redis::{FileError, RedisSettings},
 };
 
 /// A clock of whatever kind.
 type AnyClock = Arc<dyn Clock>;
 
-/// Which store there is, and what lies around it.
+/// The store with its layers.
 ///
 /// ```text
 /// FailurePolicy → Memory          FailurePolicy → DenyCache → Coalesce → Redis
 /// ```
 ///
-/// Leases will stand between the deny cache and what merges calls.
+/// Leases will be between the deny cache and coalescing.
 #[derive(Debug)]
 pub enum Stack {
     /// Counters in this process.
@@ -45,6 +45,25 @@ pub struct RedisStackSettings {
     pub fallback_counters: usize,
     /// Processes among which a limit is divided then; `None`: as many as were last seen.
     pub replicas: Option<NonZeroU32>,
+}
+
+/// Where a search in a stack's store continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cursor {
+    /// In memory.
+    Memory(<Memory<AnyClock> as Inspect>::Cursor),
+    /// In Redis.
+    Redis(<Redis as Inspect>::Cursor),
+}
+
+impl Cursor {
+    fn in_memory(self) -> Option<<Memory<AnyClock> as Inspect>::Cursor> {
+        if let Self::Memory(cursor) = self { Some(cursor) } else { None }
+    }
+
+    fn in_redis(self) -> Option<<Redis as Inspect>::Cursor> {
+        if let Self::Redis(cursor) = self { Some(cursor) } else { None }
+    }
 }
 
 impl Stack {
@@ -92,10 +111,10 @@ impl Stack {
         }
     }
 
-    /// Asks the store itself about a group that charges nothing, past whatever lies around it: neither what is
-    /// remembered nor a failure policy answers, and nothing is remembered.
+    /// Asks the store itself about a group that charges nothing, without the layers: neither the deny cache nor a failure
+    /// policy answers, and nothing is cached.
     pub async fn peek(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let batch = Batch::of(group, deadline);
+        let batch = Batch::single(group, deadline);
         match self {
             Self::Memory(policy) => policy.inner().decide(batch).await,
             Self::Redis(policy) => policy.inner().inner().inner().decide(batch).await,
@@ -117,14 +136,20 @@ impl Stack {
             Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
             Self::Redis(policy) => policy,
         };
+        if reset == Reset::DryRun {
+            return policy.inner().inner().inner().reset(keys, reset).await;
+        }
+        // Hits from before the reset must not be debited after it.
+        policy.hold(keys).await;
         let outcome = policy.inner().inner().inner().reset(keys, reset).await;
-        let may_be_reset = matches!(outcome, Ok(_) | Err(Unavailable::Unknown(_)));
-        if reset == Reset::Now && may_be_reset {
+        if matches!(outcome, Ok(_) | Err(Unavailable::Unknown(_))) {
             if let Some(local) = policy.local() {
                 local.store.reset(keys, reset).await?;
             }
             policy.forget(keys);
             policy.inner().forget(keys);
+        } else {
+            policy.release(keys);
         }
         outcome
     }
@@ -133,27 +158,43 @@ impl Stack {
     ///
     /// # Errors
     /// The store cannot be asked.
-    pub async fn step(&self, owner: &Owner, cursor: Cursor) -> Result<Step, Unavailable> {
+    pub async fn step(
+        &self,
+        owner: &TenantKeys,
+        from: Option<Cursor>,
+    ) -> Result<Step<Cursor>, Unavailable> {
         match self {
-            Self::Memory(policy) => policy.inner().step(owner, cursor).await,
-            Self::Redis(policy) => policy.inner().inner().inner().step(owner, cursor).await,
+            Self::Memory(policy) => {
+                let from = from.and_then(Cursor::in_memory);
+                let Step { found, next } = policy.inner().step(owner, from).await?;
+                Ok(Step { found, next: next.map(Cursor::Memory) })
+            }
+            Self::Redis(policy) => {
+                let from = from.and_then(Cursor::in_redis);
+                let redis = policy.inner().inner().inner();
+                let Step { found, next } = redis.step(owner, from).await?;
+                Ok(Step { found, next: next.map(Cursor::Redis) })
+            }
         }
     }
 
-    /// Resets what this process has counted for an owner while the store could not be asked, and what it owes the store for
-    /// that. Forgets every refusal and what is known of all counters: some may be of counters that the store no longer had.
+    /// Resets the local counters of an owner, and the hits to debit for them.
+    /// Forgets all refusals and reports of all counters: some may be of counters that the store no longer had.
     ///
     /// # Errors
     /// None: this is memory.
-    pub async fn reset_local(&self, owner: &Owner) -> Result<(), Unavailable> {
+    pub async fn reset_local(&self, owner: &TenantKeys) -> Result<(), Unavailable> {
         let Self::Redis(policy) = self else { return Ok(()) };
         if let Some(local) = policy.local() {
-            let mut cursor = Some(Cursor::Start);
-            while let Some(from) = cursor {
+            let mut from = None;
+            loop {
                 let step = local.store.step(owner, from).await?;
                 local.store.reset(&step.found, Reset::Now).await?;
-                cursor = step.next;
+                from = step.next;
                 tokio::task::yield_now().await;
+                if from.is_none() {
+                    break;
+                }
             }
         }
         policy.forget_all(owner);
@@ -161,7 +202,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until everything is given back that is to be, because the process ends.
+    /// Waits until all refunds and debits are done, because the process ends.
     pub async fn finish(&self) {
         match self {
             Self::Memory(policy) => policy.finish().await,
@@ -198,14 +239,14 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::waiting)
     }
 
-    /// Has it told how many groups, or parts of them, go to Redis together. Only the first who asks is told.
+    /// Sets a listener for the number of groups, or parts of them, in each call to Redis. Only the first listener is used.
     pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
         if let Some(coalesced) = self.coalesced() {
             coalesced.on_batch(listener);
         }
     }
 
-    /// Hits of which Redis did not tell whether it charged them, or took them back.
+    /// Unknown hits: Redis did not report whether it charged or refunded them.
     pub fn hits_unknown(&self) -> u64 {
         let not_returned = match self {
             Self::Memory(policy) => policy.hits_not_returned(),
@@ -221,6 +262,23 @@ impl Stack {
             Self::Redis(policy) => policy.give_backs(),
         };
         self.coalesced().map_or(0, Coalesce::late_calls) + give_backs
+    }
+
+    /// Whether the store's answers are sufficient for every counter: none has local hits that are to be debited, or
+    /// were debited just now.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            Self::Memory(policy) => policy.is_settled(),
+            Self::Redis(policy) => policy.is_settled(),
+        }
+    }
+
+    /// Late answers that are kept for requests in progress: none if there are none.
+    pub fn late_kept(&self) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(policy) => policy.inner().late_kept() + policy.inner().inner().late_kept(),
+        }
     }
 
     fn coalesced(&self) -> Option<&Coalesce<Redis>> {
@@ -297,7 +355,7 @@ impl Stack {
         }
     }
 
-    /// Takes that could not be given back so far.
+    /// Failed refunds so far.
     pub fn give_backs_failed(&self) -> u64 {
         match self {
             Self::Memory(policy) => policy.give_backs_failed(),

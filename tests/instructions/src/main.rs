@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one operation for each tenant. What callgrind is told to count.
+/// Runs one operation for each tenant. callgrind counts this function.
 #[inline(never)]
 fn counted_operations(operation: &mut dyn FnMut(usize)) {
     (0..TENANTS).for_each(operation);

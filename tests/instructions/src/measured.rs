@@ -13,7 +13,7 @@ use futures::FutureExt;
 use sluicegate_core::{
     Algorithm, Answers, Batch, CounterKey, Decision, Plan, Request, Store, StoreError, Time,
     algorithm::State,
-    key::Identity,
+    key::KeyBuilder,
     request::{Descriptor, Entry},
     respond,
     rules::{Domain, RuleSet},
@@ -145,8 +145,8 @@ fn key() -> Operation {
     Box::new(move |tenant| {
         let entries = &asked.requests[tenant].descriptors()[2].entries;
         let mut identity =
-            Identity::new(&domain.name, domain.tenant.as_deref(), black_box(entries), &[]);
-        black_box(identity.counter(&limit));
+            KeyBuilder::new(&domain.name, domain.tenant.as_deref(), black_box(entries), &[]);
+        black_box(identity.key_for(&limit));
     })
 }
 
@@ -178,7 +178,7 @@ fn remembered() -> (Vec<Group>, Memory<ManualClock>) {
 }
 
 fn decide(memory: &Memory<ManualClock>, group: &Group) -> Answers {
-    memory.decide(Batch::of(Arc::clone(group), None)).now_or_never().unwrap()
+    memory.decide(Batch::single(Arc::clone(group), None)).now_or_never().unwrap()
 }
 
 fn memory_decide() -> Operation {

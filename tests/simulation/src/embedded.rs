@@ -9,7 +9,7 @@ use std::{
 };
 
 use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
-use sluicegate_core::Time;
+use sluicegate_core::{Time, fixes::Fix};
 use sluicegate_store::redis::{Call, Reply, Script};
 
 /// An embedded Lua interpreter with the scripts, and the keys of one server.
@@ -17,6 +17,8 @@ pub struct EmbeddedRedis {
     lua: Lua,
     /// By the digest of the text.
     scripts: HashMap<&'static str, Function>,
+    /// Those without the lines of a disabled fix.
+    without: RefCell<HashMap<(&'static str, Fix), Function>>,
     /// By the text.
     others: RefCell<HashMap<Vec<u8>, Function>>,
     /// The keys that the scripts see.
@@ -113,7 +115,7 @@ impl EmbeddedRedis {
             (script.sha1.as_str(), lua.load(&script.text).into_function().unwrap())
         };
         let scripts = Script::all().map(compile).collect();
-        Self { lua, scripts, others: RefCell::default(), data }
+        Self { lua, scripts, without: RefCell::default(), others: RefCell::default(), data }
     }
 
     /// Runs a call at a time.
@@ -168,12 +170,31 @@ impl EmbeddedRedis {
         }
     }
 
+    /// A script, by the digest of its whole text, without the lines of a fix.
+    fn without(&self, sha1: &str, fix: Fix) -> Result<Function> {
+        let Some(script) = Script::all().find(|it| it.sha1 == sha1) else {
+            return refuse("NOSCRIPT");
+        };
+        let mut without = self.without.borrow_mut();
+        if let Some(function) = without.get(&(script.sha1.as_str(), fix)) {
+            return Ok(function.clone());
+        }
+        let function = self.lua.load(text_without(script, fix)).into_function()?;
+        without.insert((script.sha1.as_str(), fix), function.clone());
+        Ok(function)
+    }
+
     fn function(&self, program: Program<'_>) -> Result<Function> {
         match program {
-            Program::Known(sha1) => match self.scripts.get(sha1) {
-                Some(function) => Ok(function.clone()),
-                None => refuse("NOSCRIPT"),
-            },
+            Program::Known(sha1) => {
+                if let Some(fix) = Fix::disabled() {
+                    return self.without(sha1, fix);
+                }
+                match self.scripts.get(sha1) {
+                    Some(function) => Ok(function.clone()),
+                    None => refuse("NOSCRIPT"),
+                }
+            }
             Program::Text(text) => {
                 let mut others = self.others.borrow_mut();
                 if let Some(function) = others.get(text) {
@@ -185,6 +206,13 @@ impl EmbeddedRedis {
             }
         }
     }
+}
+
+/// A script without the lines of a fix, which end with its name.
+fn text_without(script: &Script, fix: Fix) -> String {
+    let marker = format!("-- fix: {}", fix.name());
+    let lines = script.text.lines().filter(|line| !line.ends_with(&marker));
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Redis cuts fractions off; a script that leaves one to be cut off is wrong.
@@ -268,9 +296,20 @@ impl Data {
         self.keys.remove(key)
     }
 
-    /// Puts a key in its place.
-    pub fn insert(&mut self, name: Vec<u8>, key: Key) {
-        self.keys.insert(name, key);
+    /// Moves a key to another server. It keeps the time that it has left.
+    pub fn migrate(&mut self, name: &[u8], to: &mut Self) {
+        let Some(mut key) = self.keys.remove(name) else { return };
+        let left = key.expires.map(|last| last.saturating_sub(self.micros / 1_000));
+        key.expires = left.map(|left| to.micros / 1_000 + left);
+        to.keys.insert(name.to_vec(), key);
+    }
+
+    /// Halves the time that the last script gave a key to live.
+    pub fn expire_early(&mut self, name: &[u8]) {
+        let given = self.given(name);
+        if let (Some(key), Some(millis)) = (self.keys.get_mut(name), given) {
+            key.expires = Some(self.micros / 1_000 + millis / 2);
+        }
     }
 
     /// Removes the keys that have expired.

@@ -11,8 +11,13 @@
 )]
 
 pub mod embedded;
+mod history;
+mod mutants;
 mod network;
 mod oracle;
+mod panics;
+mod polls;
+mod process;
 mod resp;
 mod run;
 mod scenario;
@@ -20,21 +25,18 @@ mod shorten;
 mod usage;
 mod world;
 
-use std::{fmt::Write as _, panic};
+use std::fmt::Write as _;
 
+use history::{History, Outcome};
+pub use mutants::Mutant;
 pub use oracle::Violation;
-use run::{History, Outcome};
 pub use scenario::{Kind, Scenario};
 pub use shorten::shorten;
-use sluicegate_core::mends::Mend;
 
-/// Runs a scenario and tells what in it must not happen.
+/// Runs a scenario, and returns everything in it that must not happen.
 #[must_use]
 pub fn violations(scenario: &Scenario) -> Vec<Violation> {
-    match panic::catch_unwind(|| run::run(scenario)) {
-        Ok(history) => oracle::judge(scenario, &history),
-        Err(_) => vec![Violation::panicked()],
-    }
+    oracle::judge(scenario, &run::run(scenario))
 }
 
 /// Runs a scenario and describes what happened.
@@ -42,42 +44,51 @@ pub fn violations(scenario: &Scenario) -> Vec<Violation> {
 pub fn describe(scenario: &Scenario) -> String {
     let history = run::run(scenario);
     let mut text = scenario.to_string();
-    let requests = |history: &History, action: usize| {
-        history.asked.iter().find(|it| it.action == action).map(|asked| {
-            let answer = match &asked.outcome {
+    let answers = |history: &History, action: usize| {
+        history.requests.iter().find(|it| it.action == action).map(|request| {
+            let answer = match &request.outcome {
                 Outcome::Decided(decisions) => {
-                    let told = decisions.iter().map(|it| (it.allowed, it.granted, it.source));
-                    format!("{:?}", told.collect::<Vec<_>>())
+                    let decided = decisions
+                        .iter()
+                        .map(|it| (it.allowed, it.charged, it.remaining, it.source));
+                    format!("{:?}", decided.collect::<Vec<_>>())
                 }
                 Outcome::Deferred => "deferred".to_owned(),
                 Outcome::Left => "its caller left".to_owned(),
             };
-            format!("\n        {:?} to {:?}: {answer}", asked.began.1, asked.ended.1)
+            format!("\n        {:?} to {:?}: {answer}", request.began.1, request.ended.1)
         })
     };
     for (number, (at, action)) in scenario.actions.iter().enumerate() {
-        let answer = requests(&history, number).unwrap_or_default();
+        let answer = answers(&history, number).unwrap_or_default();
         let _written = writeln!(text, "  action {number} at {at} ms: {action:?}{answer}");
     }
     for (number, counter) in history.counters.iter().enumerate() {
-        for piece in &counter.pieces {
+        for snapshot in counter.snapshots.iter().filter(|it| !it.effect.is_none()) {
             let _written = writeln!(
                 text,
-                "  counter {number} at {:?}: {:?} by {}",
-                piece.at, piece.usage, piece.change
+                "  counter {number} at {:?}: {:?} by {:?}",
+                snapshot.at, snapshot.usage, snapshot.effect
             );
         }
+    }
+    for (process, rest) in history.rest.iter().enumerate() {
+        let _written = writeln!(text, "  process {process}: {rest:?}");
     }
     text
 }
 
-/// Seeds that fail when a mend is switched off, one a line, each behind the name of the mend.
+/// Seeds that detect each mutant, one a line, each after the name of the mutant.
 const RECORDED: &str = include_str!("../recorded.txt");
 
-/// A seed that fails when the mend is switched off.
+/// A seed that detects the mutant.
 #[must_use]
-pub fn recorded(mend: Mend) -> Option<u64> {
-    RECORDED.lines().find_map(|line| line.strip_prefix(mend.name())?.trim().parse().ok())
+pub fn recorded(mutant: Mutant) -> Option<u64> {
+    let seed = |line: &str| {
+        let (name, seed) = line.split_once(' ')?;
+        (name == mutant.name()).then(|| seed.parse().ok())?
+    };
+    RECORDED.lines().find_map(seed)
 }
 
 /// All that a run did, to compare it with another.

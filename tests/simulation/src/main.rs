@@ -1,4 +1,4 @@
-//! Runs the simulation: many seeds, one of them, or the table of mends that are switched off.
+//! Runs the simulation: many seeds, one of them, or the table of mutants.
 
 #![expect(clippy::print_stdout, reason = "a command")]
 
@@ -16,8 +16,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use sluicegate_core::mends::Mend;
-use sluicegate_simulation::{Scenario, describe, shorten, violations};
+use sluicegate_simulation::{Mutant, Scenario, describe, shorten, violations};
 
 /// Simulates the store stack.
 #[derive(Debug, Parser)]
@@ -30,29 +29,29 @@ struct Arguments {
 enum Command {
     /// Runs many seeds, and shows the first that fails.
     Run {
-        /// How many seeds.
+        /// The number of seeds.
         #[arg(long, default_value_t = SEEDS)]
         seeds: u64,
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         first: u64,
-        /// Goes on for so many minutes instead, whatever the number of seeds.
+        /// Runs for so many minutes instead, whatever the number of seeds.
         #[arg(long)]
         minutes: Option<u64>,
     },
     /// Runs one seed.
     Replay {
-        /// Which.
+        /// The seed.
         seed: u64,
-        /// The mend that is switched off.
+        /// Plants a defect, by its name in the table of mutants.
         #[arg(long)]
-        without: Option<String>,
-        /// Does not leave anything out of what is shown.
+        mutant: Option<String>,
+        /// Shows every action, and those of a run that passes too.
         #[arg(long)]
         whole: bool,
     },
-    /// Switches each mend off, and tells which seed shows it.
-    Mends {
+    /// Plants each known defect, and shows which seed detects it.
+    Mutants {
         /// The most seeds for each.
         #[arg(long, default_value_t = SEEDS)]
         seeds: u64,
@@ -62,7 +61,7 @@ enum Command {
     },
 }
 
-/// Seeds of a run, if nothing else is said.
+/// Seeds of a run by default.
 const SEEDS: u64 = 20_000;
 
 /// Failing seeds after which a search ends.
@@ -74,8 +73,8 @@ fn main() -> ExitCode {
             let until = minutes.map(|it| Instant::now() + Duration::from_secs(it * 60));
             run(first, if until.is_some() { u64::MAX - first } else { seeds }, until)
         }
-        Command::Replay { seed, without, whole } => replay(seed, without.as_deref(), whole),
-        Command::Mends { seeds, record } => mends(seeds, record.as_deref()),
+        Command::Replay { seed, mutant, whole } => replay(seed, mutant.as_deref(), whole),
+        Command::Mutants { seeds, record } => mutants(seeds, record.as_deref()),
     }
 }
 
@@ -84,13 +83,13 @@ fn failing(
     first: u64,
     seeds: u64,
     until: Option<Instant>,
-    without: Option<Mend>,
+    mutant: Option<Mutant>,
     failures: usize,
 ) -> (Vec<u64>, u64) {
     let (next, is_over) = (AtomicU64::new(first), AtomicBool::new(false));
     let found = Mutex::new(Vec::new());
     let work = || {
-        Mend::switch_off(without);
+        Mutant::plant(mutant);
         while !is_over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let is_late = until.is_some_and(|until| Instant::now() >= until);
@@ -122,16 +121,16 @@ fn run(first: u64, seeds: u64, until: Option<Instant>) -> ExitCode {
     replay(seed, None, false)
 }
 
-fn replay(seed: u64, without: Option<&str>, whole: bool) -> ExitCode {
-    let mend = without.map(|name| Mend::ALL.into_iter().find(|it| it.name() == name));
-    if mend == Some(None) {
-        println!("mends are {:?}", Mend::ALL.map(Mend::name));
+fn replay(seed: u64, name: Option<&str>, whole: bool) -> ExitCode {
+    let mutant = name.map(Mutant::named);
+    if mutant == Some(None) {
+        let names: Vec<_> = Mutant::all().map(Mutant::name).collect();
+        println!("the mutants are {}", names.join(", "));
         return ExitCode::FAILURE;
     }
-    Mend::switch_off(mend.flatten());
+    Mutant::plant(mutant.flatten());
     let scenario = Scenario::new(seed);
-    let found = violations(&scenario);
-    if found.is_empty() {
+    if violations(&scenario).is_empty() {
         println!("seed {seed} passes");
         if whole {
             println!("{}", describe(&scenario));
@@ -141,27 +140,27 @@ fn replay(seed: u64, without: Option<&str>, whole: bool) -> ExitCode {
     let shown = if whole { scenario } else { shorten(&scenario) };
     println!("{}", describe(&shown));
     violations(&shown).iter().for_each(|it| println!("{it}"));
-    let without = without.map_or(String::new(), |name| format!(" --without {name}"));
-    println!("replay: target/debug/sluicegate-simulation replay {seed}{without}");
+    let mutant = name.map_or(String::new(), |name| format!(" --mutant {name}"));
+    println!("replay: cargo run --package sluicegate-simulation -- replay {seed}{mutant}");
     ExitCode::FAILURE
 }
 
-fn mends(seeds: u64, record: Option<&Path>) -> ExitCode {
-    println!("| mend switched off | seeds until it showed | rule that is broken |");
+fn mutants(seeds: u64, record: Option<&Path>) -> ExitCode {
+    println!("| defect | seeds until it was detected | rule that it broke |");
     println!("|---|---|---|");
     let (mut code, mut recorded) = (ExitCode::SUCCESS, String::new());
-    for mend in Mend::ALL {
-        let (found, _) = failing(0, seeds, None, Some(mend), 1);
-        Mend::switch_off(Some(mend));
+    for mutant in Mutant::all() {
+        let (found, _) = failing(0, seeds, None, Some(mutant), 1);
+        Mutant::plant(Some(mutant));
         let seed = found.first().copied();
         let rule = seed.and_then(|seed| violations(&Scenario::new(seed)).first().map(|it| it.rule));
         let (Some(seed), Some(rule)) = (seed, rule) else {
-            println!("| `{}` | none of {seeds} | |", mend.name());
+            println!("| `{}` | not in {seeds} | |", mutant.name());
             code = ExitCode::FAILURE;
             continue;
         };
-        println!("| `{}` | {} | {rule} |", mend.name(), seed + 1);
-        recorded += &format!("{} {seed}\n", mend.name());
+        println!("| `{}` | {} | {rule} |", mutant.name(), seed + 1);
+        recorded += &format!("{} {seed}\n", mutant.name());
     }
     if let Some(Err(error)) = record.map(|file| fs::write(file, recorded)) {
         println!("cannot write the seeds: {error}");

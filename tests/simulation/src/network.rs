@@ -2,11 +2,12 @@
 
 use std::{
     io,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
 };
 
 use futures::{
@@ -15,54 +16,148 @@ use futures::{
 };
 use sluicegate_store::redis::{Address, ByteStream, Connect};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf},
+    io::{
+        AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf,
+        ReadHalf, WriteHalf,
+    },
     sync::{Notify, mpsc},
     time::{Instant, sleep_until},
 };
 
 use crate::{
     resp,
-    world::{State, World},
+    world::{Endpoint, Ran, World},
 };
 
 /// Bytes that wait in a connection: more than a process ever sends at once.
 const BUFFER: usize = 1 << 20;
+
+/// The most bytes that an unsteady connection carries at once, now and then.
+const TORN_MAX: usize = 40;
 
 /// Connects one process to the servers.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) world: World,
     pub(crate) process: usize,
+    /// Whether connections carry bytes in random parts, and let other tasks run in between.
+    pub(crate) unsteady: bool,
 }
 
 impl Connect for Network {
     fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
-        let (world, process) = (self.world.clone(), self.process);
-        let server = State::server_at(address);
+        let (world, process, unsteady) = (self.world.clone(), self.process, self.unsteady);
+        let address = address.clone();
         async move {
-            let (under_way, paused) = {
+            let found = {
                 let mut state = world.lock();
-                let server = server.filter(|it| *it < state.servers());
-                let Some(server) = server else { return Err(io::ErrorKind::NotFound.into()) };
-                (state.delay(), state.paused_until(server))
+                let found = state.endpoint(&address);
+                found.map(|it| (it, state.delay(), state.paused_until(it.server)))
             };
-            let Some(server) = server else { return Err(io::ErrorKind::NotFound.into()) };
+            let Some((endpoint, under_way, paused)) = found else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
             sleep_until(paused.max(Instant::now() + under_way)).await;
             let (ours, theirs) = tokio::io::duplex(BUFFER);
             let cut = Arc::new(Notify::new());
-            world.lock().connected(process, server, Arc::clone(&cut));
-            tokio::spawn(serve(world, server, theirs, cut));
-            Ok(Box::new(ours) as Box<dyn ByteStream>)
+            let rng = {
+                let mut state = world.lock();
+                state.connected(process, endpoint.server, Arc::clone(&cut));
+                unsteady.then(|| fastrand::Rng::with_seed(state.rng.u64(..)))
+            };
+            tokio::spawn(serve(world, process, endpoint, theirs, cut));
+            Ok(match rng {
+                Some(rng) => Box::new(Unsteady { inner: ours, rng }) as Box<dyn ByteStream>,
+                None => Box::new(ours),
+            })
         }
         .boxed()
     }
 }
 
+/// A stream that carries bytes in random parts, and lets other tasks run in between.
+struct Unsteady {
+    inner: DuplexStream,
+    rng: fastrand::Rng,
+}
+
+impl Unsteady {
+    /// Whether other tasks run first.
+    fn yields(&mut self, context: &Context<'_>) -> bool {
+        let yields = self.rng.u32(0..4) == 0;
+        if yields {
+            context.waker().wake_by_ref();
+        }
+        yields
+    }
+
+    /// How many of so many bytes are carried at once.
+    fn part(&mut self, all: usize) -> usize {
+        if self.rng.u32(0..4) == 0 { all.min(self.rng.usize(1..=TORN_MAX)) } else { all }
+    }
+}
+
+impl AsyncRead for Unsteady {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.yields(context) {
+            return Poll::Pending;
+        }
+        let most = self.part(buffer.remaining());
+        let mut bytes = [0; TORN_MAX];
+        if most > TORN_MAX {
+            return Pin::new(&mut self.inner).poll_read(context, buffer);
+        }
+        let mut part = ReadBuf::new(&mut bytes[..most]);
+        let read = Pin::new(&mut self.inner).poll_read(context, &mut part);
+        buffer.put_slice(part.filled());
+        read
+    }
+}
+
+impl AsyncWrite for Unsteady {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.yields(context) {
+            return Poll::Pending;
+        }
+        let part = self.part(bytes.len());
+        Pin::new(&mut self.inner).poll_write(context, &bytes[..part])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+/// A reply that is sent at a time, and the counters that get back charges of refused requests with it.
+struct Sent {
+    at: Instant,
+    bytes: Vec<u8>,
+    undone: Vec<Vec<u8>>,
+}
+
 /// Serves a connection until it ends. What the server has received by then, it still runs, unless the cut of the
 /// connection loses it.
-async fn serve(world: World, server: usize, stream: DuplexStream, cut: Arc<Notify>) {
+async fn serve(
+    world: World,
+    process: usize,
+    endpoint: Endpoint,
+    stream: DuplexStream,
+    cut: Arc<Notify>,
+) {
     let (received, mut commands) = mpsc::unbounded_channel::<(Instant, Vec<Vec<u8>>)>();
-    let (replied, replies) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let (replied, replies) = mpsc::unbounded_channel::<Sent>();
     let loses = world.lock().rng.bool();
     let is_lost = AtomicBool::new(false);
     let lost = &is_lost;
@@ -70,7 +165,7 @@ async fn serve(world: World, server: usize, stream: DuplexStream, cut: Arc<Notif
         let world = world.clone();
         async move {
             let (from, to) = tokio::io::split(stream);
-            let exchange = pin!(exchange(&world, from, to, received, replies));
+            let exchange = pin!(exchange(&world, process, from, to, received, replies));
             let cut = pin!(cut.notified());
             if let Either::Left(_) = select(cut, exchange).await {
                 lost.store(loses, Ordering::Relaxed);
@@ -82,7 +177,7 @@ async fn serve(world: World, server: usize, stream: DuplexStream, cut: Arc<Notif
         while let Some((arrives, command)) = commands.recv().await {
             sleep_until(arrives).await;
             loop {
-                let paused = world.lock().paused_until(server);
+                let paused = world.lock().paused_until(endpoint.server);
                 if paused <= Instant::now() {
                     break;
                 }
@@ -92,11 +187,12 @@ async fn serve(world: World, server: usize, stream: DuplexStream, cut: Arc<Notif
                 continue;
             }
             let mut state = world.lock();
-            let reply = state.run(server, asking, &command);
+            let Ran { reply, undone } = state.run(endpoint, asking, &command);
             asking = command.first().is_some_and(|it| it == b"ASKING");
             let mut bytes = Vec::new();
             resp::write(&reply, &mut bytes);
-            let _ended = replied.send((Instant::now() + state.delay(), bytes));
+            let at = Instant::now() + state.delay();
+            let _ended = replied.send(Sent { at, bytes, undone });
         }
     };
     join(talk, work).await;
@@ -105,10 +201,11 @@ async fn serve(world: World, server: usize, stream: DuplexStream, cut: Arc<Notif
 /// Hands commands to the server and replies to the process, each after its time under way and in order.
 async fn exchange(
     world: &World,
+    process: usize,
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
     received: mpsc::UnboundedSender<(Instant, Vec<Vec<u8>>)>,
-    mut replies: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
+    mut replies: mpsc::UnboundedReceiver<Sent>,
 ) {
     let read = async {
         let mut input = Vec::new();
@@ -126,11 +223,14 @@ async fn exchange(
     };
     let write = async {
         let mut arrives = Instant::now();
-        while let Some((at, reply)) = replies.recv().await {
+        while let Some(Sent { at, bytes, undone }) = replies.recv().await {
             arrives = arrives.max(at);
             sleep_until(arrives).await;
-            if to.write_all(&reply).await.is_err() {
+            if to.write_all(&bytes).await.is_err() {
                 return;
+            }
+            if !undone.is_empty() {
+                world.lock().replied(process, undone);
             }
         }
     };

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use sluicegate_core::{Algorithm, CounterKey, Limit, OnFailure, Take, Window, store::Veto};
+use sluicegate_core::{
+    Algorithm, Charge, CounterKey, Limit, OnFailure, Window, store::RefusalScope,
+};
 
 use crate::world::Delays;
 
@@ -27,6 +29,8 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct CounterPlan {
     pub(crate) key: CounterKey,
+    /// What is in the braces of the key, which decides about its slot.
+    tag: usize,
     pub(crate) limits: Vec<Limit>,
     pub(crate) on_failure: OnFailure,
 }
@@ -36,9 +40,9 @@ pub(crate) struct CounterPlan {
 pub(crate) struct CheckPlan {
     pub(crate) counter: usize,
     pub(crate) limit: usize,
-    pub(crate) take: Take,
+    pub(crate) take: Charge,
     pub(crate) descriptor: usize,
-    pub(crate) veto: Veto,
+    pub(crate) scope: RefusalScope,
     pub(crate) on_failure: OnFailure,
 }
 
@@ -74,6 +78,10 @@ pub(crate) enum Action {
         counter: usize,
     },
     Reload {
+        process: usize,
+    },
+    /// The process gets no more requests, and ends.
+    Drain {
         process: usize,
     },
     Cut {
@@ -128,6 +136,8 @@ pub struct Scenario {
     pub(crate) is_calm: bool,
     pub(crate) processes: usize,
     pub(crate) connections: usize,
+    /// Whether connections carry bytes in random parts, and tasks let others run first, now and then.
+    pub(crate) unsteady: bool,
     pub(crate) deny_cache_entries: usize,
     pub(crate) delays: Delays,
     pub(crate) counters: Vec<CounterPlan>,
@@ -164,6 +174,7 @@ impl Scenario {
             is_calm,
             processes,
             connections: rng.usize(1..=3),
+            unsteady: kind != Kind::Memory && rng.u32(0..3) == 0,
             deny_cache_entries: if rng.u32(0..10) == 0 { 0 } else { 1000 },
             delays,
             counters,
@@ -176,6 +187,22 @@ impl Scenario {
         }
         scenario.actions.sort_by_key(|(at, _)| *at);
         scenario
+    }
+
+    /// Whether a server forgets its scripts.
+    fn flushes(&self) -> bool {
+        self.actions.iter().any(|(_, action)| matches!(action, Action::FlushScripts { .. }))
+    }
+
+    /// Whether a counter is reset.
+    pub(crate) fn resets(&self, number: usize) -> bool {
+        let of_it = |it: &Action| matches!(it, Action::Reset { counter, .. } if *counter == number);
+        self.actions.iter().any(|(_, action)| of_it(action))
+    }
+
+    /// Whether one call settles both counters.
+    pub(crate) fn is_on_one_slot(&self, one: usize, other: usize) -> bool {
+        !matches!(self.kind, Kind::Cluster(_)) || self.counters[one].tag == self.counters[other].tag
     }
 
     fn servers(&self) -> usize {
@@ -203,7 +230,7 @@ impl Scenario {
                 Action::Move { counter, to, millis }
             }
             27..35 if servers > 0 && !self.is_calm => self.fault(rng, at),
-            35..37 if self.is_exact => {
+            35..37 => {
                 let micros = rng.i64(-5_000_000..=5_000_000);
                 if servers > 0 && rng.bool() {
                     Action::ServerClock { server: rng.usize(0..servers), micros }
@@ -211,6 +238,11 @@ impl Scenario {
                     Action::ProcessClock { process, micros }
                 }
             }
+            // Once: a request whose script is gone again when it is asked for the second time fails.
+            37 if servers > 0 && !self.flushes() => {
+                Action::FlushScripts { server: rng.usize(0..servers) }
+            }
+            38 if rng.bool() => Action::Drain { process },
             _ => {
                 let leaves = match rng.u32(0..20) {
                     0..3 => Leaves::After(rng.u64(0..=200)),
@@ -226,15 +258,14 @@ impl Scenario {
 
     fn fault(&mut self, rng: &mut fastrand::Rng, at: u64) -> Action {
         let server = rng.usize(0..self.servers());
-        match rng.u32(0..6) {
+        match rng.u32(0..5) {
             0 => Action::Pause { server, millis: rng.u64(20..=900) },
             1 => {
                 let why =
                     ["OOM command not allowed", "MISCONF errors writing", "BUSY running a script"];
                 Action::Refuse { server, millis: rng.u64(20..=900), why: why[rng.usize(0..3)] }
             }
-            2 => Action::FlushScripts { server },
-            3 => {
+            2 => {
                 let behind = rng.u64(0..=300);
                 self.actions.push((at.saturating_sub(behind), Action::Save { server }));
                 Action::FailOver { server }
@@ -246,11 +277,11 @@ impl Scenario {
     fn checks(&self, rng: &mut fastrand::Rng) -> Vec<CheckPlan> {
         let count = if rng.bool() { 1 } else { rng.usize(1..=4) };
         let mut descriptor = 0;
-        let mut veto = veto(rng);
+        let mut scope = scope(rng);
         let check = |position: usize| {
             if position > 0 && rng.u32(0..5) > 0 {
                 descriptor += 1;
-                veto = self::veto(rng);
+                scope = self::scope(rng);
             }
             let counter = some(rng, self.counters.len());
             let limits = self.counters[counter].limits.len();
@@ -262,13 +293,12 @@ impl Scenario {
                 _ => 20,
             };
             let take = match rng.u32(0..20) {
-                0..2 => Take::UpTo(hits),
-                2 => Take::Always { hits, needs: 1 },
-                3 => Take::Always { hits, needs: hits },
-                _ => Take::Exactly(hits),
+                0 => Charge::Always { hits, needs: 1 },
+                1 => Charge::Always { hits, needs: hits },
+                _ => Charge::Exactly(hits),
             };
             let on_failure = self.counters[counter].on_failure;
-            CheckPlan { counter, limit, take, descriptor, veto, on_failure }
+            CheckPlan { counter, limit, take, descriptor, scope, on_failure }
         };
         (0..count).map(check).collect()
     }
@@ -279,11 +309,11 @@ fn some(rng: &mut fastrand::Rng, count: usize) -> usize {
     if rng.u32(0..5) < 2 { 0 } else { rng.usize(0..count) }
 }
 
-fn veto(rng: &mut fastrand::Rng) -> Veto {
+fn scope(rng: &mut fastrand::Rng) -> RefusalScope {
     match rng.u32(0..20) {
-        0..2 => Veto::None,
-        2..4 => Veto::Quota,
-        _ => Veto::Alone,
+        0..2 => RefusalScope::None,
+        2..4 => RefusalScope::Quota,
+        _ => RefusalScope::Request,
     }
 }
 
@@ -311,20 +341,21 @@ fn counter(rng: &mut fastrand::Rng, number: usize, is_exact: bool) -> CounterPla
     let key = format!("s1:{}:{seconds}:{{t{tag}}}:d:c={number}", algorithm.code());
     let policies = [OnFailure::Allow, OnFailure::Deny, OnFailure::Local, OnFailure::Defer];
     let on_failure = policies[rng.usize(0..policies.len())];
-    CounterPlan { key: CounterKey::from_text(key.as_bytes()).unwrap(), limits, on_failure }
+    CounterPlan { key: CounterKey::from_text(key.as_bytes()).unwrap(), tag, limits, on_failure }
 }
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {:?}, {} processes with {} connections to each server, {}{}{:?}",
+            "seed {}: {:?}, {} processes with {} connections to each server, {}{}{}{:?}",
             self.seed,
             self.kind,
             self.processes,
             self.connections,
             if self.is_calm { "no faults, " } else { "" },
             if self.deny_cache_entries == 0 { "no deny cache, " } else { "" },
+            if self.unsteady { "unsteady, " } else { "" },
             self.delays
         )?;
         for (number, counter) in self.counters.iter().enumerate() {

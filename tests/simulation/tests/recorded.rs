@@ -1,18 +1,17 @@
-//! The simulation sees each defect whose mend is switched off, and is the same in every run.
+//! The simulation detects each known defect, and is the same in every run.
 
-use sluicegate_core::mends::Mend;
-use sluicegate_simulation::{Scenario, recorded, trace, violations};
+use sluicegate_simulation::{Mutant, Scenario, recorded, trace, violations};
 
-/// `sluicegate-simulation mends --record` finds the seeds again, where the simulation has changed.
+/// `sluicegate-simulation mutants --record` finds the seeds again after a change of the simulation.
 #[test]
-fn recorded_seeds_fail_without_their_mends_only() {
-    for mend in Mend::ALL {
-        let seed = recorded(mend).expect("a seed is recorded for each mend");
+fn recorded_seeds_detect_their_mutants_and_pass_without() {
+    for mutant in Mutant::all() {
+        let seed = recorded(mutant).expect("a seed is recorded for each mutant");
         let scenario = Scenario::new(seed);
-        Mend::switch_off(Some(mend));
-        assert!(!violations(&scenario).is_empty(), "{}: seed {seed} passes", mend.name());
-        Mend::switch_off(None);
-        assert_eq!(violations(&scenario), [], "{}: seed {seed}", mend.name());
+        Mutant::plant(Some(mutant));
+        assert!(!violations(&scenario).is_empty(), "{}: seed {seed} passes", mutant.name());
+        Mutant::plant(None);
+        assert_eq!(violations(&scenario), [], "{}: seed {seed}", mutant.name());
     }
 }
 

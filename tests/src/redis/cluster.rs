@@ -24,19 +24,19 @@ pub struct Cluster {
     setup: Setup,
 }
 
-/// A slot on its way from one node to another, both by their place among the nodes.
+/// A slot that moves from one node to another, both by position.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
-    /// What moves.
+    /// The slot.
     pub slot: u16,
-    /// Who had it.
+    /// The old owner.
     pub from: usize,
-    /// Who shall have it.
+    /// The new owner.
     pub to: usize,
 }
 
 impl Cluster {
-    /// Starts one as it comes.
+    /// Starts a cluster with default settings.
     pub async fn start() -> Self {
         Self::of(Setup::new()).await
     }
@@ -47,7 +47,7 @@ impl Cluster {
         Self::with_replicas(setup, 1).await
     }
 
-    /// Starts primaries that nobody follows, so that nothing but calls costs them anything.
+    /// Starts primaries without replicas, so that only calls cost them CPU.
     pub async fn of_primaries() -> Self {
         Self::with_replicas(Setup::new(), 0).await
     }
@@ -90,7 +90,7 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    /// What `--store` calls it, by three of the nodes.
+    /// Its address for `--store`, of three nodes.
     #[must_use]
     pub fn url(&self) -> String {
         let urls: Vec<_> = self.nodes.iter().take(PRIMARIES).map(Redis::url).collect();
@@ -193,7 +193,7 @@ impl Cluster {
         places
     }
 
-    /// Begins to move a slot: from now on there are two who serve parts of it.
+    /// Begins to move a slot: from now on two nodes serve parts of it.
     ///
     /// # Panics
     /// It has no primary, or is there already.
@@ -220,11 +220,11 @@ impl Cluster {
         keys.len()
     }
 
-    /// Moves what is left of its keys and tells every primary where the slot is now.
+    /// Moves its remaining keys and announces the new owner to every primary.
     pub async fn migrate_end(&self, migration: Migration) {
         let Migration { slot, from, to } = migration;
         while self.migrate_keys(migration, 100).await > 0 {}
-        // The new owner first: else nobody would be for a moment.
+        // The new owner first: otherwise the slot has no owner for a moment.
         self.set_slot(to, slot, "NODE", to).await;
         self.set_slot(from, slot, "NODE", to).await;
         for place in 0..self.nodes.len() {
@@ -285,13 +285,13 @@ impl<'a> Seen<'a> {
         (!slots.is_empty()).then(|| (self.address.to_owned(), slots))
     }
 
-    /// Its slots, without those on their way, which are in brackets.
+    /// Its slots, without moving ones, which are in brackets.
     fn settled(&self) -> impl Iterator<Item = &'a str> {
         self.slots.iter().copied().filter(|range| !range.starts_with('['))
     }
 
     fn serves(&self, slot: u16) -> bool {
-        // A node that fails keeps its slots until somebody takes over.
+        // A failed node keeps its slots until a replica takes over.
         let serves = self.flags.split(',').all(|flag| flag != "fail");
         serves
             && self.settled().map(|range| range.split_once('-').unwrap_or((range, range))).any(

@@ -36,7 +36,7 @@ enum State {
 }
 
 impl Redis {
-    /// Starts one as it comes.
+    /// Starts a server with default settings.
     pub async fn start() -> Self {
         Setup::new().start().await
     }
@@ -47,7 +47,7 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What `--store` calls it, without a name or password.
+    /// Its address for `--store`, without user and password.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.setup.has_tls() { "rediss" } else { "redis" };
@@ -57,7 +57,7 @@ impl Redis {
     /// Asks as redis-cli does; the elements of a list come as lines.
     ///
     /// # Panics
-    /// The server says that it is an error.
+    /// The server answers with an error.
     pub async fn query(&self, command: &[&str]) -> String {
         let answer = self.try_query(command).await;
         answer.unwrap_or_else(|error| panic!("{command:?} to {}: {error}", self.port))
@@ -66,7 +66,7 @@ impl Redis {
     /// Asks as redis-cli does.
     ///
     /// # Errors
-    /// What the server or redis-cli says, or that nothing comes.
+    /// The answer of the server or an error of redis-cli, or that there is none.
     pub async fn try_query(&self, command: &[&str]) -> Result<String, String> {
         let mut client = self.client();
         client.arg("-e").args(command);
@@ -144,7 +144,7 @@ impl Redis {
         self.state = State::Running;
     }
 
-    /// What it has logged since its start.
+    /// Its log since the start.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use super::{Redis, Setup};
 use crate::until;
 
-/// What the sentinels call the primary.
+/// The primary's name for the sentinels.
 const NAME: &str = "limits";
 
 /// A primary, two replicas, and three sentinels of which two must agree that the primary is down.
@@ -56,7 +56,7 @@ impl Sentinels {
         Self { servers, sentinels }
     }
 
-    /// What `--store` calls them.
+    /// Their address for `--store`.
     #[must_use]
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(Redis::address).collect();

@@ -19,7 +19,7 @@ use crate::{Authority, Issued, Process};
 const PORTS: Range<u16> = 12_000..20_000;
 const BUS: u16 = 10_000;
 
-/// What a server is to be.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct Setup {
     binary: PathBuf,
@@ -41,7 +41,7 @@ impl Setup {
     pub fn new() -> Self {
         Self {
             sentinel: false,
-            // Replicas wait five seconds for others to join them, unless told not to.
+            // By default replicas wait five seconds for others to join.
             config: "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned(),
             ..Self::sentinel()
         }
@@ -80,7 +80,7 @@ impl Setup {
         self
     }
 
-    /// Lets in only this user, who may do everything.
+    /// Admits only this user, with all permissions.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
@@ -101,7 +101,7 @@ impl Setup {
     pub async fn start(self) -> Redis {
         let folder = tempfile::tempdir().unwrap();
         let mut said = String::new();
-        // Somebody else may take a port between the look and the start.
+        // Another process may take the port before the start.
         for _ in 0..20 {
             let port = free_port();
             self.write(folder.path(), port);
@@ -115,7 +115,7 @@ impl Setup {
         panic!("does not come up\n{said}");
     }
 
-    /// Starts what the folder's configuration says; what it has printed if that fails.
+    /// Starts a server with the folder's configuration; returns its output if that fails.
     pub(super) async fn launch(&self, folder: &Path) -> Result<Process, String> {
         let mut command = Command::new(&self.binary);
         command.arg(folder.join("redis.conf"));

@@ -1,4 +1,4 @@
-//! Limits files, and files for Redis, that are something else: endless, blocking, circular, or somebody's secrets; and peers
+//! Limits files, and files for Redis, that are something else: endless, blocking, circular, or secrets; and peers
 //! that fill the log.
 
 use std::{
@@ -362,7 +362,7 @@ fn costly() -> [(&'static str, String, &'static str); 6] {
     let long = "k".repeat(1 << 20);
     let not_known = "is not known here; ";
     [
-        ("duplicates", deep(&"{key: a},".repeat(300_000)), "stands twice at this level"),
+        ("duplicates", deep(&"{key: a},".repeat(300_000)), "occurs twice at this level"),
         ("misspelt keys", deep(&"{kye: a},".repeat(300_000)), not_known),
         ("unknown keys", format!("domain: bad\n{unknown}"), not_known),
         (
@@ -448,7 +448,7 @@ nobodyelse:!*:19834:0:99999:7:::
     ]
 }
 
-/// What stands between spaces and punctuation in a text, and could give it away.
+/// Words of a text, between spaces and punctuation, that could reveal it.
 fn words(text: &str) -> BTreeSet<&str> {
     let ours = ["domain", "descriptors", "metadata", "rate_limit", "requests_per_unit", "export"];
     let is_between = |char: char| char.is_whitespace() || "\"'`,:;{}[]()&*=@%".contains(char);
@@ -499,7 +499,7 @@ async fn files_that_are_no_limits_are_refused_without_quoting_them() {
 /// What begins a connection.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The answer to a ping that nobody sent: h2 warns of each.
+/// The answer to a ping that was not sent: h2 warns of each.
 const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0unwanted";
 
 /// A call that is reset at once: h2 warns once a connection that there are many.

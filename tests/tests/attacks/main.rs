@@ -1,5 +1,5 @@
 //! Attacks on a running server, each with a healthy client beside it: all its calls are decided, memory grows within a
-//! stated bound, and what was taken is given back after the attacker has left.
+//! stated bound, and used resources are free after the attacker has left.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

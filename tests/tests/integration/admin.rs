@@ -166,7 +166,7 @@ async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
     shows(&server, "the-second-of-tokens").await.unwrap();
     fs::remove_file(server.folder().join("token")).unwrap();
     server.process.printed("admin token rejected", 2).await;
-    // Several polls later it has been told once.
+    // Several polls later it is reported once.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.process.output().matches("admin token rejected").count(), 2);
     shows(&server, "the-second-of-tokens").await.unwrap();
@@ -378,7 +378,7 @@ async fn nobody_on_the_network_gets_in_unasked() {
             assert!(answer.stderr.contains(part), "{answer:?}");
         }
     }
-    // TLS without a CA lets everybody in.
+    // TLS without a CA admits every client.
     let folder = tempfile::tempdir().unwrap();
     Authority::new("a").issue(HOST).write(folder.path(), "server");
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

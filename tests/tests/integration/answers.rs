@@ -1,4 +1,4 @@
-//! What a client behind the real Envoy is told beside the decision.
+//! Headers and metadata that a client behind the real Envoy receives beside the decision.
 
 use serde_json::json;
 use sluicegate_tests::{Answer, Listener};

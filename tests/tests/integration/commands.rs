@@ -75,15 +75,15 @@ async fn diff_tells_what_new_limits_change() {
             "\
 added more: a domain of 1 rules
 added more: user: unlimited
-changed shop: tenant none -> tenant; counters start anew
+changed shop: tenant none -> tenant; counters restart
 removed shop: login: 5 per hour (fixed_window)
 changed shop: path: order of patterns /a/*, /* -> /*, /a/*
 added shop: signup: 1 per second (fixed_window) and 100 per day (gcra)
 changed shop: tenant: requests_per_unit 100 -> 200
-changed shop: tenant: algorithm fixed_window -> token_bucket; counters start anew
+changed shop: tenant: algorithm fixed_window -> token_bucket; counters restart
 changed shop: tenant: burst none -> 20
 changed shop: tenant: shadow_mode false -> true
-3 added, 1 removed, 3 changed, 2 start counters anew
+3 added, 1 removed, 3 changed, 2 restart counters
 ",
             ""
         )

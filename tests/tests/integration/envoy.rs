@@ -118,7 +118,7 @@ async fn over_the_limit_is_429_and_headers_say_when_to_come_back() {
     assert_eq!(refused.number("x-ratelimit-remaining"), 0);
     assert_near_midnight(refused.number("x-ratelimit-reset"));
     assert_near_midnight(refused.number("retry-after"));
-    // Somebody else is not concerned.
+    // Another client is not affected.
     assert_eq!(gateway.get("/", &[("x-user", b"bob")]).await.status, 200);
     gateway.assert_all_decided(4, 1).await;
 }
@@ -326,7 +326,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 50}
 ";
     let flags = ["--store", &cluster.url(), "--decision-timeout", "50ms"];
-    // A machine may keep Envoy waiting for longer than an answer takes; whether that was late, the server tells.
+    // The machine may pause Envoy for longer than an answer takes; the server reports whether its answer was late.
     let listener = by_user().filter("timeout", json!("1s"));
     let gateway = Gateway::with_flags(limits, &flags, &[listener]).await;
     let (counts, stop) = (Arc::new(Mutex::new(BTreeMap::<u16, u64>::new())), Arc::default());

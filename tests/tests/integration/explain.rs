@@ -396,7 +396,7 @@ async fn the_deny_cache_is_neither_asked_nor_filled() {
     assert_eq!(server.metric("sluicegate_deny_cache_refusals").await, 0.0);
     assert_eq!(take(&server, "fixed_window", "bob", 1).await, Code::OverLimit);
     assert_eq!(server.metric("sluicegate_deny_cache_refusals").await, 1.0);
-    // Somebody gives everything back behind the server's back.
+    // Another replica refunds everything.
     redis.query(&["DEL", "s1:fw:86400:{api:fixed_window=bob}"]).await;
     assert_eq!(explain_json(&server, &question).await["would_pass"], true);
 }
@@ -411,7 +411,7 @@ async fn a_store_that_does_not_answer_leaves_the_rest_explained() {
         let answer = explain(&server, &question).await;
         assert_eq!((answer.code, &*answer.stderr), (3, ""));
         let said = answer.stdout;
-        assert!(said.starts_with("not known whether it would pass: "), "{said}");
+        assert!(said.starts_with("unknown whether it would pass: "), "{said}");
         assert!(said.contains("limited by rule user (") && said.contains("level 1, user=eve"));
         assert!(said.contains("counter  s1:fw:86400:{api:user=eve}"), "{said}");
         assert!(said.contains("state    not known: the store "), "{said}");

@@ -69,7 +69,7 @@ impl Scene {
         .await;
     }
 
-    /// While nothing is admitted: from now on the store begins anew.
+    /// While nothing is admitted: the store starts from zero now.
     async fn forget(&mut self) {
         let stranded = self.fleet.stranded().await;
         self.forgotten = Before { admitted: self.load.admitted(), stranded };
@@ -92,8 +92,8 @@ async fn fleet(store: &str, flags: &[&str]) -> Fleet {
     Fleet::start(2, LIMITS, &[&own, flags].concat()).await
 }
 
-/// Waits until the load has been admitted what there is, and checks that it is no more. What may be charged
-/// without anybody having been told is not there to be had.
+/// Waits until the load is admitted up to the limit, and checks that it is no more. Hits that may be charged
+/// without a reply count as used.
 async fn used_up(fleet: &Fleet, load: &Load, before: Before, there_is: usize) {
     let admitted = || load.admitted() - before.admitted;
     until("all that there is to be admitted", || async {
@@ -145,7 +145,7 @@ async fn redis_hangs_for_five_seconds() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     redis.resume();
     scene.fleet.until_well().await;
-    // Nobody rushes at it: two servers with two connections each, of which each is tried once a second or so.
+    // Reconnects are spread: two servers with two connections each, each tried about once per second.
     let after = connections(&redis).await;
     assert!(after - before <= 50, "{}", after - before);
     scene.end().await;
@@ -177,7 +177,7 @@ async fn scripts_are_flushed() {
 async fn redis_becomes_read_only() {
     let redis = Redis::start().await;
     let scene = Scene::start(&redis.url()).await;
-    // Of nobody, so that it keeps what it has.
+    // A replica of no server, so that it keeps its keys.
     redis.query(&["REPLICAOF", "127.0.0.1", "1"]).await;
     scene.policy_answers().await;
     redis.query(&["REPLICAOF", "NO", "ONE"]).await;
@@ -266,7 +266,7 @@ async fn a_slot_moves_while_it_is_hit() {
     let to = (cluster.primary_of(slot).await.unwrap() + 1) % 3;
     let migration = cluster.migrate_start(slot, to).await;
     scene.load.admits(50).await;
-    // The chain's keys are on two nodes: nobody can settle it.
+    // The chain's keys are on two nodes: neither can settle it.
     assert_eq!(cluster.migrate_keys(migration, 1).await, 1);
     scene.policy_answers().await;
     assert_eq!(cluster.migrate_keys(migration, 100).await, 1);
@@ -330,7 +330,7 @@ impl FailOver {
         Self { scene, hot }
     }
 
-    /// The primary has just failed: nobody hits the hot counter until another has taken over.
+    /// The primary has just failed: no request uses the hot counter until another has taken over.
     async fn failed(self) -> (Scene, usize) {
         let asked = self.hot.stop().await;
         assert_sound(&self.scene.fleet, &asked).await;
@@ -340,8 +340,8 @@ impl FailOver {
     }
 }
 
-/// Another has taken over: of the limit, what it knows of is used, and the rest can be had, no more. So the
-/// excess is what the former primary had admitted and not yet told it.
+/// Another primary has taken over: it knows of some used hits, and exactly the rest of the limit passes. So the
+/// excess is what the former primary had admitted and not replicated.
 async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce()) {
     let Scene { fleet, load, .. } = scene;
     fleet.until_well().await;

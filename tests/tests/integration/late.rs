@@ -1,5 +1,5 @@
-//! Replies of Redis that come after the deadline: what they show to be charged in vain is given back, and what never comes
-//! is counted.
+//! Replies of Redis after the deadline: charges in vain are refunded, and hits
+//! without a reply are counted as unknown.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ descriptors:
   - {key: own, on_failure: deny, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
-/// Longer than a call may take, and shorter than late replies are awaited.
+/// Longer than the deadline of a call, and shorter than the wait for late replies.
 const DELAY: Duration = Duration::from_millis(200);
 
 const FLAGS: [&str; 6] =
@@ -68,7 +68,7 @@ async fn used(fleet: &Fleet, key: &str) -> usize {
     LIMIT - fleet.remaining(&[(key, "x")]).await
 }
 
-/// Calls that charge or give back, so far.
+/// Calls that charge or refund, so far.
 async fn calls(redis: &Redis) -> u64 {
     redis.calls("evalsha").await
 }
@@ -82,7 +82,7 @@ async fn late_charge_is_given_back_unless_its_policy_let_it_pass() {
         ("allow", Ok(Code::Ok), 3, 1),
         ("deny", Ok(Code::OverLimit), 0, 2),
         ("defer", Err(GrpcCode::Unavailable), 0, 2),
-        // Given back, maybe together with a probe, and debited.
+        // Refunded, maybe together with a probe, and debited.
         ("local", Ok(Code::Ok), 3, 3),
         ("shadow", Ok(Code::Ok), 0, 2),
         // Charged whatever the answer is.
@@ -100,15 +100,15 @@ async fn late_charge_is_given_back_unless_its_policy_let_it_pass() {
         .await;
         assert_eq!(unknown(&fleet).await, 0.0, "{key}");
         until("local hits to be debited", || async {
-            (fleet.sum("sluicegate_fallback_hits_owed", &[]).await == 0.0).then_some(())
+            (fleet.sum("sluicegate_fallback_hits_undebited", &[]).await == 0.0).then_some(())
         })
         .await;
         assert_eq!(used(&fleet, key).await, charged, "{key}");
     }
-    assert_eq!(fleet.servers[0].metric("sluicegate_give_backs_failed_total").await, 0.0);
+    assert_eq!(fleet.servers[0].metric("sluicegate_refunds_failed_total").await, 0.0);
 }
 
-/// A connection that is given up has replies that are still read when Redis goes on.
+/// Replies on an abandoned connection are still read when Redis continues.
 #[tokio::test]
 async fn replies_after_a_pause_are_heard_on_connections_that_were_given_up() {
     let mut redis = Redis::start().await;

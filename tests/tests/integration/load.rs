@@ -8,7 +8,7 @@ use sluicegate_tests::{
     Cluster, Finished, Fleet, Redis, Sluicegate, away_from_midnight, binary, finish, free_port,
 };
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::{net::TcpListener, process::Command};
 
 use super::exactness::{ALGORITHMS, Ahead, PATIENT, limits_of_all, start_with_clocks};
 
@@ -16,7 +16,7 @@ use super::exactness::{ALGORITHMS, Ahead, PATIENT, limits_of_all, start_with_clo
 async fn load(servers: &[String], arguments: &[&str]) -> Finished {
     let mut command = Command::new(binary("sluicectl"));
     let servers: Vec<_> = servers.iter().map(|server| format!("http://{server}")).collect();
-    command.env_clear().env("SLUICEGATE_SERVER", servers.join(",")).arg("load").args(arguments);
+    command.env_clear().env("SLUICECTL_SERVER", servers.join(",")).arg("load").args(arguments);
     finish(command).await
 }
 
@@ -84,7 +84,7 @@ async fn traffic_is_as_asked_for() {
     let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
     let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 7"));
     let traffic = ["--descriptor", "token_bucket=u-{20}", "--zipf", "1", "--callers", "5"];
-    let amount = ["--rate", "200", "--duration", "2s", "--hits", "2"];
+    let amount = ["--rate", "200", "--count", "400", "--hits", "2"];
     let (code, report) =
         verify(std::slice::from_ref(&server.grpc), &limits, &[&traffic[..], &amount].concat())
             .await;
@@ -97,6 +97,35 @@ async fn traffic_is_as_asked_for() {
     assert!(0.0 < p50 && p50 <= max, "{report:#}");
 }
 
+#[tokio::test]
+async fn a_slow_server_does_not_prolong_a_run() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let traffic = ["--domain", "api", "--descriptor", "a=b", "--rate", "100", "--timeout", "300ms"];
+    let amount = ["--duration", "1s", "--output", "json"];
+    let Finished { code, stdout, .. } = load(&[server], &[&traffic[..], &amount].concat()).await;
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let [sent, not_sent] = ["requests", "not_sent"].map(|it| report[it].as_u64().unwrap());
+    assert_eq!((code, sent + not_sent), (3, 100), "{report:#}");
+    // After 0, 300, 600 and 900 ms at the earliest.
+    assert!(sent <= 4, "{report:#}");
+}
+
+#[tokio::test]
+async fn latency_under_a_rate_counts_from_when_a_request_was_due() {
+    let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
+    let servers = std::slice::from_ref(&server.grpc);
+    // All of them are due at once, and are sent one after the other.
+    let traffic = ["--domain", "api", "--descriptor", "gcra=a", "--count", "300"];
+    let report = async |more: &[&str]| load(servers, &[&traffic[..], more].concat()).await.stdout;
+    let waiting = report(&["--rate", "1000000", "--output", "json"]).await;
+    let waiting: Value = serde_json::from_str(&waiting).unwrap();
+    let [seconds, longest] = [&waiting["seconds"], &waiting["latency_seconds"]["max"]];
+    assert!(longest.as_f64().unwrap() > seconds.as_f64().unwrap() / 2.0, "{waiting:#}");
+    let text = report(&["--rate", "1000000"]).await;
+    assert!(text.contains("; latency since due p50 "), "{text}");
+}
+
 // === Against files ===
 
 #[tokio::test]
@@ -106,7 +135,7 @@ async fn a_server_whose_limit_was_edited_upward_is_caught() {
     let server = Sluicegate::start(&limits, &[]).await;
     let (_folder, right) = file(&limits);
     server.replace_limits(&limits_of_all("unit: day, requests_per_unit: 11"));
-    server.process.printed("limits taken up", 1).await;
+    server.process.printed("limits reloaded", 1).await;
     for algorithm in ALGORITHMS {
         let descriptor = format!("{algorithm}=eve");
         let arguments = ["--descriptor", &descriptor, "--count", "30"];
@@ -147,9 +176,13 @@ async fn a_server_that_refuses_too_early_is_told() {
     let (_folder, more) = file(&limits_of_all("unit: day, requests_per_unit: 13"));
     let arguments = ["--descriptor", "sliding_window_log=eve", "--count", "20"];
     let (code, report) = verify(std::slice::from_ref(&server.grpc), &more, &arguments).await;
-    // The 7 that are refused from the eleventh to the thirteenth, and the others that nothing was left for by then.
-    let under = &report["verified"]["under_admitted_hits"];
-    assert_eq!((code, under), (0, &10.into()), "{report:#}");
+    // The limit was never reached, and would have been with the eleventh to the thirteenth.
+    let verified = &report["verified"];
+    let found = ["under_admitted_hits", "refusals_unexplained", "refusals_not_judged"];
+    let expected = [3, 10, 0].map(Value::from);
+    assert_eq!((code, found.map(|it| verified[it].clone())), (0, expected), "{report:#}");
+    let limit = &verified["limits"][0];
+    assert_eq!((&limit["admitted_hits"], &limit["exact_hits"]), (&10.into(), &13.into()));
 }
 
 #[tokio::test]

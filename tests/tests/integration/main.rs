@@ -48,6 +48,12 @@ mod redis;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod settings;
+#[cfg(test)]
+mod settings_page;
+#[cfg(test)]
 mod signals;
 #[cfg(test)]
 mod tls;

@@ -1,4 +1,4 @@
-//! What `docs/migration.md` tells those who come from envoyproxy/ratelimit.
+//! Checks of `docs/migration.md`.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -46,7 +46,7 @@ fn page() -> String {
     fs::read_to_string(tools::workspace().join("docs/migration.md")).unwrap()
 }
 
-/// What stands between backquotes.
+/// Texts between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -173,7 +173,7 @@ impl Shadow {
     /// The example on free ports.
     async fn start(current: usize, sluicegate: usize) -> Self {
         away_from_midnight().await;
-        // What envoyproxy/ratelimit does is what it stands for here.
+        // It acts as envoyproxy/ratelimit here.
         let current =
             Sluicegate::start(&orders(current), &["--default-counting", "upstream"]).await;
         let sluicegate = Sluicegate::start(&orders(sluicegate), &[]).await;

@@ -99,7 +99,7 @@ async fn local_counts_here_against_a_share_of_the_limit() {
     for server in &fleet.servers {
         assert_eq!(admitted(server, "local").await, 5);
         assert_eq!(admitted(server, "burst").await, 10);
-        // Nobody's share is nothing.
+        // No share is zero.
         assert_eq!(admitted(server, "one").await, 1);
         assert_eq!(decided(server, "local", "ok").await, 16.0);
     }
@@ -166,7 +166,7 @@ const ALGORITHMS: [&str; 5] =
 /// Waits until every server has debited what it admitted by itself.
 async fn until_debited(fleet: &Fleet) {
     until("all hits to be debited", || async {
-        (fleet.sum("sluicegate_fallback_hits_owed", &[]).await == 0.0).then_some(())
+        (fleet.sum("sluicegate_fallback_hits_undebited", &[]).await == 0.0).then_some(())
     })
     .await;
 }
@@ -190,7 +190,7 @@ async fn local_hits_are_debited_when_redis_is_back() {
         server.metric(&format!("sluicegate_fallback_checks_{which}_total")).await
     };
     assert_eq!((checks("known").await, checks("unknown").await), (30.0, 1.0));
-    assert_eq!(server.metric("sluicegate_fallback_hits_owed").await, 11.0);
+    assert_eq!(server.metric("sluicegate_fallback_hits_undebited").await, 11.0);
     // It comes back empty.
     redis.restart().await;
     fleet.until_well().await;
@@ -278,7 +278,7 @@ async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
     let charged = LEFT - left;
     println!("{admitted} admitted, {charged} charged");
     assert!((1..=charged).contains(&admitted), "{admitted} admitted, {charged} charged");
-    // Late charges are given back, unless Redis does not tell of them.
+    // Late charges are refunded, unless Redis does not report them.
     assert!(((charged - admitted) as f64) <= fleet.stranded().await);
 }
 

@@ -1,6 +1,6 @@
-//! The README's commands, run as a reader would, and what they print.
+//! The commands of README and quickstart, run as a reader would, and what they print.
 
-use std::{env, fs, process::Output};
+use std::{env, fs, path::PathBuf, process::Output};
 
 use sluicegate_tests::{Process, fenced, free_port};
 use snapbox::{Assert, assert::Action};
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use sluicegate_tests::tools::workspace;
 
-/// One `$ command` and what the README says it prints.
+/// One `$ command` and what the page says it prints.
 struct Step {
     command: String,
     prints: String,
@@ -55,13 +55,23 @@ fn timeless(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_readmes_commands_do_what_it_says() {
-    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
-    let mut steps = steps(&readme).into_iter();
+async fn readme_commands_print_what_the_page_says() {
+    check(workspace().join("README.md"), 2).await;
+}
+
+#[tokio::test]
+async fn quickstart_commands_print_what_the_page_says() {
+    check(workspace().join("docs/quickstart.md"), 12).await;
+}
+
+/// Starts the server with the page's first command, runs its other commands, at least so many, and compares the output.
+async fn check(page: PathBuf, steps_min: usize) {
+    let page = fs::read_to_string(page).unwrap();
+    let mut steps = steps(&page).into_iter();
     // What a reader waits for, a test must not: building may take minutes.
     let build = "cargo build --release";
     assert!(shell(build).status().await.unwrap().success());
-    // Somebody may use the ports that the README names.
+    // Another process may use the ports that the page names.
     let (grpc, http, admin) = (free_port(), free_port(), free_port());
 
     let serve = steps.next().unwrap();
@@ -72,7 +82,7 @@ async fn the_readmes_commands_do_what_it_says() {
     command.env("SLUICEGATE_ADMIN_LISTEN", format!("127.0.0.1:{admin}"));
     let mut server = Process::start(command);
     let log = "serving grpc=127.0.0.1:8081 http=127.0.0.1:8080 admin=127.0.0.1:8082";
-    assert!(readme.contains(log));
+    assert!(page.contains(log));
     let line = server.line("serving", |line| Some(line.split_once("serving ")?.1.to_owned())).await;
     let addresses = format!("grpc=127.0.0.1:{grpc} http=127.0.0.1:{http} admin=127.0.0.1:{admin}");
     assert_eq!(line, addresses);
@@ -88,10 +98,10 @@ async fn the_readmes_commands_do_what_it_says() {
         expected.push_str(&format!("{}{mark}\n", step.prints));
         ran += 1;
     }
-    assert!(ran >= 6, "{ran} steps");
+    assert!(ran >= steps_min, "{ran} steps");
     let mut command = shell(&script);
-    command.env("SLUICEGATE_SERVER", format!("http://127.0.0.1:{grpc}"));
-    command.env("SLUICEGATE_ADMIN_SERVER", format!("http://127.0.0.1:{admin}"));
+    command.env("SLUICECTL_SERVER", format!("http://127.0.0.1:{grpc}"));
+    command.env("SLUICECTL_ADMIN_SERVER", format!("http://127.0.0.1:{admin}"));
     let Output { stdout, stderr, .. } = command.output().await.unwrap();
     let printed = String::from_utf8(stdout).unwrap();
     Assert::new()

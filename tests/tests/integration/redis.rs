@@ -215,7 +215,7 @@ descriptors:
         (left.statuses[0].limit_remaining == 99).then_some(())
     })
     .await;
-    assert_eq!(server.metric("sluicegate_give_backs_failed_total").await, 0.0);
+    assert_eq!(server.metric("sluicegate_refunds_failed_total").await, 0.0);
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ descriptors:
                 codes.push(answer.unwrap().overall_code());
             }
         }
-        // Nobody else has used up what is theirs.
+        // No other tenant has used their limits.
         assert_eq!(codes, [Code::Ok, Code::OverLimit].repeat(3), "{:?}", value.escape_ascii());
     }
     let tagged = cluster.keys("*:{acme}:*").await;
@@ -400,9 +400,9 @@ async fn an_outage_is_logged_once_and_not_by_request() {
     }
     redis.restart().await;
     fleet.until_well().await;
-    let log = server.process.printed("Redis answers", 2).await;
-    assert_eq!(log.matches("Redis does not answer").count(), 1, "{log}");
-    assert_eq!(log.matches("Redis answers").count(), 2, "at first, and again: {log}");
+    let log = server.process.printed("Redis available", 2).await;
+    assert_eq!(log.matches("Redis unavailable").count(), 1, "{log}");
+    assert_eq!(log.matches("Redis available").count(), 2, "at first, and again: {log}");
     // With what it said when it was asked again.
     assert!(log.matches(" WARN ").count() <= 3, "{log}");
 }
@@ -432,9 +432,9 @@ descriptors:
         (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
     })
     .await;
-    let log = server.process.printed("Redis is of use again", 1).await;
-    assert_eq!(log.matches("Redis is of no use").count(), 1, "{log}");
-    assert_eq!(log.matches("Redis is of use again").count(), 1, "{log}");
+    let log = server.process.printed("Redis accepts commands again", 1).await;
+    assert_eq!(log.matches("Redis rejects commands").count(), 1, "{log}");
+    assert_eq!(log.matches("Redis accepts commands again").count(), 1, "{log}");
 }
 
 #[tokio::test]

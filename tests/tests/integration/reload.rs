@@ -102,7 +102,7 @@ async fn the_log_tells_which_counters_start_anew() {
     assert!(log.contains("domain=api rule=k00 edits=\"window minute -> hour\""), "{log}");
     assert!(log.contains("domain=api rule=\"\" edits=\"tenant none -> user\""), "{log}");
     // The first edit starts none; of the second's, those beyond 20 are only counted.
-    assert_eq!(log.matches("counters start anew").count(), 21, "{log}");
+    assert_eq!(log.matches("counters restart").count(), 21, "{log}");
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ struct Seen {
     admitted: usize,
 }
 
-/// Asks until told to stop. No call may fail and no answer mix the versions.
+/// Sends requests until stopped. No call may fail and no answer may mix the versions.
 async fn ask_on(
     mut client: RateLimitServiceClient<Channel>,
     request: RateLimitRequest,
@@ -259,7 +259,7 @@ async fn ask_on(
     seen
 }
 
-/// Hits that a counter holds, told by a peek under the first version.
+/// Hits of a counter, read by a peek under the first version.
 async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usize {
     let answer = server.should_rate_limit(hits(key, value, 0)).await.unwrap();
     let status = &answer.statuses[0];

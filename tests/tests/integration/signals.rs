@@ -1,10 +1,18 @@
 //! Signals to a running server.
 
-use std::{fs, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::Stdio,
+};
 
-use nix::sys::signal::Signal;
+use nix::{pty::openpty, sys::signal::Signal};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use sluicegate_tests::{Authority, Mode, Process, Proxy, Sluicegate, binary, finish, hit};
+use sluicegate_tests::{
+    Authority, HangingStore, Mode, Process, Proxy, Sluicegate, binary, finish, hit,
+};
 use tokio::{net::TcpListener, process::Command};
 
 /// Nothing but a signal makes the server look at files whose change is not reported.
@@ -50,7 +58,7 @@ async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
     rewrite(elsewhere.path(), "limits.yaml", &limits(7));
     server.process.signal(Signal::SIGHUP);
     server.process.printed("reloading limits, TLS files and the admin token", 2).await;
-    for taken_up in ["limits taken up", "TLS files taken up", "admin token taken up"] {
+    for taken_up in ["limits reloaded", "TLS files reloaded", "admin token reloaded"] {
         server.process.printed(taken_up, 1).await;
     }
     assert!(server.get("/rlconfig").await.1.contains("user: [7 per day"));
@@ -71,9 +79,9 @@ async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
 async fn sighup_tells_the_mistakes_of_rejected_files_again() {
     let server = Sluicegate::start(&limits(10), &NO_POLL).await;
     server.replace_limits("domain: api\ndescriptors: 5\n");
-    server.process.printed("descriptors: a number cannot stand here", 1).await;
+    server.process.printed("descriptors: a number is not valid here", 1).await;
     server.process.signal(Signal::SIGHUP);
-    server.process.printed("descriptors: a number cannot stand here", 2).await;
+    server.process.printed("descriptors: a number is not valid here", 2).await;
     server.should_rate_limit(hit("user", "bob")).await.unwrap();
     assert!(server.stop().await.success());
 }
@@ -122,6 +130,73 @@ async fn a_long_time_to_connect_to_redis_does_not_keep_the_server_from_serving()
     assert_eq!(server.get("/livez").await.0, 200);
     let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn sigint_stops_without_the_drain_delay() {
+    let mut server = Sluicegate::start(&limits(10), &["--drain-delay", "1h"]).await;
+    server.process.signal(Signal::SIGINT);
+    assert_eq!(server.process.ended().await.code(), Some(0), "{}", server.process.output());
+    assert!(server.process.output().ends_with("stopped\n"));
+}
+
+#[tokio::test]
+async fn a_second_sigint_or_sigterm_ends_a_drain_immediately() {
+    for (second, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let mut server = Sluicegate::start(&limits(10), &["--drain-delay", "1h"]).await;
+        server.process.signal(Signal::SIGTERM);
+        server.process.printed("draining", 1).await;
+        server.process.signal(second);
+        assert_eq!(server.process.ended().await.code(), Some(code), "{second}");
+        let log = server.process.output();
+        assert!(log.contains(&format!("signal={:?}", second.as_str())), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_sigint_does_not_wait_for_calls_in_progress() {
+    let mut store = HangingStore::start().await;
+    let flags = [&store.arguments()[..], &["--drain-timeout", "1h"]].concat();
+    let mut server = Sluicegate::start(&limits(10), &flags).await;
+    let _held = store.hold(&server, hit("user", "bob")).await;
+    server.process.signal(Signal::SIGINT);
+    server.process.printed("draining", 1).await;
+    server.process.signal(Signal::SIGINT);
+    assert_eq!(server.process.ended().await.code(), Some(130), "{}", server.process.output());
+}
+
+#[tokio::test]
+async fn a_server_in_a_terminal_prints_a_first_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    fs::write(&file, limits(10)).unwrap();
+    let mut command = Sluicegate::command(&["--limits", file.to_str().unwrap()], &[]);
+    let terminal = openpty(None, None).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(terminal.slave));
+    let mut server = command.kill_on_drop(true).spawn().unwrap();
+    // The command holds the terminal, too, and reading would not end with the server.
+    drop(command);
+    let printed = tokio::task::spawn_blocking(move || {
+        let lines = BufReader::new(fs::File::from(terminal.master)).lines();
+        // Linux ends a terminal with an error.
+        let mut lines = lines.map_while(Result::ok);
+        lines.find_map(|line| Some(line.split_once("Try it: ")?.1.to_owned()))
+    });
+    let request = printed.await.unwrap().expect("no request is printed");
+    let curl = Command::new("bash").args(["-c", &request]).output().await.unwrap();
+    let answer = String::from_utf8(curl.stdout).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK") && answer.contains("\"currentLimit\""),
+        "{answer}"
+    );
+    server.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_a_terminal_prints_no_request() {
+    let server = Sluicegate::start(&limits(10), &[]).await;
+    assert!(!server.process.output().contains("Try it"));
     assert!(server.stop().await.success());
 }
 

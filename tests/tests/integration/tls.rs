@@ -112,7 +112,7 @@ async fn new_certificates_are_shown_to_new_connections() {
     fs::write(&old, authorities[0].pem()).unwrap();
     let answer = sluicectl(&server, &[("--tls-ca", &old)]).await;
     assert_eq!(answer.code, 3, "{answer:?}");
-    server.process.printed("TLS files taken up", 1).await;
+    server.process.printed("TLS files reloaded", 1).await;
 
     let successful = async || server.metric("sluicegate_tls_last_load_successful").await;
     assert_eq!(successful().await, 1.0);

@@ -282,7 +282,7 @@ async fn a_dead_redis_turns_the_alerts_on_and_its_return_turns_them_off() {
         })
         .await;
     }
-    // All the while nobody got an error.
+    // No caller got an error meanwhile.
     let asked = load.stop().await;
     assert!(asked.iter().all(|asked| asked.answer.is_ok()), "{asked:?}");
 }

@@ -188,7 +188,7 @@ async fn a_tenants_counters_are_found_and_reset_and_no_others() {
     for store in Store::all().await {
         for prefix in ["", "a*[b]?:"] {
             let server = serve(&store.url(), &["--key-prefix", prefix]).await;
-            // What others keep there is nobody's counter.
+            // Keys of other programs are not counters.
             if let Store::Redis(redis) = &store {
                 redis
                     .query(&["SET", &format!("{prefix}s1:fw:60:{{acme}}:other:tenant"), "1"])
@@ -602,7 +602,7 @@ async fn a_reset_that_may_have_run_is_told_and_written_down_though_its_caller_gi
     until("the line", || async { (lines() == 1).then_some(()) }).await;
     until("the refusal to be forgotten", forgotten).await;
     redis.resume();
-    // What Redis was told, it has done.
+    // Redis has run the commands that it got.
     until("the reset", || async { redis.keys("s1:fw:*").await.is_empty().then_some(()) }).await;
 
     until("the store", || async { (ctl(&server, &["status"]).await.code == 0).then_some(()) })
@@ -647,7 +647,7 @@ async fn a_counters_reset_is_written_down_though_redis_has_not_answered_when_the
     let redis = Redis::start().await;
     let flags = ["--redis-connect-timeout", "60s", "--drain-delay", "0s"];
     let mut server = serve(&redis.url(), &flags).await;
-    // Whoever writes waits.
+    // Writers block.
     redis.query(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let mut command = Command::new(binary("sluicectl"));
     command.args(["reset", "counter", "--domain", "api", "--descriptor", "ip=::1"]);

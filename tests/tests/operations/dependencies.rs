@@ -1,12 +1,13 @@
 //! Licences and sources of what the workspace depends on. `tests/advisories` asks for known vulnerabilities.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::Path,
     process::{Command, Output},
 };
 
-use sluicegate_tests::tools::{cargo_deny, workspace};
+use sluicegate_tests::tools::{cargo_deny, succeed, workspace};
 
 fn check(manifest: &Path) -> Output {
     let mut deny = cargo_deny();
@@ -46,6 +47,35 @@ fn what_is_not_allowed_is_found() {
     }
 }
 
+/// What `cargo tree` prints about a package.
+fn tree(package: &str, arguments: &[&str]) -> String {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.args(["tree", "--offline", "--locked", "--prefix", "none", "--package", package]);
+    succeed(tree.args(arguments).current_dir(workspace()))
+}
+
+/// Features of a package and all that it depends on, as its release build has them.
+fn features(package: &str) -> String {
+    tree(package, &["--edges", "features,no-dev"])
+}
+
+/// Names of the packages that a package is built with.
+fn linked(package: &str) -> BTreeSet<String> {
+    let lines = tree(package, &["--edges", "normal", "--format", "{p}"]);
+    lines.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}
+
+#[test]
+fn shipped_programs_cannot_disable_fixes() {
+    let feature = "sluicegate-core feature \"simulation\"";
+    for package in ["sluicegate", "sluicectl"] {
+        let features = features(package);
+        assert!(features.contains("sluicegate-core feature \"default\""), "{package}: {features}");
+        assert!(!features.contains(feature), "{package}: {features}");
+    }
+    assert!(features("sluicegate-simulation").contains(feature));
+}
+
 #[test]
 fn advisories_are_a_step_of_the_test_command() {
     let command = fs::read_to_string(workspace().join("tests/run")).unwrap();
@@ -55,4 +85,18 @@ fn advisories_are_a_step_of_the_test_command() {
     let nowhere = tempfile::tempdir().unwrap();
     without_tool.env("SLUICEGATE_TOOLS", nowhere.path()).env("PATH", "/usr/bin:/bin");
     assert!(!without_tool.output().unwrap().status.success());
+}
+
+/// A service that only calls the limiter does not compile what the command line needs.
+#[test]
+fn the_client_library_has_no_command_line() {
+    let of_the_command_line =
+        ["clap", "indicatif", "ratatui", "sluicegate-core", "sluicegate-limits"];
+    let library = linked("sluicegate-client");
+    assert!(library.contains("tonic"), "{library:?}");
+    let program = linked("sluicectl");
+    for package in of_the_command_line {
+        assert!(!library.contains(package), "{package}: {library:?}");
+        assert!(program.contains(package), "{package}: {program:?}");
+    }
 }

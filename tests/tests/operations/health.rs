@@ -63,7 +63,7 @@ async fn health_of_the_store_comes_and_goes_with_redis() {
             (health(&server, &["--service", "store"]).await == expected).then_some(())
         })
         .await;
-        // Whoever sends requests elsewhere must not learn of it.
+        // Load balancers must not see it.
         assert_eq!(health(&server, &[]).await, said(0, "serving"));
     };
     becomes(said(0, "serving")).await;

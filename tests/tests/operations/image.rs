@@ -204,7 +204,7 @@ fn a_bill_of_materials_names_every_dependency() {
             .env("CARGO_NET_OFFLINE", "true")
             .current_dir(context.path()),
     );
-    for (folder, package) in [("server", "sluicegate"), ("client", "sluicegate-client")] {
+    for (folder, package) in [("server", "sluicegate"), ("client/sluicectl", "sluicectl")] {
         let bill = context.path().join(folder).join(format!("{package}.cdx.json"));
         let bill: Value = serde_json::from_str(&fs::read_to_string(bill).unwrap()).unwrap();
         assert_eq!(bill["bomFormat"], "CycloneDX");
@@ -297,7 +297,7 @@ async fn the_image_serves_and_tells_its_health() {
     let health = words(health.split_once("CMD ").unwrap().1);
     let ask = async |url: String| {
         let mut command = inside(&root, &health);
-        command.env("SLUICEGATE_SERVER", url);
+        command.env("SLUICECTL_SERVER", url);
         finish(command).await
     };
     let url = format!("http://{}", server.grpc);

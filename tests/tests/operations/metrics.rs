@@ -43,7 +43,7 @@ struct Family {
 /// The document's table, which a test beside the catalogue holds equal to it.
 fn catalogue() -> BTreeMap<String, Family> {
     let page = fs::read_to_string(tools::workspace().join("docs/metrics.md")).unwrap();
-    let (_, table) = page.split_once("| metric | kind | labels | what it tells |\n").unwrap();
+    let (_, table) = page.split_once("| metric | kind | labels | meaning |\n").unwrap();
     let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
     let entry = |row: &str| {
         let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -98,7 +98,7 @@ fn promtool(page: &str) -> String {
     said
 }
 
-/// Asks for everything that there is something to count about.
+/// Sends requests that change every metric.
 async fn traffic(server: &Sluicegate) {
     let ask = |request: RateLimitRequest| server.should_rate_limit(request);
     let refused = async || ask(hits("user", "bob", 8)).await.unwrap().overall_code();
@@ -356,15 +356,18 @@ async fn an_outage_shows_and_is_counted_to_its_end() {
     assert!(at_first > 0.0);
     assert_eq!(degraded(&server).await, at_first);
 
-    // Nobody looks meanwhile.
+    // No scrape happens meanwhile.
     let killed = Instant::now();
     redis.kill().await;
-    server.process.line("the outage", |line| line.contains("does not answer").then_some(())).await;
+    server
+        .process
+        .line("the outage", |line| line.contains("Redis unavailable").then_some(()))
+        .await;
     let noticed = Instant::now();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let least = noticed.elapsed();
     redis.restart().await;
-    let answers = |server: &Sluicegate| server.process.output().matches("Redis answers").count();
+    let answers = |server: &Sluicegate| server.process.output().matches("Redis available").count();
     until("the end of it", async || (answers(&server) == 2).then_some(())).await;
     let most = killed.elapsed();
     let counted = degraded(&server).await - at_first;
@@ -376,7 +379,7 @@ async fn an_outage_shows_and_is_counted_to_its_end() {
     let made = server.metric("sluicegate_redis_connections_total").await;
     assert_eq!(server.metric("sluicegate_redis_reconnects_total").await, made - 2.0);
 
-    // Somebody looks in the middle of it.
+    // A scrape happens in the middle of it.
     redis.kill().await;
     until("the breaker", async || (server.metric(&breaker).await == 1.0).then_some(())).await;
     assert_eq!(server.metric(&open).await, 0.0);
@@ -430,7 +433,7 @@ async fn redis_tells_what_it_holds_if_it_may() {
     let keys = of("sluicegate_redis_keys", &redis);
     let silent = with_redis(&url("silent"), &[]).await;
     silent.should_rate_limit(hit("user", "bob")).await.unwrap();
-    // Nothing wakes the question but a server that has become of use.
+    // Only a server that becomes usable triggers the query.
     let open = with_redis(&url("open"), &[]).await;
     until("what Redis holds", async || (open.metric(&keys).await >= 1.0).then_some(())).await;
     let used: f64 = redis.info("memory", "used_memory").await.unwrap().unwrap().parse().unwrap();
@@ -638,7 +641,7 @@ async fn a_collector_behind_tls_is_trusted_if_its_authority_is() {
     fs::write(path("other.pem"), Authority::new("other").pem()).unwrap();
     fs::write(path("none.pem"), "").unwrap();
     ours.issue("127.0.0.1").write(folder.path(), "server");
-    // Another server stands for the collector: it takes the handshake, and knows no such service.
+    // Another server acts as collector: it accepts the handshake, and lacks the service.
     let tls = ["--grpc-tls-cert", &path("server.pem"), "--grpc-tls-key", &path("server.key")];
     let collector = Sluicegate::start(LIMITS, &tls).await;
     let endpoint = format!("https://{}", collector.grpc);

@@ -9,7 +9,7 @@ use sluicegate_tests::{
 };
 use tokio::process::Command;
 
-/// What stands between the fences, lines that go on put together.
+/// Commands between the fences, with continued lines joined.
 fn commands() -> Vec<String> {
     let page = fs::read_to_string(workspace().join("docs/runbook.md")).unwrap();
     let joined = fenced(&page, "sh").concat().replace("\\\n", " ");

@@ -74,7 +74,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 2}
 ";
 
-/// What has trace headers read. Nobody listens there.
+/// Makes the server read trace headers. Nothing listens there.
 const READS_TRACES: [&str; 4] =
     ["--decision-log-ratio", "1", "--otlp-endpoint", "http://127.0.0.1:1"];
 

@@ -293,7 +293,7 @@ async fn what_goes_wrong_is_told() {
     assert_eq!(told(deciding), wanted);
     assert_eq!(found[0].attribute("sluicegate.degraded"), "");
 
-    // A refusal that is remembered asks nobody.
+    // A cached refusal does not ask the store.
     ask(&server, hits("user", "bob", 2), Some(&traced)).await.unwrap();
     ask(&server, hits("user", "bob", 2), Some(&traced)).await.unwrap();
     ask(&server, hits("user", "bob", 1), Some(&traced)).await.unwrap();

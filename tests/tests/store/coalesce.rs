@@ -11,9 +11,9 @@ use std::{
 
 use futures::future::join_all;
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take, Time,
+    Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, Store, StoreError, Time,
     Window,
-    store::{Group, Late, Veto},
+    store::{Group, PendingAnswers, RefusalScope},
 };
 use sluicegate_store::{
     BATCH_MAX, Coalesce, Lanes, ManualClock, Memory, MemorySettings, Place, Redirected, Settled,
@@ -88,7 +88,7 @@ fn asking(
     deadline: Option<Instant>,
 ) -> tokio::task::JoinHandle<Answers> {
     let layer = Arc::clone(layer);
-    tokio::spawn(async move { layer.decide(Batch::of(group.into(), deadline)).await })
+    tokio::spawn(async move { layer.decide(Batch::single(group.into(), deadline)).await })
 }
 
 /// Waits until so many groups wait.
@@ -108,7 +108,7 @@ async fn busy(layer: &Arc<Coalesce<Gate>>) -> tokio::task::JoinHandle<Answers> {
 }
 
 fn one(name: &str, requests: u32) -> Check {
-    check(name, per_day(Algorithm::FixedWindow, requests), 0, Take::Exactly(1))
+    check(name, per_day(Algorithm::FixedWindow, requests), 0, Charge::Exactly(1))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +197,7 @@ async fn beyond_the_bound_nobody_waits() {
 /// A chain of two limits, the inner one of `requests`.
 fn chain(algorithm: Algorithm, requests: u32, hits: u64) -> Vec<Check> {
     let (outer, inner) = (per_day(algorithm, 1_000), per_day(algorithm, requests));
-    let take = Take::Exactly(hits);
+    let take = Charge::Exactly(hits);
     vec![check("outer", outer, 0, take), check("inner", inner, 1, take)]
 }
 
@@ -249,7 +249,7 @@ async fn as_many_pass_as_fit() {
                 layer
                     .inner()
                     .inner
-                    .decide(Batch::of(chain(algorithm, limit, hits).into(), None))
+                    .decide(Batch::single(chain(algorithm, limit, hits).into(), None))
                     .await
             };
             taken(1).await;
@@ -262,7 +262,7 @@ async fn as_many_pass_as_fit() {
             for refused in decided.iter().filter(|it| !it[1].allowed) {
                 assert_eq!(*refused, alone, "{algorithm:?} {limit} {hits}");
             }
-            assert_eq!(alone[0].remaining + alone[0].granted, 1_000 - 1 - fit * hits);
+            assert_eq!(alone[0].remaining + alone[0].charged, 1_000 - 1 - fit * hits);
         }
     }
 }
@@ -275,7 +275,7 @@ async fn nobody_waits_for_room_to_come_back() {
         let layer = gated(0);
         layer.inner().pace.store(100_000, Ordering::Relaxed);
         let limit = Limit::new(algorithm, 50, window, None).unwrap();
-        let group = || vec![check("paced", limit, 0, Take::Exactly(1))];
+        let group = || vec![check("paced", limit, 0, Charge::Exactly(1))];
         let (decided, calls) = together(&layer, 200, group).await;
         assert!(calls <= 3, "{algorithm:?}: {calls} calls");
         let passed = decided.iter().filter(|it| it[0].allowed).count();
@@ -296,7 +296,7 @@ async fn each_share_can_be_given_back() {
                 layer.inner().clock.advance(Duration::from_secs(600));
             }
             let back = chain(algorithm, 100, 2).into_iter().zip(decisions).map(|(check, it)| {
-                Check { take: Take::GiveBack { hits: it.granted, receipt: it.receipt }, ..check }
+                Check { charge: Charge::Refund { hits: it.charged, receipt: it.receipt }, ..check }
             });
             ask(layer.as_ref(), back.collect()).await;
         }
@@ -309,10 +309,10 @@ async fn each_share_can_be_given_back() {
 #[tokio::test]
 async fn what_cannot_be_summed_is_asked_each_for_itself() {
     let day = |requests| per_day(Algorithm::FixedWindow, requests);
-    let simulated = Check { veto: Veto::None, ..one("s", 5) };
-    let quota = Check { veto: Veto::Quota, ..one("q", 5) };
-    let debit = check("d", day(5), 0, Take::Always { hits: 1, needs: 1 });
-    let peek = check("p", day(5), 0, Take::Exactly(0));
+    let simulated = Check { refusal_scope: RefusalScope::None, ..one("s", 5) };
+    let quota = Check { refusal_scope: RefusalScope::Quota, ..one("q", 5) };
+    let debit = check("d", day(5), 0, Charge::Always { hits: 1, needs: 1 });
+    let peek = check("p", day(5), 0, Charge::Exactly(0));
     let twice = vec![one("t", 5), Check { descriptor: 1, ..one("t", 5) }];
     for group in [vec![simulated], vec![quota], vec![debit], vec![peek], twice] {
         let layer = gated(0);
@@ -352,7 +352,7 @@ async fn who_leaves_before_the_call_is_not_charged() {
 async fn who_leaves_during_the_call_may_have_been_charged() {
     let layer = gated(0);
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Take::Exactly(0))];
+    let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Charge::Exactly(0))];
     let late = asking(&layer, group, soon).await.unwrap();
     assert_eq!(late.as_slice(), [Err(StoreError::Unknown); 2]);
     layer.inner().open.add_permits(100);
@@ -410,13 +410,13 @@ fn slow(lanes: fn(&CounterKey) -> Place) -> Arc<Coalesce<Slow>> {
 fn asking_late(
     layer: &Arc<Coalesce<Slow>>,
     group: Vec<Check>,
-) -> tokio::task::JoinHandle<(Answers, Option<Late>)> {
+) -> tokio::task::JoinHandle<(Answers, Option<PendingAnswers>)> {
     let layer = Arc::clone(layer);
     let soon = Instant::now() + Duration::from_millis(50);
     tokio::spawn(async move {
         let group: Group = group.into();
-        let answers = layer.decide(Batch::of(Arc::clone(&group), Some(soon))).await;
-        (answers, layer.late(&group))
+        let answers = layer.decide(Batch::single(Arc::clone(&group), Some(soon))).await;
+        (answers, layer.late_answers(&group))
     })
 }
 
@@ -448,7 +448,7 @@ async fn late_answers_to_parts_are_put_together() {
     let group = || {
         let day = per_day(Algorithm::FixedWindow, 10);
         ["a", "b", "a"].into_iter().enumerate().map(move |(at, name)| {
-            check(&format!("{name}{at}"), day, at, Take::Exactly(1 + u64::try_from(at).unwrap()))
+            check(&format!("{name}{at}"), day, at, Charge::Exactly(1 + u64::try_from(at).unwrap()))
         })
     };
     let (answers, late) = asking_late(&layer, group().collect()).await.unwrap();
@@ -465,8 +465,9 @@ async fn late_answers_to_a_sum_are_shared() {
     for (limit, used, passed) in [(10, 0, 3), (2, 0, 2), (2, 1, 0)] {
         let layer = slow(one_place);
         let gate = &layer.inner().gate;
-        let counter =
-            |hits| vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Take::Exactly(hits))];
+        let counter = |hits| {
+            vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Charge::Exactly(hits))]
+        };
         ask(&gate.inner, counter(used.into())).await;
         let first = {
             let layer = Arc::clone(&layer);
@@ -502,7 +503,7 @@ async fn late_answers_to_a_sum_are_shared() {
 async fn hits_are_unknown_when_no_answer_comes_late() {
     let layer = slow(one_place);
     layer.inner().is_silent.store(true, Ordering::Relaxed);
-    let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Take::Exactly(0));
+    let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::Exactly(0));
     let asked = asking_late(&layer, [chain(Algorithm::Gcra, 10, 3), vec![peek]].concat());
     let (_, late) = asked.await.unwrap();
     assert_eq!(layer.hits_unknown(), 0, "it may still come");
@@ -518,7 +519,7 @@ async fn hits_of_callers_that_left_are_counted_when_unknown() {
     for (is_silent, unknown) in [(false, 0), (true, 2)] {
         let layer = slow(one_place);
         layer.inner().is_silent.store(is_silent, Ordering::Relaxed);
-        let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Take::Exactly(2));
+        let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::Exactly(2));
         let asked = asking_late(&layer, vec![check]);
         harness::until("the call", || async {
             (!layer.inner().gate.calls.lock().unwrap().is_empty()).then_some(())
@@ -537,12 +538,12 @@ async fn give_backs_alone_do_not_hold_a_caller() {
     let layer = slow(one_place);
     let gate = &layer.inner().gate;
     let taken = ask(&gate.inner, vec![one("a", 10)]).await;
-    let undo = Take::GiveBack { hits: 1, receipt: taken[0].receipt };
-    let undo = Check { take: undo, veto: Veto::None, ..one("a", 10) };
+    let undo = Charge::Refund { hits: 1, receipt: taken[0].receipt };
+    let undo = Check { charge: undo, refusal_scope: RefusalScope::None, ..one("a", 10) };
     let patient = Some(Instant::now() + Duration::from_secs(60));
     let given = {
         let layer = Arc::clone(&layer);
-        tokio::spawn(async move { layer.decide(Batch::of([undo].into(), patient)).await })
+        tokio::spawn(async move { layer.decide(Batch::single([undo].into(), patient)).await })
     };
     let calls = async |count| {
         harness::until("calls", || async {
@@ -557,7 +558,7 @@ async fn give_backs_alone_do_not_hold_a_caller() {
     assert!(late.unwrap().await[0].is_ok());
     assert!(given.await.unwrap()[0].is_ok());
     until_settled(&layer).await;
-    let left = check("a", per_day(Algorithm::FixedWindow, 10), 0, Take::Exactly(0));
+    let left = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::Exactly(0));
     assert_eq!(ask(&gate.inner, vec![left]).await[0].remaining, 10);
 }
 
@@ -595,12 +596,12 @@ async fn a_lane_that_hangs_delays_no_other() {
     let limit: Limit = per_day(Algorithm::FixedWindow, 10);
     let group = |names: [&str; 2]| {
         let checks = names.iter().enumerate();
-        checks.map(|(at, name)| check(name, limit, at, Take::Exactly(1))).collect::<Group>()
+        checks.map(|(at, name)| check(name, limit, at, Charge::Exactly(1))).collect::<Group>()
     };
-    let answers = layer.decide(Batch::of(group(["dead", "live"]), soon())).await;
+    let answers = layer.decide(Batch::single(group(["dead", "live"]), soon())).await;
     assert_eq!(answers[0], Err(StoreError::Unknown));
     assert!(answers[1].unwrap().allowed);
-    let answers = layer.decide(Batch::of(group(["dead", "live"]), soon())).await;
+    let answers = layer.decide(Batch::single(group(["dead", "live"]), soon())).await;
     assert_eq!(answers[0], Err(StoreError::Unavailable), "not sent while another hangs");
     assert_eq!(answers[1].unwrap().remaining, 8);
     assert_eq!(layer.inner().1.load(Ordering::Relaxed), 1);
@@ -632,9 +633,9 @@ impl Lanes for Moving {
         let mut answers = Answers::new();
         for group in batch.groups {
             if has_moved(&group) {
-                answers.extend(group.iter().map(|_| Err(StoreError::Elsewhere)));
+                answers.extend(group.iter().map(|_| Err(StoreError::Moved)));
             } else {
-                answers.extend(self.0.decide(Batch::of(group, batch.deadline)).await);
+                answers.extend(self.0.decide(Batch::single(group, batch.deadline)).await);
             }
         }
         Settled { answers, late: None }
@@ -688,7 +689,7 @@ impl Lanes for Clumsy {
 #[tokio::test]
 async fn a_call_that_panics_takes_no_other_with_it() {
     let layer = Coalesce::new(Clumsy(Gate::new(10, one_place), AtomicU64::new(0)), ONE);
-    let asked = async || layer.decide(Batch::of(vec![one("a", 10)].into(), None)).await;
+    let asked = async || layer.decide(Batch::single(vec![one("a", 10)].into(), None)).await;
     assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);
     assert!(asked().await[0].unwrap().allowed);
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Algorithm, Batch, Check, Decision, Limit, OnFailure, Store, Take, Window,
+    Algorithm, Batch, Charge, Check, Decision, Limit, OnFailure, Store, Window,
     algorithm::Receipt,
-    key::Identity,
+    key::KeyBuilder,
     request::Entry,
-    store::{Group, Source, Veto},
+    store::{Group, RefusalScope, Source},
 };
 
 /// A limit of `requests` a day.
@@ -16,16 +16,23 @@ pub(crate) fn per_day(algorithm: Algorithm, requests: u32) -> Limit {
 }
 
 /// A check of the counter of that name. All are one tenant's, so that a cluster has them on one slot.
-pub(crate) fn check(name: &str, limit: Limit, descriptor: usize, take: Take) -> Check {
+pub(crate) fn check(name: &str, limit: Limit, descriptor: usize, take: Charge) -> Check {
     let tenant = Entry { key: b"tenant", value: b"acme" };
     let entries = [tenant, Entry { key: b"name", value: name.as_bytes() }];
-    let key = Identity::new("conformance", Some(tenant.key), &entries, &[]).counter(&limit);
-    Check { key, limit, take, descriptor, veto: Veto::Alone, on_failure: OnFailure::default() }
+    let key = KeyBuilder::new("conformance", Some(tenant.key), &entries, &[]).key_for(&limit);
+    Check {
+        key,
+        limit,
+        charge: take,
+        descriptor,
+        refusal_scope: RefusalScope::Request,
+        on_failure: OnFailure::default(),
+    }
 }
 
 /// Asks one group.
 pub(crate) async fn ask(store: &impl Store, checks: Vec<Check>) -> Vec<Decision> {
-    let answers = store.decide(Batch::of(checks.into(), None)).await;
+    let answers = store.decide(Batch::single(checks.into(), None)).await;
     answers.into_iter().map(Result::unwrap).collect()
 }
 
@@ -46,25 +53,28 @@ async fn admits_up_to_the_limit(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 3);
     let asked = async |take| ask(store, vec![check("a", limit, 0, take)]).await[0];
     for remaining in [2, 1, 0] {
-        assert_eq!(asked(Take::Exactly(1)).await.remaining, remaining);
+        assert_eq!(asked(Charge::Exactly(1)).await.remaining, remaining);
     }
-    let refused = asked(Take::Exactly(1)).await;
+    let refused = asked(Charge::Exactly(1)).await;
     assert!(!refused.allowed && refused.retry_after.is_some_and(|wait| !wait.is_zero()));
-    let more_than_ever_fits = asked(Take::Exactly(u64::MAX)).await;
+    let more_than_ever_fits = asked(Charge::Exactly(u64::MAX)).await;
     assert!(!more_than_ever_fits.allowed && more_than_ever_fits.retry_after.is_none());
 }
 
 async fn a_refusal_is_free_on_every_counter(store: &impl Store, algorithm: Algorithm) {
     let (wide, narrow) = (per_day(algorithm, 10), per_day(algorithm, 1));
     let chain = || {
-        vec![check("wide", wide, 0, Take::Exactly(1)), check("narrow", narrow, 1, Take::Exactly(1))]
+        vec![
+            check("wide", wide, 0, Charge::Exactly(1)),
+            check("narrow", narrow, 1, Charge::Exactly(1)),
+        ]
     };
     assert!(ask(store, chain()).await.iter().all(|it| it.allowed));
     for _ in 0..5 {
         let refused = ask(store, chain()).await;
         // A layer that knows of the refusal does not ask about the rest.
         if refused[0].source != Source::NotAsked {
-            assert_eq!((refused[0].remaining, refused[0].granted), (9, 0));
+            assert_eq!((refused[0].remaining, refused[0].charged), (9, 0));
         }
         assert!(!refused[1].allowed);
     }
@@ -74,29 +84,29 @@ async fn a_peek_changes_nothing(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1);
     let asked = async |take| ask(store, vec![check("p", limit, 0, take)]).await[0];
     for _ in 0..3 {
-        let peek = asked(Take::Exactly(0)).await;
+        let peek = asked(Charge::Exactly(0)).await;
         assert!(peek.allowed && peek.remaining == 1);
     }
-    assert!(asked(Take::Exactly(1)).await.allowed);
-    assert!(!asked(Take::Exactly(0)).await.allowed, "nothing is left for one more hit");
+    assert!(asked(Charge::Exactly(1)).await.allowed);
+    assert!(!asked(Charge::Exactly(0)).await.allowed, "nothing is left for one more hit");
 }
 
 async fn a_receipt_undoes_its_take(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 5);
     let asked = async |take| ask(store, vec![check("r", limit, 0, take)]).await[0];
-    asked(Take::Exactly(2)).await;
-    let taken = asked(Take::Exactly(3)).await;
+    asked(Charge::Exactly(2)).await;
+    let taken = asked(Charge::Exactly(3)).await;
     let receipt: Option<Receipt> = taken.receipt;
     assert!(receipt.is_some());
-    asked(Take::GiveBack { hits: 3, receipt }).await;
-    assert_eq!(asked(Take::Exactly(0)).await.remaining, 3);
+    asked(Charge::Refund { hits: 3, receipt }).await;
+    assert_eq!(asked(Charge::Exactly(0)).await.remaining, 3);
 }
 
 async fn groups_of_a_batch_are_settled_each_for_itself(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1);
     let group =
-        || vec![check("g", limit, 0, Take::Exactly(1)), check("h", limit, 1, Take::Exactly(1))];
-    let groups = [group(), group(), vec![check("i", limit, 0, Take::Exactly(1))]];
+        || vec![check("g", limit, 0, Charge::Exactly(1)), check("h", limit, 1, Charge::Exactly(1))];
+    let groups = [group(), group(), vec![check("i", limit, 0, Charge::Exactly(1))]];
     let groups = groups.into_iter().map(Group::from).collect();
     let answers = store.decide(Batch { groups, deadline: None }).await;
     let allowed: Vec<_> = answers.iter().map(|answer| answer.unwrap().allowed).collect();
@@ -113,7 +123,7 @@ const ASKS: usize = 250;
 
 async fn many_callers_admit_exactly_the_limit<S: Store>(store: Arc<S>, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1_000);
-    let admitted = concurrently(&store, move |_| vec![check("hot", limit, 0, Take::Exactly(1))]);
+    let admitted = concurrently(&store, move |_| vec![check("hot", limit, 0, Charge::Exactly(1))]);
     assert_eq!(admitted.await, 1_000, "{algorithm:?}");
 }
 
@@ -128,8 +138,8 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
         if caller % 2 == 0 {
             names.reverse();
         }
-        let inner = |(at, name): (usize, &String)| check(name, inner, at + 1, Take::Exactly(1));
-        let mut group = vec![check("outer", outer, 0, Take::Exactly(1))];
+        let inner = |(at, name): (usize, &String)| check(name, inner, at + 1, Charge::Exactly(1));
+        let mut group = vec![check("outer", outer, 0, Charge::Exactly(1))];
         group.extend(names.iter().enumerate().map(inner));
         group
     });
@@ -138,7 +148,7 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
     // no hit is lost, so what is left says how many did.
     assert!(admitted <= 200, "{admitted}");
     let left = async |name: &str, limit| {
-        ask(store.as_ref(), vec![check(name, limit, 0, Take::Exactly(0))]).await[0].remaining
+        ask(store.as_ref(), vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
     };
     let mut used = 0;
     for n in 0..4 {

@@ -5,12 +5,12 @@ use std::{cell::RefCell, collections::HashMap};
 use fred::types::Value;
 use proptest::prelude::*;
 use sluicegate_core::{
-    Algorithm, Answers, Check, CounterKey, Limit, OnFailure, Take, Time,
+    Algorithm, Answers, Charge, Check, CounterKey, Limit, OnFailure, Time,
     algorithm::{HITS_MAX, Receipt},
-    key::Identity,
+    key::KeyBuilder,
     limit::Unit,
     request::Entry,
-    store::Veto,
+    store::RefusalScope,
 };
 use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::{Call, Reply, state_of};
@@ -60,7 +60,7 @@ struct Asked {
     limit: usize,
     take: Kind,
     amount: Amount,
-    veto: Veto,
+    scope: RefusalScope,
     /// Whether it belongs to the descriptor of the check before it.
     joins: bool,
 }
@@ -68,7 +68,6 @@ struct Asked {
 #[derive(Clone, Debug)]
 enum Kind {
     Exactly,
-    UpTo,
     Always(Amount),
     GiveBack,
     /// With the receipt of an earlier take, counted from the latest.
@@ -124,21 +123,20 @@ fn steps() -> impl Strategy<Value = Step> {
 fn asked() -> impl Strategy<Value = Asked> {
     let take = prop_oneof![
         10 => Just(Kind::Exactly),
-        2 => Just(Kind::UpTo),
         2 => amounts().prop_map(Kind::Always),
         1 => Just(Kind::GiveBack),
         2 => (0..=12_usize).prop_map(Kind::Undo),
         1 => (-5..=2_000_000_i64, 0..1_u64 << 53).prop_map(|(ago, used)| Kind::Forged(ago, used)),
     ];
-    let veto = prop_oneof![2 => Just(Veto::Alone), 1 => Just(Veto::None), 1 => Just(Veto::Quota)];
+    let scope = prop_oneof![2 => Just(RefusalScope::Request), 1 => Just(RefusalScope::None), 1 => Just(RefusalScope::Quota)];
     let index = || prop_oneof![2 => Just(0_usize), 1 => 0..=2_usize];
-    (index(), index(), take, amounts(), veto, prop::bool::weighted(0.3)).prop_map(
-        |(counter, limit, take, amount, veto, joins)| Asked {
+    (index(), index(), take, amounts(), scope, prop::bool::weighted(0.3)).prop_map(
+        |(counter, limit, take, amount, scope, joins)| Asked {
             counter,
             limit,
             take,
             amount,
-            veto,
+            scope,
             joins,
         },
     )
@@ -157,10 +155,23 @@ fn amounts() -> impl Strategy<Value = Amount> {
 }
 
 /// A check, the only place where the tests here make one.
-pub(crate) fn check(name: &str, limit: Limit, take: Take, descriptor: usize, veto: Veto) -> Check {
+pub(crate) fn check(
+    name: &str,
+    limit: Limit,
+    take: Charge,
+    descriptor: usize,
+    scope: RefusalScope,
+) -> Check {
     let entries = [Entry { key: b"name", value: name.as_bytes() }];
-    let key = Identity::new("equivalence", None, &entries, &[]).counter(&limit);
-    Check { key, limit, take, descriptor, veto, on_failure: OnFailure::default() }
+    let key = KeyBuilder::new("equivalence", None, &entries, &[]).key_for(&limit);
+    Check {
+        key,
+        limit,
+        charge: take,
+        descriptor,
+        refusal_scope: scope,
+        on_failure: OnFailure::default(),
+    }
 }
 
 /// Something that runs calls and keeps counters.
@@ -241,7 +252,8 @@ impl Run<'_> {
     /// The counter that a check is about, as it is now.
     fn counter(&self, asked: &Asked) -> Counter {
         let (name, limit) = self.limit(asked);
-        let state = self.model.state(&check(&name, limit, Take::Exactly(0), 0, Veto::None));
+        let state =
+            self.model.state(&check(&name, limit, Charge::Exactly(0), 0, RefusalScope::None));
         Counter { limit, state, micros: self.micros.min(TIME_MAX) }
     }
 
@@ -278,25 +290,24 @@ impl Run<'_> {
 
     fn check(&self, asked: &Asked, descriptor: usize) -> Check {
         let (name, limit) = self.limit(asked);
-        let mut check = check(&name, limit, Take::Exactly(0), descriptor, asked.veto);
+        let mut check = check(&name, limit, Charge::Exactly(0), descriptor, asked.scope);
         let hits = self.hits(asked, &asked.amount);
-        check.take = match &asked.take {
-            Kind::Exactly => Take::Exactly(hits),
-            Kind::UpTo => Take::UpTo(hits),
-            Kind::Always(needs) => Take::Always { hits, needs: self.hits(asked, needs) },
-            Kind::GiveBack => Take::GiveBack { hits, receipt: None },
+        check.charge = match &asked.take {
+            Kind::Exactly => Charge::Exactly(hits),
+            Kind::Always(needs) => Charge::Always { hits, needs: self.hits(asked, needs) },
+            Kind::GiveBack => Charge::Refund { hits, receipt: None },
             Kind::Undo(age) => {
                 let mut own = self.taken.iter().rev().filter(|(key, ..)| *key == check.key);
                 match own.nth(*age) {
-                    Some(&(_, receipt, hits)) => Take::GiveBack { hits, receipt: Some(receipt) },
-                    None => Take::GiveBack { hits, receipt: None },
+                    Some(&(_, receipt, hits)) => Charge::Refund { hits, receipt: Some(receipt) },
+                    None => Charge::Refund { hits, receipt: None },
                 }
             }
             Kind::Forged(ago, used) => {
                 let at = self.micros.saturating_add_signed(-ago);
                 let window = limit.window().micros();
                 let at = if ago % 2 == 0 { at } else { at / window };
-                Take::GiveBack { hits, receipt: Some(Receipt { at, used: *used }) }
+                Charge::Refund { hits, receipt: Some(Receipt { at, used: *used }) }
             }
         };
         check
@@ -319,7 +330,7 @@ impl Run<'_> {
         for (check, answer) in groups.iter().flatten().zip(answers) {
             let decision = answer.unwrap();
             if let Some(receipt) = decision.receipt {
-                self.taken.push((check.key.clone(), receipt, decision.granted));
+                self.taken.push((check.key.clone(), receipt, decision.charged));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Local decisions during outages: they start from what the store last reported, and are debited when it answers again.
 
 use std::{
+    collections::HashSet,
     num::NonZeroU32,
     sync::{
         Arc, Mutex,
@@ -11,11 +12,15 @@ use std::{
 
 use futures::future::join_all;
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, Decision, Limit, Store, StoreError, Take, Time, store::Source,
+    Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, OnFailure, Store,
+    StoreError, Time,
+    store::{Group, PendingAnswers, Source},
 };
 use sluicegate_store::{
-    Clock, FailurePolicy, FallbackStats, LiveReplicas, Local, ManualClock, Memory, MemorySettings,
+    Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, Local, ManualClock, Memory,
+    MemorySettings,
 };
+use sluicegate_tests::until;
 
 use crate::conformance::{ask, check, per_day};
 
@@ -29,11 +34,16 @@ const REPLICAS: u32 = 4;
 
 type Failure = Box<dyn Fn(&Check) -> Option<StoreError> + Send>;
 
-/// A store that fails as a test says.
+/// A store that fails as a test says, check by check.
 struct Failing {
     inner: Memory<Arc<dyn Clock>>,
     failure: Mutex<Failure>,
+    /// The late answer to a single check that failed.
+    late: Mutex<Option<Result<Decision, StoreError>>>,
+    /// Counters of a server without a connection.
+    away: Mutex<HashSet<CounterKey>>,
     charges: AtomicU64,
+    asked_away: AtomicU64,
 }
 
 impl Failing {
@@ -58,17 +68,29 @@ impl Store for Failing {
     async fn decide(&self, batch: Batch) -> Answers {
         let mut answers = Answers::new();
         for group in batch.groups {
-            let failure = group.iter().find_map(|check| self.failure.lock().unwrap()(check));
-            match failure {
-                Some(error) => answers.extend(group.iter().map(|_| Err(error))),
-                None => {
-                    let charges = group.iter().any(|check| check.take.charges());
-                    self.charges.fetch_add(u64::from(charges), Ordering::Relaxed);
-                    answers.extend(self.inner.decide(Batch::of(group, batch.deadline)).await);
-                }
-            }
+            let is_away = group.iter().any(|check| self.away.lock().unwrap().contains(&check.key));
+            self.asked_away.fetch_add(u64::from(is_away), Ordering::Relaxed);
+            let failures: Vec<_> =
+                group.iter().map(|check| self.failure.lock().unwrap()(check)).collect();
+            let asked = group.iter().zip(&failures).filter(|(_, failure)| failure.is_none());
+            let asked: Group = asked.map(|(check, _)| check.clone()).collect();
+            let charges = asked.iter().any(|check| check.charge.adds_hits());
+            self.charges.fetch_add(u64::from(charges), Ordering::Relaxed);
+            let mut asked =
+                self.inner.decide(Batch::single(asked, batch.deadline)).await.into_iter();
+            let answer = |failure: Option<_>| failure.map_or_else(|| asked.next().unwrap(), Err);
+            answers.extend(failures.into_iter().map(answer));
         }
         answers
+    }
+
+    fn late_answers(&self, _: &Group) -> Option<PendingAnswers> {
+        let answer = (*self.late.lock().unwrap())?;
+        Some(Box::pin(std::future::ready([answer].into_iter().collect())))
+    }
+
+    fn is_available(&self, key: &CounterKey) -> bool {
+        !self.away.lock().unwrap().contains(key)
     }
 }
 
@@ -79,6 +101,8 @@ struct Scene {
     clock: Arc<ManualClock>,
     store: Arc<Failing>,
     replicas: Vec<Policy>,
+    /// The number of replicas that they know of.
+    live: LiveReplicas,
 }
 
 impl Scene {
@@ -92,15 +116,18 @@ impl Scene {
         let store = Arc::new(Failing {
             inner: memory(),
             failure: Mutex::new(Box::new(|_| None)),
+            late: Mutex::default(),
+            away: Mutex::default(),
             charges: AtomicU64::new(0),
+            asked_away: AtomicU64::new(0),
         });
+        let live = LiveReplicas::new(NonZeroU32::new(REPLICAS).unwrap());
         let replica = |_| {
-            let replicas = LiveReplicas::new(NonZeroU32::new(REPLICAS).unwrap());
-            let local = Local { store: memory(), replicas, known_max };
+            let local = Local { store: memory(), replicas: live.clone(), known_max };
             FailurePolicy::new(Arc::clone(&store), Some(local))
         };
         let replicas = (0..REPLICAS).map(replica).collect();
-        Self { clock, store, replicas }
+        Self { clock, store, replicas, live }
     }
 
     /// Asks every replica for one hit, so many times. Returns how many are admitted.
@@ -129,7 +156,16 @@ impl Scene {
 }
 
 fn hits(limit: Limit, hits: u64) -> Check {
-    check("bob", limit, 0, Take::Exactly(hits))
+    check("bob", limit, 0, Charge::Exactly(hits))
+}
+
+/// Waits until nothing is being given back.
+async fn given_back(replica: &Policy) {
+    until("all to be given back", || async { (replica.give_backs() == 0).then_some(()) }).await;
+}
+
+fn refund(limit: Limit, hits: u64) -> Check {
+    check("bob", limit, 0, Charge::Refund { hits, receipt: None })
 }
 
 /// Runs a test with every algorithm at once.
@@ -214,7 +250,7 @@ async fn debit_of_unknown_outcome_is_not_sent_again() {
     scene.store.pause();
     assert_eq!(scene.admitted(limit, 2).await, 8);
     // Probes are answered, charges are not.
-    scene.store.fail(|check| check.take.charges().then_some(StoreError::Unknown));
+    scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
     let stats = scene.settled().await;
     assert!(stats.iter().all(|it| (it.owed, it.debited, it.unknown) == (0, 0, 2)), "{stats:?}");
     scene.store.resume();
@@ -224,13 +260,13 @@ async fn debit_of_unknown_outcome_is_not_sent_again() {
 
 #[tokio::test]
 async fn debit_that_is_not_run_is_sent_again() {
-    let errors = [StoreError::Unavailable, StoreError::Full, StoreError::Elsewhere];
+    let errors = [StoreError::Unavailable, StoreError::Full, StoreError::Moved];
     join_all(errors.map(async |error| {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
         scene.heard(limit).await;
         scene.store.pause();
         assert_eq!(scene.admitted(limit, 2).await, 8);
-        scene.store.fail(move |check| check.take.charges().then_some(error));
+        scene.store.fail(move |check| check.charge.adds_hits().then_some(error));
         let stats = scene.settled().await;
         assert!(stats.iter().all(|it| (it.owed, it.debited) == (2, 0)), "{stats:?}");
         scene.store.resume();
@@ -292,6 +328,193 @@ async fn after_an_outage_the_share_holds_until_others_have_debited() {
     assert!(decide(&scene.replicas[0], hits(limit, 75)).await.allowed);
 }
 
+/// Replicas that come or go while this process counts by itself do not change its share.
+#[tokio::test]
+async fn share_of_a_counter_is_kept_when_the_number_of_replicas_changes() {
+    let cases = [(true, 1), (true, 5), (false, 1), (false, 5)];
+    join_all(cases.map(async |(known, number)| {
+        each_algorithm(async |algorithm| {
+            let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+            if known {
+                scene.heard(limit).await;
+            }
+            scene.store.pause();
+            assert_eq!(scene.admitted(limit, 20).await, 80);
+            scene.live.set(NonZeroU32::new(number).unwrap());
+            let case = format!("{algorithm:?}, {number} replicas, known: {known}");
+            assert_eq!(scene.admitted(limit, 30).await, 20, "{case}");
+            scene.store.resume();
+            for stats in scene.settled().await {
+                assert_eq!((stats.debited, stats.owed), (25, 0), "{case}");
+            }
+            assert_eq!(scene.store.left(limit).await, 0, "{case}");
+        })
+        .await;
+    }))
+    .await;
+}
+
+/// What the share had granted is given back when the request fails after all.
+#[tokio::test]
+async fn deferred_request_takes_nothing_of_the_share_after_an_outage() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        let replica = &scene.replicas[0];
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert!(decide(replica, hits(limit, 5)).await.allowed);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let other = check("other", limit, 1, Charge::Exactly(1));
+        let other = Check { on_failure: OnFailure::Defer, ..other };
+        let key = other.key.clone();
+        scene.store.fail(move |check| (check.key == key).then_some(StoreError::Unavailable));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for _ in 0..3 {
+            let group = Group::from([hits(limit, 20), other.clone()]);
+            assert_eq!(replica.decide(group, None).await.unwrap_err(), Deferred);
+            given_back(replica).await;
+        }
+        let left = decide(replica, hits(limit, 21)).await;
+        assert_eq!((left.source, left.remaining), (Source::Local, 20), "{algorithm:?}");
+        given_back(replica).await;
+        assert!(decide(replica, hits(limit, 20)).await.allowed, "{algorithm:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refund_in_an_outage_is_taken_off_what_is_owed() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        let replica = &scene.replicas[0];
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert!(decide(replica, hits(limit, 25)).await.allowed);
+        assert!(decide(replica, refund(limit, 10)).await.allowed);
+        assert_eq!(replica.fallback().owed, 15, "{algorithm:?}");
+        assert!(decide(replica, hits(limit, 10)).await.allowed, "{algorithm:?}");
+        assert!(!decide(replica, hits(limit, 1)).await.allowed, "{algorithm:?}");
+        scene.store.resume();
+        assert_eq!(scene.settled().await[0].debited, 25, "{algorithm:?}");
+        assert_eq!(scene.store.left(limit).await, 75, "{algorithm:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refund_that_is_not_run_is_sent_again() {
+    each_algorithm(async |algorithm| {
+        let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
+        let replica = &scene.replicas[0];
+        assert!(decide(replica, hits(limit, 50)).await.allowed);
+        scene.store.pause();
+        assert!(decide(replica, hits(limit, 2)).await.allowed);
+        // Two of them are not charged yet.
+        assert!(decide(replica, refund(limit, 10)).await.allowed);
+        scene.store.fail(|_| Some(StoreError::Unknown));
+        *scene.store.late.lock().unwrap() = Some(Err(StoreError::Unavailable));
+        assert!(decide(replica, refund(limit, 5)).await.allowed);
+        scene.store.resume();
+        scene.settled().await;
+        assert_eq!(scene.store.left(limit).await, 63, "{algorithm:?}");
+        assert_eq!((replica.give_backs(), replica.give_backs_failed()), (0, 0), "{algorithm:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refund_that_is_never_run_is_counted() {
+    join_all(OnFailure::ALL.map(async |on_failure| {
+        let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+        let replica = &scene.replicas[0];
+        assert!(decide(replica, hits(limit, 4)).await.allowed);
+        scene.store.pause();
+        let refund = Check { on_failure, ..refund(limit, 4) };
+        assert!(decide(replica, refund).await.allowed);
+        given_back(replica).await;
+        assert_eq!((replica.give_backs_failed(), replica.hits_not_returned()), (1, 4));
+    }))
+    .await;
+}
+
+/// Counters of a server that is away are not asked for, and wait until it is back.
+#[tokio::test]
+async fn counters_of_a_server_that_is_away_do_not_delay_others() {
+    const AWAY: usize = 500;
+    let (scene, limit) = (Scene::new(10_000), per_day(Algorithm::FixedWindow, 100));
+    let replica = &scene.replicas[0];
+    let named = |name: &str| check(name, limit, 0, Charge::Exactly(1));
+    scene.store.pause();
+    for number in 0..AWAY {
+        let check = named(&format!("away{number}"));
+        scene.store.away.lock().unwrap().insert(check.key.clone());
+        assert!(decide(replica, check).await.allowed);
+    }
+    assert!(decide(replica, named("here")).await.allowed);
+    let asked_away = || scene.store.asked_away.load(Ordering::Relaxed);
+    let before = asked_away();
+    scene.store.resume();
+    until("a counter to be debited", || async { (replica.fallback().debited > 0).then_some(()) })
+        .await;
+    assert_eq!((replica.fallback().owed, asked_away()), (AWAY as u64, before));
+    scene.store.away.lock().unwrap().clear();
+    until("all to be debited", || async { (replica.fallback().owed == 0).then_some(()) }).await;
+    assert_eq!(replica.fallback().debited, 1 + AWAY as u64);
+}
+
+#[tokio::test]
+async fn late_answer_to_a_debit_is_heard() {
+    let charged = ask(&Scene::new(0).store.inner, vec![hits(per_day(Algorithm::Gcra, 9), 1)]).await;
+    // What is owed, debited and unknown then.
+    let cases = [
+        (Ok(charged[0]), (0, 2, 0)),
+        (Err(StoreError::Unknown), (0, 0, 2)),
+        (Err(StoreError::Unavailable), (2, 0, 0)),
+    ];
+    join_all(cases.map(async |(late, expected)| {
+        let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+        let replica = &scene.replicas[0];
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert!(decide(replica, hits(limit, 2)).await.allowed);
+        *scene.store.late.lock().unwrap() = Some(late);
+        scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let stats = replica.fallback();
+        assert_eq!((stats.owed, stats.debited, stats.unknown), expected, "{late:?}");
+        scene.store.resume();
+        scene.settled().await;
+        let sent_again = expected.0;
+        assert_eq!(scene.store.charges.load(Ordering::Relaxed), sent_again / 2, "{late:?}");
+        assert_eq!(scene.store.left(limit).await, 100 - sent_again, "{late:?}");
+        assert_eq!(replica.fallback().owed, 0);
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn counter_that_is_being_reset_is_not_debited() {
+    for is_reset in [true, false] {
+        let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
+        let (replica, key) = (&scene.replicas[0], [hits(limit, 1).key]);
+        scene.heard(limit).await;
+        scene.store.pause();
+        assert!(decide(replica, hits(limit, 5)).await.allowed);
+        replica.hold(&key).await;
+        scene.store.resume();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.store.left(limit).await, 100);
+        if is_reset {
+            replica.forget(&key);
+        } else {
+            replica.release(&key);
+        }
+        scene.settled().await;
+        assert_eq!(scene.store.left(limit).await, if is_reset { 100 } else { 95 });
+        assert_eq!(replica.fallback().owed, 0);
+    }
+}
+
 #[tokio::test]
 async fn reset_forgets_what_is_known_and_owed() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
@@ -324,7 +547,7 @@ async fn debts_beyond_their_bound_are_counted() {
     let (scene, limit) = (Scene::new(2), per_day(Algorithm::FixedWindow, 100));
     scene.store.pause();
     for name in ["a", "b", "c", "a"] {
-        let check = check(name, limit, 0, Take::Exactly(2));
+        let check = check(name, limit, 0, Charge::Exactly(2));
         assert!(decide(&scene.replicas[0], check).await.allowed);
     }
     let stats = scene.replicas[0].fallback();

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use fred::types::Value;
 use proptest::prelude::*;
 use sluicegate_core::{
-    Algorithm, Answers, Check, Limit, StoreError, Take, Time, Window, algorithm::State, settle,
-    store::Veto,
+    Algorithm, Answers, Charge, Check, Limit, StoreError, Time, Window, algorithm::State, settle,
+    store::RefusalScope,
 };
 use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::{Call, Reply, state_of};
@@ -27,8 +27,8 @@ fn limit(algorithm: Algorithm) -> Limit {
     Limit::new(algorithm, 10, Window::from_seconds(60).unwrap(), None).unwrap()
 }
 
-fn hit(algorithm: Algorithm, take: Take) -> Check {
-    check("foreign", limit(algorithm), take, 0, Veto::Alone)
+fn hit(algorithm: Algorithm, take: Charge) -> Check {
+    check("foreign", limit(algorithm), take, 0, RefusalScope::Request)
 }
 
 fn call(check: &Check) -> Call {
@@ -151,14 +151,13 @@ fn values() -> impl Strategy<Value = String> {
     ]
 }
 
-fn takes() -> impl Strategy<Value = Take> {
+fn takes() -> impl Strategy<Value = Charge> {
     prop_oneof![
         // The plain way.
-        3 => Just(Take::Exactly(1)),
-        1 => Just(Take::UpTo(2)),
-        1 => Just(Take::Always { hits: 3, needs: 1 }),
-        1 => Just(Take::Exactly(0)),
-        1 => Just(Take::GiveBack { hits: 1, receipt: None }),
+        3 => Just(Charge::Exactly(1)),
+        1 => Just(Charge::Always { hits: 3, needs: 1 }),
+        1 => Just(Charge::Exactly(0)),
+        1 => Just(Charge::Refund { hits: 1, receipt: None }),
     ]
 }
 
@@ -176,7 +175,7 @@ fn expected(check: &Check, value: &Reply) -> (Answers, State) {
 fn one_value(
     subject: &impl Subject,
     algorithm: Algorithm,
-    take: Take,
+    take: Charge,
     value: &str,
 ) -> Result<(), TestCaseError> {
     let (check, value) = (hit(algorithm, take), text(value));
@@ -188,7 +187,7 @@ fn one_value(
     let is_unusable = state_of(&check.limit, &value).is_none();
     prop_assert_eq!(&replied.answers, &answers);
     prop_assert_eq!(replied.unusable.len(), usize::from(is_unusable), "{:?}", replied.unusable);
-    if answers[0].unwrap().granted > 0 {
+    if answers[0].unwrap().charged > 0 {
         let (stored, left) = subject.stored(&check);
         prop_assert_eq!(state_of(&check.limit, &stored), Some(state));
         prop_assert!(left > 0, "lives for {left} ms");
@@ -236,7 +235,7 @@ thread_local! {
 
 /// A hit that is allowed, as of a counter that was never used; the value is told of, and replaced by one that expires.
 fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, life: Option<u64>) {
-    let check = hit(algorithm, Take::Exactly(1));
+    let check = hit(algorithm, Charge::Exactly(1));
     subject.put(&check, value, life);
     let call = call(&check);
     let reply = subject.run(&call);
@@ -289,7 +288,7 @@ fn a_log_with_something_else_in_the_middle_is_removed() {
     let elements =
         ["0", &at(3 * MINUTE), "1", &at(2 * MINUTE), "2", "x", "y", &at(2), "9", &at(1), "12"];
     let subject = EmbeddedRedis::new();
-    let check = hit(Algorithm::SlidingWindowLog, Take::Exactly(1));
+    let check = hit(Algorithm::SlidingWindowLog, Charge::Exactly(1));
     subject.put(&check, &list(&elements), Some(LIFE));
     let asked = call(&check);
     let reply = subject.run(&asked);
@@ -310,7 +309,7 @@ fn what_would_refuse_for_ever_must_expire() {
         REDIS.with_borrow(|redis| {
             assert_replaced(redis, algorithm, &text(&value), None);
             // A debt that expires is one.
-            let check = hit(algorithm, Take::Exactly(1));
+            let check = hit(algorithm, Charge::Exactly(1));
             redis.put(&check, &text(&value), Some(LIFE));
             let call = call(&check);
             let reply = redis.run(&call);
@@ -325,11 +324,11 @@ fn what_would_refuse_for_ever_must_expire() {
 fn a_used_up_counter_without_expiry_gets_one() {
     REDIS.with_borrow(|redis| {
         for algorithm in [Algorithm::SlidingWindowLog, Algorithm::TokenBucket, Algorithm::Gcra] {
-            let all = hit(algorithm, Take::Exactly(10));
+            let all = hit(algorithm, Charge::Exactly(10));
             redis.command("DEL", [Value::from(all.key.as_bytes())]);
             redis.run(&call(&all));
             redis.command("PERSIST", [Value::from(all.key.as_bytes())]);
-            let one = call(&hit(algorithm, Take::Exactly(1)));
+            let one = call(&hit(algorithm, Charge::Exactly(1)));
             let reply = redis.run(&one);
             let replied = one.decode(&reply).unwrap();
             assert!(!replied.answers[0].unwrap().allowed, "{algorithm:?}");

@@ -10,16 +10,16 @@ use std::{
 };
 
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, CounterKey, Decision, Limit, OnFailure, Store, StoreError,
-    Take, Time, Window,
-    store::{self, Group, Source, Veto},
+    Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, OnFailure, Store,
+    StoreError, Time, Window,
+    store::{self, Group, RefusalScope, Source},
 };
 use sluicegate_store::{
     Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, ManualClock, Memory,
     MemorySettings,
 };
 use sluicegate_tests as harness;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::conformance::{self, ask, check, per_day};
 
@@ -69,7 +69,8 @@ impl Store for Half {
         for group in batch.groups {
             let lives = |check: &&Check| check.limit.algorithm() != Algorithm::Gcra;
             let asked = group.iter().filter(lives).cloned().collect();
-            let mut asked = self.inner.decide(Batch::of(asked, batch.deadline)).await.into_iter();
+            let mut asked =
+                self.inner.decide(Batch::single(asked, batch.deadline)).await.into_iter();
             answers.extend(group.iter().map(|check| match lives(&check) {
                 true => asked.next().unwrap(),
                 false => Err(self.error),
@@ -88,7 +89,7 @@ fn on(on_failure: OnFailure, check: Check) -> Check {
 }
 
 fn one(name: &str, limit: Limit) -> Check {
-    check(name, limit, 0, Take::Exactly(1))
+    check(name, limit, 0, Charge::Exactly(1))
 }
 
 /// Asks the policy about checks of one descriptor each.
@@ -104,7 +105,7 @@ async fn decided(
 /// What a living counter has left. Waits for what is being given back.
 async fn left(policy: &FailurePolicy<Half>, name: &str, limit: Limit) -> u64 {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    ask(&policy.inner().inner, vec![check(name, limit, 0, Take::Exactly(0))]).await[0].remaining
+    ask(&policy.inner().inner, vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +144,8 @@ async fn where_a_store_is_full_no_policy_counts_or_makes_an_error() {
         let decisions = decided(&policy, vec![on(how, one("a", dead(4)))]).await.unwrap();
         assert_eq!((decisions[0].allowed, decisions[0].source), (allowed, Source::Policy));
     }
-    let shadow = Check { veto: Veto::None, ..on(OnFailure::Defer, one("a", dead(4))) };
+    let shadow =
+        Check { refusal_scope: RefusalScope::None, ..on(OnFailure::Defer, one("a", dead(4))) };
     assert!(decided(&policy, vec![shadow, one("b", daily(1))]).await.unwrap()[1].allowed);
 }
 
@@ -155,7 +157,7 @@ async fn what_living_counters_took_goes_back_when_a_policy_refuses() {
         let chain = || vec![one("wide", wide), on(on_failure, one("x", dead(1)))];
         let decisions = decided(&policy, chain()).await;
         if let Ok(decisions) = decisions {
-            assert_eq!((decisions[0].granted, decisions[0].remaining), (0, 10));
+            assert_eq!((decisions[0].charged, decisions[0].remaining), (0, 10));
         }
         assert_eq!(left(&policy, "wide", wide).await, 10, "{on_failure:?}");
         assert_eq!(policy.give_backs_failed(), 0);
@@ -172,7 +174,7 @@ async fn what_living_counters_took_goes_back_when_a_policy_refuses() {
 async fn a_debit_stays_charged_whatever_a_policy_says() {
     let wide = daily(10);
     let policy = half(StoreError::Unavailable, None);
-    let debit = check("wide", wide, 0, Take::Always { hits: 3, needs: 1 });
+    let debit = check("wide", wide, 0, Charge::Always { hits: 3, needs: 1 });
     let denied = on(OnFailure::Deny, one("x", dead(1)));
     assert!(decided(&policy, vec![debit, denied]).await.is_ok());
     assert_eq!(left(&policy, "wide", wide).await, 7);
@@ -216,7 +218,7 @@ async fn what_this_process_took_goes_back_whole() {
 #[tokio::test]
 async fn a_quota_that_is_over_here_does_not_spare_others_while_another_has_room() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
-    let quota = |check| Check { veto: Veto::Quota, ..check };
+    let quota = |check| Check { refusal_scope: RefusalScope::Quota, ..check };
     let group =
         || vec![quota(one("living", daily(100))), quota(one("over", dead(0))), one("own", dead(2))];
     for allowed in [true, true, false] {
@@ -237,9 +239,10 @@ async fn nothing_is_charged_here_for_a_request_that_is_refused_already() {
 async fn shadow_rules_neither_refuse_nor_defer() {
     let policy = half(StoreError::Unavailable, None);
     for on_failure in OnFailure::ALL {
-        let shadow = Check { veto: Veto::None, ..on(on_failure, one("s", dead(1))) };
+        let shadow =
+            Check { refusal_scope: RefusalScope::None, ..on(on_failure, one("s", dead(1))) };
         let decisions = decided(&policy, vec![one("wide", daily(10)), shadow]).await.unwrap();
-        assert_eq!(decisions[0].granted, 1, "{on_failure:?}");
+        assert_eq!(decisions[0].charged, 1, "{on_failure:?}");
     }
 }
 
@@ -247,7 +250,7 @@ async fn shadow_rules_neither_refuse_nor_defer() {
 async fn a_refund_is_never_refused() {
     let policy = half(StoreError::Unavailable, None);
     for on_failure in OnFailure::ALL {
-        let refund = check("r", dead(1), 0, Take::GiveBack { hits: 1, receipt: None });
+        let refund = check("r", dead(1), 0, Charge::Refund { hits: 1, receipt: None });
         assert!(decided(&policy, vec![on(on_failure, refund)]).await.unwrap()[0].allowed);
     }
 }
@@ -268,7 +271,7 @@ impl LateStore {
 impl Store for LateStore {
     async fn decide(&self, batch: Batch) -> Answers {
         let gives_back =
-            |group: &Group| group.iter().any(|it| matches!(it.take, Take::GiveBack { .. }));
+            |group: &Group| group.iter().any(|it| matches!(it.charge, Charge::Refund { .. }));
         let is_request = !batch.groups.iter().any(gives_back);
         let answers = self.inner.decide(batch).await;
         if !self.is_late.load(Ordering::SeqCst) || !is_request {
@@ -279,7 +282,7 @@ impl Store for LateStore {
         unknown
     }
 
-    fn late(&self, _: &Group) -> Option<store::Late> {
+    fn late_answers(&self, _: &Group) -> Option<store::PendingAnswers> {
         let answers = self.kept.lock().unwrap().take()?;
         Some(Box::pin(std::future::ready(answers)))
     }
@@ -291,7 +294,7 @@ async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, lim
         (policy.give_backs() == 0 && policy.fallback().owed == 0).then_some(())
     })
     .await;
-    let peek = vec![check(name, limit, 0, Take::Exactly(0))];
+    let peek = vec![check(name, limit, 0, Charge::Exactly(0))];
     ask(&policy.inner().inner().inner, peek).await[0].remaining
 }
 
@@ -304,7 +307,7 @@ fn answering_late(known_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
 #[tokio::test]
 async fn late_charge_of_a_failed_request_or_descriptor_is_given_back() {
     let limit = daily(10);
-    let shadow = |check| Check { veto: Veto::None, ..check };
+    let shadow = |check| Check { refusal_scope: RefusalScope::None, ..check };
     let second = |check| Check { descriptor: 1, ..check };
     let (a, b) = (|how| on(how, one("a", limit)), |how| on(how, one("b", limit)));
     use OnFailure::{Allow, Defer, Deny, Local};
@@ -343,7 +346,7 @@ async fn late_answers_pass_the_deny_cache() {
 async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<LateStore>>) {
     let spent = || one("spent", daily(1));
     let debit = Check {
-        take: Take::Always { hits: 4, needs: 1 },
+        charge: Charge::Always { hits: 4, needs: 1 },
         descriptor: 1,
         ..on(OnFailure::Local, one("debit", daily(10)))
     };
@@ -359,12 +362,68 @@ async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<Late
     assert_eq!(left_late(policy, "debit", daily(10)).await, 6, "charged once");
 }
 
+/// Runs what is given back when it is told to, and answers late.
+struct LateRefunds {
+    inner: Arc<Memory<Arc<dyn Clock>>>,
+    go: Arc<Semaphore>,
+    kept: Mutex<Option<oneshot::Receiver<Answers>>>,
+}
+
+impl Store for LateRefunds {
+    async fn decide(&self, batch: Batch) -> Answers {
+        let checks = batch.groups.iter().flat_map(|group| group.iter());
+        if !checks.clone().any(|it| matches!(it.charge, Charge::Refund { .. })) {
+            return self.inner.decide(batch).await;
+        }
+        let unknown = checks.map(|_| Err(StoreError::Unknown)).collect();
+        let (sender, receiver) = oneshot::channel();
+        let (inner, go) = (Arc::clone(&self.inner), Arc::clone(&self.go));
+        tokio::spawn(async move {
+            go.acquire().await.unwrap().forget();
+            sender.send(inner.decide(batch).await)
+        });
+        *self.kept.lock().unwrap() = Some(receiver);
+        unknown
+    }
+
+    fn late_answers(&self, _: &Group) -> Option<store::PendingAnswers> {
+        let kept = self.kept.lock().unwrap().take()?;
+        Some(Box::pin(async { kept.await.unwrap() }))
+    }
+}
+
+#[tokio::test]
+async fn refusal_from_before_a_late_refund_is_not_remembered() {
+    let store = LateRefunds {
+        inner: Arc::new(memory()),
+        go: Arc::new(Semaphore::new(0)),
+        kept: Mutex::default(),
+    };
+    let policy = FailurePolicy::new(DenyCache::new(store, 100), None);
+    let asked = async |check| policy.decide([check].into(), None).await.unwrap()[0];
+    assert!(asked(one("k", daily(1))).await.allowed);
+    // Whether a caller gives back, or the layer does because another slot has refused.
+    let receipt = asked(one("other", daily(1))).await.receipt;
+    for (name, receipt) in [("k", None), ("other", receipt)] {
+        let refund = check(name, daily(1), 0, Charge::Refund { hits: 1, receipt });
+        assert!(asked(refund).await.allowed);
+        assert_eq!(asked(one(name, daily(1))).await.source, Source::Store);
+        assert_eq!(asked(one(name, daily(1))).await.source, Source::DenyCache);
+        policy.inner().inner().go.add_permits(1);
+        harness::until("the refund to be heard of", || async {
+            (policy.give_backs() == 0).then_some(())
+        })
+        .await;
+        assert!(asked(one(name, daily(1))).await.allowed);
+    }
+}
+
 /// Says so many times that it cannot be asked, where hits are given back.
 struct Reluctant(Half, AtomicUsize);
 
 impl Store for Reluctant {
     async fn decide(&self, batch: Batch) -> Answers {
-        let gives_back = |check: &Check| matches!(check.take, Take::GiveBack { .. });
+        let gives_back = |check: &Check| matches!(check.charge, Charge::Refund { .. });
         let checks = || batch.groups.iter().flat_map(|group| group.iter());
         let refuse = |left: usize| left.checked_sub(1);
         let count = || self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse);
@@ -385,7 +444,7 @@ async fn give_backs_that_were_not_run_are_tried_again() {
     harness::until("it to be given back", || async { (policy.give_backs() == 0).then_some(()) })
         .await;
     assert_eq!(policy.inner().1.load(Ordering::SeqCst), 0);
-    let peek = vec![check("a", limit, 0, Take::Exactly(0))];
+    let peek = vec![check("a", limit, 0, Charge::Exactly(0))];
     assert_eq!(ask(&policy.inner().0.inner, peek).await[0].remaining, 10);
     assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
 }
@@ -395,7 +454,7 @@ async fn give_backs_that_are_never_run_are_counted() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
     let policy = FailurePolicy::new(Reluctant(half, usize::MAX.into()), None);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
-    let taken = check("a", daily(10), 0, Take::Exactly(3));
+    let taken = check("a", daily(10), 0, Charge::Exactly(3));
     policy.decide([taken, refused].into(), None).await.unwrap();
     harness::until("it to be given up", || async { (policy.give_backs() == 0).then_some(()) })
         .await;
@@ -419,7 +478,7 @@ impl Store for Asked {
 }
 
 fn named(name: &str) -> CounterKey {
-    check(name, daily(1), 0, Take::Exactly(1)).key
+    check(name, daily(1), 0, Charge::Exactly(1)).key
 }
 
 fn cache(entries: usize) -> DenyCache<Asked> {
@@ -441,7 +500,7 @@ async fn the_deny_cache_conforms() {
 async fn a_refusal_is_repeated_without_asking() {
     let cache = cache(100);
     let hits = async |hits| {
-        let decision = ask(&cache, vec![check("k", daily(3), 0, Take::Exactly(hits))]).await[0];
+        let decision = ask(&cache, vec![check("k", daily(3), 0, Charge::Exactly(hits))]).await[0];
         (decision.allowed, decision.source, asked(&cache))
     };
     assert_eq!(hits(2).await, (true, Source::Store, 1));
@@ -458,10 +517,10 @@ async fn a_chain_that_is_known_to_be_refused_asks_only_what_is_charged_anyway() 
     let cache = cache(100);
     let chain = || {
         vec![
-            check("other", daily(9), 0, Take::Exactly(1)),
-            check("spent", daily(0), 1, Take::Exactly(1)),
-            check("debit", daily(9), 2, Take::Always { hits: 1, needs: 1 }),
-            check("refund", daily(9), 3, Take::GiveBack { hits: 1, receipt: None }),
+            check("other", daily(9), 0, Charge::Exactly(1)),
+            check("spent", daily(0), 1, Charge::Exactly(1)),
+            check("debit", daily(9), 2, Charge::Always { hits: 1, needs: 1 }),
+            check("refund", daily(9), 3, Charge::Refund { hits: 1, receipt: None }),
         ]
     };
     ask(&cache, chain()).await;
@@ -477,11 +536,11 @@ async fn a_chain_that_is_known_to_be_refused_asks_only_what_is_charged_anyway() 
 async fn refusals_are_forgotten_when_they_may_no_longer_hold() {
     let cache = cache(100);
     let one = async |limit| {
-        ask(&cache, vec![check("k", limit, 0, Take::Exactly(1))]).await;
+        ask(&cache, vec![check("k", limit, 0, Charge::Exactly(1))]).await;
         asked(&cache)
     };
     let refund = async || {
-        ask(&cache, vec![check("k", daily(1), 0, Take::GiveBack { hits: 1, receipt: None })]).await;
+        ask(&cache, vec![check("k", daily(1), 0, Charge::Refund { hits: 1, receipt: None })]).await;
         asked(&cache);
     };
     assert_eq!([one(daily(1)).await, one(daily(1)).await, one(daily(1)).await], [1, 1, 0]);
@@ -510,7 +569,7 @@ struct Late {
 
 impl Store for Late {
     async fn decide(&self, batch: Batch) -> Answers {
-        let gives_back = |check: &Check| matches!(check.take, Take::GiveBack { .. });
+        let gives_back = |check: &Check| matches!(check.charge, Charge::Refund { .. });
         let is_held = !batch.groups.iter().flat_map(|group| group.iter()).all(gives_back);
         let answers = self.inner.decide(batch).await;
         if is_held {
@@ -530,7 +589,7 @@ async fn a_refusal_that_is_heard_of_after_a_refund_is_not_remembered() {
     assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
     let mut refused = Box::pin(ask(&cache, vec![one("k", daily(1))]));
     assert!(futures::poll!(&mut refused).is_pending());
-    let refund = Take::GiveBack { hits: 1, receipt: None };
+    let refund = Charge::Refund { hits: 1, receipt: None };
     ask(&cache, vec![check("k", daily(1), 0, refund)]).await;
     cache.inner().permits.add_permits(2);
     assert!(!refused.await[0].allowed);
@@ -557,7 +616,7 @@ async fn a_refusal_is_remembered_no_longer_than_its_window_however_late_it_is_he
     let wait = Duration::from_millis(200);
     // The limit passes a hit every 100 ms.
     let limit = Limit::new(Algorithm::Gcra, 600, Window::from_seconds(60).unwrap(), None).unwrap();
-    let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Take::Exactly(600))]));
+    let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Charge::Exactly(600))]));
     let refused = Box::pin(ask(&cache, vec![one("k", limit)]));
     let ((), spent, refused) = tokio::join!(
         async {
@@ -577,7 +636,7 @@ async fn a_refusal_is_remembered_no_longer_than_its_window_however_late_it_is_he
 async fn a_refusal_by_what_the_same_request_took_is_not_remembered() {
     for (limit, hits) in [(1, 1), (5, 3)] {
         let cache = cache(100);
-        let twice = |at| check("k", daily(limit), at, Take::Exactly(hits));
+        let twice = |at| check("k", daily(limit), at, Charge::Exactly(hits));
         let decisions = ask(&cache, vec![twice(0), twice(1)]).await;
         assert!(!decisions[1].allowed);
         assert!(ask(&cache, vec![twice(0)]).await[0].allowed, "nothing was stored");
@@ -587,9 +646,10 @@ async fn a_refusal_by_what_the_same_request_took_is_not_remembered() {
 #[tokio::test]
 async fn rules_that_do_not_refuse_by_themselves_are_always_asked() {
     let cache = cache(100);
-    for veto in [Veto::None, Veto::Quota] {
+    for scope in [RefusalScope::None, RefusalScope::Quota] {
         for _ in 0..3 {
-            let spent = Check { veto, ..check("k", daily(0), 0, Take::Exactly(1)) };
+            let spent =
+                Check { refusal_scope: scope, ..check("k", daily(0), 0, Charge::Exactly(1)) };
             ask(&cache, vec![spent]).await;
             assert_eq!(asked(&cache), 1);
         }
@@ -601,7 +661,7 @@ async fn rules_that_do_not_refuse_by_themselves_are_always_asked() {
 async fn the_deny_cache_is_bounded() {
     let cache = cache(50);
     for name in 0..500 {
-        ask(&cache, vec![check(&name.to_string(), daily(0), 0, Take::Exactly(1))]).await;
+        ask(&cache, vec![check(&name.to_string(), daily(0), 0, Charge::Exactly(1))]).await;
     }
     assert!(cache.len() <= 50, "{}", cache.len());
 }

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt;
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
-    Algorithm, Batch, Check, Limit, Store, StoreError, Take, Time, Window, limit::Unit, store::Veto,
+    Algorithm, Batch, Charge, Check, Limit, Store, StoreError, Time, Window, limit::Unit,
+    store::RefusalScope,
 };
 use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
 
@@ -34,21 +35,28 @@ async fn conforms() {
 async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
     let (store, clock) = memory(3);
     let limit = per_day(Algorithm::FixedWindow, 10);
-    let one = |name: &str| vec![check(name, limit, 0, Take::Exactly(1))];
+    let one = |name: &str| vec![check(name, limit, 0, Charge::Exactly(1))];
     for name in ["a", "b", "c"] {
         assert!(ask(&store, one(name)).await[0].allowed);
     }
-    assert_eq!(store.decide(Batch::of(one("d").into(), None)).await[..], [Err(StoreError::Full)]);
-    let both = vec![check("a", limit, 0, Take::Exactly(1)), check("d", limit, 1, Take::Exactly(1))];
-    let answers = store.decide(Batch::of(both.into(), None)).await;
-    assert_eq!((answers[0].unwrap().granted, answers[1]), (0, Err(StoreError::Full)));
+    assert_eq!(
+        store.decide(Batch::single(one("d").into(), None)).await[..],
+        [Err(StoreError::Full)]
+    );
+    let both =
+        vec![check("a", limit, 0, Charge::Exactly(1)), check("d", limit, 1, Charge::Exactly(1))];
+    let answers = store.decide(Batch::single(both.into(), None)).await;
+    assert_eq!((answers[0].unwrap().charged, answers[1]), (0, Err(StoreError::Full)));
     assert_eq!(ask(&store, one("a")).await[0].remaining, 8, "live counters go on");
-    for take in [Take::Exactly(0), Take::GiveBack { hits: 1, receipt: None }] {
+    for take in [Charge::Exactly(0), Charge::Refund { hits: 1, receipt: None }] {
         assert!(ask(&store, vec![check("d", limit, 0, take)]).await[0].allowed, "needs no room");
     }
     let peek_first =
-        vec![check("d", limit, 0, Take::Exactly(0)), check("d", limit, 1, Take::Exactly(1))];
-    assert_eq!(store.decide(Batch::of(peek_first.into(), None)).await[1], Err(StoreError::Full));
+        vec![check("d", limit, 0, Charge::Exactly(0)), check("d", limit, 1, Charge::Exactly(1))];
+    assert_eq!(
+        store.decide(Batch::single(peek_first.into(), None)).await[1],
+        Err(StoreError::Full)
+    );
     assert_eq!(store.len(), 3);
 
     let policy = FailurePolicy::new(store, None);
@@ -67,11 +75,12 @@ async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
 async fn refusals_and_peeks_create_no_counter() {
     let (store, _) = memory(100);
     let limit = per_day(Algorithm::FixedWindow, 1);
-    ask(&store, vec![check("peek", limit, 0, Take::Exactly(0))]).await;
-    ask(&store, vec![check("much", limit, 0, Take::Exactly(2))]).await;
-    ask(&store, vec![check("back", limit, 0, Take::GiveBack { hits: 1, receipt: None })]).await;
-    let veto = per_day(Algorithm::FixedWindow, 0);
-    let both = vec![check("a", limit, 0, Take::Exactly(1)), check("b", veto, 1, Take::Exactly(1))];
+    ask(&store, vec![check("peek", limit, 0, Charge::Exactly(0))]).await;
+    ask(&store, vec![check("much", limit, 0, Charge::Exactly(2))]).await;
+    ask(&store, vec![check("back", limit, 0, Charge::Refund { hits: 1, receipt: None })]).await;
+    let scope = per_day(Algorithm::FixedWindow, 0);
+    let both =
+        vec![check("a", limit, 0, Charge::Exactly(1)), check("b", scope, 1, Charge::Exactly(1))];
     ask(&store, both).await;
     assert!(store.is_empty());
 }
@@ -82,7 +91,7 @@ async fn traffic_and_idling_both_sweep_what_has_expired() {
     let limit = per_day(Algorithm::FixedWindow, 1);
     let fill = async |names: std::ops::Range<usize>| {
         for name in names {
-            ask(&store, vec![check(&name.to_string(), limit, 0, Take::Exactly(1))]).await;
+            ask(&store, vec![check(&name.to_string(), limit, 0, Charge::Exactly(1))]).await;
         }
     };
     fill(0..2_000).await;
@@ -104,7 +113,7 @@ async fn counters_are_found_again_when_the_store_has_grown_and_shrunk() {
     let (store, clock) = memory(2_040);
     let limit = per_day(Algorithm::Gcra, 86_400);
     let take = async |name: usize, hits| {
-        let check = check(&name.to_string(), limit, 0, Take::Exactly(hits));
+        let check = check(&name.to_string(), limit, 0, Charge::Exactly(hits));
         ask(&store, vec![check]).await[0].remaining
     };
     // Most of them come back within a few seconds.
@@ -129,7 +138,7 @@ async fn a_clock_that_steps_back_admits_no_more() {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
         let one =
-            async || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))]).await[0].allowed;
+            async || ask(&store, vec![check("k", limit, 0, Charge::Exactly(1))]).await[0].allowed;
         assert!(one().await && one().await && !one().await);
         clock.set_wall(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
         assert!(!one().await, "{algorithm:?}");
@@ -144,7 +153,7 @@ async fn a_clock_that_jumps_forwards_and_back_refuses_no_longer_than_a_window() 
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
-        let one = async || ask(&store, vec![check("k", limit, 0, Take::Exactly(1))]).await[0];
+        let one = async || ask(&store, vec![check("k", limit, 0, Charge::Exactly(1))]).await[0];
         assert!(one().await.allowed && one().await.allowed && !one().await.allowed);
         clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
         // Fixed windows follow the wall clock, and everything else time itself.
@@ -169,8 +178,9 @@ async fn expired_counters_are_swept_by_the_time_that_has_passed() {
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
-        let take =
-            async |name: &str| ask(&store, vec![check(name, limit, 0, Take::Exactly(1))]).await[0];
+        let take = async |name: &str| {
+            ask(&store, vec![check(name, limit, 0, Charge::Exactly(1))]).await[0]
+        };
         take("before").await;
         clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
         take("ahead").await;
@@ -190,22 +200,26 @@ async fn expired_counters_are_swept_by_the_time_that_has_passed() {
 fn steps() -> impl Strategy<Value = (u64, Vec<Check>)> {
     let hits = || prop_oneof![6 => 0..=3_u64, 1 => Just(u64::MAX)];
     let take = prop_oneof![
-        6 => hits().prop_map(Take::Exactly),
-        2 => hits().prop_map(Take::UpTo),
-        2 => (hits(), hits()).prop_map(|(hits, needs)| Take::Always { hits, needs }),
-        1 => hits().prop_map(|hits| Take::GiveBack { hits, receipt: None }),
+        6 => hits().prop_map(Charge::Exactly),
+        2 => (hits(), hits()).prop_map(|(hits, needs)| Charge::Always { hits, needs }),
+        1 => hits().prop_map(|hits| Charge::Refund { hits, receipt: None }),
     ];
-    let veto = select(vec![Veto::Alone, Veto::Alone, Veto::None, Veto::Quota]);
+    let scope = select(vec![
+        RefusalScope::Request,
+        RefusalScope::Request,
+        RefusalScope::None,
+        RefusalScope::Quota,
+    ]);
     let counter = select(vec![("a", 0_u32), ("b", 2), ("c", 3), ("d", 7)]);
-    let checks = vec((counter, select(Algorithm::ALL.to_vec()), take, veto, 0..=1_usize), 1..6);
+    let checks = vec((counter, select(Algorithm::ALL.to_vec()), take, scope, 0..=1_usize), 1..6);
     let pass = prop_oneof![4 => Just(0), 4 => 0..=400_000_u64, 2 => 0..=5_000_000_u64];
     (pass, checks).prop_map(|(pass, asked)| {
         let mut descriptor = 0;
-        let checks = asked.into_iter().map(|((name, requests), algorithm, take, veto, next)| {
+        let checks = asked.into_iter().map(|((name, requests), algorithm, take, scope, next)| {
             descriptor += next;
             let second = Window::from_unit(Unit::Second, 1).unwrap();
             let limit = Limit::new(algorithm, requests, second, None).unwrap();
-            Check { veto, ..check(name, limit, descriptor, take) }
+            Check { refusal_scope: scope, ..check(name, limit, descriptor, take) }
         });
         (pass, checks.collect())
     })
@@ -231,7 +245,7 @@ proptest! {
             let (fixed, spans): (Vec<_>, Vec<_>) =
                 group.into_iter().partition(|it| it.limit.algorithm() == Algorithm::FixedWindow);
             let decide = |store: &Memory<_>, group: Vec<Check>| {
-                store.decide(Batch::of(group.into(), None)).now_or_never().unwrap()
+                store.decide(Batch::single(group.into(), None)).now_or_never().unwrap()
             };
             prop_assert_eq!(decide(&stepped, spans.clone()), decide(&steady, spans));
             for decision in decide(&stepped, fixed).into_iter().flatten() {
@@ -247,7 +261,7 @@ proptest! {
         for (pass, group) in steps {
             clock.advance(Duration::from_micros(pass));
             let told = model.settle(std::slice::from_ref(&group), clock.now());
-            let answers = store.decide(Batch::of(group.into(), None)).now_or_never().unwrap();
+            let answers = store.decide(Batch::single(group.into(), None)).now_or_never().unwrap();
             prop_assert_eq!(answers, told);
         }
     }

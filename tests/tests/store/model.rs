@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use sluicegate_core::{
-    Answers, Check, CounterKey, Limit, StoreError, Take, Time, algorithm::State, settle,
-    store::Veto,
+    Answers, Charge, Check, CounterKey, Limit, StoreError, Time, algorithm::State, settle,
+    store::RefusalScope,
 };
 
 /// The longest life of a key, in microseconds.
@@ -77,7 +77,7 @@ impl Model {
             }
             let settled = settle(group, &slots, &mut states, now, StoreError::Full);
             for (slot, answer) in slots.iter().zip(&settled) {
-                open[slot.unwrap()].changed |= answer.unwrap().granted > 0;
+                open[slot.unwrap()].changed |= answer.unwrap().charged > 0;
             }
             answers.extend(settled);
         }
@@ -114,14 +114,14 @@ fn gives_back(
     now: Time,
 ) -> bool {
     let check = &group[position];
-    if !matches!(check.take, Take::GiveBack { .. }) {
+    if !matches!(check.charge, Charge::Refund { .. }) {
         return false;
     }
     let mut states = states.to_vec();
     let first = group.iter().position(|it| it.descriptor == check.descriptor).unwrap();
     let mut settle = |from: usize, to: usize| {
         let mut checks = group[from..to].to_vec();
-        checks.iter_mut().for_each(|check| check.veto = Veto::None);
+        checks.iter_mut().for_each(|check| check.refusal_scope = RefusalScope::None);
         settle(&checks, &slots[from..to], &mut states, now, StoreError::Full);
         let mut state = states[slots[position].unwrap()].clone();
         state.advance(&check.limit, now);

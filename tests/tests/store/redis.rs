@@ -10,7 +10,7 @@ use std::{
 };
 
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, Limit, Store, Take, key::Identity, request::Entry,
+    Algorithm, Answers, Batch, Charge, Check, Limit, Store, key::KeyBuilder, request::Entry,
     store::Group,
 };
 use sluicegate_store::{
@@ -61,8 +61,8 @@ async fn a_cluster_conforms() {
 /// A check of a counter without a tenant, which lies on whatever slot.
 fn apart(name: &str, limit: Limit, descriptor: usize) -> Check {
     let entries = [Entry { key: b"name", value: name.as_bytes() }];
-    let key = Identity::new("conformance", None, &entries, &[]).counter(&limit);
-    Check { key, ..check(name, limit, descriptor, Take::Exactly(1)) }
+    let key = KeyBuilder::new("conformance", None, &entries, &[]).key_for(&limit);
+    Check { key, ..check(name, limit, descriptor, Charge::Exactly(1)) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn what_a_slot_took_goes_back_when_another_refuses() {
         assert!(admitted <= 20, "{algorithm:?}: {admitted}");
         for name in ["a", "b", "c", "d"] {
             until("what was taken to be given back", || async {
-                let peek = Check { take: Take::Exactly(0), ..apart(name, wide, 0) };
+                let peek = Check { charge: Charge::Exactly(0), ..apart(name, wide, 0) };
                 let left = ask(policy.inner(), vec![peek]).await[0].remaining;
                 assert!(left <= 1_000 - admitted, "{algorithm:?}: {left} left after {admitted}");
                 (left == 1_000 - admitted).then_some(())
@@ -117,7 +117,7 @@ async fn many_groups_alike_are_answered_as_in_memory() {
     let group = |tenant: usize| {
         let checks = limits.iter().enumerate().map(|(at, limit)| {
             let name = format!("{tenant} {at}");
-            check(&name, *limit, at, Take::Exactly(1))
+            check(&name, *limit, at, Charge::Exactly(1))
         });
         checks.collect::<Group>()
     };
@@ -129,7 +129,7 @@ async fn many_groups_alike_are_answered_as_in_memory() {
         let batch = || Batch { groups: groups.clone(), deadline: None };
         let told = |answers: Answers| -> Vec<_> {
             let decisions = answers.into_iter().map(Result::unwrap);
-            decisions.map(|it| (it.allowed, it.granted, it.remaining, it.receipt)).collect()
+            decisions.map(|it| (it.allowed, it.charged, it.remaining, it.receipt)).collect()
         };
         let answers = told(in_redis.decide(batch()).await);
         assert_eq!(answers, told(in_memory.decide(batch()).await), "{round}");

@@ -1,6 +1,6 @@
 //! What the scripts ask of Redis, and what they leave there.
 
-use sluicegate_core::{Algorithm, Check, Limit, Take, Time, Window, store::Veto};
+use sluicegate_core::{Algorithm, Charge, Check, Limit, Time, Window, store::RefusalScope};
 use sluicegate_simulation::embedded::EmbeddedRedis;
 use sluicegate_store::redis::Call;
 
@@ -34,18 +34,16 @@ fn what_is_refused_or_peeked_at_writes_nothing() {
         let fake = EmbeddedRedis::new();
         let (wide, narrow) = (limit(algorithm, 10), limit(algorithm, 1));
         let chain = [
-            check("wide", wide, Take::Exactly(1), 0, Veto::Alone),
-            check("narrow", narrow, Take::Exactly(1), 1, Veto::Alone),
+            check("wide", wide, Charge::Exactly(1), 0, RefusalScope::Request),
+            check("narrow", narrow, Charge::Exactly(1), 1, RefusalScope::Request),
         ];
         assert!(!writes(&commands(&fake, &chain, START)).is_empty());
         let refused = commands(&fake, &chain, START + 1);
         assert!(writes(&refused).is_empty(), "{algorithm:?}: {refused:?}");
-        for take in [Take::Exactly(0), Take::UpTo(0)] {
-            let peek = [check("wide", wide, take, 0, Veto::Alone)];
-            assert!(writes(&commands(&fake, &peek, START + 2)).is_empty(), "{algorithm:?}");
-        }
-        let refund = Take::GiveBack { hits: 1, receipt: None };
-        let refund = [check("absent", wide, refund, 0, Veto::None)];
+        let peek = [check("wide", wide, Charge::Exactly(0), 0, RefusalScope::Request)];
+        assert!(writes(&commands(&fake, &peek, START + 2)).is_empty(), "{algorithm:?}");
+        let refund = Charge::Refund { hits: 1, receipt: None };
+        let refund = [check("absent", wide, refund, 0, RefusalScope::None)];
         assert!(writes(&commands(&fake, &refund, START + 3)).is_empty(), "{algorithm:?}");
     }
 }
@@ -57,8 +55,8 @@ fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
         let checks: Vec<_> = names
             .iter()
             .map(|name| {
-                let (minute, hits) = (limit(Algorithm::FixedWindow, 10), Take::Exactly(1));
-                [check(name, minute, hits, 0, Veto::Alone)]
+                let (minute, hits) = (limit(Algorithm::FixedWindow, 10), Charge::Exactly(1));
+                [check(name, minute, hits, 0, RefusalScope::Request)]
             })
             .collect();
         let now = Time::from_micros(micros);
@@ -80,15 +78,15 @@ fn a_log_asks_as_much_whatever_it_holds() {
         let fake = EmbeddedRedis::new();
         let log = |take, requests| {
             let log = limit(Algorithm::SlidingWindowLog, requests);
-            [check("log", log, take, 0, Veto::Alone)]
+            [check("log", log, take, 0, RefusalScope::Request)]
         };
         for hit in 0..held {
-            commands(&fake, &log(Take::Exactly(1), 10_000), START + u64::from(hit));
+            commands(&fake, &log(Charge::Exactly(1), 10_000), START + u64::from(hit));
         }
         let later = START + u64::from(held);
-        let refused = commands(&fake, &log(Take::Exactly(1), held), later).len();
-        let admitted = commands(&fake, &log(Take::Exactly(1), 10_000), later + 1).len();
-        let expired = commands(&fake, &log(Take::Exactly(1), 10_000), START + 60 * SECOND).len();
+        let refused = commands(&fake, &log(Charge::Exactly(1), held), later).len();
+        let admitted = commands(&fake, &log(Charge::Exactly(1), 10_000), later + 1).len();
+        let expired = commands(&fake, &log(Charge::Exactly(1), 10_000), START + 60 * SECOND).len();
         [refused, admitted, expired]
     };
     assert_eq!(asked(10), asked(2_000));
@@ -98,7 +96,7 @@ fn a_log_asks_as_much_whatever_it_holds() {
 fn every_key_expires_and_small_states_are_integers() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
-        let one = check("one", limit(algorithm, 10), Take::Exactly(1), 0, Veto::Alone);
+        let one = check("one", limit(algorithm, 10), Charge::Exactly(1), 0, RefusalScope::Request);
         // By Redis' own time.
         redis.eval(&Call::new(b"", [[&one]], None));
         let key = String::from_utf8(one.key.as_bytes().to_vec()).unwrap();

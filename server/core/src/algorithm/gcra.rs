@@ -1,21 +1,24 @@
 //! Generic cell rate algorithm: a token bucket kept as a single time, the theoretical arrival time
 //! (TAT) of the next hit if hits came evenly spaced.
 //!
-//! Never admits more than the burst plus the rate's share of the span, in any span: the same
-//! admissions as a token bucket of that capacity. Keeps one number. From ITU-T I.371, where it polices
+//! Never admits more than burst + rate × d in any time span d: the same
+//! admissions as a token bucket of that capacity. Stores one number. From ITU-T I.371, where it polices
 //! ATM cells.
 
-use super::{Counter, Numbers, Receipt, room};
+use super::{
+    arithmetic::remaining_hits,
+    counter::{Counter, Numbers, Receipt},
+};
 use crate::{Limit, Time};
 
-/// How far ahead of the present the TAT can lie, in microseconds. Only hits charged past a limit ever
-/// get there.
+/// The most that the TAT can be ahead of the present, in microseconds. Only hits charged past a limit reach
+/// it.
 const AHEAD_MAX: u64 = 1 << 52;
 
 /// The theoretical arrival time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra {
-    /// Microseconds since the Unix epoch. As good as the present where it has passed.
+    /// Microseconds since the Unix epoch. A time in the past counts as the present.
     tat: u64,
 }
 
@@ -25,16 +28,16 @@ impl Counter for Gcra {
     }
 
     fn available(&self, limit: &Limit, now: Time) -> i64 {
-        room(u64::from(limit.capacity()), self.ahead(now).div_ceil(limit.cost()))
+        remaining_hits(u64::from(limit.capacity()), self.ahead(now).div_ceil(limit.cost()))
     }
 
-    fn take(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
+    fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
         let ahead = self.ahead(now).saturating_add(hits.saturating_mul(limit.cost()));
         self.tat = now.as_micros() + ahead.min(AHEAD_MAX);
         Receipt { at: self.tat, used: 0 }
     }
 
-    fn give_back(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
+    fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
         let taken = hits.saturating_mul(limit.cost());
         let left = receipt.map_or(taken, |receipt| Self { tat: receipt.at }.ahead(now));
         self.tat -= taken.min(left).min(self.ahead(now));

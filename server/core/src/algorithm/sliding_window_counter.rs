@@ -1,24 +1,27 @@
 //! Sliding window counter: estimates the hits in the window up to now from the counts of two aligned
-//! windows, as if those of the previous one had come evenly.
+//! windows, as if those of the previous one had arrived evenly.
 //!
 //! Never admits more than the limit in an aligned window, and less than twice the limit in any other;
-//! where hits come evenly, the estimate is right. Keeps three numbers. Made popular by Cloudflare
+//! if hits arrive evenly, the estimate is exact. Stores three numbers. Made popular by Cloudflare
 //! ("How we built rate limiting capable of scaling to millions of domains", 2017).
 
-use super::{Counter, Numbers, Receipt, room, share, share_rounded_up};
+use super::{
+    arithmetic::{mul_div, mul_div_ceil, remaining_hits},
+    counter::{Counter, Numbers, Receipt},
+};
 use crate::{Limit, Time};
 
 /// The most hits a window records: above any limit, and small enough to multiply.
 const COUNT_MAX: u64 = 1 << 32;
 
-/// Hits in two neighbouring aligned windows.
+/// Hits in two adjacent aligned windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowCounter {
     /// Number of the current window since the Unix epoch.
     window: u64,
     /// Hits charged in the window before it.
     previous: u64,
-    /// Hits charged in it.
+    /// Hits charged in the current window.
     current: u64,
 }
 
@@ -34,15 +37,18 @@ impl Counter for SlidingWindowCounter {
     }
 
     fn available(&self, limit: &Limit, now: Time) -> i64 {
-        room(u64::from(limit.requests()), self.current + self.still_counts(limit, now))
+        remaining_hits(
+            u64::from(limit.requests()),
+            self.current + self.weighted_previous(limit, now),
+        )
     }
 
-    fn take(&mut self, _limit: &Limit, _now: Time, hits: u64) -> Receipt {
+    fn charge(&mut self, _limit: &Limit, _now: Time, hits: u64) -> Receipt {
         self.current = (self.current + hits).min(COUNT_MAX);
         Receipt { at: self.window, used: 0 }
     }
 
-    fn give_back(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
+    fn refund(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
         match receipt {
             Some(receipt) if receipt.at == self.window => {
                 self.current = self.current.saturating_sub(hits);
@@ -61,12 +67,12 @@ impl Counter for SlidingWindowCounter {
 
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
         let length = limit.window().micros();
-        let end = self.end(limit);
+        let window_end = self.end(limit);
         let room = u64::from(limit.requests()).saturating_sub(hits);
         let at = if self.current > room {
-            end.saturating_add(length) - share(length, room, self.current)
-        } else if self.current + self.still_counts(limit, now) > room {
-            end - share(length, room - self.current, self.previous)
+            window_end.saturating_add(length) - mul_div(length, room, self.current)
+        } else if self.current + self.weighted_previous(limit, now) > room {
+            window_end - mul_div(length, room - self.current, self.previous)
         } else {
             return 0;
         };
@@ -74,11 +80,11 @@ impl Counter for SlidingWindowCounter {
     }
 
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        let end = self.end(limit);
+        let window_end = self.end(limit);
         let at = match (self.previous, self.current) {
             (0, 0) => return 0,
-            (_, 0) => end,
-            _ => end.saturating_add(limit.window().micros()),
+            (_, 0) => window_end,
+            _ => window_end.saturating_add(limit.window().micros()),
         };
         at.saturating_sub(now.as_micros())
     }
@@ -101,8 +107,8 @@ impl SlidingWindowCounter {
 
     /// Hits of the previous window that still count: its share that reaches into the window up to now,
     /// rounded up.
-    fn still_counts(&self, limit: &Limit, now: Time) -> u64 {
+    fn weighted_previous(&self, limit: &Limit, now: Time) -> u64 {
         let remaining = self.end(limit).saturating_sub(now.as_micros());
-        share_rounded_up(self.previous, remaining, limit.window().micros())
+        mul_div_ceil(self.previous, remaining, limit.window().micros())
     }
 }

@@ -1,19 +1,22 @@
-//! Sliding window log: remembers the time of every hit until the window has passed.
+//! Sliding window log: stores the time of every hit until a window has passed.
 //!
 //! Never admits more than the limit in any window: a hit at `t` counts until exactly `t + window`.
-//! Keeps an entry for each moment with hits, so at most as many as the limit, which is bounded for
-//! that; a queue and a running sum instead of the textbook's sorted set, so that a decision costs the
-//! same whatever the window holds. Known from logs kept in Redis.
+//! Stores an entry for each moment with hits, so at most as many as the limit, which is therefore
+//! bounded. A queue and a running sum replace the usual sorted set, so that a decision costs the
+//! same whatever the window holds.
 
 use std::collections::VecDeque;
 
-use super::{Counter, Numbers, Receipt, room};
+use super::{
+    arithmetic::remaining_hits,
+    counter::{Counter, Numbers, Receipt},
+};
 use crate::{Limit, Time, limit::SLIDING_LOG_MAX};
 
 /// Hits by time, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowLog {
-    /// Times differ, and no entry is without hits.
+    /// Times differ, and every entry has hits.
     entries: VecDeque<Entry>,
     /// Hits in all entries, at most [`SLIDING_LOG_MAX`].
     used: u64,
@@ -24,7 +27,7 @@ pub struct SlidingWindowLog {
 struct Entry {
     /// Microseconds since the Unix epoch.
     at: u64,
-    /// Hits charged then.
+    /// Hits charged at that time.
     hits: u64,
 }
 
@@ -42,10 +45,10 @@ impl Counter for SlidingWindowLog {
     }
 
     fn available(&self, limit: &Limit, _now: Time) -> i64 {
-        room(u64::from(limit.requests()), self.used)
+        remaining_hits(u64::from(limit.requests()), self.used)
     }
 
-    fn take(&mut self, _limit: &Limit, now: Time, hits: u64) -> Receipt {
+    fn charge(&mut self, _limit: &Limit, now: Time, hits: u64) -> Receipt {
         let at = now.as_micros();
         let hits = hits.min(u64::from(SLIDING_LOG_MAX).saturating_sub(self.used));
         match self.entries.back_mut() {
@@ -57,10 +60,10 @@ impl Counter for SlidingWindowLog {
         Receipt { at, used: 0 }
     }
 
-    fn give_back(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
+    fn refund(&mut self, _limit: &Limit, _now: Time, hits: u64, receipt: Option<Receipt>) {
         match receipt {
-            Some(receipt) => self.give_back_at(receipt.at, hits),
-            None => self.give_back_oldest(hits),
+            Some(receipt) => self.refund_at(receipt.at, hits),
+            None => self.refund_oldest(hits),
         }
     }
 
@@ -95,7 +98,7 @@ impl Counter for SlidingWindowLog {
 }
 
 impl SlidingWindowLog {
-    fn give_back_at(&mut self, at: u64, hits: u64) {
+    fn refund_at(&mut self, at: u64, hits: u64) {
         let Ok(position) = self.entries.binary_search_by_key(&at, |entry| entry.at) else { return };
         let Some(entry) = self.entries.get_mut(position) else { return };
         let given = hits.min(entry.hits);
@@ -106,7 +109,7 @@ impl SlidingWindowLog {
         }
     }
 
-    fn give_back_oldest(&mut self, mut hits: u64) {
+    fn refund_oldest(&mut self, mut hits: u64) {
         while hits > 0
             && let Some(oldest) = self.entries.front_mut()
         {

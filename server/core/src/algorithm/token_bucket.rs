@@ -1,22 +1,25 @@
 //! Token bucket: starts full, refills steadily up to its capacity, and each hit takes a token out.
 //!
-//! Never admits more than the capacity plus the rate's share of the span, in any span. Keeps three
-//! numbers. What is kept is what was used, not what is left, so that an edited capacity acts at once.
+//! Never admits more than capacity + rate × d in any time span d. Stores three
+//! numbers. It stores used tokens, not remaining ones, so that an edited capacity applies at once.
 //! The textbook meter of traffic shaping, as in RFC 2697.
 //!
-//! The bucket refills by [`Limit::gain`] units every [`Limit::tick`] microseconds; a hit costs
-//! [`Limit::cost`] units. Parts of a tick are carried over, so that asking often loses nothing, and the
-//! moment the bucket is full is known to the microsecond, so that hits after it are not paid by the
-//! tick before it.
+//! The bucket refills by [`Limit::refill_units`] units every [`Limit::refill_interval`] microseconds; a hit costs
+//! [`Limit::cost`] units. Parts of a tick are carried over, so that frequent checks lose nothing. The
+//! time at which the bucket is full is exact to the microsecond, so that the tick before it does not
+//! refill later hits.
 
-use super::{Counter, Numbers, Receipt, USED_MAX, room, share, share_rounded_up};
+use super::{
+    arithmetic::{mul_div, mul_div_ceil, refill, remaining_hits},
+    counter::{Counter, Numbers, Receipt, USED_MAX},
+};
 use crate::{Limit, Time, time::SPAN_MAX};
 
 /// Units used and not yet refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// Microseconds since the Unix epoch up to which refills have been counted: the present or, while
-    /// a tick is under way, its start.
+    /// Microseconds since the Unix epoch up to which refills have been counted: the present, or the start of
+    /// the current tick.
     last: u64,
     /// Units used.
     used: u64,
@@ -32,11 +35,11 @@ impl Counter for TokenBucket {
         }
         let now = now.max(Time::from_micros(self.last));
         let elapsed = self.elapsed(now);
-        let ticks = elapsed / limit.tick();
-        let part = elapsed % limit.tick();
-        self.used = self.used.saturating_sub(ticks.saturating_mul(limit.gain()));
-        self.last += ticks * limit.tick();
-        if self.used <= share(limit.gain(), part, limit.tick()) {
+        let ticks = elapsed / limit.refill_interval();
+        let part = elapsed % limit.refill_interval();
+        self.used = self.used.saturating_sub(ticks.saturating_mul(limit.refill_units()));
+        self.last += ticks * limit.refill_interval();
+        if self.used <= mul_div(limit.refill_units(), part, limit.refill_interval()) {
             self.used = 0;
             self.last = now.as_micros();
         }
@@ -44,20 +47,20 @@ impl Counter for TokenBucket {
     }
 
     fn available(&self, limit: &Limit, _now: Time) -> i64 {
-        room(u64::from(limit.capacity()), self.used.div_ceil(limit.cost()))
+        remaining_hits(u64::from(limit.capacity()), self.used.div_ceil(limit.cost()))
     }
 
-    fn take(&mut self, limit: &Limit, _now: Time, hits: u64) -> Receipt {
+    fn charge(&mut self, limit: &Limit, _now: Time, hits: u64) -> Receipt {
         self.used = self.used.saturating_add(hits.saturating_mul(limit.cost())).min(USED_MAX);
         Receipt { at: self.last, used: self.used }
     }
 
-    fn give_back(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
+    fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
         let taken = hits.saturating_mul(limit.cost());
         let left = receipt.map_or(taken, |Receipt { at, used }| {
             let mut then = Self { last: at, used, cost: self.cost };
             then.advance(limit, now);
-            then.used_by(limit, now)
+            then.used_at(limit, now)
         });
         self.used -= taken.min(left).min(self.used);
         self.advance(limit, now);
@@ -68,8 +71,8 @@ impl Counter for TokenBucket {
         if self.used <= may_be_used {
             return 0;
         }
-        let ticks = (self.used - may_be_used).div_ceil(limit.gain());
-        let refill = ticks.saturating_mul(limit.tick()).min(SPAN_MAX);
+        let ticks = (self.used - may_be_used).div_ceil(limit.refill_units());
+        let refill = ticks.saturating_mul(limit.refill_interval()).min(SPAN_MAX);
         refill.saturating_sub(self.elapsed(now)).min(self.reset_after(limit, now))
     }
 
@@ -88,23 +91,17 @@ impl Counter for TokenBucket {
 }
 
 impl TokenBucket {
-    /// Microseconds since the last refill that was counted; once advanced, of the tick under way.
+    /// Microseconds since the last refill that was counted; once advanced, within the current tick.
     const fn elapsed(&self, now: Time) -> u64 {
         now.as_micros().saturating_sub(self.last)
     }
 
-    /// Units used once the tick under way is refilled up to the present, rounded down.
-    fn used_by(&self, limit: &Limit, now: Time) -> u64 {
-        let refilled = share_rounded_up(limit.gain(), self.elapsed(now), limit.tick());
+    /// Units used once the current tick is refilled up to the present, rounded down.
+    fn used_at(&self, limit: &Limit, now: Time) -> u64 {
+        let refilled =
+            mul_div_ceil(limit.refill_units(), self.elapsed(now), limit.refill_interval());
         self.used.saturating_sub(refilled)
     }
-}
-
-/// Microseconds in which so many units are refilled.
-pub(super) fn refill(limit: &Limit, used: u64) -> u64 {
-    let ticks = used / limit.gain();
-    let part = share_rounded_up(limit.tick(), used % limit.gain(), limit.gain());
-    ticks.saturating_mul(limit.tick()).saturating_add(part).min(SPAN_MAX)
 }
 
 /// The same usage where a hit costs `to` units instead of `from`, rounded up to a unit. Rounding up to
@@ -112,5 +109,5 @@ pub(super) fn refill(limit: &Limit, used: u64) -> u64 {
 fn rescaled(used: u64, from: u64, to: u64) -> u64 {
     let from = from.max(1);
     let whole = (used / from).saturating_mul(to);
-    whole.saturating_add(share_rounded_up(to, used % from, from)).min(USED_MAX)
+    whole.saturating_add(mul_div_ceil(to, used % from, from)).min(USED_MAX)
 }

@@ -1,19 +1,19 @@
-//! Digests that take the place of long values.
+//! Digests that replace long values.
 
 use std::fmt;
 
-use super::{PART_MAX, hex};
+use super::escape::{PART_MAX, hex};
 
 /// Bytes of a digest; its text has twice as many hex digits.
 const BYTES: usize = 16;
 
-/// Digests that are remembered: a request that has one long value in many descriptors has few of them.
+/// The most cached digests: a request with one long value in many descriptors has few of them.
 const REMEMBERED: usize = 4;
 
-/// Separates digests of several values from digests of one.
+/// Distinguishes digests of several values from digests of one.
 const PARTS_CONTEXT: &str = "sluicegate 2026-11 parts of a counter's key";
 
-/// The digest of a long value as text, in place of the value: `%#` and 32 hex digits.
+/// The digest that replaces a long value: `%#` and 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest([u8; Self::LENGTH]);
 
@@ -62,22 +62,22 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Makes digests of long values, each value's once if it comes again soon.
+/// Computes digests of long values, with a small cache.
 #[derive(Debug, Default)]
-pub struct Digests<'v> {
-    /// The last few, of which each is compared before another digest is made: far cheaper than the digest.
+pub struct DigestCache<'v> {
+    /// The last few values and digests: comparing values is far cheaper than a digest.
     known: Vec<(&'v [u8], Digest)>,
 }
 
-impl<'v> Digests<'v> {
-    /// None made yet.
+impl<'v> DigestCache<'v> {
+    /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
         Self { known: Vec::new() }
     }
 
-    /// The digest that takes the place of a value; `None` if the value is short enough to stand for itself.
-    pub fn of_long(&mut self, value: &'v [u8]) -> Option<Digest> {
+    /// The digest that replaces a value; `None` if the value is short.
+    pub fn for_long_value(&mut self, value: &'v [u8]) -> Option<Digest> {
         (value.len() > PART_MAX).then(|| self.of(value))
     }
 

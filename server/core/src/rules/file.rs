@@ -1,13 +1,13 @@
-//! Limits files, as written: the shape of the YAML with the place of whatever can be wrong.
+//! Limits files as data: the structure of the YAML, with source locations for errors.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{Algorithm, Counting, OnFailure, metadata};
 
-/// Where something stands.
+/// A location in a limits file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The file, as it was named.
+pub struct SourceLocation {
+    /// The file's name, as given.
     pub file: Arc<str>,
     /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
@@ -51,7 +51,7 @@ impl NodePath {
         Self(Some(Arc::new(Step { above: self.clone(), to })))
     }
 
-    /// Whether it leads to the root.
+    /// Whether this is the root.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -70,7 +70,7 @@ impl fmt::Display for NodePath {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if self.line > 0 {
@@ -83,14 +83,14 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl SourceLocation {
     /// The place without the path to it: of what aliases repeat, only the path differs.
-    pub(super) fn spot(&self) -> (&Arc<str>, usize, usize) {
+    pub(super) fn position(&self) -> (&Arc<str>, usize, usize) {
         (&self.file, self.line, self.column)
     }
 
     /// Names the place for somebody who reads of it in `file`: `line 3` of that file, `b.yaml:3` of another.
-    pub(super) fn seen_from(&self, file: &str) -> String {
+    pub(super) fn relative_to(&self, file: &str) -> String {
         if *self.file == *file {
             format!("line {}", self.line)
         } else {
@@ -99,30 +99,30 @@ impl Place {
     }
 }
 
-/// Something, and where it stands.
+/// A value with its location.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed<T> {
-    /// What stands there.
+pub struct Located<T> {
+    /// The value.
     pub value: T,
     /// Where.
-    pub place: Place,
+    pub location: SourceLocation,
 }
 
 /// One limits file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitsFile {
-    /// Where the file begins.
-    pub place: Place,
+    /// Location of the file's beginning.
+    pub location: SourceLocation,
     /// Name of the domain.
-    pub domain: Placed<String>,
+    pub domain: Located<String>,
     /// Key of the entry whose value is the tenant.
-    pub tenant: Option<Placed<String>>,
-    /// Who is charged, where a rule does not say.
-    pub counting: Option<Placed<Counting>>,
-    /// What answers where the store cannot and a rule does not say.
-    pub on_failure: Option<Placed<OnFailure>>,
-    /// How hits are counted, where a limit does not say.
-    pub algorithm: Option<Placed<Algorithm>>,
+    pub tenant: Option<Located<String>>,
+    /// Default of `counting`.
+    pub counting: Option<Located<Counting>>,
+    /// Default of `on_failure`.
+    pub on_failure: Option<Located<OnFailure>>,
+    /// Default algorithm.
+    pub algorithm: Option<Located<Algorithm>>,
     /// The tree of rules.
     pub descriptors: Vec<DescriptorNode>,
 }
@@ -130,21 +130,21 @@ pub struct LimitsFile {
 /// One node of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorNode {
-    /// Where the node stands.
-    pub place: Place,
+    /// Location of the node.
+    pub location: SourceLocation,
     /// Key of the entry that the node matches.
     pub key: String,
     /// Value of the entry, or a pattern; `None` matches every value.
-    pub value: Option<Placed<String>>,
-    /// What is enforced; `None` where everything may pass.
+    pub value: Option<Located<String>>,
+    /// The limits; `None` if there are none.
     pub limits: Option<LimitsNode>,
-    /// Who is charged.
-    pub counting: Option<Placed<Counting>>,
-    /// What answers where the store cannot.
+    /// `counting`.
+    pub counting: Option<Located<Counting>>,
+    /// `on_failure`.
     pub on_failure: Option<OnFailure>,
-    /// Whether the rule only simulates.
+    /// `shadow_mode`.
     pub shadow_mode: bool,
-    /// Whether the request is refused only if every quota rule of it is over.
+    /// `quota_mode`: the request is refused only if all its quota rules are over.
     pub quota_mode: bool,
     /// Whether metrics carry all values of the request.
     pub detailed_metric: bool,
@@ -152,44 +152,44 @@ pub struct DescriptorNode {
     pub value_to_metric: bool,
     /// Whether all values that the pattern matches share one counter.
     pub share_threshold: bool,
-    /// What callers are told about a request that the rule lets pass.
+    /// `metadata`: returned to callers with requests that the rule allows.
     pub metadata: Option<metadata::Map>,
     /// The next level.
     pub descriptors: Vec<Self>,
 }
 
-/// What a node enforces.
+/// The limits of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitsNode {
     /// `rate_limit:`, one limit.
     One(Box<LimitNode>),
     /// `limits:`, several that are decided together.
-    Several(Place, Vec<LimitNode>),
+    Several(SourceLocation, Vec<LimitNode>),
 }
 
 /// One limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitNode {
-    /// Where the limit stands.
-    pub place: Place,
+    /// Location of the limit.
+    pub location: SourceLocation,
     /// Hits per window.
-    pub requests_per_unit: Option<Placed<u32>>,
+    pub requests_per_unit: Option<Located<u32>>,
     /// Name of the unit.
-    pub unit: Option<Placed<String>>,
+    pub unit: Option<Located<String>>,
     /// Units per window.
-    pub unit_multiplier: Option<Placed<u32>>,
+    pub unit_multiplier: Option<Located<u32>>,
     /// Length of the window, in place of a unit.
-    pub window: Option<Placed<Duration>>,
-    /// How hits are counted.
+    pub window: Option<Located<Duration>>,
+    /// The algorithm.
     pub algorithm: Option<Algorithm>,
     /// Capacity of the bucket.
-    pub burst: Option<Placed<u32>>,
-    /// Whether everything passes.
+    pub burst: Option<Located<u32>>,
+    /// `unlimited`.
     pub unlimited: bool,
     /// Name that callers see and `replaces` refers to.
-    pub name: Option<Placed<String>>,
-    /// Names of limits that do not apply to a request that meets this one.
-    pub replaces: Vec<Placed<String>>,
-    /// Whether something of it could not be read, which was told: what is missing may be that.
-    pub broken: bool,
+    pub name: Option<Located<String>>,
+    /// Names of limits that do not apply to a request if this one does.
+    pub replaces: Vec<Located<String>>,
+    /// Whether a part could not be read, which was reported: a missing value may be that part.
+    pub is_incomplete: bool,
 }

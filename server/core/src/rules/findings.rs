@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{CompileError, CompileWarning, file::Place};
+use super::{CompileError, CompileWarning, file::SourceLocation};
 
 /// The most mistakes, and the most warnings, of all limits files together that are listed. More are only counted.
 pub const LISTED_MAX: usize = 1_000;
@@ -15,43 +15,43 @@ pub const LISTED_MAX: usize = 1_000;
 /// The most characters of a name that a mistake or a warning quotes.
 pub const QUOTED_MAX: usize = 256;
 
-/// Something found at a place of a limits file.
+/// A finding at a location of a limits file.
 pub trait Finding {
     /// Where.
-    fn place(&self) -> &Place;
+    fn location(&self) -> &SourceLocation;
 
-    /// What, without the place.
-    fn text(&self) -> String;
+    /// The text, without the location.
+    fn message(&self) -> String;
 }
 
 impl Finding for CompileError {
-    fn place(&self) -> &Place {
-        &self.place
+    fn location(&self) -> &SourceLocation {
+        &self.location
     }
 
-    fn text(&self) -> String {
-        self.problem.to_string()
+    fn message(&self) -> String {
+        self.mistake.to_string()
     }
 }
 
 impl Finding for CompileWarning {
-    fn place(&self) -> &Place {
-        &self.place
+    fn location(&self) -> &SourceLocation {
+        &self.location
     }
 
-    fn text(&self) -> String {
-        self.oddity.to_string()
+    fn message(&self) -> String {
+        self.warning.to_string()
     }
 }
 
 /// File, line, column and text of a finding.
-type Identity = (Arc<str>, usize, usize, String);
+type FindingKey = (Arc<str>, usize, usize, String);
 
 /// The first [`LISTED_MAX`] findings, and the number of further ones. A finding that aliases repeat is listed once.
 #[derive(Clone, Debug)]
 pub struct Findings<T> {
     listed: Vec<T>,
-    known: HashSet<Identity>,
+    known: HashSet<FindingKey>,
     more: usize,
 }
 
@@ -79,14 +79,14 @@ impl<T> IntoIterator for Findings<T> {
 }
 
 impl<T: Finding> Findings<T> {
-    /// Lists a finding, or counts it where the list is full.
+    /// Lists a finding, or only counts it if the list is full.
     pub fn push(&mut self, finding: T) {
         if self.is_full() {
             self.more += 1;
             return;
         }
-        let Place { file, line, column, .. } = finding.place();
-        if self.known.insert((Arc::clone(file), *line, *column, finding.text())) {
+        let SourceLocation { file, line, column, .. } = finding.location();
+        if self.known.insert((Arc::clone(file), *line, *column, finding.message())) {
             self.listed.push(finding);
         }
     }
@@ -98,8 +98,8 @@ impl<T: Finding> Findings<T> {
             order.entry(file).or_insert(index);
         }
         self.listed.sort_by_cached_key(|finding| {
-            let place = finding.place();
-            (order.get(&*place.file).copied(), place.line, place.column, finding.text())
+            let location = finding.location();
+            (order.get(&*location.file).copied(), location.line, location.column, finding.message())
         });
     }
 }
@@ -120,13 +120,13 @@ impl<T> Findings<T> {
         self.listed.len() >= LISTED_MAX
     }
 
-    /// How many further ones were found. One that aliases repeat is counted each time.
+    /// Number of further findings. One that aliases repeat is counted each time.
     #[must_use]
-    pub const fn more(&self) -> usize {
+    pub const fn unlisted(&self) -> usize {
         self.more
     }
 
-    /// How many were found in all.
+    /// Number of all findings.
     #[must_use]
     pub const fn total(&self) -> usize {
         self.listed.len() + self.more
@@ -137,7 +137,7 @@ impl<T> Findings<T> {
 #[must_use]
 pub fn quoted(text: impl fmt::Display) -> String {
     let mut quoted = Quoted { text: String::new(), left: QUOTED_MAX };
-    // An error ends the writing of what follows.
+    // An error stops the formatting of the rest.
     if write!(quoted, "{text}").is_err() {
         quoted.text.push('…');
     }
@@ -161,11 +161,12 @@ impl fmt::Write for Quoted {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Problem, *};
+    use super::{super::Mistake, *};
 
     fn mistake(line: usize) -> CompileError {
-        let place = Place { file: Arc::from("a.yaml"), line, column: 1, path: Default::default() };
-        CompileError { place, problem: Problem::TooDeep }
+        let location =
+            SourceLocation { file: Arc::from("a.yaml"), line, column: 1, path: Default::default() };
+        CompileError { location, mistake: Mistake::TooDeep }
     }
 
     #[test]
@@ -174,10 +175,10 @@ mod tests {
         for line in (1..=LISTED_MAX + 7).rev() {
             findings.push(mistake(line));
         }
-        assert_eq!((findings.len(), findings.more()), (LISTED_MAX, 7));
+        assert_eq!((findings.len(), findings.unlisted()), (LISTED_MAX, 7));
         assert_eq!(findings.total(), LISTED_MAX + 7);
         findings.sort(["a.yaml"].into_iter());
-        assert_eq!((findings[0].place.line, findings[LISTED_MAX - 1].place.line), (8, 1_007));
+        assert_eq!((findings[0].location.line, findings[LISTED_MAX - 1].location.line), (8, 1_007));
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
             findings.push(mistake(1));
         }
         findings.push(mistake(2));
-        assert_eq!((findings.len(), findings.more()), (2, 0));
+        assert_eq!((findings.len(), findings.unlisted()), (2, 0));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Finds the rule that a descriptor meets.
+//! Finds the rule that a descriptor matches.
 //!
-//! At each level an entry goes, in this order, to the node of its exact value, to the first node in file
-//! order whose pattern fits, or to the node of its key alone. There is no way back: a branch that was
-//! taken and leads nowhere matches nothing. Only the node of the last entry counts.
+//! At each level an entry matches, in this order: the node of its exact value, the first node in file
+//! order whose pattern matches, the node of its key alone. There is no backtracking: a branch without
+//! a match below matches nothing. Only the node of the last entry counts.
 //!
 //! Nodes are found by key and then by value, both borrowed from the request; nothing is joined, so `a_b`
 //! cannot be taken for `a` with the value `b`.
@@ -12,7 +12,7 @@ use std::{collections::HashMap, fmt, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use super::{CompileWarning, Findings, Place};
+use super::{CompileWarning, Findings, SourceLocation};
 use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
@@ -23,18 +23,18 @@ pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Findings<CompileWarning>,
-    /// The most patterns of one key and level whose parts are searched for anywhere in a value.
+    /// The most patterns of one key and level with a part that is searched for anywhere in a value.
     pub(super) searches_max: usize,
-    /// What holds for all rules.
+    /// Modes of all rules.
     pub modes: Modes,
 }
 
-/// What holds for all rules, whatever they say.
+/// Modes of all rules, in addition to the modes of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {
-    /// Whether all rules only simulate: statuses tell what they would do, and every request may pass.
+    /// Whether all rules are in shadow mode: statuses report what they would do, and every request passes.
     pub shadow_mode: bool,
-    /// Whether every rule is a quota rule, and a descriptor that meets none one that has room.
+    /// Whether every rule is a quota rule. A descriptor without a rule then counts as a quota descriptor below its limit.
     pub quota_mode: bool,
 }
 
@@ -55,38 +55,38 @@ impl RuleSet {
         self.domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)))
     }
 
-    /// The most times that one value may be searched at a level: the patterns there with a part between two `*`.
+    /// The most searches of one value at a level: the patterns there with a part between two `*`.
     #[must_use]
     pub const fn searches_max(&self) -> usize {
         self.searches_max
     }
 
-    /// What can be served but is probably not what was meant.
+    /// Warnings: valid but probably unintended.
     #[must_use]
     pub const fn warnings(&self) -> &Findings<CompileWarning> {
         &self.warnings
     }
 }
 
-/// What applies where nothing else is said.
+/// Defaults of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// How hits are counted.
+    /// Algorithm of limits.
     pub algorithm: Algorithm,
-    /// Who is charged.
+    /// Counting of rules.
     pub counting: Counting,
-    /// What answers where the store cannot.
+    /// Failure policy of rules.
     pub on_failure: OnFailure,
 }
 
 /// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// The name that requests ask for.
+    /// The name.
     pub name: Box<str>,
     /// Key of the entry whose value is the tenant.
     pub tenant: Option<Box<[u8]>>,
-    /// What applies where a rule does not say.
+    /// Defaults of its rules.
     pub defaults: Defaults,
     /// Whether any limit replaces others.
     pub(crate) replaces: bool,
@@ -94,7 +94,7 @@ pub struct Domain {
     pub(super) root: Level,
 }
 
-/// What a descriptor met.
+/// The match of a descriptor.
 #[derive(Debug)]
 pub struct Match<'r> {
     /// The rule at the node of the last entry.
@@ -119,17 +119,17 @@ impl Domain {
         self.rules.is_empty()
     }
 
-    /// The rule that a descriptor of these entries meets, alone in its request.
+    /// The rule that a descriptor of these entries matches, alone in its request.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
-        self.find_in(entries, &mut Search::new())
+        self.find_within(entries, &mut SearchBudget::new())
     }
 
-    /// The rule that a descriptor of these entries meets. `search` is that of the request.
-    pub(crate) fn find_in<'v, 'r>(
+    /// The rule that a descriptor of these entries matches. `search` belongs to the request.
+    pub(crate) fn find_within<'v, 'r>(
         &'r self,
         entries: &[Entry<'v>],
-        search: &mut Search<'v, 'r>,
+        search: &mut SearchBudget<'v, 'r>,
     ) -> Match<'r> {
         let mut found = Match { rule: None, shared: Vec::new() };
         let mut level = &self.root;
@@ -150,14 +150,14 @@ impl Domain {
 /// The nodes below one node, by key.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    /// With a single key, as most levels have, nothing is hashed.
+    /// For a single key, which most levels have, nothing is hashed.
     pub(super) keys: IndexMap<Box<[u8]>, Values, RandomState>,
 }
 
 /// The nodes of one key.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    /// Also holds patterns under their literal text: a value that is one goes there before any pattern.
+    /// Also holds patterns under their literal text: a value that equals one matches it before any pattern.
     pub(super) exact: Map<usize>,
     /// In file order.
     pub(super) patterns: Vec<(Pattern, usize)>,
@@ -169,8 +169,8 @@ pub(super) struct Values {
 /// One node of the tree.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Where it stands.
-    pub(super) place: Place,
+    /// Location in the limits files.
+    pub(super) location: SourceLocation,
     /// Position among the domain's rules.
     pub(super) rule: Option<usize>,
     /// The pattern that stands in for the entry's value in the counter's key.
@@ -182,7 +182,7 @@ impl Level {
     pub(super) fn find<'v, 'r>(
         &'r self,
         entry: &Entry<'v>,
-        search: &mut Search<'v, 'r>,
+        search: &mut SearchBudget<'v, 'r>,
     ) -> Option<&'r Node> {
         let values = self.keys.get(entry.key)?;
         let exact = values.exact.get(entry.value).copied();
@@ -192,18 +192,26 @@ impl Level {
 }
 
 impl Values {
-    /// The node of the first pattern that the value fits.
+    /// The node of the first pattern that matches the value.
     #[inline]
-    fn pattern<'v, 'r>(&'r self, value: &'v [u8], search: &mut Search<'v, 'r>) -> Option<usize> {
+    fn pattern<'v, 'r>(
+        &'r self,
+        value: &'v [u8],
+        search: &mut SearchBudget<'v, 'r>,
+    ) -> Option<usize> {
         if self.patterns.is_empty() {
             return None;
         }
-        self.fitting(value, search)
+        self.pattern_of_long(value, search)
     }
 
-    /// The same where there are patterns. Kept out of the way of exact values, which is instruction-counted.
+    /// The same for keys with patterns. A separate function, because exact matching is instruction-counted.
     #[inline(never)]
-    fn fitting<'v, 'r>(&'r self, value: &'v [u8], search: &mut Search<'v, 'r>) -> Option<usize> {
+    fn pattern_of_long<'v, 'r>(
+        &'r self,
+        value: &'v [u8],
+        search: &mut SearchBudget<'v, 'r>,
+    ) -> Option<usize> {
         if value.len() <= PART_MAX {
             return self.first_pattern(value, search);
         }
@@ -215,38 +223,38 @@ impl Values {
         found
     }
 
-    fn first_pattern(&self, value: &[u8], search: &mut Search<'_, '_>) -> Option<usize> {
-        let fits = |(pattern, _): &&(Pattern, usize)| {
+    fn first_pattern(&self, value: &[u8], search: &mut SearchBudget<'_, '_>) -> Option<usize> {
+        let matches = |(pattern, _): &&(Pattern, usize)| {
             pattern.between(value).is_some_and(|between| {
                 pattern.middle.is_empty()
                     || (search.allows(between.len()) && pattern.has_middle(between))
             })
         };
-        self.patterns.iter().find(fits).map(|(_, node)| *node)
+        self.patterns.iter().find(matches).map(|(_, node)| *node)
     }
 
-    /// How often a value is searched here at most.
+    /// The most searches of a value here.
     pub(super) fn searches(&self) -> usize {
         self.patterns.iter().filter(|(pattern, _)| !pattern.middle.is_empty()).count()
     }
 }
 
-/// The most bytes of values, pattern by pattern, that are searched for one request: so many that it is decided before
-/// Envoy gives up, which would let it pass.
+/// The most bytes of values, pattern by pattern, that are searched for one request. Chosen so that it is
+/// decided before Envoy's timeout, after which Envoy lets it pass.
 pub const SEARCHED_MAX: usize = 16 << 20;
 
-/// Results of searches that are remembered.
+/// The most search results that are cached.
 const REMEMBERED: usize = 4;
 
-/// The searches in the values of one request. Their sum is bounded, and a long value that comes again is not searched
-/// again.
+/// The searches in the values of one request. Their sum is bounded, and a repeated long value is searched
+/// once.
 #[derive(Debug)]
-pub(crate) struct Search<'v, 'r> {
+pub(crate) struct SearchBudget<'v, 'r> {
     searched: usize,
     known: Vec<(&'r Values, &'v [u8], Option<usize>)>,
 }
 
-impl<'v, 'r> Search<'v, 'r> {
+impl<'v, 'r> SearchBudget<'v, 'r> {
     pub(crate) const fn new() -> Self {
         Self { searched: 0, known: Vec::new() }
     }
@@ -256,7 +264,7 @@ impl<'v, 'r> Search<'v, 'r> {
         self.searched > SEARCHED_MAX
     }
 
-    /// Whether so many bytes may still be searched.
+    /// Whether this number of bytes may still be searched.
     const fn allows(&mut self, bytes: usize) -> bool {
         self.searched = self.searched.saturating_add(bytes);
         !self.is_exceeded()
@@ -275,7 +283,7 @@ impl<'v, 'r> Search<'v, 'r> {
     }
 }
 
-/// A text with `*` for any bytes, also none.
+/// A text in which `*` matches any bytes, also none.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
     head: Box<[u8]>,
@@ -305,18 +313,18 @@ impl Pattern {
         Some(Self { head, middle: middle.into(), tail })
     }
 
-    /// Whether every value fits, also the empty one.
-    pub(super) fn fits_all(&self) -> bool {
+    /// Whether it matches every value, also the empty one.
+    pub(super) fn matches_all(&self) -> bool {
         self.head.is_empty() && self.middle.is_empty() && self.tail.is_empty()
     }
 
     /// Whether the value begins and ends as the pattern does, without overlap, and has the middle parts
     /// in order between.
-    pub(super) fn fits(&self, value: &[u8]) -> bool {
+    pub(super) fn matches(&self, value: &[u8]) -> bool {
         self.between(value).is_some_and(|between| self.has_middle(between))
     }
 
-    /// What is between the beginning and the end of the pattern, if the value has both, without overlap.
+    /// The part of the value between the pattern's beginning and end, if the value has both, without overlap.
     fn between<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
         value.strip_prefix(&*self.head)?.strip_suffix(&*self.tail)
     }

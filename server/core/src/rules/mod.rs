@@ -4,19 +4,21 @@ mod compile;
 mod diff;
 mod file;
 mod findings;
+mod match_trace;
 mod matcher;
-mod oddity;
-mod problem;
+mod mistake;
 mod stats_key;
-mod walk;
+mod warning;
 
 pub use compile::{CompileOptions, Report, compile};
-pub use diff::{Change, Counts, Edit, What, diff};
-pub use file::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, NodePath, Place, Placed};
+pub use diff::{Change, ChangeCounts, ChangeKind, Edit, diff};
+pub use file::{
+    DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located, NodePath, SourceLocation,
+};
 pub use findings::{Finding, Findings, LISTED_MAX, QUOTED_MAX, quoted};
-pub(crate) use matcher::Search;
+pub use match_trace::{CANDIDATES_MAX, Candidate, LevelTrace, MatchOutcome, MatchTrace, TraceEnd};
+pub(crate) use matcher::SearchBudget;
 pub use matcher::{Defaults, Domain, Match, Modes, RuleSet, SEARCHED_MAX};
-pub use oddity::{CompileWarning, Oddity};
-pub use problem::{CompileError, Problem};
-pub use stats_key::{Part, StatsKey, clean};
-pub use walk::{CANDIDATES_MAX, Candidate, Fit, Looked, Walk, WalkEnd};
+pub use mistake::{CompileError, Mistake};
+pub use stats_key::{StatsKey, StatsKeyPart, sanitize};
+pub use warning::{CompileWarning, Warning};

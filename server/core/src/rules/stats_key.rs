@@ -1,28 +1,28 @@
-//! What metrics call a rule: the keys and values that lead to it.
+//! Stats keys: names of rules in metrics, of the keys and values that lead to them.
 //!
-//! `value_to_metric` and `detailed_metric` put values of the request there. A value that is shared stays the
+//! `value_to_metric` and `detailed_metric` add values of the request. For shared values the name has the
 //! pattern.
 
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use super::file::DescriptorNode;
-use crate::{key::Digests, request::Entry};
+use crate::{key::DigestCache, request::Entry};
 
-/// What metrics call a rule.
+/// The stats key of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatsKey {
     /// The same for all requests.
     Fixed(Box<str>),
     /// With values of the request, one part a level.
-    ByValue(Box<[Part]>),
+    ByValue(Box<[StatsKeyPart]>),
 }
 
 /// One level of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum StatsKeyPart {
     /// Key and value as configured.
     Text(Box<str>),
-    /// The key that is given, and the value that the request has there.
+    /// The key, and the value of the request at this level.
     Value(Box<str>),
 }
 
@@ -31,18 +31,23 @@ impl StatsKey {
     #[must_use]
     pub(super) fn new(nodes: &[&DescriptorNode]) -> Self {
         let detailed = nodes.last().is_some_and(|leaf| leaf.detailed_metric);
-        let parts: Vec<Part> = nodes.iter().map(|node| Part::of(node, detailed)).collect();
-        if parts.iter().any(|part| matches!(part, Part::Value(_))) {
+        let parts: Vec<StatsKeyPart> =
+            nodes.iter().map(|node| StatsKeyPart::of(node, detailed)).collect();
+        if parts.iter().any(|part| matches!(part, StatsKeyPart::Value(_))) {
             return Self::ByValue(parts.into());
         }
-        let texts: Vec<&str> = parts.iter().map(Part::text).collect();
+        let texts: Vec<&str> = parts.iter().map(StatsKeyPart::text).collect();
         Self::Fixed(texts.join(".").into())
     }
 
-    /// The name for a request whose descriptor has these entries. A digest stands for each long value, as in the names of
-    /// counters.
+    /// The name for a request whose descriptor has these entries. A digest replaces each long value, as in counter
+    /// keys.
     #[must_use]
-    pub fn of<'v>(&self, entries: &[Entry<'v>], digests: &mut Digests<'v>) -> Cow<'_, str> {
+    pub fn for_entries<'v>(
+        &self,
+        entries: &[Entry<'v>],
+        digests: &mut DigestCache<'v>,
+    ) -> Cow<'_, str> {
         let parts = match self {
             Self::Fixed(name) => return Cow::Borrowed(name),
             Self::ByValue(parts) => parts,
@@ -54,11 +59,11 @@ impl StatsKey {
             }
             name.push_str(part.text());
             let value = entries.get(position).map(|entry| entry.value).unwrap_or_default();
-            if matches!(part, Part::Value(_)) && !value.is_empty() {
+            if matches!(part, StatsKeyPart::Value(_)) && !value.is_empty() {
                 name.push('_');
-                match digests.of_long(value) {
+                match digests.for_long_value(value) {
                     Some(digest) => name.push_str(digest.as_str()),
-                    None => name.push_str(&clean(&String::from_utf8_lossy(value))),
+                    None => name.push_str(&sanitize(&String::from_utf8_lossy(value))),
                 }
             }
         }
@@ -66,14 +71,14 @@ impl StatsKey {
     }
 }
 
-impl Part {
+impl StatsKeyPart {
     fn of(node: &DescriptorNode, detailed: bool) -> Self {
         let value = node.value.as_ref().map(|value| &*value.value).filter(|it| !it.is_empty());
         let by_value = (detailed || node.value_to_metric) && !node.share_threshold;
         match value {
-            _ if by_value => Self::Value(clean(&node.key).into()),
-            Some(value) => Self::Text(clean(&format!("{}_{value}", node.key)).into()),
-            None => Self::Text(clean(&node.key).into()),
+            _ if by_value => Self::Value(sanitize(&node.key).into()),
+            Some(value) => Self::Text(sanitize(&format!("{}_{value}", node.key)).into()),
+            None => Self::Text(sanitize(&node.key).into()),
         }
     }
 
@@ -84,10 +89,10 @@ impl Part {
     }
 }
 
-/// Without what separates names elsewhere: `:` and `|`, control characters and the dots of an IPv4 address
+/// Replaces separators of other systems: `:` and `|`, control characters and the dots of an IPv4 address
 /// become `_`.
 #[must_use]
-pub fn clean(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
@@ -109,7 +114,7 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::clean;
+    use super::sanitize;
 
     #[test]
     fn what_separates_names_is_replaced() {
@@ -123,7 +128,7 @@ mod tests {
             ("a\nb", "a_b"),
             ("", ""),
         ] {
-            assert_eq!(clean(text), cleaned);
+            assert_eq!(sanitize(text), cleaned);
         }
     }
 }

@@ -139,8 +139,8 @@ proptest! {
             counter.wait(step);
             ideal = ideal.saturating_sub(u128::from(counter.micros - before) * requests);
             let refilled = u128::from(counter.micros - start) * requests;
-            let tick = u128::from(limit.tick()) * requests;
-            let lag = if limit.tick() == 1 { 0 } else { refilled / 300_000 + tick };
+            let tick = u128::from(limit.refill_interval()) * requests;
+            let lag = if limit.refill_interval() == 1 { 0 } else { refilled / 300_000 + tick };
             let used = u128::try_from(counter.used()).unwrap();
             prop_assert!(used >= ideal.div_ceil(window));
             prop_assert!(used <= (ideal + lag).div_ceil(window));

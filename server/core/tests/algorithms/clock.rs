@@ -70,7 +70,7 @@ proptest! {
                 prop_assert_eq!(counts / window, seen / window);
             }
             Algorithm::SlidingWindowLog if hit.is_some() => prop_assert_eq!(counts, seen),
-            Algorithm::TokenBucket => prop_assert!(seen - counts < limit.tick()),
+            Algorithm::TokenBucket => prop_assert!(seen - counts < limit.refill_interval()),
             // The log has nothing to go by, and GCRA needs nothing.
             Algorithm::SlidingWindowLog | Algorithm::Gcra => {}
         }

@@ -32,7 +32,7 @@ proptest! {
             Algorithm::TokenBucket if !fits(used, &after) => prop_assert!(edited.available() < 0),
             Algorithm::TokenBucket => {
                 // The tick under way is refilled at the new rate.
-                let tick = u128::from(before.tick() - 1) * u128::from(after.requests());
+                let tick = u128::from(before.refill_interval() - 1) * u128::from(after.requests());
                 let tick = tick.div_ceil(u128::from(after.window().micros()));
                 let kept = edited.used();
                 prop_assert!(kept <= used);

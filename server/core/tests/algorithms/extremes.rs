@@ -107,7 +107,7 @@ fn named_extremes_are_answered() {
         for (requests, window) in
             [(u32::MAX, second), (u32::MAX, longest), (1, longest), (1, second), (0, longest)]
         {
-            let mut limits = vec![Limit::overridden(algorithm, requests, window)];
+            let mut limits = vec![Limit::for_override(algorithm, requests, window)];
             for burst in [1, u32::MAX] {
                 limits.extend(Limit::new(algorithm, requests, window, Some(burst)));
             }
@@ -134,7 +134,7 @@ fn counts_stop_at_their_bounds() {
     let counts =
         [(Algorithm::SlidingWindowLog, 10_000), (Algorithm::SlidingWindowCounter, 1 << 32)];
     for (algorithm, most) in counts {
-        let mut counter = Counter::new(Limit::overridden(algorithm, 10_000, window), 0);
+        let mut counter = Counter::new(Limit::for_override(algorithm, 10_000, window), 0);
         for _ in 0..3 {
             counter.charge(HITS_MAX);
             counter.pass(1);
@@ -148,7 +148,7 @@ fn counts_stop_at_their_bounds() {
 fn counts_stop_where_doubles_do() {
     let window = Window::from_seconds(1).unwrap();
     for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
-        let mut counter = Counter::new(Limit::overridden(algorithm, 1_000_000, window), 0);
+        let mut counter = Counter::new(Limit::for_override(algorithm, 1_000_000, window), 0);
         for _ in 0..=USED_MAX / HITS_MAX {
             counter.charge(HITS_MAX);
         }

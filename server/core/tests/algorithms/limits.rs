@@ -31,10 +31,10 @@ fn names_and_codes_are_distinct() {
 fn only_buckets_take_a_burst() {
     for algorithm in Algorithm::ALL {
         let limit = new(algorithm, 5, 1, Some(9));
-        if algorithm.takes_burst() {
+        if algorithm.has_burst() {
             assert_eq!(limit.unwrap().capacity(), 9);
         } else {
-            assert_eq!(limit, Err(LimitError::BurstNotTaken { algorithm }));
+            assert_eq!(limit, Err(LimitError::BurstUnsupported { algorithm }));
         }
         assert_eq!(new(algorithm, 5, 1, None).unwrap().capacity(), 5);
     }
@@ -75,13 +75,13 @@ fn gcra_takes_bursts_that_come_back_within_142_years() {
     let most = u32::try_from(((1_u64 << 52) - 1) / 2_000_000).unwrap();
     let gcra = |burst| new(Algorithm::Gcra, 30, 60, Some(burst));
     assert!(gcra(most).is_ok());
-    assert_eq!(gcra(most + 1), Err(LimitError::GcraTooLong { burst: most + 1 }));
+    assert_eq!(gcra(most + 1), Err(LimitError::GcraBurstTooLarge { burst: most + 1 }));
     // An interval of 2^21 microseconds, so that the burst reaches 2^52 exactly.
     assert!(new(Algorithm::Gcra, 15_625, 32_768, Some((1 << 31) - 1)).is_ok());
     assert!(new(Algorithm::Gcra, 15_625, 32_768, Some(1 << 31)).is_err());
     assert!(new(Algorithm::Gcra, 1, 31_622_400, Some(142)).is_ok());
     let error = new(Algorithm::Gcra, 1, 31_622_400, Some(143)).unwrap_err();
-    assert_eq!(error, LimitError::GcraTooLong { burst: 143 });
+    assert_eq!(error, LimitError::GcraBurstTooLarge { burst: 143 });
     assert!(error.help().contains("token_bucket"));
 }
 
@@ -92,7 +92,7 @@ proptest! {
     fn an_override_is_always_possible(
         algorithm in algorithms(), requests in prop_oneof![Just(0), sizes()], window in windows(),
     ) {
-        let limit = Limit::overridden(algorithm, requests, window);
+        let limit = Limit::for_override(algorithm, requests, window);
         prop_assert_eq!((limit.requests(), limit.window()), (requests, window));
         prop_assert_eq!(limit.capacity(), requests);
         match Limit::new(algorithm, requests, window, None) {
@@ -106,7 +106,7 @@ proptest! {
     #[test]
     fn a_bucket_has_the_rate_of_its_limit(limit in limits_by(Algorithm::TokenBucket)) {
         let window = u128::from(limit.window().micros());
-        let (tick, gain, cost) = (limit.tick(), limit.gain(), limit.cost());
+        let (tick, gain, cost) = (limit.refill_interval(), limit.refill_units(), limit.cost());
         prop_assert!(u64::from(limit.capacity()) * cost <= 1 << 52);
         prop_assert!(u128::from(tick - 1) * 1_000_000 < window);
         let rate = u128::from(gain) * window;

@@ -55,14 +55,14 @@ proptest! {
             counter.give_back(hits, Some(receipt));
             let given = counter.available() - before;
             prop_assert!(0 <= given && given <= signed(hits));
-            let gradual = limit.algorithm().takes_burst();
+            let gradual = limit.algorithm().has_burst();
             if gradual && counter.micros >= empty_at {
-                let slack = limit.tick() - 1;
-                for ahead in [0, 1, limit.tick(), limit.window().micros() / 5] {
+                let slack = limit.refill_interval() - 1;
+                for ahead in [0, 1, limit.refill_interval(), limit.window().micros() / 5] {
                     let most = without.after(ahead + slack).available();
                     prop_assert!(counter.after(ahead).available() <= most);
                 }
-                let reset = without.reset_after().min(SPAN_MAX - limit.tick());
+                let reset = without.reset_after().min(SPAN_MAX - limit.refill_interval());
                 prop_assert!(counter.reset_after() >= reset);
             } else {
                 prop_assert_eq!(counter.future(), without.future());
@@ -86,11 +86,11 @@ proptest! {
                 counter.wait(then);
                 without.micros = counter.micros;
                 counter.give_back(hits, Some(receipt));
-                if limit.tick() == 1 {
+                if limit.refill_interval() == 1 {
                     prop_assert_eq!(counter.future(), without.future());
                 } else {
                     // A unit at most stays.
-                    let slack = limit.tick().div_ceil(limit.gain());
+                    let slack = limit.refill_interval().div_ceil(limit.refill_units());
                     prop_assert!(counter.reset_after() >= without.reset_after());
                     prop_assert!(counter.reset_after() <= without.reset_after() + slack);
                 }
@@ -111,7 +111,7 @@ proptest! {
         let after = counter.available();
         prop_assert!(before <= after && after <= signed(counter.capacity()));
         // Once the bucket is full, the tick under way no longer counts either.
-        let tick = if limit.tick() == 1 { 0 } else { limit.gain().div_ceil(limit.cost()) };
+        let tick = if limit.refill_interval() == 1 { 0 } else { limit.refill_units().div_ceil(limit.cost()) };
         prop_assert!(after - before <= signed(hits + tick));
         if limit.algorithm() != Algorithm::SlidingWindowCounter {
             prop_assert!(after >= signed(counter.capacity()).min(before + signed(hits)));
@@ -130,15 +130,15 @@ proptest! {
 fn giving_back_within_a_tick_rounds_in_favour_of_the_others() {
     let burst = Some(u32::MAX);
     let limit = Limit::new(Algorithm::TokenBucket, 1, Window::MAX, burst).unwrap();
-    assert_eq!((limit.gain(), limit.tick()), (1, 30_157_471));
+    assert_eq!((limit.refill_units(), limit.refill_interval()), (1, 30_157_471));
     let mut counter = Counter::new(limit, 0);
     let mut without = counter.clone();
     let receipt = counter.charge(1);
-    counter.pass(limit.tick() / 2);
-    without.pass(limit.tick() / 2);
+    counter.pass(limit.refill_interval() / 2);
+    without.pass(limit.refill_interval() / 2);
     counter.charge(1);
     without.charge(1);
     counter.give_back(1, Some(receipt));
     let more = counter.reset_after() - without.reset_after();
-    assert!(more <= limit.tick(), "{more}");
+    assert!(more <= limit.refill_interval(), "{more}");
 }

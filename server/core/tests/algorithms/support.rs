@@ -56,7 +56,7 @@ impl Counter {
 
     pub(crate) fn charge(&mut self, hits: u64) -> Receipt {
         let now = self.now();
-        self.state.take(&self.limit, now, hits)
+        self.state.charge(&self.limit, now, hits)
     }
 
     pub(crate) fn admits(&mut self, hits: u64) -> bool {
@@ -70,7 +70,7 @@ impl Counter {
 
     pub(crate) fn give_back(&mut self, hits: u64, receipt: Option<Receipt>) {
         let now = self.now();
-        self.state.give_back(&self.limit, now, hits, receipt);
+        self.state.refund(&self.limit, now, hits, receipt);
         // What is left may be asked at once, without advancing again.
         let left = self.state.clone();
         self.now();
@@ -98,7 +98,8 @@ impl Counter {
 
     /// Everything a caller can learn, now and at moments that matter later.
     pub(crate) fn future(&self) -> Vec<(i64, Option<u64>, u64)> {
-        let mut moments = vec![0, 1, self.limit.tick(), self.limit.window().micros() / 7];
+        let mut moments =
+            vec![0, 1, self.limit.refill_interval(), self.limit.window().micros() / 7];
         let mut asked = self.clone();
         moments.extend([1, 2].into_iter().filter_map(|hits| asked.retry_after(hits)));
         moments.push(self.limit.window().micros());
@@ -300,7 +301,7 @@ fn legal(algorithm: Algorithm, requests: u32, window: Window, burst: Option<u32>
         }
         _ => requests,
     };
-    let burst = burst.filter(|_| algorithm.takes_burst()).map(|burst| {
+    let burst = burst.filter(|_| algorithm.has_burst()).map(|burst| {
         let interval = window.micros().div_ceil(u64::from(requests));
         let most = u32::try_from(((1_u64 << 52) - 1) / interval).unwrap_or(u32::MAX);
         if algorithm == Algorithm::Gcra { burst.min(most) } else { burst }

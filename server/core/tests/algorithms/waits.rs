@@ -75,7 +75,7 @@ proptest! {
             }
             Algorithm::TokenBucket => {
                 prop_assert!(whole <= reset);
-                prop_assert!(reset <= whole + whole / 300_000 + u128::from(limit.tick()));
+                prop_assert!(reset <= whole + whole / 300_000 + u128::from(limit.refill_interval()));
             }
             Algorithm::Gcra => prop_assert!(whole <= reset && reset <= whole + whole / 100 + 1),
         }

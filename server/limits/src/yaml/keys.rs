@@ -1,10 +1,10 @@
-//! Which keys stand where, and what is said of those that stand elsewhere.
+//! Keys of limits files: their places, and errors for keys in other places.
 
-use sluicegate_core::rules::Problem;
+use sluicegate_core::rules::Mistake;
 
 /// A kind of map in a limits file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MapKind {
     Root,
     Defaults,
     Descriptor,
@@ -45,7 +45,7 @@ const LIMIT: &[&str] = &[
 ];
 const REPLACE: &[&str] = &["name"];
 
-/// The keys of envoyproxy/ratelimit, which reads each of them anywhere, and ignores it where it makes no sense.
+/// The keys of envoyproxy/ratelimit, which accepts each of them anywhere, and ignores it in the wrong place.
 pub(super) const UPSTREAM: &[&str] = &[
     "domain",
     "descriptors",
@@ -65,15 +65,15 @@ pub(super) const UPSTREAM: &[&str] = &[
     "metadata",
 ];
 
-/// Which map a key belongs to, for the hint.
-const HOMES: [(&[&str], &str); 3] = [
+/// The map that a key belongs to, for the hint.
+const KEY_PLACES: [(&[&str], &str); 3] = [
     (LIMIT, "move it into rate_limit"),
     (DESCRIPTOR, "move it into a descriptor"),
     (ROOT, "move it to the top of the file"),
 ];
 
-impl Kind {
-    /// The keys of such a map.
+impl MapKind {
+    /// The keys of this kind of map.
     pub(super) const fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Root => ROOT,
@@ -84,30 +84,30 @@ impl Kind {
         }
     }
 
-    /// Whether a key must be let stand here, because envoyproxy/ratelimit loads the file and ignores it.
+    /// Whether a key is accepted here, because envoyproxy/ratelimit loads the file and ignores it.
     pub(super) fn tolerates(self, key: &str) -> bool {
         !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM.contains(&key)
     }
 
-    /// What is wrong with a key that is not known here.
-    pub(super) fn unknown(self, key: &str, column: usize) -> Problem {
+    /// The mistake for a key that is not allowed here.
+    pub(super) fn unknown_key(self, key: &str, column: usize) -> Mistake {
         if self == Self::Root
             && let Some(key) = DEFAULTS.iter().find(|it| **it == key)
         {
-            return Problem::MisplacedKey { key, instead: "move it into defaults" };
+            return Mistake::MisplacedKey { key, instead: "move it into defaults" };
         }
-        unknown(key, column, self.keys())
+        unknown_key(key, column, self.keys())
     }
 }
 
-/// What is wrong with a key that is none of those known.
-pub(super) fn unknown(key: &str, column: usize, known: &[&str]) -> Problem {
-    if let Some((key, instead)) = home(key) {
-        return Problem::MisplacedKey { key, instead };
+/// The mistake for an unknown key.
+pub(super) fn unknown_key(key: &str, column: usize, known: &[&str]) -> Mistake {
+    if let Some((key, instead)) = key_place(key) {
+        return Mistake::MisplacedKey { key, instead };
     }
     let distance = |name: &str| strsim::damerau_levenshtein(name, key);
     let close = |name: &&&str| {
-        // Comparing takes memory for the product of both lengths.
+        // The comparison takes memory of the product of both lengths.
         key.len() <= name.len() * 2 && distance(name) <= (key.len() / 3).max(1)
     };
     let nearest = known.iter().filter(close).min_by_key(|name| distance(name));
@@ -115,18 +115,18 @@ pub(super) fn unknown(key: &str, column: usize, known: &[&str]) -> Problem {
         Some(name) => format!("did you mean {name}?"),
         None => format!("use one of {}", known.join(", ")),
     };
-    Problem::UnknownKey { column, instead }
+    Mistake::UnknownKey { column, instead }
 }
 
-/// A key of limits files, if it is one: as it is written here, and where it belongs.
-fn home(key: &str) -> Option<(&'static str, &'static str)> {
-    HOMES.iter().find_map(|(keys, home)| Some((*keys.iter().find(|it| **it == key)?, *home)))
+/// The known key of this name, and the map that it belongs to.
+fn key_place(key: &str) -> Option<(&'static str, &'static str)> {
+    KEY_PLACES.iter().find_map(|(keys, home)| Some((*keys.iter().find(|it| **it == key)?, *home)))
 }
 
-/// What a path calls a key: keys of limits files by their names, and all others `*`.
-pub(super) fn step(key: &str) -> &'static str {
+/// A key in a path: known keys by name, all others as `*`.
+pub(super) fn path_step(key: &str) -> &'static str {
     if key == "<<" {
         return "<<";
     }
-    home(key).map_or("*", |(key, _)| key)
+    key_place(key).map_or("*", |(key, _)| key)
 }

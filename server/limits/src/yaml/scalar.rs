@@ -1,13 +1,14 @@
-//! Scalars, as they are written.
+//! Scalars as written.
 
 use granit_parser::ScalarStyle;
+use sluicegate_core::metadata::Value;
 
-use super::{Data, Node, metadata::is_special};
+use super::node::{Node, NodeData};
 
-/// A scalar as it is written, and its style.
+/// A scalar as written, and its style.
 pub(super) fn scalar<'n>(node: &'n Node<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
-        Data::Scalar(text, style) => Some((text, *style)),
+        NodeData::Scalar(text, style) => Some((text, *style)),
         _ => None,
     }
 }
@@ -16,13 +17,13 @@ pub(super) fn is_null(node: &Node<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
 }
 
-pub(super) fn has_zero_in_front(number: &str) -> bool {
+pub(super) fn has_leading_zero(number: &str) -> bool {
     let digits = number.strip_prefix('+').unwrap_or(number);
     let other = |it: &u8| matches!(it, b'x' | b'X' | b'b' | b'B');
     digits.len() > 1 && digits.starts_with('0') && !digits.as_bytes().get(1).is_some_and(other)
 }
 
-/// Whether YAML would take the plain text for a number that is not whole.
+/// Whether YAML would parse the plain text as a number that is not an integer.
 pub(super) fn is_float(text: &str) -> bool {
     if is_special(text) {
         return true;
@@ -32,8 +33,97 @@ pub(super) fn is_float(text: &str) -> bool {
     digits && part && text.parse::<f64>().is_ok()
 }
 
-/// Whether a length of time is given in months or years, which mean other lengths there than as a unit.
-pub(super) fn has_vague_unit(text: &str) -> bool {
+/// Whether a duration is in months or years, which have other lengths there than as a unit.
+pub(super) fn has_ambiguous_unit(text: &str) -> bool {
     let vague = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     text.split(|letter: char| !letter.is_alphabetic()).any(|word| vague.contains(&word))
+}
+
+/// Whether a key without quotes is not a text.
+pub(super) fn is_not_text(key: &Node<'_>) -> bool {
+    match scalar(key) {
+        Some((text, ScalarStyle::Plain)) => {
+            is_null(key) || !matches!(plain(text), Some(Value::Text(_)))
+        }
+        _ => false,
+    }
+}
+
+/// An integer in range, as in Go's reader: 12, `1_000`, 0x1f, 0b11.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+pub(super) fn whole_number(text: &str) -> Option<u32> {
+    let is_float = !text.starts_with(['0', '+']) && text.contains(['.', 'e', 'E']);
+    let number = number(text).filter(|it| !is_float && it.fract() == 0.0)?;
+    (0.0..=f64::from(u32::MAX)).contains(&number).then_some(number as u32)
+}
+
+/// A description of a scalar that reveals only its kind and length.
+pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
+    let of_length = || {
+        let length = text.chars().count();
+        let s = if length == 1 { "" } else { "s" };
+        format!("a text of {length} character{s}")
+    };
+    match (style, plain(text)) {
+        (ScalarStyle::Plain, None | Some(Value::Number(_))) => "a number".to_owned(),
+        (ScalarStyle::Plain, Some(Value::Bool(_))) => "a boolean".to_owned(),
+        (ScalarStyle::Plain, Some(_)) => of_length(),
+        _ => of_length() + " in quotes",
+    }
+}
+
+/// The value of a text without quotes, as in Go's reader of YAML 1.1; `None` for a number that JSON cannot
+/// express.
+pub(super) fn plain(text: &str) -> Option<Value> {
+    match text {
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
+            Some(Value::Bool(true))
+        }
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
+            Some(Value::Bool(false))
+        }
+        _ if is_special(text) => None,
+        _ => match number(text) {
+            Some(number) => number.is_finite().then_some(Value::Number(number)),
+            None => Some(Value::Text(text.into())),
+        },
+    }
+}
+
+/// Whether it is YAML's infinity or not-a-number.
+fn is_special(text: &str) -> bool {
+    let magnitude = text.strip_prefix(['+', '-']).unwrap_or(text);
+    matches!(magnitude, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN")
+}
+
+/// A number: 12, -1.5, 1e3, `1_000`, 0x1f, 0o17, 017, 0b11.
+#[expect(clippy::cast_precision_loss, reason = "numbers of JSON are doubles")]
+fn number(text: &str) -> Option<f64> {
+    let (sign, rest) = match text.strip_prefix('-') {
+        Some(rest) => (-1.0, rest),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if !rest.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+        return None;
+    }
+    let digits = rest.replace('_', "");
+    let radix = |prefixes: [&str; 2], radix| {
+        let digits = prefixes.iter().find_map(|prefix| digits.strip_prefix(prefix))?;
+        u64::from_str_radix(digits, radix).ok()
+    };
+    let whole = radix(["0x", "0X"], 16)
+        .or_else(|| radix(["0b", "0B"], 2))
+        .or_else(|| radix(["0o", "0O"], 8))
+        .or_else(|| radix(["0", "0"], 8));
+    let value = match whole {
+        Some(whole) => whole as f64,
+        None if digits
+            .bytes()
+            .all(|it| matches!(it, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')) =>
+        {
+            digits.parse().ok()?
+        }
+        None => return None,
+    };
+    Some(sign * value)
 }

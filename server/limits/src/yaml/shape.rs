@@ -1,106 +1,74 @@
-//! Builds the nodes of a document, and notes on the way what cannot be seen in them: keys that stand twice, and further
-//! documents. It stops before nesting would exhaust the stack of those who walk the nodes, and aliases memory.
+//! Builds the nodes of a document, and reports what the nodes do not show: repeated keys and further
+//! documents. Stops before nesting would exhaust the stack of functions on nodes, and aliases the memory.
 //!
-//! The nodes are our own because those of the YAML library take ten times the memory, and are copied for each anchor.
+//! The nodes are our own, because those of the YAML library take ten times the memory and are copied for each anchor.
 
 use std::{
     borrow::Cow,
     collections::{HashMap, hash_map::Entry},
-    rc::Rc,
 };
 
 use granit_parser::{
     ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag,
 };
-use sluicegate_core::rules::{NodePath, Oddity, Problem, quoted};
+use sluicegate_core::rules::{Mistake, NodePath, Warning, quoted};
 
-use super::{Spot, keys::step};
+use super::{
+    keys::path_step,
+    location::FileLocation,
+    node::{Node, NodeData, Position},
+};
 
-/// The most nodes that aliases may stand for: more would be a bomb.
+/// The most nodes that aliases may expand to: more would be a YAML bomb.
 const ALIAS_NODES_MAX: usize = 100_000;
 
-/// The most bytes of text that aliases may stand for.
+/// The most bytes of text that aliases may expand to.
 const ALIAS_BYTES_MAX: usize = 16 << 20;
 
-/// The most nodes of all files together. A node may be two bytes of text, and takes hundreds of memory until rules are made
-/// of it.
+/// The most nodes of all files together. A node may be two bytes of text, and takes hundreds of bytes until it is
+/// compiled.
 pub(super) const NODES_MAX: usize = 2_000_000;
 
-/// The deepest nesting: every level of a tree takes a list and a map.
+/// The deepest nesting: each level of a tree is a list and a map.
 const NESTING_MAX: usize = 160;
 
-/// A node of a document. Copies share what is below it.
-#[derive(Clone, Debug)]
-pub(super) struct Node<'t> {
-    pub(super) at: Position,
-    pub(super) data: Data<'t>,
-}
-
-/// Where a node begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
-    /// From 1.
-    pub(super) line: u32,
-    /// From 1.
-    pub(super) column: u32,
-}
-
-/// What a node is.
-#[derive(Clone, Debug)]
-pub(super) enum Data<'t> {
-    /// A scalar as it is written. One that is tagged as a text is as good as in quotes.
-    Scalar(Cow<'t, str>, ScalarStyle),
-    List(Rc<[Node<'t>]>),
-    /// Keys and values. Of equal keys only the last is there.
-    Map(Rc<[(Node<'t>, Node<'t>)]>),
-    /// A list or a map with a tag that is not of YAML.
-    Tagged,
-}
-
-impl From<Marker> for Position {
-    fn from(marker: Marker) -> Self {
-        let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
-        Self { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
-    }
-}
-
-/// The first document, if there is any: its root, with places and scalars as they are written. Its nodes are taken from
-/// those that are left of [`NODES_MAX`]. What is odd is handed to `odd`.
+/// The root of the first document, if any, with positions and scalars as written. Counts its nodes against
+/// those left of [`NODES_MAX`]. Passes warnings to `odd`.
 ///
 /// # Errors
-/// The mistake for which the nodes cannot be built.
+/// The mistake because of which the nodes cannot be built.
 pub(super) fn load<'t>(
     text: &'t str,
     nodes_left: &mut usize,
-    mut odd: impl FnMut(Spot, Oddity),
-) -> Result<Option<Node<'t>>, (Spot, Problem)> {
+    mut odd: impl FnMut(FileLocation, Warning),
+) -> Result<Option<Node<'t>>, (FileLocation, Mistake)> {
     let mut builder = Builder {
         open: Vec::new(),
         anchors: HashMap::new(),
-        aliased: Extent::default(),
+        aliased: NodeSize::default(),
         nodes_left: *nodes_left,
         odd: &mut odd,
         root: None,
     };
     let mut events = Parser::new_from_str(text);
     while let Some(event) = events.next_event() {
-        let (event, span) = event.map_err(|error| no_yaml(&error))?;
+        let (event, span) = event.map_err(|error| syntax_error(&error))?;
         if event == Event::DocumentEnd {
             break;
         }
         let built = builder.event(event, span);
-        built.map_err(|problem| (Spot::at(span.start.into(), builder.path()), problem))?;
+        built.map_err(|mistake| (FileLocation::at(span.start.into(), builder.path()), mistake))?;
     }
     *nodes_left = builder.nodes_left;
     let root = builder.root;
-    if let Some(begin) = further(&mut events) {
-        odd(Spot::at(begin.into(), NodePath::default()), Oddity::FurtherDocument);
+    if let Some(begin) = extra_document(&mut events) {
+        odd(FileLocation::at(begin.into(), NodePath::default()), Warning::ExtraDocument);
     }
     Ok(root)
 }
 
-/// Where a document begins that comes after those read, and is not empty.
-fn further<'t>(events: &mut Parser<'t, StrInput<'t>>) -> Option<Marker> {
+/// Position of the next document that is not empty.
+fn extra_document<'t>(events: &mut Parser<'t, StrInput<'t>>) -> Option<Marker> {
     let mut begin = None;
     while let Some(event) = events.next_event() {
         match event {
@@ -115,82 +83,84 @@ fn further<'t>(events: &mut Parser<'t, StrInput<'t>>) -> Option<Marker> {
     None
 }
 
-fn no_yaml(error: &ScanError) -> (Spot, Problem) {
+fn syntax_error(error: &ScanError) -> (FileLocation, Mistake) {
     let said = match error.kind() {
-        // The file may be none of limits, so the character is not told.
+        // The file may not be a limits file, so the character is not quoted.
         ErrorKind::UnexpectedCharacter { .. } => "unexpected character".to_owned(),
         kind => kind.to_string(),
     };
-    let spot = Spot::at((*error.marker()).into(), NodePath::default());
-    (spot, Problem::Yaml(said))
+    let location = FileLocation::at((*error.marker()).into(), NodePath::default());
+    (location, Mistake::Yaml(said))
 }
 
-/// How much a node is, with all that is below it and all that its aliases stand for.
+/// Size of a node, with everything below it and everything that its aliases expand to.
 #[derive(Clone, Copy, Default)]
-struct Extent {
+struct NodeSize {
     nodes: usize,
-    /// Of texts.
+    /// Bytes of texts.
     bytes: usize,
     height: usize,
 }
 
-/// A list or a map that has begun.
-struct Open<'t> {
+/// An open list or map.
+struct OpenCollection<'t> {
     anchor: usize,
     at: Position,
     is_tagged: bool,
-    extent: Extent,
+    extent: NodeSize,
     path: NodePath,
-    inside: Inside<'t>,
+    items: CollectionItems<'t>,
 }
 
-enum Inside<'t> {
+enum CollectionItems<'t> {
     List(Vec<Node<'t>>),
     Map {
         entries: Vec<(Node<'t>, Node<'t>)>,
         /// The entry and the line of each key that is a scalar.
         known: HashMap<Cow<'t, str>, (usize, u32)>,
-        /// The key whose value comes next.
+        /// The key whose value is next.
         key: Option<Node<'t>>,
     },
 }
 
-impl Inside<'_> {
+impl CollectionItems<'_> {
     fn map() -> Self {
         Self::Map { entries: Vec::new(), known: HashMap::new(), key: None }
     }
 }
 
 struct Builder<'t, 'o> {
-    open: Vec<Open<'t>>,
-    /// Nodes that aliases may stand for.
-    anchors: HashMap<usize, (Node<'t>, Extent)>,
-    /// What all aliases stand for.
-    aliased: Extent,
+    open: Vec<OpenCollection<'t>>,
+    /// Nodes that aliases may still expand to.
+    anchors: HashMap<usize, (Node<'t>, NodeSize)>,
+    /// Size of what all aliases expand to.
+    aliased: NodeSize,
     nodes_left: usize,
-    odd: &'o mut dyn FnMut(Spot, Oddity),
+    odd: &'o mut dyn FnMut(FileLocation, Warning),
     root: Option<Node<'t>>,
 }
 
 impl<'t> Builder<'t, '_> {
-    fn event(&mut self, event: Event<'t>, span: Span) -> Result<(), Problem> {
+    fn event(&mut self, event: Event<'t>, span: Span) -> Result<(), Mistake> {
         let at = span.start.into();
         match event {
             Event::SequenceStart(_, anchor, tag) => {
-                self.open(anchor, at, tag, Inside::List(Vec::new()))
+                self.open(anchor, at, tag, CollectionItems::List(Vec::new()))
             }
-            Event::MappingStart(_, anchor, tag) => self.open(anchor, at, tag, Inside::map()),
+            Event::MappingStart(_, anchor, tag) => {
+                self.open(anchor, at, tag, CollectionItems::map())
+            }
             Event::SequenceEnd | Event::MappingEnd => {
                 self.close();
                 Ok(())
             }
             Event::Scalar(text, style, anchor, tag) => {
-                self.take(1)?;
+                self.use_nodes(1)?;
                 let is_text =
                     tag.is_some_and(|it| it.is_yaml_core_schema() && it.suffix() == "str");
                 let style = if is_text { ScalarStyle::DoubleQuoted } else { style };
-                let extent = Extent { bytes: text.len(), ..Extent::default() };
-                self.node(anchor, Node { at, data: Data::Scalar(text, style) }, extent);
+                let size = NodeSize { bytes: text.len(), ..NodeSize::default() };
+                self.node(anchor, Node { at, data: NodeData::Scalar(text, style) }, size);
                 Ok(())
             }
             Event::Alias(anchor) => self.alias(anchor, at),
@@ -198,10 +168,10 @@ impl<'t> Builder<'t, '_> {
         }
     }
 
-    /// Takes nodes from those that are left.
-    fn take(&mut self, nodes: usize) -> Result<(), Problem> {
+    /// Counts nodes against those that are left.
+    fn use_nodes(&mut self, nodes: usize) -> Result<(), Mistake> {
         let left = self.nodes_left.checked_sub(nodes);
-        self.nodes_left = left.ok_or(Problem::TooManyNodes { max: NODES_MAX })?;
+        self.nodes_left = left.ok_or(Mistake::TooManyNodes { max: NODES_MAX })?;
         Ok(())
     }
 
@@ -210,55 +180,57 @@ impl<'t> Builder<'t, '_> {
         anchor: usize,
         at: Position,
         tag: Option<Cow<'_, Tag>>,
-        inside: Inside<'t>,
-    ) -> Result<(), Problem> {
-        self.take(1)?;
+        inside: CollectionItems<'t>,
+    ) -> Result<(), Mistake> {
+        self.use_nodes(1)?;
         let is_tagged = tag.is_some_and(|tag| !tag.is_yaml_core_schema());
-        let (extent, path) = (Extent::default(), self.path());
-        self.open.push(Open { anchor, at, is_tagged, extent, path, inside });
+        let (extent, path) = (NodeSize::default(), self.path());
+        self.open.push(OpenCollection { anchor, at, is_tagged, extent, path, items: inside });
         self.check_height(0)
     }
 
     fn close(&mut self) {
-        let Some(Open { anchor, at, is_tagged, extent, inside, .. }) = self.open.pop() else {
+        let Some(OpenCollection { anchor, at, is_tagged, extent, items: inside, .. }) =
+            self.open.pop()
+        else {
             return;
         };
         let data = match inside {
-            _ if is_tagged => Data::Tagged,
-            Inside::List(nodes) => Data::List(nodes.into()),
-            Inside::Map { entries, .. } => Data::Map(entries.into()),
+            _ if is_tagged => NodeData::Tagged,
+            CollectionItems::List(nodes) => NodeData::List(nodes.into()),
+            CollectionItems::Map { entries, .. } => NodeData::Map(entries.into()),
         };
-        self.node(anchor, Node { at, data }, Extent { height: extent.height + 1, ..extent });
+        self.node(anchor, Node { at, data }, NodeSize { height: extent.height + 1, ..extent });
     }
 
-    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Problem> {
+    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Mistake> {
         let Some((Node { data, .. }, extent)) = self.anchors.get(&anchor).cloned() else {
-            return Err(Problem::Yaml("an alias stands inside what it stands for".to_owned()));
+            return Err(Mistake::Yaml("an alias is inside its own anchor".to_owned()));
         };
         self.aliased.nodes += extent.nodes;
         self.aliased.bytes += extent.bytes;
         if self.aliased.nodes > ALIAS_NODES_MAX {
-            return Err(Problem::TooManyAliases { max: ALIAS_NODES_MAX });
+            return Err(Mistake::TooManyAliases { max: ALIAS_NODES_MAX });
         }
         if self.aliased.bytes > ALIAS_BYTES_MAX {
-            return Err(Problem::AliasesTooLong { max: ALIAS_BYTES_MAX });
+            return Err(Mistake::AliasesTooLong { max: ALIAS_BYTES_MAX });
         }
-        self.take(extent.nodes)?;
+        self.use_nodes(extent.nodes)?;
         self.check_height(extent.height)?;
-        self.node(0, Node { at, data }, Extent { nodes: extent.nodes - 1, ..extent });
+        self.node(0, Node { at, data }, NodeSize { nodes: extent.nodes - 1, ..extent });
         Ok(())
     }
 
-    fn check_height(&self, below: usize) -> Result<(), Problem> {
+    fn check_height(&self, below: usize) -> Result<(), Mistake> {
         if self.open.len() + below > NESTING_MAX {
-            return Err(Problem::TooNested { max: NESTING_MAX });
+            return Err(Mistake::TooNested { max: NESTING_MAX });
         }
         Ok(())
     }
 
-    /// Adds a complete node to the one that is open. `extent.nodes` does not have the node itself yet.
-    fn node(&mut self, anchor: usize, node: Node<'t>, extent: Extent) {
-        let extent = Extent { nodes: extent.nodes + 1, ..extent };
+    /// Adds a complete node to the open one. `extent.nodes` does not include the node itself.
+    fn node(&mut self, anchor: usize, node: Node<'t>, extent: NodeSize) {
+        let extent = NodeSize { nodes: extent.nodes + 1, ..extent };
         if anchor > 0 {
             self.anchors.insert(anchor, (node.clone(), extent));
         }
@@ -269,14 +241,14 @@ impl<'t> Builder<'t, '_> {
         parent.extent.nodes += extent.nodes;
         parent.extent.bytes += extent.bytes;
         parent.extent.height = parent.extent.height.max(extent.height);
-        match &mut parent.inside {
-            Inside::List(nodes) => nodes.push(node),
-            Inside::Map { entries, known, key } => {
+        match &mut parent.items {
+            CollectionItems::List(nodes) => nodes.push(node),
+            CollectionItems::Map { entries, known, key } => {
                 let Some(key) = key.take() else {
                     *key = Some(node);
                     return;
                 };
-                let Data::Scalar(text, _) = &key.data else {
+                let NodeData::Scalar(text, _) = &key.data else {
                     entries.push((key, node));
                     return;
                 };
@@ -288,8 +260,8 @@ impl<'t> Builder<'t, '_> {
                     Entry::Occupied(entry) => {
                         let (index, line) = *entry.get();
                         let line = line as usize;
-                        let oddity = Oddity::DuplicateKey { key: quoted(text), line };
-                        (self.odd)(Spot::at(key.at, parent.path.clone()), oddity);
+                        let warning = Warning::DuplicateKey { key: quoted(text), line };
+                        (self.odd)(FileLocation::at(key.at, parent.path.clone()), warning);
                         if let Some(first) = entries.get_mut(index) {
                             *first = (key, node);
                         }
@@ -299,16 +271,17 @@ impl<'t> Builder<'t, '_> {
         }
     }
 
-    /// The path to what comes next.
+    /// The path of the next node.
     fn path(&self) -> NodePath {
         let Some(open) = self.open.last() else { return NodePath::default() };
-        match &open.inside {
-            Inside::List(nodes) => open.path.index(nodes.len()),
-            Inside::Map { key: Some(Node { data: Data::Scalar(text, _), .. }), .. } => {
-                open.path.key(step(text))
-            }
-            Inside::Map { key: Some(_), .. } => open.path.key("*"),
-            Inside::Map { key: None, .. } => open.path.clone(),
+        match &open.items {
+            CollectionItems::List(nodes) => open.path.index(nodes.len()),
+            CollectionItems::Map {
+                key: Some(Node { data: NodeData::Scalar(text, _), .. }),
+                ..
+            } => open.path.key(path_step(text)),
+            CollectionItems::Map { key: Some(_), .. } => open.path.key("*"),
+            CollectionItems::Map { key: None, .. } => open.path.clone(),
         }
     }
 }

@@ -24,8 +24,8 @@ use std::{
 use sluicegate_core::{
     Algorithm, Counting, Rule,
     request::Entry,
-    rule::{Limits, RuleLimit},
-    rules::{Oddity, RuleSet},
+    rule::{RuleLimit, RuleLimits},
+    rules::{RuleSet, Warning},
 };
 use sluicegate_limits::parse;
 
@@ -106,16 +106,16 @@ fn shared(rules: &RuleSet, descriptor: &str) -> String {
 fn words(rule: Option<&Rule>) -> String {
     match rule.map(|rule| &rule.limits) {
         None => "none".to_owned(),
-        Some(Limits::Unlimited { .. }) => "unlimited".to_owned(),
-        Some(Limits::Each(limits)) => {
-            limits.iter().map(|limit| limit.shown.to_string()).collect::<Vec<_>>().join(" and ")
+        Some(RuleLimits::Unlimited { .. }) => "unlimited".to_owned(),
+        Some(RuleLimits::Limited(limits)) => {
+            limits.iter().map(|limit| limit.displayed.to_string()).collect::<Vec<_>>().join(" and ")
         }
     }
 }
 
 fn only(rule: Option<&Rule>) -> &RuleLimit {
     match rule.map(|rule| &rule.limits) {
-        Some(Limits::Each(limits)) if limits.len() == 1 => limits.first().unwrap(),
+        Some(RuleLimits::Limited(limits)) if limits.len() == 1 => limits.first().unwrap(),
         other => panic!("not one limit: {other:?}"),
     }
 }
@@ -299,7 +299,7 @@ fn our_own_keys_become_these_numbers() {
     assert_eq!(domain.defaults.counting, Counting::Debit);
     let numbers = |key: &str| {
         let rule = find(&rules, &format!("{key}=x"));
-        let RuleLimit { limit, shown, .. } = only(rule);
+        let RuleLimit { limit, displayed: shown, .. } = only(rule);
         let shown = shown.to_string();
         let seconds = limit.window().seconds();
         (shown, limit.algorithm(), seconds, limit.capacity(), rule.unwrap().counting)
@@ -350,7 +350,7 @@ fn our_own_keys_become_these_numbers() {
     let several = find(&rules, "several=x").unwrap();
     assert!(several.quota_mode && !several.shadow_mode);
     assert_eq!(words(Some(several)), "5 per second and 1000 per day");
-    let Limits::Each(limits) = &several.limits else { panic!("{several:?}") };
+    let RuleLimits::Limited(limits) = &several.limits else { panic!("{several:?}") };
     let parts: Vec<_> = limits
         .iter()
         .map(|it| (it.limit.algorithm(), it.name.as_deref(), it.replaces.len()))
@@ -361,7 +361,7 @@ fn our_own_keys_become_these_numbers() {
     let free = find(&rules, "free=x").unwrap();
     assert!(free.shadow_mode);
     assert!(
-        matches!(&free.limits, Limits::Unlimited { name: Some(name), .. } if &**name == "open")
+        matches!(&free.limits, RuleLimits::Unlimited { name: Some(name), .. } if &**name == "open")
     );
     assert!(rules.warnings().is_empty());
     for (position, (_, rule)) in rules.rules().enumerate() {
@@ -373,8 +373,8 @@ fn our_own_keys_become_these_numbers() {
 fn yaml_is_read_as_people_write_it() {
     let rules = valid("yaml.yaml");
     assert_eq!(rules.domains().map(|domain| &*domain.name).collect::<Vec<_>>(), ["yaml"]);
-    assert_eq!(rules.warnings()[0].oddity, Oddity::FurtherDocument);
-    assert_eq!((rules.warnings().len(), rules.warnings()[0].place.line), (1, 35));
+    assert_eq!(rules.warnings()[0].warning, Warning::ExtraDocument);
+    assert_eq!((rules.warnings().len(), rules.warnings()[0].location.line), (1, 35));
     expect(
         &rules,
         &[

@@ -98,8 +98,8 @@ fn l4_key_and_value_twice_across_files() {
     assert_eq!(
         errors,
         "\
-c.yaml:4: descriptors[0]: user stands twice at this level, first in a.yaml:4; remove one of them, or put both limits into a list under limits
-c.yaml:6: descriptors[1]: path=/a/* stands twice at this level, first in a.yaml:6; remove one of them, or put both limits into a list under limits
+c.yaml:4: descriptors[0]: user occurs twice at this level, first in a.yaml:4; remove one of them, or put both limits into a list under limits
+c.yaml:6: descriptors[1]: path=/a/* occurs twice at this level, first in a.yaml:6; remove one of them, or put both limits into a list under limits
 "
     );
 }

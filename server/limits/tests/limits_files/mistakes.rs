@@ -72,8 +72,8 @@ descriptors:
     value: ''
 ",
         "\
-8: descriptors[0].descriptors[2]: a.b=c stands twice at this level, first in line 6; remove one of them, or put both limits into a list under limits
-9: descriptors[1]: a stands twice at this level, first in line 4; remove one of them, or put both limits into a list under limits",
+8: descriptors[0].descriptors[2]: a.b=c occurs twice at this level, first in line 6; remove one of them, or put both limits into a list under limits
+9: descriptors[1]: a occurs twice at this level, first in line 4; remove one of them, or put both limits into a list under limits",
     );
 }
 
@@ -133,16 +133,16 @@ fn l9_no_yaml_or_another_type() {
         told(
             &limit(&format!("unit: second, requests_per_unit: {wrong}")),
             &format!(
-                "4: descriptors[0].rate_limit.requests_per_unit: {kind} cannot stand here; {number}"
+                "4: descriptors[0].rate_limit.requests_per_unit: {kind} is not valid here; {number}"
             ),
         );
     }
     told(
         "domain: d\ndescriptors:\n  - key: k\n    rate_limit: 5\n    shadow_mode: 1\n    value: [v]\n",
         "\
-4: descriptors[0].rate_limit: a number cannot stand here; write a map
-5: descriptors[0].shadow_mode: a number cannot stand here; write true or false
-6: descriptors[0].value: a list cannot stand here; write a text",
+4: descriptors[0].rate_limit: a number is not valid here; write a map
+5: descriptors[0].shadow_mode: a number is not valid here; write true or false
+6: descriptors[0].value: a list is not valid here; write a text",
     );
 }
 
@@ -162,8 +162,8 @@ descriptors:
 4: descriptors[0].rate_limit: the key in column 35 is not known here; did you mean requests_per_unit?
 4: descriptors[0].rate_limit.replaces[0].name: \"n\" replaces itself; remove it from replaces
 4: descriptors[0].rate_limit.replaces[1].name: name is missing or empty; give name a value
-6: descriptors[1].limits[0].requests_per_unit: a text of 1 character cannot stand here; write a whole number from 0 to 4294967295
-6: descriptors[1].limits[1]: a number cannot stand here; write a map
+6: descriptors[1].limits[0].requests_per_unit: a text of 1 character is not valid here; write a whole number from 0 to 4294967295
+6: descriptors[1].limits[1]: a number is not valid here; write a map
 6: descriptors[1].limits[2].unit: the unit is not known; use second, minute, hour, day, week, month or year",
     );
 }
@@ -173,10 +173,10 @@ fn l10_key_that_is_no_text() {
     told(
         "domain: d\n{a: b}: c\n? [x]\n: y\n",
         "\
-2: a map cannot stand here; write a text as the key
-3: a list cannot stand here; write a text as the key",
+2: a map is not valid here; write a text as the key
+3: a list is not valid here; write a text as the key",
     );
-    told("domain: d\n1: c\n", "2: a number cannot stand here; write a text as the key");
+    told("domain: d\n1: c\n", "2: a number is not valid here; write a text as the key");
 }
 
 #[test]
@@ -229,10 +229,10 @@ fn l12_list_of_other_than_maps() {
     told(
         "domain: d\ndescriptors:\n  - text\n  - [k]\n  -\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, replaces: [n]}\n",
         "\
-3: descriptors[0]: a text of 4 characters cannot stand here; write a map
-4: descriptors[1]: a list cannot stand here; write a map
-5: descriptors[2]: nothing cannot stand here; write a map
-7: descriptors[3].rate_limit.replaces[0]: a boolean cannot stand here; write a map such as {name: other}",
+3: descriptors[0]: a text of 4 characters is not valid here; write a map
+4: descriptors[1]: a list is not valid here; write a map
+5: descriptors[2]: an empty value is not valid here; write a map
+7: descriptors[3].rate_limit.replaces[0]: a boolean is not valid here; write a map such as {name: other}",
     );
 }
 
@@ -241,10 +241,10 @@ fn l13_float() {
     told(
         "domain: 1.5\ndescriptors:\n  - key: k\n    value: 1.10\n  - key: 2e3\n    rate_limit: {unit: second, requests_per_unit: 1.0}\n",
         "\
-1: domain: a number cannot stand here; write a text in quotes
-4: descriptors[0].value: a number cannot stand here; write a text in quotes
-5: descriptors[1].key: a number cannot stand here; write a text in quotes
-6: descriptors[1].rate_limit.requests_per_unit: a number cannot stand here; write a whole number from 0 to 4294967295",
+1: domain: a number is not valid here; write a text in quotes
+4: descriptors[0].value: a number is not valid here; write a text in quotes
+5: descriptors[1].key: a number is not valid here; write a text in quotes
+6: descriptors[1].rate_limit.requests_per_unit: a number is not valid here; write a whole number from 0 to 4294967295",
     );
 }
 
@@ -277,13 +277,13 @@ descriptors:
       tagged: !mine x
 ",
         "\
-5: descriptors[0].metadata: a list cannot stand here; write a map
-8: descriptors[1].metadata: a number cannot stand here; write the key in quotes
-9: descriptors[1].metadata.*: a number cannot stand here; write a finite number, or a text in quotes
-10: descriptors[1].metadata.*[1]: a number cannot stand here; write a finite number, or a text in quotes
-10: descriptors[1].metadata.*[2]: a boolean cannot stand here; write the key in quotes
-11: descriptors[1].metadata.*: a number cannot stand here; write a finite number, or a text in quotes
-12: descriptors[1].metadata: a list cannot stand here; write a text as the key",
+5: descriptors[0].metadata: a list is not valid here; write a map
+8: descriptors[1].metadata: a number is not valid here; write the key in quotes
+9: descriptors[1].metadata.*: a number is not valid here; write a finite number, or a text in quotes
+10: descriptors[1].metadata.*[1]: a number is not valid here; write a finite number, or a text in quotes
+10: descriptors[1].metadata.*[2]: a boolean is not valid here; write the key in quotes
+11: descriptors[1].metadata.*: a number is not valid here; write a finite number, or a text in quotes
+12: descriptors[1].metadata: a list is not valid here; write a text as the key",
     );
 }
 
@@ -301,9 +301,9 @@ descriptors:
 ",
         "\
 3: rate_limit: the key in column 28 is not known here; did you mean requests_per_unit?
-6: descriptors[0].domain: a number cannot stand here; write a text in quotes
-7: descriptors[0].name.replaces[0]: a text of 1 character cannot stand here; write a map
-7: descriptors[0].name.replaces[1].unit: a number cannot stand here; write a text in quotes
+6: descriptors[0].domain: a number is not valid here; write a text in quotes
+7: descriptors[0].name.replaces[0]: a text of 1 character is not valid here; write a map
+7: descriptors[0].name.replaces[1].unit: a number is not valid here; write a text in quotes
 7: descriptors[0].name.replaces[1]: key \"burst\" is not known here; move it into rate_limit",
     );
 }
@@ -326,7 +326,7 @@ fn names_repeated_for_many_rules_are_bounded() {
         "domain: d\ndescriptors: [{{key: k, metadata: {{x: &x {long}, y: [{}]}}}}]\n",
         "*x,".repeat(20)
     );
-    let help = "aliases stand for more than 16777216 bytes of text in all; use fewer aliases";
+    let help = "aliases expand to more than 16777216 bytes of text in all; use fewer aliases";
     told(&text, &format!("2: descriptors[0].metadata.*[16]: {help}"));
 }
 
@@ -336,7 +336,7 @@ fn mistakes_quote_the_beginning_of_a_long_name() {
     told(
         &format!("domain: d\ndescriptors: [{{key: {long}}}, {{key: {long}}}]\n"),
         &format!(
-            "2: descriptors[1]: {}… stands twice at this level, first in line 2; remove one of them, or put both limits into a list under limits",
+            "2: descriptors[1]: {}… occurs twice at this level, first in line 2; remove one of them, or put both limits into a list under limits",
             "x".repeat(256)
         ),
     );

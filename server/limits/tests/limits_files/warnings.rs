@@ -113,7 +113,7 @@ fn names_that_replaces_does_not_find_and_names_that_several_have() {
         ),
         "\
 5: descriptors[2].rate_limit.name: 2 limits are named \"twice\", the first in line 3; callers and replaces cannot tell them apart, so give them different names
-5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct the name or remove it
+5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct or remove the name
 7: descriptors[4].rate_limit.name: 2 limits are named \"unused\", the first in line 6; callers and replaces cannot tell them apart, so give them different names
 8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if one is meant",
     );
@@ -124,7 +124,7 @@ fn a_key_twice_in_one_map_counts_as_it_stands_last() {
     let text = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: 1}\n    key: b\n";
     told(
         text,
-        "5: descriptors[0]: key \"key\" stands twice in one map, first in line 3, and this one counts; remove the other",
+        "5: descriptors[0]: key \"key\" occurs twice in one map, first in line 3; this one counts, so remove the other",
     );
     let rules = rules("a.yaml", text);
     let paths: Vec<_> = rules.rules().map(|(_, rule)| &*rule.path).collect();
@@ -216,7 +216,7 @@ fn keys_without_effect() {
 9: descriptors[6]: share_threshold {nothing}
 10: descriptors[7]: detailed_metric {shared}
 10: descriptors[7]: value_to_metric {shared}
-11: descriptors[8]: quota_mode has no effect beside shadow_mode, which never refuses anybody; remove one of them"
+11: descriptors[8]: quota_mode has no effect beside shadow_mode, which refuses no request; remove one of them"
         ),
     );
 }
@@ -289,6 +289,6 @@ fn the_last_of_equal_keys_counts() {
     assert_eq!(rules.rules().map(|(_, rule)| &*rule.path).collect::<Vec<_>>(), ["b"]);
     assert_eq!(
         warnings(&rules),
-        "a.yaml:4: descriptors[0]: key \"key\" stands twice in one map, first in line 3, and this one counts; remove the other\n"
+        "a.yaml:4: descriptors[0]: key \"key\" occurs twice in one map, first in line 3; this one counts, so remove the other\n"
     );
 }

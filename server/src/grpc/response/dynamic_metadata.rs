@@ -1,5 +1,5 @@
-//! What Envoy's logs and filters are told: what was asked, what was decided, and the metadata of the rules
-//! that let the request pass.
+//! Dynamic metadata for Envoy's logs and filters: the request, the decision, and the metadata of the rules
+//! that allowed it.
 //!
 //! `domain`, `descriptors[].entries`, `.limit` and `.hitsAddend`, `hitsAddend` and `metadata` are as
 //! envoyproxy/ratelimit has them. Beside them a descriptor has, where a limit applies, `code`, `shadowed`,
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluicegate_core::{
-    Code, CurrentLimit, Decision, Status, key::Digests, metadata, plan::Planned,
+    Code, CurrentLimit, Decision, Status, key::DigestCache, metadata, plan::PlannedDescriptor,
 };
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{
@@ -19,13 +19,13 @@ use sluicegate_proto::envoy::{
     r#type::v3::RateLimitUnit,
 };
 
-use crate::limiter::Answered;
+use crate::decision::DecisionRecord;
 
 /// The metadata of one answer.
-pub(super) fn of(message: &RateLimitRequest, answered: &Answered<'_, '_>) -> Struct {
-    let mut decisions = answered.decisions.iter();
-    let mut digests = Digests::new();
-    let answers = answered.plan.descriptors.iter().zip(&answered.verdict.statuses);
+pub(super) fn of(message: &RateLimitRequest, decided: &DecisionRecord<'_, '_>) -> Struct {
+    let mut decisions = decided.decisions.iter();
+    let mut digests = DigestCache::new();
+    let answers = decided.plan.descriptors.iter().zip(&decided.verdict.statuses);
     let descriptors = message.descriptors.iter().zip(answers).map(|(asked, (planned, status))| {
         let mut fields = Fields::default();
         describe_question(&mut fields, asked, &mut digests);
@@ -39,20 +39,20 @@ pub(super) fn of(message: &RateLimitRequest, answered: &Answered<'_, '_>) -> Str
     if message.hits_addend != 0 {
         fields.set("hitsAddend", number(f64::from(message.hits_addend)));
     }
-    let metadata = of_rules(answered);
+    let metadata = of_rules(decided);
     if !metadata.is_empty() {
         fields.set("metadata", map(&metadata));
     }
     Struct { fields: fields.0 }
 }
 
-/// A digest stands for each long key or value, as in the names of counters.
+/// A digest replaces each long key or value, as in counter keys.
 fn describe_question<'v>(
     fields: &mut Fields,
     asked: &'v RateLimitDescriptor,
-    digests: &mut Digests<'v>,
+    digests: &mut DigestCache<'v>,
 ) {
-    let mut part = |bytes: &'v [u8]| match digests.of_long(bytes) {
+    let mut part = |bytes: &'v [u8]| match digests.for_long_value(bytes) {
         Some(digest) => digest.as_str().to_owned(),
         None => String::from_utf8_lossy(bytes).into_owned(),
     };
@@ -92,7 +92,7 @@ fn decision(limit: &CurrentLimit<'_>, decision: &Decision) -> Value {
     if let Some(name) = limit.name {
         fields.set("name", text(name));
     }
-    fields.set("limit", text(&limit.shown.to_string()));
+    fields.set("limit", text(&limit.displayed.to_string()));
     fields.set("remaining", number(rounded(decision.remaining)));
     fields.set("resetAfter", number(decision.reset_after.as_secs_f64()));
     if let (false, Some(wait)) = (decision.allowed, decision.retry_after) {
@@ -102,14 +102,16 @@ fn decision(limit: &CurrentLimit<'_>, decision: &Decision) -> Value {
 }
 
 /// The metadata of the rules that let the request pass; on a conflict that of the first descriptor.
-fn of_rules(answered: &Answered<'_, '_>) -> metadata::Map {
+fn of_rules(decided: &DecisionRecord<'_, '_>) -> metadata::Map {
     let mut merged = metadata::Map::new();
-    for (planned, status) in answered.plan.descriptors.iter().zip(&answered.verdict.statuses) {
+    for (planned, status) in decided.plan.descriptors.iter().zip(&decided.verdict.statuses) {
         let applies = match planned {
-            Planned::Unlimited(_) => true,
+            PlannedDescriptor::Unlimited(_) => true,
             // An override takes the rule's place. What was not asked has not been passed.
-            Planned::Limited { overridden, .. } => !overridden && status.current_limit.is_some(),
-            Planned::Unmatched => false,
+            PlannedDescriptor::Limited { overridden, .. } => {
+                !overridden && status.current_limit.is_some()
+            }
+            PlannedDescriptor::Unmatched => false,
         };
         let rule = status.rule.filter(|_| applies && status.code == Code::Ok);
         if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_ref()) {

@@ -2,6 +2,7 @@
 
 mod dynamic_metadata;
 mod headers;
+mod seconds;
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 
 pub(crate) use headers::HeadersError;
 
-use self::headers::Headers;
-use crate::{limiter::Answered, settings::ResponseSettings};
+use self::{headers::Headers, seconds::rounded_up};
+use crate::{decision::DecisionRecord, settings::ResponseSettings};
 
 /// Writes answers, with what the settings ask for beside the decision.
 pub(crate) struct Responder {
@@ -33,13 +34,13 @@ impl Responder {
     pub(super) fn respond(
         &self,
         message: &RateLimitRequest,
-        answered: &Answered<'_, '_>,
+        decided: &DecisionRecord<'_, '_>,
     ) -> RateLimitResponse {
-        let metadata = || dynamic_metadata::of(message, answered);
+        let metadata = || dynamic_metadata::of(message, decided);
         RateLimitResponse {
-            overall_code: code(answered.verdict.code).into(),
-            statuses: answered.verdict.statuses.iter().map(status).collect(),
-            response_headers_to_add: self.headers.of(answered),
+            overall_code: code(decided.verdict.code).into(),
+            statuses: decided.verdict.statuses.iter().map(status).collect(),
+            response_headers_to_add: self.headers.of(decided),
             dynamic_metadata: self.dynamic_metadata.then(metadata),
             ..RateLimitResponse::default()
         }
@@ -69,22 +70,18 @@ fn status(status: &Status<'_>) -> DescriptorStatus {
 }
 
 fn current_limit(limit: &CurrentLimit<'_>) -> RateLimit {
-    let multiplier = limit.shown.unit_multiplier;
+    let multiplier = limit.displayed.unit_multiplier;
     RateLimit {
-        requests_per_unit: limit.shown.requests_per_unit,
-        unit: unit(limit.shown.unit).into(),
+        requests_per_unit: limit.displayed.requests_per_unit,
+        unit: unit(limit.displayed.unit).into(),
         name: limit.name.unwrap_or_default().to_owned(),
         unit_multiplier: (multiplier != 1).then_some(multiplier),
     }
 }
 
-/// Whole seconds, rounded up, because Envoy cuts: a caller that waits as long as it is told must not come too early.
+/// Whole seconds, rounded up, because Envoy truncates: a caller that waits this long must not be too early.
 fn whole_seconds(span: Duration) -> prost_types::Duration {
-    prost_types::Duration { seconds: i64::try_from(seconds(span)).unwrap_or(i64::MAX), nanos: 0 }
-}
-
-const fn seconds(span: Duration) -> u64 {
-    span.as_secs().saturating_add((span.subsec_nanos() > 0) as u64)
+    prost_types::Duration { seconds: i64::try_from(rounded_up(span)).unwrap_or(i64::MAX), nanos: 0 }
 }
 
 const fn code(code: Code) -> rate_limit_response::Code {

@@ -9,7 +9,7 @@ use sluicegate_core::{
     request::{DESCRIPTORS_MAX, ENTRIES_MAX},
 };
 
-use super::JsonError;
+use super::error::JsonError;
 
 /// The most keys of one object: more than any message has.
 const KEYS_MAX: usize = 32;

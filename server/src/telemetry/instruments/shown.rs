@@ -5,8 +5,10 @@ use std::{cell::RefCell, collections::BTreeMap};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric as Sample, MetricFamily, MetricType};
 use sluicegate_proto::text::printable;
 
-use super::{Metric, Show};
-use crate::telemetry::catalogue::Kind;
+use crate::telemetry::catalogue::{Kind, Metric};
+
+/// Takes values with their labels, in the order of the metric's entry; labels that are left out are not there.
+pub(crate) type Show<'a, T> = &'a dyn Fn(T, &[&str]);
 
 /// Reads a metric's numbers.
 type Read = dyn Fn(Show<'_, f64>) + Send + Sync;
@@ -15,12 +17,12 @@ type Read = dyn Fn(Show<'_, f64>) + Send + Sync;
 type Labels = Vec<(&'static str, String)>;
 
 /// A metric, and what reads its numbers.
-pub(super) struct Shown {
+pub(super) struct ScrapedMetric {
     metric: Metric,
     read: Box<Read>,
 }
 
-impl Shown {
+impl ScrapedMetric {
     pub(super) fn new(
         metric: Metric,
         read: impl Fn(Show<'_, f64>) + Send + Sync + 'static,
@@ -87,7 +89,7 @@ mod tests {
     use crate::telemetry::catalogue;
 
     fn text(metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) -> String {
-        let family = Shown::new(metric, read).family();
+        let family = ScrapedMetric::new(metric, read).family();
         TextEncoder::new().encode_to_string(&Vec::from_iter(family)).unwrap()
     }
 

@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::{
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use prost::Message;
 
-/// More than the tag and the length that stand before a message in another, and by which those around it grow.
+/// Upper bound of the bytes that nesting adds to a message: its tag and length, and growth of the lengths around it.
 const FRAME_BYTES: usize = 16;
 
 /// All metrics, in messages of at most so many bytes each. A single point is never split.

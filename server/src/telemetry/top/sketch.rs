@@ -1,15 +1,15 @@
-//! The space-saving sketch: a fixed number of counters, the least of which makes room for whoever is new and leaves him
-//! its count, as an error.
+//! The space-saving sketch: a fixed number of counters. A new entry evicts the one with the least count, which becomes
+//! the new entry's error bound.
 //!
-//! So a count is never less than the truth, and too much by no more than its error, which is at most the least count;
-//! and whatever happens more often than all, divided by the number of counters, is there.
+//! So a count is never below the true number, and above it by at most its error, which is at most the least count.
+//! Every key with more events than the total divided by the number of counters is in the sketch.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sluicegate_core::CounterKey;
 use smallvec::SmallVec;
 
-use super::Label;
+use super::RuleLabel;
 
 /// Counts of the most frequent keys.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Entry {
     /// Its text.
     pub(super) key: SmallVec<[u8; 88]>,
     /// Domain and rule.
-    pub(super) label: Option<Arc<Label>>,
+    pub(super) label: Option<Arc<RuleLabel>>,
     /// How often; never less than the truth.
     pub(super) count: u64,
     /// By how much that may be too much.

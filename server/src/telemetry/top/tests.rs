@@ -8,8 +8,8 @@ fn key(number: u16) -> CounterKey {
     CounterKey::from_text(format!("s1:fw:60:{{api:user={number}}}").as_bytes()).unwrap()
 }
 
-fn label() -> Arc<Label> {
-    Arc::new(Label { domain: "api".into(), rule: "user".into() })
+fn label() -> Arc<RuleLabel> {
+    Arc::new(RuleLabel { domain: "api".into(), rule: "user".into() })
 }
 
 /// Seconds after the beginning.
@@ -17,11 +17,11 @@ const fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn add(counted: &Counted, seconds: u64, number: u16) {
+fn add(counted: &ShardedSketch, seconds: u64, number: u16) {
     counted.add(at(seconds), &key(number), &label(), FULL);
 }
 
-fn listed(counted: &Counted, seconds: u64, number: u16) -> Option<Listed> {
+fn listed(counted: &ShardedSketch, seconds: u64, number: u16) -> Option<TopEntry> {
     let text = key(number).as_bytes().to_vec();
     counted.list(at(seconds)).into_iter().find(|it| it.key == text)
 }
@@ -72,7 +72,7 @@ proptest! {
     fn what_several_parts_and_windows_say_is_within_its_error(
         stream in vec((stream(), 0_u64..30), 1..4), keys in 1_usize..300,
     ) {
-        let counted = Counted::new(keys);
+        let counted = ShardedSketch::new(keys);
         let mut now = 0;
         let mut exact: Exact<Vec<u8>, Vec<u64>> = Exact::new();
         for (numbers, pause) in stream {
@@ -97,7 +97,7 @@ proptest! {
 
 #[test]
 fn rates_are_of_the_last_ten_seconds_and_what_is_over_is_gone() {
-    let counted = Counted::new(100);
+    let counted = ShardedSketch::new(100);
     for second in 0..20 {
         for _ in 0..5 {
             add(&counted, second, 1);
@@ -112,14 +112,14 @@ fn rates_are_of_the_last_ten_seconds_and_what_is_over_is_gone() {
     assert!((half.rate - 2.5).abs() < 1e-9, "{half:?}");
     assert_eq!((half.count, half.age), (50, at(6)));
     assert!(listed(&counted, 30, 1).is_none());
-    // Whoever comes back begins anew.
+    // A key that returns starts from zero.
     add(&counted, 30, 1);
     assert_eq!(listed(&counted, 30, 1).unwrap().total, 1);
 }
 
 #[test]
 fn a_rate_is_right_before_ten_seconds_have_passed() {
-    let counted = Counted::new(100);
+    let counted = ShardedSketch::new(100);
     for second in 0..4 {
         for _ in 0..3 {
             add(&counted, second, 1);
@@ -130,7 +130,7 @@ fn a_rate_is_right_before_ten_seconds_have_passed() {
 
 #[test]
 fn whoever_finds_a_part_taken_does_not_wait() {
-    let counted = Counted::new(1);
+    let counted = ShardedSketch::new(1);
     {
         let _held = counted.shards[0].lock();
         add(&counted, 0, 1);
@@ -142,7 +142,7 @@ fn whoever_finds_a_part_taken_does_not_wait() {
 #[test]
 fn keys_are_bounded_in_all() {
     for keys in [1, 63, 64, 1000] {
-        let counted = Counted::new(keys);
+        let counted = ShardedSketch::new(keys);
         for number in 0..8000 {
             add(&counted, 0, number);
         }

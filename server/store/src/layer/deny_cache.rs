@@ -1,8 +1,8 @@
-//! Remembers what the store has refused, and refuses it again without asking.
+//! Caches refusals of the store, and refuses again without asking it.
 //!
-//! A counter that refused some hits refuses as many or more until it said they would pass, unless
-//! somebody gives hits back. So an entry lives that long, but never longer than a second: refunds through
-//! other processes are not heard of here.
+//! A counter that refused some hits refuses as many or more until the retry time that it reported, unless
+//! hits are refunded. So an entry lives that long, but never longer than a second: refunds through
+//! other processes are not visible here.
 
 use std::{
     cmp::Ordering,
@@ -19,9 +19,9 @@ use quick_cache::{
     sync::{Cache, DefaultLifecycle},
 };
 use sluicegate_core::{
-    Answers, Batch, Check, CounterKey, Decision, Limit, Store, StoreError, Take,
-    mends::Mend,
-    store::{Group, Late, Source, Veto},
+    Answers, Batch, Charge, Check, CounterKey, Decision, Limit, Store, StoreError,
+    fixes::Fix,
+    store::{Group, PendingAnswers, RefusalScope, Source},
 };
 
 use super::late::LateAnswers;
@@ -30,22 +30,28 @@ use crate::clock;
 /// How long a refusal is believed.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
-/// Counters are told apart by so many parts of their hash, where hits are given back: what falls together is asked once
-/// more than needed.
+/// Parts of the hashes of counters, for refunds. Counters of one part are checked once more than
+/// needed.
 const GIVEN_PARTS: usize = 1024;
 
 /// Answers from memory what the store inside has refused.
 #[derive(Debug)]
 pub struct DenyCache<S> {
     inner: S,
-    refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
-    returns: Returns,
+    remembered: Arc<Remembered>,
     /// Of groups that were asked about in part.
     late: LateAnswers,
 }
 
-/// When hits were given back or counters reset, in numbers that rise with each: a refusal that was asked for before is
-/// not remembered after.
+/// What was refused, and what speaks against it.
+#[derive(Debug)]
+struct Remembered {
+    refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
+    returns: Returns,
+}
+
+/// Numbers that rise with each refund or reset: a refusal of a check that was sent before is
+/// not cached after.
 #[derive(Debug)]
 struct Returns {
     latest: AtomicU64,
@@ -76,7 +82,7 @@ impl Returns {
     /// Whether that was noted since.
     fn since(&self, asked: u64, key: &CounterKey) -> bool {
         let is_later = |it: &AtomicU64| it.load(SeqCst) > asked;
-        let is_heard = Mend::ReturnsOutdateRefusals.is_on();
+        let is_heard = Fix::RefundsOutdateRefusals.is_active();
         is_later(&self.of_all) || is_heard && self.part(key).is_some_and(is_later)
     }
 }
@@ -102,56 +108,16 @@ struct Refusal {
     resets_at: Instant,
 }
 
-impl<S: Store> DenyCache<S> {
-    /// Remembers at most `entries` refusals of `inner`; with 0 it only hands on.
-    pub fn new(inner: S, entries: usize) -> Self {
-        let refusals = Cache::with(
-            entries,
-            u64::try_from(entries).unwrap_or(u64::MAX),
-            UnitWeighter,
-            RandomState::default(),
-            DefaultLifecycle::default(),
-        );
-        Self { inner, refusals, returns: Returns::new(), late: LateAnswers::default() }
-    }
-
-    /// The store inside.
-    pub const fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// Refusals that are remembered, including those that are no longer believed.
-    pub fn len(&self) -> usize {
-        self.refusals.len()
-    }
-
-    /// Whether nothing is remembered.
-    pub fn is_empty(&self) -> bool {
-        self.refusals.is_empty()
-    }
-
-    /// Forgets everything, because limits or counters were changed.
-    pub fn clear(&self) {
-        self.returns.note(None);
-        self.refusals.clear();
-    }
-
-    /// Forgets what is known of these counters, because they were reset.
-    pub fn forget(&self, keys: &[CounterKey]) {
-        for key in keys {
-            self.forget_one(key);
-        }
-    }
-
-    fn forget_one(&self, key: &CounterKey) {
+impl Remembered {
+    fn forget(&self, key: &CounterKey) {
         self.returns.note(Some(key));
         self.refusals.remove(key);
     }
 
     /// The answer to a check that is known to be refused.
     fn refused(&self, check: &Check) -> Option<Decision> {
-        let Take::Exactly(hits) = check.take else { return None };
-        if check.veto != Veto::Alone {
+        let Charge::Exactly(hits) = check.charge else { return None };
+        if check.refusal_scope != RefusalScope::Request {
             return None;
         }
         let refusal = self.refusals.get(&check.key)?;
@@ -161,7 +127,7 @@ impl<S: Store> DenyCache<S> {
         }
         Some(Decision {
             allowed: false,
-            granted: 0,
+            charged: 0,
             remaining: 0,
             excess: 0,
             reset_after: refusal.resets_at.saturating_duration_since(now),
@@ -176,8 +142,11 @@ impl<S: Store> DenyCache<S> {
     }
 
     fn remember(&self, check: &Check, decision: &Decision, asked: Asked) {
-        let Take::Exactly(hits) = check.take else { return };
-        if decision.allowed || check.veto != Veto::Alone || decision.source != Source::Store {
+        let Charge::Exactly(hits) = check.charge else { return };
+        if decision.allowed
+            || check.refusal_scope != RefusalScope::Request
+            || decision.source != Source::Store
+        {
             return;
         }
         let now = clock::now();
@@ -186,12 +155,12 @@ impl<S: Store> DenyCache<S> {
             hits: hits.max(1),
             limit: check.limit,
             // The store may have refused at any moment since it was asked, and a window that ended since is over.
-            until: if Mend::RefusalsAgeFromQuestion.is_on() { asked.at } else { now } + life,
+            until: if Fix::RefusalsAgeFromQuestion.is_active() { asked.at } else { now } + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
         self.refusals.insert(check.key.clone(), refusal);
-        // Afterwards: what is given back from now on removes it.
+        // Checked after the insertion: refunds from now on remove it.
         if self.returns.since(asked.returns, &check.key) {
             self.refusals.remove(&check.key);
         }
@@ -200,15 +169,61 @@ impl<S: Store> DenyCache<S> {
     /// Looks at what was asked and answered.
     fn learn(&self, group: &[Check], answers: &Answers, asked: Asked) {
         for (check, answer) in group.iter().zip(answers) {
-            if matches!(check.take, Take::GiveBack { .. }) {
-                self.forget_one(&check.key);
+            if gives_back(check) {
+                self.forget(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
-                && (is_only_one(group, check) || !Mend::RefusalsOfOneCheck.is_on())
+                && (is_only_one(group, check) || !Fix::RefusalsOfOneCheck.is_active())
             {
                 self.remember(check, decision, asked);
             }
         }
+    }
+}
+
+impl<S: Store> DenyCache<S> {
+    /// Remembers at most `entries` refusals of `inner`; with 0 it only hands on.
+    pub fn new(inner: S, entries: usize) -> Self {
+        let refusals = Cache::with(
+            entries,
+            u64::try_from(entries).unwrap_or(u64::MAX),
+            UnitWeighter,
+            RandomState::default(),
+            DefaultLifecycle::default(),
+        );
+        let remembered = Arc::new(Remembered { refusals, returns: Returns::new() });
+        Self { inner, remembered, late: LateAnswers::default() }
+    }
+
+    /// The store inside.
+    pub const fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Refusals that are remembered, including those that are no longer believed.
+    pub fn len(&self) -> usize {
+        self.remembered.refusals.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.remembered.refusals.is_empty()
+    }
+
+    /// Late answers that were not taken with [`Store::late_answers`]: none, unless a call of `decide` is just returning.
+    pub fn late_kept(&self) -> usize {
+        self.late.len()
+    }
+
+    /// Forgets everything, because limits or counters were changed.
+    pub fn clear(&self) {
+        self.remembered.returns.note(None);
+        self.remembered.refusals.clear();
+    }
+
+    /// Forgets what is known of these counters, because they were reset.
+    pub fn forget(&self, keys: &[CounterKey]) {
+        keys.iter().for_each(|key| self.remembered.forget(key));
     }
 
     /// The answers to a group of which a first check is known to be refused: nothing is asked but what is
@@ -222,15 +237,15 @@ impl<S: Store> DenyCache<S> {
         let refused = |at: usize, check: &Check| match at.cmp(&first) {
             Ordering::Less => None,
             Ordering::Equal => Some(decision),
-            Ordering::Greater => self.refused(check),
+            Ordering::Greater => self.remembered.refused(check),
         };
-        let unconditional = |check: &&Check| !check.take.conditional();
+        let unconditional = |check: &&Check| !check.charge.is_conditional();
         let asked: Group = group.iter().filter(unconditional).cloned().collect();
         let answers = if asked.is_empty() {
             Answers::new()
         } else {
             let answers = self.ask(Arc::clone(&asked), deadline).await;
-            if let Some(late) = self.inner.late(&asked) {
+            if let Some(late) = self.inner.late_answers(&asked) {
                 self.late.keep(group, Box::pin(of_whole(Arc::clone(group), late)));
             }
             answers
@@ -240,7 +255,7 @@ impl<S: Store> DenyCache<S> {
             .iter()
             .enumerate()
             .map(|(at, check)| {
-                if !check.take.conditional() {
+                if !check.charge.is_conditional() {
                     return answers.next().unwrap_or(Err(StoreError::Unknown));
                 }
                 Ok(refused(at, check).unwrap_or_else(|| not_asked(check)))
@@ -249,7 +264,7 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn decide_one(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let first = |(at, check)| self.refused(check).map(|decision| (at, decision));
+        let first = |(at, check)| self.remembered.refused(check).map(|decision| (at, decision));
         if let Some(first) = group.iter().enumerate().find_map(first) {
             // What this keeps is not to be part of every request's future.
             return Box::pin(self.refuse(&group, first, deadline)).await;
@@ -258,24 +273,40 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let asked = Asked { at: clock::now(), returns: self.returns.latest.load(SeqCst) };
-        let answers = self.inner.decide(Batch::of(Arc::clone(&group), deadline)).await;
-        self.learn(&group, &answers, asked);
+        let returns = self.remembered.returns.latest.load(SeqCst);
+        let asked = Asked { at: clock::now(), returns };
+        let answers = self.inner.decide(Batch::single(Arc::clone(&group), deadline)).await;
+        self.remembered.learn(&group, &answers, asked);
         answers
     }
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn settles_whole(&self, checks: &[Check]) -> bool {
-        self.inner.settles_whole(checks)
+    fn settles_atomically(&self, checks: &[Check]) -> bool {
+        self.inner.settles_atomically(checks)
     }
 
-    fn late(&self, group: &Group) -> Option<Late> {
-        self.inner.late(group).or_else(|| self.late.take(group))
+    fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
+        let late = self.inner.late_answers(group).or_else(|| self.late.take(group))?;
+        if !group.iter().any(gives_back) {
+            return Some(late);
+        }
+        let (remembered, group) = (Arc::clone(&self.remembered), Arc::clone(group));
+        Some(Box::pin(async move {
+            let answers = late.await;
+            // The store has refused until then.
+            let given_back = group.iter().filter(|check| gives_back(check));
+            given_back.for_each(|check| remembered.forget(&check.key));
+            answers
+        }))
+    }
+
+    fn is_available(&self, key: &CounterKey) -> bool {
+        self.inner.is_available(key)
     }
 
     async fn decide(&self, batch: Batch) -> Answers {
-        if self.refusals.capacity() == 0 {
+        if self.remembered.refusals.capacity() == 0 {
             return self.inner.decide(batch).await;
         }
         let Batch { mut groups, deadline } = batch;
@@ -293,17 +324,22 @@ impl<S: Store> Store for DenyCache<S> {
 }
 
 /// The late answers to a group of which only the unconditional checks were asked about.
-async fn of_whole(group: Group, late: Late) -> Answers {
+async fn of_whole(group: Group, late: PendingAnswers) -> Answers {
     let mut asked = late.await.into_iter();
     let answer = |check: &Check| {
-        let asked = (!check.take.conditional()).then(|| asked.next()).flatten();
+        let asked = (!check.charge.is_conditional()).then(|| asked.next()).flatten();
         asked.unwrap_or(Err(StoreError::Unknown))
     };
     group.iter().map(answer).collect()
 }
 
-/// Whether no other check of the group is on the same counter. What one took may have been given back because the other
-/// was refused.
+fn gives_back(check: &Check) -> bool {
+    let Charge::Refund { receipt, .. } = check.charge else { return false };
+    receipt.is_none() || Fix::UndoneChargesOutdateRefusals.is_active()
+}
+
+/// Whether no other check of the group is on the same counter. The charge of one may have been refunded because the
+/// other was refused.
 fn is_only_one(group: &[Check], check: &Check) -> bool {
     group.iter().filter(|it| it.key == check.key).count() == 1
 }
@@ -312,7 +348,7 @@ fn is_only_one(group: &[Check], check: &Check) -> bool {
 fn not_asked(check: &Check) -> Decision {
     Decision {
         allowed: true,
-        granted: 0,
+        charged: 0,
         remaining: u64::from(check.limit.capacity()),
         excess: 0,
         reset_after: Duration::ZERO,

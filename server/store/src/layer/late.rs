@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use sluicegate_core::{
     Check,
-    store::{Group, Late},
+    store::{Group, PendingAnswers},
 };
 
 /// Late answers, by the address of the group that was asked. Those of groups that are gone are dropped with the next that
@@ -20,7 +20,7 @@ pub(super) struct LateAnswers(Mutex<HashMap<usize, Kept, RandomState>>);
 
 struct Kept {
     group: Weak<[Check]>,
-    late: Late,
+    late: PendingAnswers,
 }
 
 impl fmt::Debug for LateAnswers {
@@ -30,13 +30,13 @@ impl fmt::Debug for LateAnswers {
 }
 
 impl LateAnswers {
-    pub(super) fn keep(&self, group: &Group, late: Late) {
+    pub(super) fn keep(&self, group: &Group, late: PendingAnswers) {
         let mut kept = self.0.lock();
         kept.retain(|_, it| it.group.strong_count() > 0);
         kept.insert(address(group), Kept { group: Arc::downgrade(group), late });
     }
 
-    pub(super) fn take(&self, group: &Group) -> Option<Late> {
+    pub(super) fn take(&self, group: &Group) -> Option<PendingAnswers> {
         self.0.lock().remove(&address(group)).map(|kept| kept.late)
     }
 

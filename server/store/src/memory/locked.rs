@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::shard::Shard;
 use crate::Reading;
 
-/// The most shards of a store: more than cores, so that threads seldom meet.
+/// The most shards of a store: more than cores, so that threads rarely contend.
 pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
 
 /// Locked shards, in ascending order.
@@ -27,7 +27,7 @@ impl<'s> Locked<'s> {
         now: impl Fn() -> Reading,
     ) -> Self {
         let of = shards.len() as u64;
-        // A bit for each: they come out in order, and each once.
+        // A bit for each shard: iteration yields them in order, and each once.
         let mut which =
             group.iter().fold(0_u64, |which, check| which | 1 << number(&check.key, of));
         let mut locked = SmallVec::new();
@@ -35,7 +35,7 @@ impl<'s> Locked<'s> {
             locked.push((u64::from(which.trailing_zeros()), shard.lock()));
             which &= which - 1;
         }
-        // Read under the locks: a thread that waited for them must not come with the past.
+        // Read while the locks are held: a thread that waited for them must not use an old time.
         Self { shards: locked, of, now: now() }
     }
 }
@@ -45,7 +45,7 @@ impl Counters for Locked<'_> {
         self.now.of(check.limit.algorithm())
     }
 
-    fn with(
+    fn with_state(
         &mut self,
         _position: usize,
         check: &Check,
@@ -59,8 +59,8 @@ impl Counters for Locked<'_> {
     }
 }
 
-/// The shard, out of so many, of a counter. From bits of the hash that do not place the counter inside
-/// its shard: those are the lowest and the highest seven.
+/// The shard of a counter. From bits of the hash that the shard's table does not use: it uses the lowest and
+/// the highest seven.
 pub(super) fn number(key: &CounterKey, shards: u64) -> u64 {
     let part = key.hash64() >> 25 & u64::from(u32::MAX);
     (part * shards) >> 32

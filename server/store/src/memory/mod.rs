@@ -1,11 +1,11 @@
 //! The embedded store: counters in this process's memory.
 //!
-//! Counters lie in shards, each behind its own lock. A group locks the shards of its counters in
-//! ascending order, so its checks are settled at one moment whatever other threads do, and no two
+//! Counters are in shards, each behind its own lock. A group locks the shards of its counters in
+//! ascending order, so its checks are settled atomically, and no two
 //! groups can wait for each other.
 //!
-//! Fixed windows follow the wall clock; all other states, and what expires, go by the steady clock, which no step of
-//! the wall clock touches.
+//! Fixed windows follow the wall clock; all other states, and expiry, follow the steady clock, which ignores steps of
+//! the wall clock.
 
 mod inspect;
 mod locked;
@@ -19,7 +19,6 @@ use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, 
 
 use crate::{Clock, SystemClock};
 use locked::{Locked, SHARDS_MAX};
-pub(crate) use shard::Place;
 use shard::Shard;
 
 /// Fewer counters than this in a shard would make "full" a matter of chance.
@@ -41,7 +40,7 @@ pub struct Memory<C = SystemClock> {
 }
 
 impl<C: Clock> Memory<C> {
-    /// An empty store that tells the time by `clock`.
+    /// An empty store with this clock.
     pub fn new(settings: MemorySettings, clock: C) -> Self {
         let shards = (settings.counters_max / SHARD_COUNTERS_MIN).clamp(1, SHARDS_MAX);
         let share = |shard| (settings.counters_max + shard) / shards;
@@ -77,7 +76,7 @@ impl<C: Clock> Memory<C> {
         let latest = until_reset + Duration::from_micros(limit.window().micros() / 2);
         let mut locked = Locked::new(&self.shards, slice::from_ref(check), || self.clock.read());
         let now = locked.now(check);
-        let lowered = locked.with(0, check, |state| {
+        let lowered = locked.with_state(0, check, |state| {
             let now = state.advance(limit, now);
             let left_max = i64::try_from(left_max).unwrap_or(i64::MAX);
             let is_meant = !matches!(state, State::FixedWindow(_))
@@ -86,7 +85,7 @@ impl<C: Clock> Memory<C> {
                 u64::try_from(state.available(limit, now).saturating_sub(left_max))
                 && is_meant
             {
-                state.take(limit, now, hits);
+                state.charge(limit, now, hits);
             }
             now
         });

@@ -1,4 +1,4 @@
-//! A counter as it lies in a shard: when it expires, the numbers of its state, its key.
+//! A counter as stored in a shard: its expiry, the numbers of its state, its key.
 //!
 //! All in one allocation, because there may be millions:
 //!
@@ -17,11 +17,11 @@ use crate::Reading;
 pub(super) enum Record {
     /// Packed as above.
     Packed(Box<[u8]>),
-    /// A log is of many numbers, and is kept as it is.
+    /// A log has many numbers, and is not packed.
     Log(Box<Log>),
 }
 
-/// Two words, so that the table of a shard is small.
+/// Two words, to keep the table of a shard small.
 const _: () = assert!(size_of::<Record>() == 16);
 
 /// A counter whose state is a log.
@@ -49,7 +49,7 @@ impl Record {
         Self::Packed(bytes.into_boxed_slice())
     }
 
-    /// The name of the counter.
+    /// The key of the counter.
     pub(super) fn key(&self) -> &[u8] {
         match self {
             Self::Packed(bytes) => bytes.get(key_at(bytes)..).unwrap_or_default(),
@@ -57,7 +57,7 @@ impl Record {
         }
     }
 
-    /// From then on, by the steady clock, the state is as if never used.
+    /// Expiry, by the steady clock: the state is unused from then on.
     pub(super) fn expires(&self) -> Time {
         match self {
             Self::Packed(bytes) => {
@@ -68,7 +68,7 @@ impl Record {
         }
     }
 
-    /// Lets `look` see and change the state, and returns when the counter expires then.
+    /// Calls `look` with the state, which may change it, and returns the new expiry.
     pub(super) fn with(
         &mut self,
         limit: &Limit,
@@ -79,7 +79,7 @@ impl Record {
             Self::Packed(bytes) => {
                 let mut state = unpacked(bytes, limit);
                 if let State::FixedWindow(counter) = &mut state {
-                    counter.bring_back(limit, now.wall);
+                    counter.move_to_present(limit, now.wall);
                 }
                 let time = look(&mut state);
                 let expires = expires(&state, limit, time, now);
@@ -95,7 +95,7 @@ impl Record {
     }
 }
 
-/// When, by the steady clock, a state is as if never used. `time` is what counts for the state now.
+/// Expiry of a state, by the steady clock. `time` is the present of the state.
 pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: Reading) -> Time {
     let ahead = time.as_micros().saturating_sub(now.of(limit.algorithm()).as_micros());
     now.steady.after_micros(ahead).after_micros(state.reset_after(limit, time))
@@ -114,7 +114,7 @@ fn unpacked(bytes: &[u8], limit: &Limit) -> State {
     state.unwrap_or_else(|| State::new(algorithm))
 }
 
-/// Writes the state of a packed counter over the one it had, which was of as many numbers.
+/// Overwrites the state of a packed counter, which has the same number of numbers.
 fn pack(bytes: &mut [u8], state: &State, expires: Time) {
     let head = head(key_at(bytes), expires);
     let (words, _) = bytes.as_chunks_mut();
@@ -124,7 +124,7 @@ fn pack(bytes: &mut [u8], state: &State, expires: Time) {
         }
     };
     put(0, head);
-    // One by one: the loop over so few costs more than they do.
+    // Unrolled: a loop over so few numbers costs more than the writes.
     match *state.numbers() {
         [one] => put(1, one.to_le_bytes()),
         [one, two] => {
@@ -144,7 +144,7 @@ fn head(key_at: usize, expires: Time) -> [u8; WORD] {
     (expires.as_micros() << 8 | key_at as u64).to_le_bytes()
 }
 
-/// Where the key of a packed counter begins.
+/// Position of the key in a packed counter.
 fn key_at(bytes: &[u8]) -> usize {
     bytes.first().map_or(0, |&at| usize::from(at))
 }

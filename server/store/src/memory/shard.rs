@@ -1,4 +1,4 @@
-//! One shard: counters by key, and the hand that sweeps the expired ones.
+//! One shard: counters by key, and the sweep of expired ones.
 
 use hashbrown::HashTable;
 use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
@@ -6,21 +6,21 @@ use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
 use super::record::{self, Record};
 use crate::Reading;
 
-/// Places that a new counter has looked at, to find expired ones. So many that sweeping outruns filling,
-/// though some places are empty.
+/// Slots of the table that are swept for each new counter. Enough that sweeping outruns filling,
+/// although some slots are empty.
 const SWEEP_STEPS: usize = 4;
 
-/// Places looked at where a shard is full.
+/// Slots swept if a shard is full.
 const SWEEP_STEPS_FULL: usize = 64;
 
 /// Below this a shard keeps its memory.
 const SHRINK_MIN: usize = 1024;
 
-/// Where to go on among the counters of a shard.
+/// Position of the sweep in a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     at: usize,
-    /// How often counters had changed their places.
+    /// Number of rearrangements of the table at that time.
     moves: u64,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Place {
 pub(super) struct Shard {
     counters: HashTable<Record>,
     counters_max: usize,
-    /// Where sweeping goes on.
+    /// Next slot of the sweep.
     hand: usize,
-    /// How often counters may have changed their places.
+    /// Number of rearrangements of the table.
     moves: u64,
 }
 
@@ -48,8 +48,8 @@ impl Shard {
         self.counters.len() >= self.counters_max
     }
 
-    /// Keys of counters in at most `steps` places from the one that `from` names, as far as they are wanted and have not
-    /// expired; and where to go on. Counters may have changed their places since: then it begins again.
+    /// Keys of wanted, unexpired counters in at most `steps` slots from `from` on, and the next position. Starts again if
+    /// the table was rearranged since.
     pub(super) fn keys(
         &self,
         from: Place,
@@ -73,7 +73,7 @@ impl Shard {
         found.is_some_and(|counter| counter.expires() > now)
     }
 
-    /// Drops a counter. Returns whether it was there and had not expired.
+    /// Removes a counter. Returns whether it existed and had not expired.
     pub(super) fn remove(&mut self, key: &CounterKey, now: Time) -> bool {
         let same = |counter: &Record| counter.key() == key.as_bytes();
         let Ok(counter) = self.counters.find_entry(key.hash64(), same) else { return false };
@@ -81,7 +81,7 @@ impl Shard {
         counter.expires() > now
     }
 
-    /// Looks at the next `steps` places and drops the counters there that have expired.
+    /// Removes expired counters from the next `steps` slots.
     pub(super) fn sweep(&mut self, now: Time, steps: usize) {
         let places = self.counters.num_buckets();
         for _ in 0..steps.min(places) {
@@ -102,10 +102,10 @@ impl Shard {
         }
     }
 
-    /// Lets `look` see and change the state of a check's counter. A counter that is as if never used is not kept.
+    /// Calls `look` with the state of a check's counter, which may change it. An unused counter is not stored.
     ///
     /// # Errors
-    /// The counter is to be charged, is new, and finds no room.
+    /// The counter is new, would be charged, and there is no room.
     pub(super) fn with(
         &mut self,
         check: &Check,
@@ -128,21 +128,21 @@ impl Shard {
         now: Reading,
         look: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
-        if check.take.charges() && self.is_full() {
+        if check.charge.adds_hits() && self.is_full() {
             self.sweep(now.steady, SWEEP_STEPS_FULL);
             if self.is_full() {
                 return Err(StoreError::Full);
             }
         }
         let mut state = State::new(check.limit.algorithm());
-        // It may be a counter that was there a moment ago, and was looked at then.
+        // The counter may have existed a moment ago, when it was checked.
         state.advance(&check.limit, now.of(check.limit.algorithm()));
         let time = look(&mut state);
         let expires = record::expires(&state, &check.limit, time, now);
         if expires > now.steady {
             self.sweep(now.steady, SWEEP_STEPS);
             let counter = Record::new(check.key.as_bytes(), state, expires);
-            // Without room left the table grows, or is put in order where it is.
+            // Without room the table grows, or is rehashed in place.
             self.moves += u64::from(self.counters.len() == self.counters.capacity());
             self.counters.insert_unique(check.key.hash64(), counter, hash);
         }
@@ -150,8 +150,8 @@ impl Shard {
     }
 }
 
-/// Where a counter belongs, worked out again where the table changes its size: a hash kept beside the counter
-/// would cost as much as its state.
+/// Hash of a counter for the table. Computed again when the table is resized: a stored hash
+/// would cost as much memory as the state.
 fn hash(counter: &Record) -> u64 {
     CounterKey::hash64_of(counter.key())
 }

@@ -44,8 +44,8 @@ pub struct Call {
 pub struct Replied<'a> {
     /// The answers to all checks, in order.
     pub answers: Answers,
-    /// The names of the counters under which something was stored that cannot be a state. They counted as
-    /// never used, and are stored anew when they are charged.
+    /// Keys of counters whose stored value is not a valid state. They counted as
+    /// unused, and are replaced when they are charged.
     pub unusable: Vec<&'a [u8]>,
 }
 
@@ -54,7 +54,7 @@ impl Call {
     pub const COUNTERS_MAX: usize = 65_535;
 
     /// The call that settles each group, all or nothing, in order. The name of each counter gets the
-    /// prefix. Redis tells the time where `now` is `None`.
+    /// prefix. Redis' own time applies if `now` is `None`.
     ///
     /// The groups are about [`COUNTERS_MAX`](Self::COUNTERS_MAX) counters at most.
     #[must_use]
@@ -105,7 +105,7 @@ impl Call {
         ReplyBounds::integers(1 + ANSWER_MAX * self.asked.len() + self.keys)
     }
 
-    /// What stands behind `EVALSHA`.
+    /// The arguments of `EVALSHA`.
     #[must_use]
     pub fn arguments(&self) -> Vec<&[u8]> {
         command::arguments(&self.command).skip(1).collect()
@@ -117,7 +117,7 @@ impl Call {
         command::arguments(&self.command).skip(HEAD).take(self.keys).collect()
     }
 
-    /// What stands behind the keys.
+    /// The arguments after the keys.
     #[must_use]
     pub fn args(&self) -> Vec<&[u8]> {
         command::arguments(&self.command).skip(HEAD + self.keys).collect()

@@ -1,6 +1,6 @@
-//! Tells the other replicas that this one lives, and counts them.
+//! Heartbeat: announces this replica to the others, and counts them.
 //!
-//! One sorted set holds every live replica with the time, by Redis' clock, at which it is taken for dead.
+//! One sorted set has every live replica with its expiry, by Redis' clock.
 //! The set expires with the last of them.
 
 use std::{
@@ -63,7 +63,7 @@ impl Heartbeat {
         Self { key, slot, name, topology }
     }
 
-    /// Beats for ever. Shows how many do.
+    /// Sends heartbeats without end. Publishes the number of replicas.
     pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
         let mut counts = Counts::default();
         loop {

@@ -1,17 +1,21 @@
-//! Counters by name, at the server that has their slot.
+//! Counters by key, at the server that has their slot.
 //!
-//! SCAN looks at a bounded number of keys at a time, whosever they are. Beside each step the server is asked about a key of
-//! the slot that does not exist: whoever no longer owns the slot, or only a part of it, says so then, while SCAN would not.
+//! SCAN reads a bounded number of keys at a time, of any owner. With each step the server gets a query for an absent key of
+//! the slot: a server that no longer has the slot, or only a part of it, redirects that query, which SCAN does not.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{CounterKey, key::Owner};
+use sluicegate_core::{CounterKey, key::TenantKeys};
 
-use super::{Address, Redis, Reply, hash_slot, node::NoAnswer, slots::key_slot};
-use crate::{Cursor as AnyCursor, Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable, clock};
+use super::{
+    Address, Redis, Reply,
+    failure::NoAnswer,
+    slots::{hash_slot, key_slot},
+};
+use crate::{Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable, clock};
 
 /// How long a slot may be on its way, or without a server, before that is an error: for each step.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -19,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where to go on looking: valid at one server only.
+/// Where a search continues: valid at one server only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     address: Address,
@@ -28,6 +32,8 @@ pub struct Cursor {
 }
 
 impl Inspect for Redis {
+    type Cursor = Cursor;
+
     async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
         let mut keys: Vec<(u16, &CounterKey)> =
             keys.iter().map(|key| (self.topology.map().slot(key), key)).collect();
@@ -57,20 +63,20 @@ impl Inspect for Redis {
         Ok(count)
     }
 
-    async fn step(&self, owner: &Owner, cursor: AnyCursor) -> Result<Step, Unavailable> {
+    async fn step(
+        &self,
+        owner: &TenantKeys,
+        mut from: Option<Cursor>,
+    ) -> Result<Step<Cursor>, Unavailable> {
         let probe = [b"s1:".as_slice(), &owner.tag()].concat();
         let slot = || {
             let of_cluster = key_slot(&probe);
             if self.topology.map().is_single() { 0 } else { of_cluster }
         };
         let pattern = self.pattern(owner);
-        let mut from = match cursor {
-            AnyCursor::Redis(cursor) => Some(cursor),
-            AnyCursor::Start | AnyCursor::Memory(_) => None,
-        };
         let deadline = clock::now() + PATIENCE;
         loop {
-            // Whoever answers has the slot; a cursor of another server means nothing to it.
+            // The server that answers has the slot; a cursor of another server is not valid there.
             let exists = Self::command_of(Reset::DryRun);
             let probed = || vec![self.name(&probe)];
             let (address, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
@@ -118,7 +124,7 @@ impl Redis {
 
     /// What SCAN is to match: every key that has the owner's tag behind the prefix. Tags may have what patterns give a
     /// meaning to.
-    fn pattern(&self, owner: &Owner) -> Vec<u8> {
+    fn pattern(&self, owner: &TenantKeys) -> Vec<u8> {
         let escaped = |text: &[u8]| {
             let special =
                 |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^' | b'-');
@@ -128,18 +134,23 @@ impl Redis {
         [escaped(&self.prefix), b"s1:*:".to_vec(), escaped(&owner.tag()), b":*".to_vec()].concat()
     }
 
-    fn found(&self, owner: &Owner, address: Address, reply: &Reply) -> Result<Step, Unavailable> {
+    fn found(
+        &self,
+        owner: &TenantKeys,
+        address: Address,
+        reply: &Reply,
+    ) -> Result<Step<Cursor>, Unavailable> {
         let unreadable = || Unavailable::NotRun("the reply to SCAN cannot be read".to_owned());
         let [at, Reply::Array(names)] = reply.elements() else { return Err(unreadable()) };
         let at = at.as_str().ok_or_else(unreadable)?.to_owned();
         let key = |name: &Reply| {
             let Reply::Text(name) = name else { return None };
             let key = name.strip_prefix(&*self.prefix)?;
-            owner.owns(key).then(|| CounterKey::from_text(key))?
+            owner.contains(key).then(|| CounterKey::from_text(key))?
         };
         let found = names.iter().filter_map(key).collect();
         let is_end = at == "0";
-        let next = (!is_end).then_some(AnyCursor::Redis(Cursor { address, at }));
+        let next = (!is_end).then_some(Cursor { address, at });
         Ok(Step { found, next })
     }
 

@@ -1,5 +1,5 @@
-//! One connection: made anew each time, with files read anew, so that rotated passwords and certificates
-//! are taken up.
+//! Opening a connection. Files are read each time, so that rotated passwords and certificates
+//! apply.
 
 use std::{
     io,
@@ -183,12 +183,12 @@ impl LinkSettings {
             Password::None => Ok(None),
             Password::Given(password) => Ok(Some(password.clone())),
             Password::File(path) => {
-                let bytes = read(path, sluicegate_files::SECRET_BYTES_MAX)?;
-                let text = str::from_utf8(&bytes).map_err(|error| {
-                    let reason = io::Error::new(io::ErrorKind::InvalidData, error);
-                    FileError::Read { file: path.clone(), reason }
+                let unreadable = |reason| FileError::Read { file: path.clone(), reason };
+                let line = sluicegate_files::first_line(path).map_err(unreadable)?;
+                let password = String::from_utf8(line).map_err(|error| {
+                    unreadable(io::Error::new(io::ErrorKind::InvalidData, error))
                 })?;
-                Ok(text.lines().next().map(str::to_owned))
+                Ok(Some(password))
             }
         }
     }
@@ -248,7 +248,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
     Ok(found)
 }
 
-/// A connection that stands, as far as is known.
+/// An open connection, as far as is known.
 pub(super) struct Link {
     pub(super) commands: Commands,
     /// The task that writes and reads, aborted when this is dropped.

@@ -1,27 +1,31 @@
 //! Counters in Redis, shared by every replica of this service.
 //!
-//! All checks of one request that lie on one slot are settled by one call of one script, at one moment of
-//! one server. Checks on other slots are settled by calls of their own, at the same time; what has to be
-//! given back because another slot refused is the business of [`FailurePolicy`](crate::FailurePolicy),
-//! which hears of all of them.
+//! One script call settles all checks of a request on one slot atomically. Checks on other slots are
+//! settled by other calls at the same time; [`FailurePolicy`](crate::FailurePolicy) gets all answers, and
+//! refunds the charges of one slot if another refused.
 //!
-//! A server that is alone is a cluster of one: the same type serves both, and a primary that sentinels
-//! choose.
+//! A single server is a cluster of one: the same type serves both, and a primary behind
+//! sentinels.
 
 mod call;
 mod command;
+mod failure;
 mod heartbeat;
+mod info;
 mod inspect;
+mod key_prefix;
 mod link;
+mod memory_info;
 mod node;
 mod outage;
 mod pipeline;
+mod pooled;
 mod probe;
 mod reply;
 mod script;
-mod size;
 mod slots;
 mod sockets;
+mod stats;
 mod stored;
 mod topology;
 mod url;
@@ -31,36 +35,34 @@ use std::{
     borrow::Cow,
     num::NonZeroUsize,
     slice,
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::future::join_all;
-use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, CounterKey, Store, StoreError, store::Late};
+use sluicegate_core::{
+    Answers, Batch, Check, CounterKey, Store, StoreError, store::PendingAnswers,
+};
 use smallvec::SmallVec;
-use thiserror::Error;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{
-    Clock, Lanes, LiveReplicas, LogLimit, Place, Redirected, Settled, clock, observed::Observed,
-};
+use crate::{Clock, Lanes, LiveReplicas, Place, Redirected, Settled, clock};
+use failure::{Failure, LateReply, within};
 use heartbeat::Heartbeat;
-use node::{Failure, Fitness as _, LateReply, Node, within};
+use node::{Fitness as _, Node};
 use sockets::Sockets;
 use topology::{Map, Topology};
 
 pub use call::{Call, Replied, UnexpectedReply};
+pub use failure::LATE_MAX;
 pub use inspect::Cursor;
+pub use key_prefix::{KEY_PREFIX_MAX, KeyPrefix, KeyPrefixError};
 pub use link::{ByteStream, Connect, FileError, LinkSettings, Password, TlsFiles};
-pub use node::LATE_MAX;
+pub use memory_info::MemoryInfo;
 pub use reply::Reply;
 pub use script::Script;
-pub use size::Size;
+pub use slots::hash_slot;
+pub use stats::{Count, Stats};
 pub use stored::state_of;
 pub use url::{Address, Deployment, RedisUrl, UrlError};
 
@@ -69,51 +71,6 @@ const REDIRECTIONS_MAX: usize = 16;
 
 /// How long to wait for keys that are being moved.
 const MOVING: Duration = Duration::from_millis(1);
-
-/// The longest key prefix, in bytes.
-pub const KEY_PREFIX_MAX: usize = 64;
-
-/// What stands before every key, so that several installations can share one Redis.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyPrefix(String);
-
-/// A prefix that cannot be used.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error(
-    "a key prefix is up to {KEY_PREFIX_MAX} printable ASCII characters without spaces and braces"
-)]
-pub struct KeyPrefixError;
-
-impl FromStr for KeyPrefix {
-    type Err = KeyPrefixError;
-
-    fn from_str(text: &str) -> Result<Self, KeyPrefixError> {
-        // Braces would choose the slot of every key.
-        let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
-        let good = text.len() <= KEY_PREFIX_MAX && text.bytes().all(fits);
-        good.then(|| Self(text.to_owned())).ok_or(KeyPrefixError)
-    }
-}
-
-impl KeyPrefix {
-    /// The counter of which this is the name in Redis, if it is the name of one.
-    #[must_use]
-    pub fn counter(&self, name: &str) -> Option<CounterKey> {
-        CounterKey::from_text(name.strip_prefix(&self.0)?.as_bytes())
-    }
-
-    /// The name of a counter in Redis.
-    #[must_use]
-    pub fn name(&self, key: &CounterKey) -> String {
-        format!("{}{}", self.0, String::from_utf8_lossy(key.as_bytes()))
-    }
-}
-
-/// The slot of a Redis Cluster that a counter lies on. A prefix does not change it.
-#[must_use]
-pub fn hash_slot(key: &CounterKey) -> u16 {
-    slots::key_slot(key.as_bytes())
-}
 
 /// Where Redis is and how to use it.
 #[derive(Clone, Debug)]
@@ -127,7 +84,7 @@ pub struct RedisSettings {
     /// The most connections to all servers together. Where there are more servers, each has fewer connections, and some have
     /// none.
     pub connections_max: usize,
-    /// What stands before every key.
+    /// Prefix of every key.
     pub key_prefix: KeyPrefix,
 }
 
@@ -146,107 +103,8 @@ impl std::fmt::Debug for Redis {
     }
 }
 
-/// What is counted about the way to Redis.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Calls sent.
-    pub calls: Count,
-    /// Connections made.
-    pub connections: Count,
-    /// Of these, the ones in the place of one that stood before.
-    pub reconnects: Count,
-    /// Connections dropped because of a reply beyond a bound, or of none that could be read.
-    pub replies_rejected: Count,
-    /// Times that scripts were loaded because a server had lost them.
-    pub script_loads: Count,
-    /// Redirections to servers that the cluster does not name.
-    pub redirections_refused: Count,
-    /// Times that something was found under a counter's name that cannot be its state.
-    pub counters_unusable: Count,
-    unusable: Observed<CounterKey>,
-    refused_logged: LogLimit,
-    call_durations: Observed<Duration>,
-    /// Servers that cannot be reached, and with what they may drop: told once.
-    told: Mutex<Vec<String>>,
-}
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct Count(AtomicU64);
-
-impl Count {
-    fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The number.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Stats {
-    /// Has it told how long each call takes, from sending it until it is answered or given up; calls to one server that
-    /// are sent together are one. Only the first who asks is told.
-    pub fn on_call(&self, listener: impl Fn(Duration) + Send + Sync + 'static) {
-        self.call_durations.tell(listener);
-    }
-
-    /// Has it told of each counter under whose name something was found that cannot be its state. Only the first who asks
-    /// is told.
-    pub fn on_unusable(&self, listener: impl Fn(CounterKey) + Send + Sync + 'static) {
-        self.unusable.tell(listener);
-    }
-
-    /// A redirection leads to a server that the cluster does not name.
-    fn redirection_refused(&self, address: &Address) {
-        self.redirections_refused.add(1);
-        if self.refused_logged.allows() {
-            tracing::warn!(
-                redis = %address,
-                "Redis redirects a call to a server that its cluster does not name, rules' on_failure decides"
-            );
-        }
-    }
-
-    /// Warns of servers that drop counters when they run out of memory.
-    fn memory(&self, address: &Address, info: &str) {
-        let policy = size::field(info, "maxmemory_policy").unwrap_or("noeviction");
-        let bounded = size::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
-        if bounded && policy != "noeviction" && self.tell(format!("{address} {policy}")) {
-            tracing::warn!(
-                redis = %address, policy,
-                "Redis may drop live counters when its memory is full, and with them forget what was used; \
-                 set maxmemory-policy noeviction"
-            );
-        }
-    }
-
-    /// Warns of servers and sentinels that cannot tell who is who.
-    fn unreachable(&self, address: &Address, why: &str) {
-        if self.tell(format!("{address} {why}")) {
-            tracing::warn!(redis = %address, why, "cannot tell which servers there are");
-        } else {
-            tracing::debug!(redis = %address, why, "cannot tell which servers there are");
-        }
-    }
-
-    /// Whether this was not told before.
-    fn tell(&self, what: String) -> bool {
-        let mut told = self.told.lock();
-        let new = told.len() < TOLD_MAX && !told.contains(&what);
-        if new {
-            told.push(what);
-        }
-        new
-    }
-}
-
-/// How often to look whether connections stand.
+/// Interval of checks whether connections are open.
 const CONNECTED_INTERVAL: Duration = Duration::from_millis(2);
-
-/// The most different warnings about servers.
-const TOLD_MAX: usize = 1000;
 
 /// How one server does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,12 +113,12 @@ pub struct NodeStatus {
     pub address: Address,
     /// What is wrong with it; `None` if it answers.
     pub complaint: Option<String>,
-    /// Connections to it that stand.
+    /// Open connections to it.
     pub connections: usize,
     /// Connections that there should be.
     pub connections_wanted: usize,
-    /// How much it holds, as last asked; `None` if it does not say.
-    pub size: Option<Size>,
+    /// Its memory and keys, as of the last `INFO`; `None` without `INFO` permission or without a reply.
+    pub memory: Option<MemoryInfo>,
 }
 
 impl NodeStatus {
@@ -272,10 +130,10 @@ impl NodeStatus {
 }
 
 impl Redis {
-    /// Begins to connect. What is asked before a connection stands is answered [`StoreError::Unavailable`].
+    /// Starts to connect. Until a connection is open, checks are answered [`StoreError::Unavailable`].
     ///
-    /// `replicas` is kept at the number of processes that share the counters, if it is given. Redis' own
-    /// clock is gone by, unless `clock` is given.
+    /// Updates `replicas`, if given, to the number of processes that share the counters. Uses Redis' own
+    /// clock unless `clock` is given.
     ///
     /// # Errors
     /// A password or TLS file cannot be used.
@@ -287,7 +145,7 @@ impl Redis {
         settings.link.check()?;
         let stats = Arc::new(Stats::default());
         let running = CancellationToken::new();
-        let prefix: Box<[u8]> = settings.key_prefix.0.as_bytes().into();
+        let prefix: Box<[u8]> = settings.key_prefix.as_bytes().into();
         let sockets = Sockets::new(settings.connections_max, settings.connections.get());
         let database = settings.link.database;
         let topology =
@@ -296,8 +154,8 @@ impl Redis {
         tokio::spawn(running.clone().run_until_cancelled_owned(probes));
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
-        let sizes = size::watch(Arc::clone(&topology), Arc::clone(&stats), database);
-        tokio::spawn(running.clone().run_until_cancelled_owned(sizes));
+        let polls = info::poll(Arc::clone(&topology), Arc::clone(&stats), database);
+        tokio::spawn(running.clone().run_until_cancelled_owned(polls));
         Ok(Self { topology, prefix, clock, stats, _running: running.drop_guard() })
     }
 
@@ -312,7 +170,7 @@ impl Redis {
             address: node.address.clone(),
             complaint: (!node.is_up()).then(|| node.complaint()),
             connections: node.connections(),
-            size: node.size(),
+            memory: node.memory(),
             connections_wanted: node.connections_wanted(),
         };
         self.topology.map().nodes().iter().map(status).collect()
@@ -397,7 +255,7 @@ impl Redis {
             Err(Failure::NotRun) => all(part, StoreError::Unavailable),
             Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
                 self.topology.trouble();
-                all(part, StoreError::Elsewhere)
+                all(part, StoreError::Moved)
             }
         });
         (answers.collect(), late)
@@ -413,7 +271,7 @@ impl Redis {
     }
 
     /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
-    /// is time. Without a reply it ends with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::Late`].
+    /// is time. Without a reply it ends with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::LateReply`].
     async fn follow(
         &self,
         first: Result<Reply, Failure>,
@@ -517,6 +375,11 @@ impl Store for Redis {
     async fn decide(&self, batch: Batch) -> Answers {
         self.settle(batch, Redirected::Follow).await.answers
     }
+
+    fn is_available(&self, key: &CounterKey) -> bool {
+        let map = self.topology.map();
+        map.owner(map.slot(key)).is_some_and(|node| node.is_up())
+    }
 }
 
 impl Lanes for Redis {
@@ -553,7 +416,7 @@ impl Lanes for Redis {
         let late = (!late.is_empty()).then(|| {
             let until = clock::now() + LATE_MAX;
             let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
-            Box::pin(late_answers(late, first, until, topology, stats)) as Late
+            Box::pin(late_answers(late, first, until, topology, stats)) as PendingAnswers
         });
         Settled { answers: ordered, late }
     }
@@ -564,12 +427,12 @@ struct Piece<'a> {
     owner: u16,
     slot: u16,
     checks: Cow<'a, [Check]>,
-    /// Where each of these checks stands in the batch.
+    /// Position of each of these checks in the batch.
     positions: SmallVec<[usize; 4]>,
 }
 
 impl<'a> Piece<'a> {
-    /// Adds the pieces of a group whose first check stands at `first`.
+    /// Adds the parts of a group whose first check is at position `first`.
     fn cut(map: &Map, group: &'a [Check], first: usize, pieces: &mut Vec<Self>) {
         let slots: SmallVec<[u16; 8]> = group.iter().map(|check| map.slot(&check.key)).collect();
         let piece =
@@ -582,7 +445,8 @@ impl<'a> Piece<'a> {
         }
         let begun = pieces.len();
         for (offset, (check, &slot)) in group.iter().zip(&slots).enumerate() {
-            let check = Check { veto: check.veto.of_part(), ..check.clone() };
+            let check =
+                Check { refusal_scope: check.refusal_scope.for_part_of_request(), ..check.clone() };
             let known = pieces.iter_mut().skip(begun).find(|piece| piece.slot == slot);
             match known {
                 Some(known) => {

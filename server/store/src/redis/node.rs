@@ -1,16 +1,17 @@
-//! One Redis server: its connections, and whether it is worth asking.
+//! One Redis server: its connections and its circuit breaker.
 //!
-//! The breaker lies here and not around the whole store, so that one dead server does not fail the checks
-//! of the others. A connection on which [`UNANSWERED_MAX`] calls in a row, over [`SILENCE`], found no
-//! answer is dropped, and without any connection calls fail at once; a new one that authenticates and answers a few questions is
-//! the probe that closes the breaker again. There is one probe per connection at a time, later and later,
-//! so that nobody rushes at a server that comes back.
+//! The breaker is here and not around the whole store, so that one dead server does not fail the checks
+//! of the others. A connection on which [several calls in a row](super::pooled), over [`SILENCE`], got no
+//! answer is dropped. Without any connection calls fail at once; a new one that authenticates and answers a few commands
+//! closes the breaker. There is one attempt per connection at a time, with exponential backoff,
+//! so that replicas do not rush at a server that comes back.
+
+mod keep;
 
 use std::{
-    convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -18,107 +19,34 @@ use std::{
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{
-    sync::{Mutex as AsyncMutex, Notify},
-    task::JoinSet,
-};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Address, Stats,
     call::Call,
     command::command,
+    failure::{Failure, LateReply, NOT_RUN, NoAnswer, Replies, within},
     link::{Link, LinkError, LinkSettings},
-    pipeline::{Commands, End, NoReply, Pending},
+    memory_info::MemoryInfo,
+    pipeline::{Commands, NoReply, Pending},
+    pooled::{Mark, PooledConnection, SILENCE},
     reply::{Reply, ReplyBounds},
     script::Script,
-    size::Size,
     slots,
     sockets::{NO_DESCRIPTORS, Sockets},
     watched::Watched,
 };
-use crate::{LogLimit, backoff, clock};
+use crate::{LogLimit, clock};
 
-/// Calls in a row without an answer, and for how long there must have been none, after which a connection
-/// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
-const UNANSWERED_MAX: u32 = 5;
-const SILENCE: Duration = Duration::from_millis(100);
-
-/// A server that did not answer for so long no longer stands in the way of one that claims its place.
+/// A server that has not answered for this time may be replaced by one that claims its slots.
 const GONE: Duration = Duration::from_secs(10);
 
-/// A server that has refused nothing for so long is of use again.
+/// A server that has rejected no command for this time is usable again.
 const CONTENT: Duration = Duration::from_secs(1);
-
-/// How often a server that said that its cluster is down is asked whether it still is.
-const RECHECK: Duration = Duration::from_secs(1);
-
-/// The code of that error.
-const CLUSTERDOWN: &str = "CLUSTERDOWN";
 
 /// What to do about a node of a cluster that was named as a server of its own.
 const NAME_IT: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
-
-/// The shortest and the longest wait before connecting again.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
-
-/// A connection that stood as long was a good one: the next wait is short again.
-const STEADY: Duration = Duration::from_secs(10);
-
-/// How long a reply is waited for after its deadline, and after its connection was given up for silence. A server that was
-/// paused answers then what it was sent before.
-pub const LATE_MAX: Duration = Duration::from_secs(5);
-
-/// A reply to each call.
-pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
-
-/// Why a call has no reply.
-pub(super) enum Failure {
-    /// Nothing was run: the slot belongs to another server.
-    Moved(Address),
-    /// Nothing was run: the slot is moving, and its keys are at another server already.
-    Ask(Address),
-    /// Nothing was run: the slot is moving, and its keys are at both servers.
-    TryAgain,
-    /// Nothing was run.
-    NotRun,
-    /// Nobody knows whether the call was run.
-    Unknown,
-    /// Not known yet: the reply did not come before the deadline.
-    Late(LateReply),
-}
-
-/// A reply that is still waited for after its deadline.
-pub(super) struct LateReply {
-    /// The server that was asked.
-    pub(super) server: Address,
-    pending: Pending,
-}
-
-impl LateReply {
-    /// The reply, if it comes until then. Else whether the call was run is [`Failure::Unknown`], or it is
-    /// [`Failure::NotRun`].
-    pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
-        match within(Some(until), self.pending.reply()).await {
-            Some(Ok(Reply::Error(text))) if is_not_run(&text) => Err(Failure::NotRun),
-            Some(Err(NoReply::QueueFull | NoReply::NotSent)) => Err(Failure::NotRun),
-            Some(Ok(Reply::Error(_)) | Err(NoReply::Broken)) | None => Err(Failure::Unknown),
-            Some(Ok(reply)) => Ok(reply),
-        }
-    }
-}
-
-/// Why an operator has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// Nothing was run: the slot is at another server, or on its way.
-    Elsewhere(String),
-    /// Nothing was run, for another reason.
-    Because(String),
-    /// Nobody knows whether it was run.
-    Unknown(String),
-}
 
 /// What must hold for a server beside answering.
 pub(super) trait Fitness: Send + Sync + 'static {
@@ -135,78 +63,16 @@ pub(super) trait Fitness: Send + Sync + 'static {
     /// The server has stopped answering, or sent callers elsewhere.
     fn trouble(&self);
 
-    /// The server has become of use, or has ceased to be.
+    /// The server has become usable or unusable.
     fn changed(&self);
-}
-
-/// One connection, as those see it who call.
-struct Line {
-    commands: Commands,
-    /// Calls in a row without an answer.
-    unanswered: AtomicU32,
-    /// When the first of them was given up.
-    silent_since: Mark,
-    /// Wakes the task that keeps the connection, to drop it.
-    given_up: Notify,
-}
-
-impl Line {
-    fn new(commands: Commands) -> Self {
-        Self {
-            commands,
-            unanswered: AtomicU32::new(0),
-            silent_since: Mark::now(),
-            given_up: Notify::new(),
-        }
-    }
-
-    fn answered(&self) {
-        self.unanswered.store(0, Ordering::Relaxed);
-    }
-
-    fn not_answered(&self) {
-        let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
-        if before == 0 {
-            self.silent_since.set();
-        }
-        if before + 1 >= UNANSWERED_MAX && self.silent_since.is_older_than(SILENCE) {
-            self.given_up.notify_one();
-        }
-    }
-}
-
-/// A moment that many threads may look at and move.
-struct Mark {
-    began: Instant,
-    /// Milliseconds since then.
-    after: AtomicU64,
-}
-
-impl Mark {
-    fn now() -> Self {
-        Self { began: clock::now(), after: AtomicU64::new(0) }
-    }
-
-    fn set(&self) {
-        self.after.store(self.elapsed(), Ordering::Relaxed);
-    }
-
-    fn is_older_than(&self, span: Duration) -> bool {
-        let age = self.elapsed().saturating_sub(self.after.load(Ordering::Relaxed));
-        Duration::from_millis(age) >= span
-    }
-
-    fn elapsed(&self) -> u64 {
-        u64::try_from((clock::now() - self.began).as_millis()).unwrap_or(u64::MAX)
-    }
 }
 
 /// One server.
 pub(super) struct Node {
     pub(super) address: Address,
-    lines: Box<[ArcSwapOption<Line>]>,
+    lines: Box<[ArcSwapOption<PooledConnection>]>,
     next: AtomicUsize,
-    /// Whether any link stands.
+    /// Whether any connection is open.
     up: AtomicBool,
     /// Why the server is of no use; empty while it is.
     complaint: Mutex<String>,
@@ -223,7 +89,7 @@ pub(super) struct Node {
     rejected: Mutex<Option<String>>,
     /// Whether a connection has ever stood.
     was_connected: Watched<bool>,
-    size: Mutex<Option<Size>>,
+    memory: Mutex<Option<MemoryInfo>>,
     timeout: Duration,
     stats: Arc<Stats>,
     sockets: Arc<Sockets>,
@@ -256,7 +122,7 @@ impl Node {
             logged: LogLimit::default(),
             rejected: Mutex::default(),
             was_connected: Watched::new(false),
-            size: Mutex::new(None),
+            memory: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
             sockets: Arc::clone(sockets),
@@ -315,18 +181,18 @@ impl Node {
         !self.up.load(Ordering::Relaxed) && self.lost.is_older_than(GONE)
     }
 
-    /// Connections that stand.
+    /// Open connections.
     pub(super) fn connections(&self) -> usize {
         self.lines.iter().filter(|line| line.load().is_some()).count()
     }
 
-    /// How much it holds, as last asked.
-    pub(super) fn size(&self) -> Option<Size> {
-        *self.size.lock()
+    /// Its memory and keys, as of the last `INFO`.
+    pub(super) fn memory(&self) -> Option<MemoryInfo> {
+        *self.memory.lock()
     }
 
-    pub(super) fn set_size(&self, size: Option<Size>) {
-        *self.size.lock() = size;
+    pub(super) fn set_memory(&self, memory: Option<MemoryInfo>) {
+        *self.memory.lock() = memory;
     }
 
     /// Why not.
@@ -334,8 +200,8 @@ impl Node {
         self.complaint.lock().clone()
     }
 
-    /// Runs scripts, sent together, and answers each. `asking` tells the server that it was named by another
-    /// one; then there is one call.
+    /// Runs scripts, sent together, and returns the answer of each. `asking` sends ASKING first, after a redirection by
+    /// another server; then there is one call.
     pub(super) async fn call<F: Fitness>(
         &self,
         calls: &[Call],
@@ -444,8 +310,8 @@ impl Node {
         self.lines.len()
     }
 
-    /// A connection that stands, each in turn.
-    fn line(&self) -> Option<Arc<Line>> {
+    /// An open connection, in rotation.
+    fn line(&self) -> Option<Arc<PooledConnection>> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.lines.len();
         (0..count).find_map(|step| self.lines.get(first.wrapping_add(step) % count)?.load_full())
@@ -453,7 +319,7 @@ impl Node {
 
     async fn send<F: Fitness>(
         &self,
-        line: &Line,
+        line: &PooledConnection,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
@@ -498,7 +364,7 @@ impl Node {
         replies
     }
 
-    /// Loads every script, `first` of all the one that is missed, unless somebody else has since `loads` was
+    /// Loads every script, `first` the missing one, unless another task has done so since `loads` was
     /// read.
     async fn load<F: Fitness>(
         &self,
@@ -536,155 +402,6 @@ impl Node {
         }
     }
 
-    /// Keeps one connection while it is allowed.
-    async fn keep<F: Fitness>(
-        self: Arc<Self>,
-        number: usize,
-        settings: Arc<LinkSettings>,
-        fitness: Arc<F>,
-    ) {
-        let Some(place) = self.lines.get(number) else { return };
-        let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
-        let mut stood = false;
-        // The connection that was given up last, while replies are read from it.
-        let mut given_up: Option<JoinSet<()>> = None;
-        loop {
-            self.until_allowed(number, true).await;
-            // In a box: a task that waits to be allowed is small, and there may be thousands.
-            let connection = Box::pin(self.connect(place, &mut stood, &settings, &*fitness));
-            let lasted = tokio::select! {
-                biased;
-                (lasted, finishing) = connection => {
-                    given_up = finishing.or(given_up);
-                    lasted
-                }
-                () = self.until_allowed(number, false) => {
-                    place.store(None);
-                    self.lost(NO_DESCRIPTORS, &*fitness);
-                    continue;
-                }
-            };
-            if lasted >= STEADY {
-                waits = backoff::waits(RETRY_MIN, RETRY_MAX);
-            }
-            tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
-        }
-    }
-
-    /// Connects once, and serves until the connection ends. Returns how long it lasted, and the task that still reads from
-    /// it if it was given up.
-    async fn connect<F: Fitness>(
-        &self,
-        place: &ArcSwapOption<Line>,
-        stood: &mut bool,
-        settings: &LinkSettings,
-        fitness: &F,
-    ) -> (Duration, Option<JoinSet<()>>) {
-        let _permit = self.sockets.acquire().await;
-        let link = match self.open(settings, fitness).await {
-            Ok(link) => link,
-            Err(error) => {
-                self.complain(&error.to_string(), fitness);
-                return (Duration::ZERO, None);
-            }
-        };
-        let began = clock::now();
-        let line = Arc::new(Line::new(link.commands.clone()));
-        place.store(Some(Arc::clone(&line)));
-        if std::mem::replace(stood, true) {
-            self.stats.reconnects.add(1);
-        }
-        self.found(fitness);
-        if !self.was_connected.set(true) {
-            // It may be asked from now on.
-            fitness.trouble();
-        }
-        let (why, is_given_up) = tokio::select! {
-            biased;
-            end = link.broken() => {
-                let is_rejected = matches!(end, Some(End::Reply(_)));
-                let why = end.map_or_else(|| "the connection broke".to_owned(), End::to_string);
-                if is_rejected {
-                    self.rejected(&why);
-                }
-                (why, false)
-            }
-            () = line.given_up.notified() => ("no answer in time".to_owned(), true),
-            never = self.recheck(&link, fitness) => match never {},
-        };
-        place.store(None);
-        self.lost(&why, fitness);
-        fitness.trouble();
-        // Not at the expense of the connection that takes its place.
-        let spare = is_given_up.then(|| self.sockets.try_acquire()).flatten();
-        let finishing = spare.map(|spare| {
-            let mut task = JoinSet::new();
-            task.spawn(async move {
-                link.finish(LATE_MAX).await;
-                drop(spare);
-            });
-            task
-        });
-        (clock::now() - began, finishing)
-    }
-
-    async fn open<F: Fitness>(
-        &self,
-        settings: &LinkSettings,
-        fitness: &F,
-    ) -> Result<Link, LinkError> {
-        let link = Link::open(&self.address, settings).await?;
-        fitness.check(&self.address, &link).await?;
-        for script in Script::all() {
-            link.ask(self.timeout, &["SCRIPT", "LOAD", &script.text]).await?;
-        }
-        Ok(link)
-    }
-
-    /// Asks a server whose cluster was down whether it still is.
-    async fn recheck<F: Fitness>(&self, link: &Link, fitness: &F) -> Infallible {
-        loop {
-            tokio::time::sleep(RECHECK).await;
-            let is_down = self.complains.load(Ordering::Relaxed)
-                && self.complaint.lock().starts_with(CLUSTERDOWN);
-            if is_down && fitness.check(&self.address, link).await.is_ok() {
-                self.content(fitness);
-            }
-        }
-    }
-
-    /// A connection stands.
-    fn found<F: Fitness>(&self, fitness: &F) {
-        self.stats.connections.add(1);
-        if !self.up.swap(true, Ordering::Relaxed) {
-            self.complains.store(false, Ordering::Relaxed);
-            self.complaint.lock().clear();
-            fitness.changed();
-            tracing::info!(redis = %self.address, "Redis answers");
-        }
-    }
-
-    /// A connection was dropped for what the server replied. Said for each reason that is new, and else once in a while:
-    /// other connections may stand.
-    fn rejected(&self, why: &str) {
-        self.stats.replies_rejected.add(1);
-        let is_new = self.rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
-        if is_new || self.logged.allows() {
-            tracing::warn!(redis = %self.address, why, "a reply is rejected, its connection dropped");
-        }
-    }
-
-    /// A connection is gone.
-    fn lost<F: Fitness>(&self, why: &str, fitness: &F) {
-        let none_left = self.lines.iter().all(|line| line.load().is_none());
-        if none_left && self.up.swap(false, Ordering::Relaxed) {
-            self.lost.set();
-            *self.complaint.lock() = why.to_owned();
-            fitness.changed();
-            tracing::warn!(redis = %self.address, why, "Redis does not answer, rules' on_failure decides");
-        }
-    }
-
     /// Says once what is wrong, until it is something else.
     pub(super) fn complain<F: Fitness>(&self, what: &str, fitness: &F) {
         self.complained.set();
@@ -698,7 +415,7 @@ impl Node {
         let known = complains && code(&complaint) == code(what);
         // A server may complain of something else with every reply.
         if !known && (!complains || self.logged.allows()) {
-            tracing::warn!(redis = %self.address, what, "Redis is of no use, rules' on_failure decides");
+            tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
             what.clone_into(&mut complaint);
         }
     }
@@ -708,23 +425,12 @@ impl Node {
         self.complaint.lock().clear();
         if self.complains.swap(false, Ordering::Relaxed) {
             fitness.changed();
-            tracing::info!(redis = %self.address, "Redis is of use again");
+            tracing::info!(redis = %self.address, "Redis accepts commands again");
         }
     }
 }
 
-/// What the future says before the deadline.
-pub(super) async fn within<T>(
-    deadline: Option<Instant>,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
-        None => Some(future.await),
-    }
-}
-
-/// Sends a script to run, unless the deadline passes before. `asking` tells the server that it was named by another one.
+/// Sends a script to run, unless the deadline passes before. `asking` sends ASKING first, after a redirection.
 fn send_call(commands: &Commands, call: &Call, asking: bool, deadline: Option<Instant>) -> Pending {
     if asking {
         let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
@@ -740,28 +446,6 @@ enum Refused {
     /// The server says no.
     Because(String),
     Failure(Failure),
-}
-
-/// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
-const NOT_RUN: [&str; 12] = [
-    CLUSTERDOWN,
-    "OOM",
-    "READONLY",
-    "LOADING",
-    "BUSY",
-    "MISCONF",
-    "NOREPLICAS",
-    "MASTERDOWN",
-    "NOAUTH",
-    "NOPERM",
-    "WRONGPASS",
-    "CROSSSLOT",
-];
-
-/// Whether an error reply means that the script was not run.
-fn is_not_run(text: &str) -> bool {
-    let code = text.split(' ').next().unwrap_or_default();
-    NOT_RUN.contains(&code) || ["NOSCRIPT", "MOVED", "ASK", "TRYAGAIN"].contains(&code)
 }
 
 impl Node {

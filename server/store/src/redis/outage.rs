@@ -22,7 +22,7 @@ impl Outage {
         Self(Mutex::new(Times { since: Some(clock::now()), before: Duration::ZERO }))
     }
 
-    /// Looks again, because it may have changed. It is looked while nobody else does, so that the last look is right.
+    /// Checks the state again, under a lock, so that the last check is right.
     pub(super) fn look(&self, is_so: impl FnOnce() -> bool) {
         let mut times = self.0.lock();
         match (times.since, is_so()) {

@@ -48,7 +48,7 @@ pub(super) enum End {
     Io(#[from] io::Error),
     #[error("Redis sent {0}")]
     Reply(#[from] ReplyError),
-    /// Nobody can send commands any more.
+    /// No sender of commands is left.
     #[error("the connection is no longer used")]
     Unused,
 }

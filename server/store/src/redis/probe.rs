@@ -6,7 +6,8 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 
 use super::{
-    node::{NoAnswer, Node},
+    failure::NoAnswer,
+    node::Node,
     slots::{SLOTS, key_slot},
     topology::Topology,
 };

@@ -17,7 +17,7 @@ pub struct Script {
     pub sha1: String,
 }
 
-static BY_ALGORITHM: LazyLock<[Script; 5]> =
+static BY_ALGORITHM: LazyLock<[Script; Algorithm::ALL.len()]> =
     LazyLock::new(|| Algorithm::ALL.map(|algorithm| Script::with(&[algorithm])));
 
 static WITH_ALL: LazyLock<Script> = LazyLock::new(|| Script::with(&Algorithm::ALL));
@@ -42,12 +42,14 @@ impl Script {
 
     fn with(algorithms: &[Algorithm]) -> Self {
         // Those left out are declared too: Redis refuses to look at an undefined name.
-        let mut text = format!("local {}\n", Algorithm::ALL.map(Algorithm::name).join(", "));
+        let names = Algorithm::ALL.map(Algorithm::name).join(", ");
+        let mut text = format!("local {names}\n");
         text += include_str!("../../../../lua/stored.lua");
-        if algorithms.iter().any(|&algorithm| shares(algorithm)) {
-            text += include_str!("../../../../lua/share.lua");
+        if algorithms.iter().any(|&algorithm| uses_mul_div(algorithm)) {
+            text += include_str!("../../../../lua/mul_div.lua");
         }
         text.extend(algorithms.iter().map(|&algorithm| file(algorithm)));
+        text += &format!("local algorithms = {{ {names} }}\n");
         text += include_str!("../../../../lua/settle.lua");
         let sha1 = format!("{:x}", Sha1::digest(&text));
         Self { text, sha1 }
@@ -66,7 +68,7 @@ const fn file(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// Whether the algorithm's file uses what `share.lua` defines.
-const fn shares(algorithm: Algorithm) -> bool {
+/// Whether the algorithm's file uses what `mul_div.lua` defines.
+const fn uses_mul_div(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingWindowCounter | Algorithm::TokenBucket)
 }

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crc16::{State, XMODEM};
+use sluicegate_core::CounterKey;
 
 use super::{Address, Reply};
 
@@ -10,7 +11,13 @@ use super::{Address, Reply};
 pub(super) const SLOTS: usize = SLOTS_MAX as usize;
 const SLOTS_MAX: u16 = 16_384;
 
-/// The slot of a key: that of what stands between its first braces, if anything does.
+/// The slot of a counter in a Redis Cluster. A prefix does not change it.
+#[must_use]
+pub fn hash_slot(key: &CounterKey) -> u16 {
+    key_slot(key.as_bytes())
+}
+
+/// The slot of a key: of the text between its first braces, if there is any.
 pub(super) fn key_slot(key: &[u8]) -> u16 {
     let tag = || {
         let begin = memchr::memchr(b'{', key)? + 1;
@@ -92,7 +99,7 @@ pub(super) fn redirected(text: &str, asked: &Address) -> Option<Address> {
     known(host, port, asked)
 }
 
-/// A server that was never told its own host leaves it out: it is the one that was asked.
+/// A server that does not know its own host omits it: it is the server that answered.
 fn known(host: &str, port: &str, asked: &Address) -> Option<Address> {
     let host = if matches!(host, "" | "?") { &asked.host } else { host };
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })

@@ -28,7 +28,7 @@ pub fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
             }
         }
     };
-    // In no state is a time later than can be told, or a cost that products could not be told with.
+    // A valid state has no time beyond the range, and no cost with which products would not be exact.
     let fits = match (limit.algorithm(), numbers.as_slice()) {
         (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter, [number, ..]) => {
             number.checked_mul(window).is_some_and(is_time)

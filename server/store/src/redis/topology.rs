@@ -6,6 +6,9 @@
 //! epochs, and the old owner is gone.) For the same reason a connection to a server of a cluster or
 //! behind sentinels is used only after others were asked whether it is still theirs to ask.
 
+mod map;
+mod sentinels;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,13 +21,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sluicegate_core::CounterKey;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Address, Deployment, Reply, Stats, hash_slot,
-    link::{Link, LinkError, LinkSettings, Password},
+    Address, Deployment, Reply, Stats,
+    link::{Link, LinkError, LinkSettings},
     node::{Fitness, Node},
     outage::Outage,
     slots::{self, Claim, ClusterNode, SLOTS},
@@ -32,66 +34,16 @@ use super::{
     watched::Watched,
 };
 use crate::{LogLimit, clock};
+use map::{NO_OWNER, Numbered, Owners, compacted};
+use sentinels::Sentinels;
+
+pub(super) use map::Map;
 
 /// How often to ask who owns what, without a reason.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often at most, with one.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
-
-/// The servers, as known. Immutable, swapped whole.
-pub(super) struct Map {
-    nodes: Vec<Arc<Node>>,
-    owners: Owners,
-}
-
-enum Owners {
-    /// One server has everything; the epoch is what sentinels go by.
-    One { epoch: u64 },
-    /// Position of each slot's owner, and the epoch of its claim.
-    Slots(Box<[(u16, u64)]>),
-}
-
-/// The owner of a slot that nobody claims.
-const NOBODY: u16 = u16::MAX;
-
-impl Map {
-    /// Whether one server has everything.
-    pub(super) const fn is_single(&self) -> bool {
-        matches!(self.owners, Owners::One { .. })
-    }
-
-    /// The slot of a counter; all are on one where one server has everything.
-    pub(super) fn slot(&self, key: &CounterKey) -> u16 {
-        if self.is_single() { 0 } else { hash_slot(key) }
-    }
-
-    /// Who is to be asked about a slot.
-    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.nodes.get(usize::from(self.position(slot)))
-    }
-
-    /// Position of a slot's owner among the servers. Of slots without one it is no server's.
-    pub(super) fn position(&self, slot: u16) -> u16 {
-        match &self.owners {
-            Owners::One { .. } => 0,
-            Owners::Slots(owners) => owners.get(usize::from(slot)).map_or(NOBODY, |owner| owner.0),
-        }
-    }
-
-    /// Whether every counter has a server to be asked.
-    pub(super) fn is_whole(&self) -> bool {
-        match &self.owners {
-            Owners::One { .. } => !self.nodes.is_empty(),
-            Owners::Slots(owners) => owners.iter().all(|(owner, _)| *owner != NOBODY),
-        }
-    }
-
-    /// The servers in use.
-    pub(super) fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
-    }
-}
 
 /// Finds the servers.
 pub(super) struct Topology {
@@ -102,7 +54,7 @@ pub(super) struct Topology {
     answered: Mutex<Option<Address>>,
     /// Servers that the others are to be asked about.
     suspects: Mutex<Vec<Address>>,
-    /// The nodes of a cluster as last told, replicas too: the usual address of each, by every address that it has.
+    /// The last known nodes of a cluster, including replicas: the usual address of each, by every address that it has.
     members: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     sockets: Arc<Sockets>,
@@ -113,7 +65,7 @@ pub(super) struct Topology {
     stats: Arc<Stats>,
     wanted: Notify,
     outage: Outage,
-    /// That a server has become of use, or has ceased to be.
+    /// Signals that a server has become usable or unusable.
     changed: Notify,
     /// When the last successful look at the servers began.
     looked: Watched<Option<Instant>>,
@@ -131,7 +83,7 @@ impl Topology {
         gone: &CancellationToken,
     ) -> Arc<Self> {
         let owners = match deployment {
-            Deployment::Cluster(_) => Owners::Slots(vec![(NOBODY, 0); SLOTS].into()),
+            Deployment::Cluster(_) => Owners::Slots(vec![(NO_OWNER, 0); SLOTS].into()),
             Deployment::Single(_) | Deployment::Sentinel { .. } => Owners::One { epoch: 0 },
         };
         let topology = Arc::new_cyclic(|this| Self {
@@ -319,7 +271,7 @@ impl Topology {
                 let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
                 // Until a new owner can be asked, the one before it redirects to it, and callers wait for a connection.
                 let is_later = owner.1 <= claim.epoch && (can_be_asked || !is(&up, owner.0));
-                if owner.0 == NOBODY || is(&gone, owner.0) || is_later {
+                if owner.0 == NO_OWNER || is(&gone, owner.0) || is_later {
                     *owner = (position, claim.epoch);
                 }
             }
@@ -353,7 +305,7 @@ impl Topology {
                 servers = nodes.len(),
                 without,
                 connections_max = self.sockets.total_max(),
-                "no descriptors left for some servers of the Redis Cluster, rules' on_failure decides; raise the limit of \
+                "no descriptors left for some servers of the Redis Cluster, applying on_failure; raise the limit of \
                  open files"
             );
         }
@@ -374,44 +326,6 @@ impl Topology {
         self.note_change();
         self.forget(&nodes);
     }
-}
-
-/// Servers, each once, and their positions.
-#[derive(Default)]
-struct Numbered {
-    nodes: Vec<Arc<Node>>,
-    positions: HashMap<*const Node, u16>,
-}
-
-impl Numbered {
-    fn of(nodes: &[Arc<Node>]) -> Self {
-        let mut numbered = Self::default();
-        nodes.iter().for_each(|node| _ = numbered.position(node));
-        numbered
-    }
-
-    /// The position of a server; one that is new is put last.
-    fn position(&mut self, node: &Arc<Node>) -> u16 {
-        *self.positions.entry(Arc::as_ptr(node)).or_insert_with(|| {
-            self.nodes.push(Arc::clone(node));
-            u16::try_from(self.nodes.len() - 1).unwrap_or(NOBODY)
-        })
-    }
-}
-
-/// The same owners without the nodes that own nothing.
-fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
-    let mut kept = Numbered::default();
-    // Of thousands of slots there are few owners.
-    let mut positions: Vec<Option<u16>> = vec![None; nodes.len()];
-    let owners = owners.iter().map(|&(owner, epoch)| {
-        let at = usize::from(owner);
-        let position = positions.get_mut(at).zip(nodes.get(at));
-        let position = position.map(|(it, node)| *it.get_or_insert_with(|| kept.position(node)));
-        (position.unwrap_or(NOBODY), epoch)
-    });
-    let owners = Owners::Slots(owners.collect());
-    Map { nodes: kept.nodes, owners }
 }
 
 impl Fitness for Weak<Topology> {
@@ -463,7 +377,7 @@ impl Topology {
         self.changed.notify_one();
     }
 
-    /// Resolves when a server has become of use, or has ceased to be, since it was asked last.
+    /// Resolves when a server has become usable or unusable since the last call.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -487,7 +401,7 @@ impl Topology {
         owners.iter().map(owns).collect()
     }
 
-    /// Waits until somebody has said, from now on, who is who.
+    /// Waits until a server or sentinel reports the topology, from now on.
     async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
         let asked = clock::now();
         self.trouble();
@@ -539,82 +453,12 @@ impl Drop for Suspect<'_> {
     }
 }
 
-/// Connections to sentinels, of which each is asked in turn: one of them may be cut off together with a
-/// primary that is no longer one.
-#[derive(Default)]
-struct Sentinels {
-    links: HashMap<Address, Link>,
-    turn: usize,
-}
-
-impl Sentinels {
-    async fn primary(
-        &mut self,
-        addresses: &[Address],
-        name: &str,
-        settings: &LinkSettings,
-        stats: &Stats,
-    ) -> Option<(Address, u64)> {
-        let first = self.turn;
-        self.turn = self.turn.wrapping_add(1);
-        for step in 0..addresses.len() {
-            let address = addresses.get(first.wrapping_add(step) % addresses.len())?;
-            match self.ask(address, name, settings).await {
-                Ok(Some(found)) => return Some(found),
-                Ok(None) => stats.unreachable(address, "knows no primary of that name"),
-                Err(error) => {
-                    self.links.remove(address);
-                    stats.unreachable(address, &error.to_string());
-                }
-            }
-        }
-        None
-    }
-
-    async fn ask(
-        &mut self,
-        address: &Address,
-        name: &str,
-        settings: &LinkSettings,
-    ) -> Result<Option<(Address, u64)>, LinkError> {
-        if !self.links.contains_key(address) {
-            self.links.insert(address.clone(), sentinel(address, settings).await?);
-        }
-        let Some(link) = self.links.get(address) else { return Ok(None) };
-        let ask = async |what| link.ask(settings.connect_timeout, &["SENTINEL", what, name]).await;
-        // While its replicas are told of a new primary, a sentinel still names the old one beside the epoch.
-        let place = ask("GET-MASTER-ADDR-BY-NAME").await?;
-        let [host, port] = place.elements() else { return Ok(None) };
-        let fields = ask("MASTER").await?;
-        let found = || {
-            let (epochs, []) = fields.elements().as_chunks::<2>() else { return None };
-            let is_epoch = |name: &Reply| name.as_str() == Some("config-epoch");
-            let [_, epoch] = epochs.iter().find(|[name, _]| is_epoch(name))?;
-            let (host, port) = (host.as_str()?.to_owned(), port.as_str()?.parse().ok()?);
-            Some((Address { host, port }, epoch.as_str()?.parse().ok()?))
-        };
-        Ok(found())
-    }
-}
-
-/// Connects to a sentinel. Many ask for no password where their servers do, and refuse one.
-async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, LinkError> {
-    // Sentinels have no databases.
-    let settings = LinkSettings { database: 0, ..settings.clone() };
-    match Link::open(address, &settings).await {
-        Err(LinkError::Refused(why)) if ["AUTH", "WRONGPASS"].iter().any(|it| why.contains(it)) => {
-            let open = LinkSettings { username: None, password: Password::None, ..settings };
-            Link::open(address, &open).await.map_err(|_| LinkError::Refused(why))
-        }
-        opened => opened,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::redis::Password;
 
     /// Where nothing listens.
     fn address(port: u16) -> Address {

@@ -1,4 +1,4 @@
-//! What must hold of the chart's objects, for every values file of the matrix.
+//! Checks of the chart's objects, for every values file of the matrix.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -196,7 +196,7 @@ fn what_selects_the_pods_selects_them_and_nothing_else() {
         let deployment = rendered.deployment();
         let labels = &deployment["spec"]["template"]["metadata"]["labels"];
         let selector = &deployment["spec"]["selector"]["matchLabels"];
-        // It cannot change on an upgrade, so nothing is in it that may: no version, no labels of users.
+        // It cannot change on an upgrade, so it must not have a version or labels of users.
         assert_eq!(*selector, identity(&rendered));
         let services = rendered.of_kind("Service").map(|it| &it["spec"]["selector"]);
         let budgets = rendered.of_kind("PodDisruptionBudget");

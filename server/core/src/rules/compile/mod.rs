@@ -1,4 +1,4 @@
-//! Compiles limits files into a rule set, or says everything that is wrong with them.
+//! Compiles limits files into a rule set, or reports all mistakes.
 
 mod limits;
 mod names;
@@ -10,41 +10,41 @@ use std::{
 };
 
 use super::{
-    CompileError, CompileWarning, Findings, Oddity, Problem,
-    file::{DescriptorNode, LimitsFile, Place, Placed},
+    CompileError, CompileWarning, Findings, Mistake, Warning,
+    file::{DescriptorNode, LimitsFile, Located, SourceLocation},
     findings::quoted,
     matcher::{Defaults, Domain, Modes, RuleSet},
 };
 use crate::{Counting, OnFailure, Rule};
-use names::Names;
+use names::LimitNames;
 
-/// What applies to all files.
+/// Options for all files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompileOptions {
-    /// Who is charged, where neither rule nor domain says.
+    /// Default of `counting`, if neither rule nor domain has it.
     pub default_counting: Counting,
-    /// What answers where the store cannot, where neither rule nor domain says.
+    /// Default of `on_failure`, if neither rule nor domain has it.
     pub default_on_failure: OnFailure,
-    /// Whether several files may describe one domain. Their trees stand at one level, in the order of the
-    /// files; what only one of them says about the domain holds for all.
+    /// Whether several files may describe one domain. Their trees are merged at the first level, in the order of the
+    /// files; a setting of the domain in one file applies to all.
     pub merge_domains: bool,
-    /// What holds for all rules.
+    /// Modes of all rules.
     pub modes: Modes,
 }
 
-/// What was found in limits files.
+/// Findings in limits files.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Mistakes: with one of them no file is served.
+    /// Mistakes: with a mistake no file is served.
     pub mistakes: Findings<CompileError>,
     /// Warnings.
     pub warnings: Findings<CompileWarning>,
 }
 
-/// Compiles all files into one rule set. `report` has what was found when the files were read.
+/// Compiles all files into one rule set. `report` has the findings of reading them.
 ///
 /// # Errors
-/// The mistakes in all files, those of the report first. Compiling ends with the first that is not listed.
+/// The mistakes in all files, those of the report first. Compiling stops at the first that is not listed.
 pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,
@@ -55,7 +55,7 @@ pub fn compile(
     let (mut next_id, mut path_bytes) = (0, 0);
     for (index, files) in domains.iter().enumerate() {
         let Some(first) = files.first() else { continue };
-        if report.mistakes.more() > 0 {
+        if report.mistakes.unlisted() > 0 {
             break;
         }
         let (domain, compiled) = Compiler::new(next_id, options, report, path_bytes).domain(files);
@@ -68,7 +68,7 @@ pub fn compile(
     if !report.mistakes.is_empty() {
         return Err(report.mistakes);
     }
-    report.warnings.sort(files.iter().map(|file| &*file.place.file));
+    report.warnings.sort(files.iter().map(|file| &*file.location.file));
     Ok(RuleSet { warnings: report.warnings, ..set })
 }
 
@@ -82,11 +82,11 @@ fn domains<'f>(
     let mut by_name = HashMap::new();
     for file in files {
         let name = &file.domain.value;
-        let mut wrong = |problem| {
-            errors.push(CompileError { place: file.domain.place.clone(), problem });
+        let mut mistake = |mistake| {
+            errors.push(CompileError { location: file.domain.location.clone(), mistake });
         };
         if name.is_empty() {
-            wrong(Problem::Missing("domain"));
+            mistake(Mistake::Missing("domain"));
         } else {
             match by_name.entry(name.as_str()) {
                 Entry::Vacant(entry) => _ = entry.insert(domains.len()),
@@ -97,8 +97,8 @@ fn domains<'f>(
                         continue;
                     }
                     if let Some(first) = others.first() {
-                        let other = first.place.file.clone();
-                        wrong(Problem::DuplicateDomain { name: quoted(name), other });
+                        let other = first.location.file.clone();
+                        mistake(Mistake::DuplicateDomain { name: quoted(name), other });
                     }
                 }
             }
@@ -108,8 +108,8 @@ fn domains<'f>(
     domains
 }
 
-/// What compiling a domain gives beside its rules.
-struct Compiled {
+/// Results of compiling a domain beside its rules.
+struct CompileOutput {
     report: Report,
     path_bytes: usize,
     searches_max: usize,
@@ -123,17 +123,17 @@ struct Compiler<'f> {
     /// Id of the domain's first rule.
     next_id: usize,
     rules: Vec<Rule>,
-    /// The nodes that lead to the one being compiled, and it.
+    /// The nodes that lead to the one being compiled, and that node.
     trail: Vec<&'f DescriptorNode>,
     /// The path to the node being compiled, for people.
     path: String,
     /// Bytes of the domain's name.
     domain_bytes: usize,
-    names: Names<'f>,
+    names: LimitNames<'f>,
     /// Whether the key of a tenant was suggested: a domain can have one.
-    suggested: bool,
+    tenant_suggested: bool,
     report: Report,
-    /// How many of [`PATH_BYTES_MAX`] rules have, with those of earlier domains.
+    /// Bytes of paths so far, of [`PATH_BYTES_MAX`], with those of earlier domains.
     path_bytes: usize,
     /// As in [`RuleSet::searches_max`].
     searches_max: usize,
@@ -153,8 +153,8 @@ impl<'f> Compiler<'f> {
             trail: Vec::new(),
             path: String::new(),
             domain_bytes: 0,
-            names: Names::default(),
-            suggested: false,
+            names: LimitNames::default(),
+            tenant_suggested: false,
             report,
             path_bytes,
             searches_max: 0,
@@ -162,14 +162,14 @@ impl<'f> Compiler<'f> {
     }
 
     /// Compiles the files of one domain.
-    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, Compiled) {
+    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, CompileOutput) {
         let name = files.first().map(|file| file.domain.value.as_str()).unwrap_or_default();
         self.domain_bytes = name.len();
-        let tenant = self.agreed(files, "tenant", |it| it.tenant.as_ref());
+        let tenant = self.common_setting(files, "tenant", |it| it.tenant.as_ref());
         self.has_tenant = tenant.is_some();
-        let algorithm = self.agreed(files, "default algorithm", |it| it.algorithm.as_ref());
-        let counting = self.agreed(files, "counting", |it| it.counting.as_ref());
-        let on_failure = self.agreed(files, "on_failure", |it| it.on_failure.as_ref());
+        let algorithm = self.common_setting(files, "default algorithm", |it| it.algorithm.as_ref());
+        let counting = self.common_setting(files, "counting", |it| it.counting.as_ref());
+        let on_failure = self.common_setting(files, "on_failure", |it| it.on_failure.as_ref());
         self.defaults = Defaults {
             algorithm: algorithm.copied().unwrap_or(self.defaults.algorithm),
             counting: counting.copied().unwrap_or(self.defaults.counting),
@@ -181,35 +181,37 @@ impl<'f> Compiler<'f> {
             name: name.into(),
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
             defaults: self.defaults,
-            replaces: self.rules.iter().any(|rule| rule.limits.replace()),
+            replaces: self.rules.iter().any(|rule| rule.limits.replaces_others()),
             rules: mem::take(&mut self.rules),
             root,
         };
         let Self { report, path_bytes, searches_max, .. } = self;
-        (domain, Compiled { report, path_bytes, searches_max })
+        (domain, CompileOutput { report, path_bytes, searches_max })
     }
 
-    /// What the files of a domain say of all of it; who says nothing agrees.
-    fn agreed<T: PartialEq>(
+    /// A setting of the domain, on which all files that have it must agree.
+    fn common_setting<T: PartialEq>(
         &mut self,
         files: &[&'f LimitsFile],
         key: &'static str,
-        get: impl Fn(&'f LimitsFile) -> Option<&'f Placed<T>>,
+        get: impl Fn(&'f LimitsFile) -> Option<&'f Located<T>>,
     ) -> Option<&'f T> {
         let mut said = files.iter().filter_map(|file| get(file));
         let first = said.next()?;
         for other in said.filter(|other| other.value != first.value) {
-            let first = first.place.seen_from(&other.place.file);
-            self.wrong(&other.place, Problem::Disagreement { key, other: first });
+            let first = first.location.relative_to(&other.location.file);
+            self.mistake(&other.location, Mistake::ConflictingSettings { key, other: first });
         }
         Some(&first.value)
     }
 
-    fn wrong(&mut self, place: &Place, problem: impl Into<Problem>) {
-        self.report.mistakes.push(CompileError { place: place.clone(), problem: problem.into() });
+    fn mistake(&mut self, location: &SourceLocation, mistake: impl Into<Mistake>) {
+        self.report
+            .mistakes
+            .push(CompileError { location: location.clone(), mistake: mistake.into() });
     }
 
-    fn odd(&mut self, place: &Place, oddity: Oddity) {
-        self.report.warnings.push(CompileWarning { place: place.clone(), oddity });
+    fn warn(&mut self, location: &SourceLocation, warning: Warning) {
+        self.report.warnings.push(CompileWarning { location: location.clone(), warning });
     }
 }

@@ -1,57 +1,58 @@
-//! Names of limits, and what `replaces` says of them.
+//! Names of limits, and references to them in `replaces`.
 
 use std::collections::BTreeMap;
 
 use crate::rules::{
-    CompileWarning, Findings, Oddity,
-    file::{Place, Placed},
+    CompileWarning, Findings, Warning,
+    file::{Located, SourceLocation},
     findings::quoted,
 };
 
 /// The names of one domain.
 #[derive(Default)]
-pub(super) struct Names<'f> {
-    /// Where each is given to a limit. A limit that aliases repeat counts once.
-    defined: BTreeMap<&'f str, Vec<&'f Place>>,
-    replaced: Vec<&'f Placed<String>>,
+pub(super) struct LimitNames<'f> {
+    /// Locations of the limits with each name. A limit that aliases repeat counts once.
+    defined: BTreeMap<&'f str, Vec<&'f SourceLocation>>,
+    replaced: Vec<&'f Located<String>>,
 }
 
-impl<'f> Names<'f> {
-    /// A limit has this name.
-    pub(super) fn define(&mut self, name: &'f Placed<String>) {
-        self.defined.entry(&name.value).or_default().push(&name.place);
+impl<'f> LimitNames<'f> {
+    /// Adds the name of a limit.
+    pub(super) fn define(&mut self, name: &'f Located<String>) {
+        self.defined.entry(&name.value).or_default().push(&name.location);
     }
 
-    /// A limit replaces those of this name.
-    pub(super) fn replace(&mut self, name: &'f Placed<String>) {
+    /// Adds a name in `replaces`.
+    pub(super) fn replace(&mut self, name: &'f Located<String>) {
         self.replaced.push(name);
     }
 
-    /// Warns of what is odd about them, when all are known.
+    /// Adds warnings, once all names are known.
     pub(super) fn warn(mut self, warnings: &mut Findings<CompileWarning>) {
-        for places in self.defined.values_mut() {
-            places.sort_by_key(|place| place.spot());
-            places.dedup_by_key(|place| place.spot());
+        for locations in self.defined.values_mut() {
+            locations.sort_by_key(|location| location.position());
+            locations.dedup_by_key(|location| location.position());
         }
-        let odd = |replaced: &&Placed<String>| {
+        let odd = |replaced: &&Located<String>| {
             let name = &replaced.value;
-            let oddity = match self.defined.get(name.as_str()).map(Vec::as_slice) {
-                None => Oddity::NameUnknown(quoted(name)),
-                Some([first, second, ..]) => Oddity::NameTwice {
+            let warning = match self.defined.get(name.as_str()).map(Vec::as_slice) {
+                None => Warning::NameUnknown(quoted(name)),
+                Some([first, second, ..]) => Warning::ReplacesSeveral {
                     name: quoted(name),
                     count: self.defined.get(name.as_str()).map_or(0, Vec::len),
-                    first: first.seen_from(&replaced.place.file),
-                    second: second.seen_from(&replaced.place.file),
+                    first: first.relative_to(&replaced.location.file),
+                    second: second.relative_to(&replaced.location.file),
                 },
                 Some(_) => return None,
             };
-            Some(CompileWarning { place: replaced.place.clone(), oddity })
+            Some(CompileWarning { location: replaced.location.clone(), warning })
         };
-        let same = self.defined.iter().filter_map(|(name, places)| {
-            let [first, second, ..] = places.as_slice() else { return None };
-            let first = first.seen_from(&second.file);
-            let oddity = Oddity::SameName { name: quoted(name), count: places.len(), first };
-            Some(CompileWarning { place: (*second).clone(), oddity })
+        let same = self.defined.iter().filter_map(|(name, locations)| {
+            let [first, second, ..] = locations.as_slice() else { return None };
+            let first = first.relative_to(&second.file);
+            let warning =
+                Warning::DuplicateName { name: quoted(name), count: locations.len(), first };
+            Some(CompileWarning { location: (*second).clone(), warning })
         });
         self.replaced.iter().filter_map(odd).chain(same).for_each(|it| warnings.push(it));
     }

@@ -1,24 +1,47 @@
-//! What differs between two rules, or two domains, of one name.
+//! Differences between two rules, or two domains, of one name.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
-use super::{Edit, NONE};
 use crate::{
     Rule,
     metadata::{Map, Value},
-    rule::{Limits, RuleLimit, Shown},
+    rule::{DisplayedRate, RuleLimit, RuleLimits},
     rules::Domain,
 };
 
-/// What differs in the settings of a domain.
-pub(super) fn of_domain(old: &Domain, new: &Domain) -> Vec<Edit> {
+/// Text for an absent value.
+const NONE: &str = "none";
+
+/// One key with a changed value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The key.
+    pub key: String,
+    /// The old value, as text.
+    pub from: String,
+    /// The new value, as text.
+    pub to: String,
+    /// Whether counters get other keys, so that they start from zero.
+    pub resets_counters: bool,
+}
+
+impl Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, from, to, resets_counters } = self;
+        let suffix = if *resets_counters { "; counters restart" } else { "" };
+        write!(f, "{key} {from} -> {to}{suffix}")
+    }
+}
+
+/// Differences of the settings of a domain.
+pub(super) fn domain_edits(old: &Domain, new: &Domain) -> Vec<Edit> {
     let mut edits = Edits::default();
     let tenant = |domain: &Domain| {
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         domain.tenant.as_deref().map_or_else(|| NONE.to_owned(), text)
     };
-    // The tenant's value is the hash tag in the names of counters.
-    edits.anew("tenant", tenant(old), tenant(new));
+    // The tenant's value is the hash tag in counter keys.
+    edits.add_resetting("tenant", tenant(old), tenant(new));
     let (old, new) = (old.defaults, new.defaults);
     edits.add("defaults.algorithm", old.algorithm.name(), new.algorithm.name());
     edits.add("counting", old.counting.name(), new.counting.name());
@@ -26,12 +49,12 @@ pub(super) fn of_domain(old: &Domain, new: &Domain) -> Vec<Edit> {
     edits.edits
 }
 
-/// What differs between the rules of one node.
-pub(super) fn of_rule(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
+/// Differences of the rules of one node.
+pub(super) fn rule_edits(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
     let mut edits = Edits::default();
     let (Some(old), Some(new)) = (old, new) else {
         let words = |rule: Option<&Rule>| {
-            rule.map_or_else(|| NONE.to_owned(), |rule| limits_in_words(&rule.limits))
+            rule.map_or_else(|| NONE.to_owned(), |rule| describe_limits(&rule.limits))
         };
         edits.add("limit", words(old), words(new));
         return edits.edits;
@@ -48,23 +71,25 @@ pub(super) fn of_rule(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
     edits.edits
 }
 
-/// What is enforced, in words.
-pub(super) fn limits_in_words(limits: &Limits) -> String {
+/// The limits, as text.
+pub(super) fn describe_limits(limits: &RuleLimits) -> String {
     match limits {
-        Limits::Unlimited { .. } => "unlimited".to_owned(),
-        Limits::Each(limits) => limits.iter().map(limit_in_words).collect::<Vec<_>>().join(" and "),
+        RuleLimits::Unlimited { .. } => "unlimited".to_owned(),
+        RuleLimits::Limited(limits) => {
+            limits.iter().map(describe_limit).collect::<Vec<_>>().join(" and ")
+        }
     }
 }
 
-fn limit_in_words(limit: &RuleLimit) -> String {
+fn describe_limit(limit: &RuleLimit) -> String {
     let burst = burst(limit).map_or_else(String::new, |burst| format!(", burst {burst}"));
-    format!("{} ({}{burst})", limit.shown, limit.limit.algorithm().name())
+    format!("{} ({}{burst})", limit.displayed, limit.limit.algorithm().name())
 }
 
-/// The capacity, where it is not the same number as the requests.
+/// The capacity, if it differs from the requests.
 fn burst(limit: &RuleLimit) -> Option<u32> {
     let limit = limit.limit;
-    let own = limit.algorithm().takes_burst() && limit.capacity() != limit.requests();
+    let own = limit.algorithm().has_burst() && limit.capacity() != limit.requests();
     own.then(|| limit.capacity())
 }
 
@@ -78,31 +103,31 @@ impl Edits {
         self.push(key.into(), from.to_string(), to.to_string(), false);
     }
 
-    fn anew(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
+    fn add_resetting(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
         self.push(key.into(), from.to_string(), to.to_string(), true);
     }
 
-    fn push(&mut self, key: String, from: String, to: String, anew: bool) {
+    fn push(&mut self, key: String, from: String, to: String, resets_counters: bool) {
         if from != to {
-            self.edits.push(Edit { key, from, to, anew });
+            self.edits.push(Edit { key, from, to, resets_counters });
         }
     }
 
-    fn limits(&mut self, old: &Limits, new: &Limits) {
+    fn limits(&mut self, old: &RuleLimits, new: &RuleLimits) {
         match (old, new) {
             (
-                Limits::Unlimited { name: old_name, replaces: old },
-                Limits::Unlimited { name: new_name, replaces: new },
+                RuleLimits::Unlimited { name: old_name, replaces: old },
+                RuleLimits::Unlimited { name: new_name, replaces: new },
             ) => {
                 self.names("", old_name.as_deref(), new_name.as_deref());
                 self.replaces("", old, new);
             }
-            (Limits::Each(old), Limits::Each(new)) => self.each(old, new),
-            _ => self.add("limit", limits_in_words(old), limits_in_words(new)),
+            (RuleLimits::Limited(old), RuleLimits::Limited(new)) => self.each(old, new),
+            _ => self.add("limit", describe_limits(old), describe_limits(new)),
         }
     }
 
-    /// Limits that keep the same counter belong together; the others as they come.
+    /// Pairs limits that share a counter; the others in order.
     fn each(&mut self, old: &[RuleLimit], new: &[RuleLimit]) {
         let mut unpaired: Vec<Option<&RuleLimit>> = old.iter().map(Some).collect();
         let mut pairs: Vec<Option<&RuleLimit>> = new
@@ -124,30 +149,35 @@ impl Edits {
             match old {
                 Some(old) if single => self.limit("", old, new),
                 Some(old) => self.limit(&format!("{at}."), old, new),
-                None => self.add(at, NONE, limit_in_words(new)),
+                None => self.add(at, NONE, describe_limit(new)),
             }
         }
         for gone in rest {
-            self.add("limits", limit_in_words(gone), NONE);
+            self.add("limits", describe_limit(gone), NONE);
         }
-        // The first gives its algorithm to limits that come with a request.
+        // Overrides take the algorithm of the first limit.
         let [from, to] = [old, new].map(|limits| limits.iter().map(counter).collect::<Vec<_>>());
         if from != to && from.len() == to.len() && from.iter().all(|it| to.contains(it)) {
             let words = |limits: &[RuleLimit]| {
-                limits.iter().map(limit_in_words).collect::<Vec<_>>().join(", ")
+                limits.iter().map(describe_limit).collect::<Vec<_>>().join(", ")
             };
             self.add("order of limits", words(old), words(new));
         }
     }
 
     fn limit(&mut self, at: &str, old: &RuleLimit, new: &RuleLimit) {
-        let RuleLimit { limit: from, shown: old_shown, name: old_name, replaces: old_replaces } =
+        let RuleLimit { limit: from, displayed: old_shown, name: old_name, replaces: old_replaces } =
             old;
-        let RuleLimit { limit: to, shown: new_shown, name: new_name, replaces: new_replaces } = new;
+        let RuleLimit { limit: to, displayed: new_shown, name: new_name, replaces: new_replaces } =
+            new;
         self.add(format!("{at}requests_per_unit"), from.requests(), to.requests());
-        let anew = from.window() != to.window();
-        self.push(format!("{at}window"), window(*old_shown), window(*new_shown), anew);
-        self.anew(format!("{at}algorithm"), from.algorithm().name(), to.algorithm().name());
+        let resets_counters = from.window() != to.window();
+        self.push(format!("{at}window"), window(*old_shown), window(*new_shown), resets_counters);
+        self.add_resetting(
+            format!("{at}algorithm"),
+            from.algorithm().name(),
+            to.algorithm().name(),
+        );
         let number =
             |burst: Option<u32>| burst.map_or_else(|| NONE.to_owned(), |it| it.to_string());
         self.add(format!("{at}burst"), number(burst(old)), number(burst(new)));
@@ -166,12 +196,12 @@ impl Edits {
     }
 }
 
-/// What the name of a limit's counter holds of the limit.
+/// The part of a counter's key that comes from the limit.
 fn counter(limit: &RuleLimit) -> (crate::Algorithm, crate::Window) {
     (limit.limit.algorithm(), limit.limit.window())
 }
 
-fn window(shown: Shown) -> String {
+fn window(shown: DisplayedRate) -> String {
     match shown.unit_multiplier {
         1 => shown.unit.name().to_owned(),
         many => format!("{many} {}s", shown.unit.name()),

@@ -1,7 +1,7 @@
-//! What a change of limits changes.
+//! Comparison of two rule sets.
 //!
-//! Two rule sets are compared node by node. A node is known by its domain and the keys and values that lead
-//! to it; where it stands in which file does not matter, but the order of patterns does.
+//! They are compared node by node. A node is identified by its domain and its path of keys and values;
+//! its location in the files does not matter, but the order of patterns does.
 
 mod edits;
 
@@ -10,17 +10,16 @@ use std::{
     fmt,
 };
 
+pub use edits::Edit;
+
 use super::{
     RuleSet,
     matcher::{Domain, Level, Node, Values},
 };
-use crate::{Rule, rule::Limits};
+use crate::{Rule, rule::RuleLimits};
 
-/// The most patterns of one key that are written out when their order changes.
+/// The most patterns of one key that are listed when their order changes.
 const PATTERNS_SHOWN: usize = 8;
-
-/// Stands for what is not there.
-const NONE: &str = "none";
 
 /// One difference between two rule sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,60 +28,47 @@ pub struct Change {
     pub domain: Box<str>,
     /// The path of keys and values in it; empty for the domain itself.
     pub path: Box<str>,
-    /// What differs there.
-    pub what: What,
+    /// The kind of difference.
+    pub kind: ChangeKind,
 }
 
-/// What differs.
+/// Kinds of differences.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// There is more; in words, what it enforces.
+pub enum ChangeKind {
+    /// Added; the text describes its limits.
     Added(String),
-    /// There is less; in words, what it enforced.
+    /// Removed; the text describes its limits.
     Removed(String),
-    /// Something about it. Never empty.
+    /// Changed. Never empty.
     Changed(Vec<Edit>),
 }
 
-/// One key with another value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
-    /// The key.
-    pub key: String,
-    /// What it was, in words.
-    pub from: String,
-    /// What it is now, in words.
-    pub to: String,
-    /// Whether counters get other names by it, so that everybody starts as if never seen.
-    pub anew: bool,
-}
-
 impl Change {
-    /// What is edited; nothing where all of it is added or removed.
+    /// The changed keys; empty if the whole is added or removed.
     #[must_use]
     pub fn edits(&self) -> &[Edit] {
-        match &self.what {
-            What::Changed(edits) => edits,
-            What::Added(_) | What::Removed(_) => &[],
+        match &self.kind {
+            ChangeKind::Changed(edits) => edits,
+            ChangeKind::Added(_) | ChangeKind::Removed(_) => &[],
         }
     }
 
-    /// Whether counters start anew by it. Those of rules that are added or removed do not count.
+    /// Whether counters start from zero. Counters of added or removed rules do not count.
     #[must_use]
-    pub fn is_anew(&self) -> bool {
-        self.edits().iter().any(|edit| edit.anew)
+    pub fn resets_counters(&self) -> bool {
+        self.edits().iter().any(|edit| edit.resets_counters)
     }
 }
 
 impl fmt::Display for Change {
     /// A line for each edit, or one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, path, what } = self;
+        let Self { domain, path, kind: what } = self;
         let colon = if path.is_empty() { "" } else { ": " };
         match what {
-            What::Added(words) => write!(f, "added {domain}{colon}{path}: {words}"),
-            What::Removed(words) => write!(f, "removed {domain}{colon}{path}: {words}"),
-            What::Changed(edits) => {
+            ChangeKind::Added(words) => write!(f, "added {domain}{colon}{path}: {words}"),
+            ChangeKind::Removed(words) => write!(f, "removed {domain}{colon}{path}: {words}"),
+            ChangeKind::Changed(edits) => {
                 for (index, edit) in edits.iter().enumerate() {
                     let line = if index == 0 { "" } else { "\n" };
                     write!(f, "{line}changed {domain}{colon}{path}: {edit}")?;
@@ -93,90 +79,85 @@ impl fmt::Display for Change {
     }
 }
 
-impl fmt::Display for Edit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, from, to, anew } = self;
-        let anew = if *anew { "; counters start anew" } else { "" };
-        write!(f, "{key} {from} -> {to}{anew}")
-    }
-}
-
-/// How many changes there are of each kind.
+/// Number of changes of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Rules and domains that are new.
+pub struct ChangeCounts {
+    /// Added rules and domains.
     pub added: usize,
-    /// Rules and domains that are gone.
+    /// Removed rules and domains.
     pub removed: usize,
-    /// Rules and domains that are edited.
+    /// Changed rules and domains.
     pub changed: usize,
-    /// Those of `changed` by which counters start anew.
-    pub anew: usize,
+    /// Those of `changed` whose counters start from zero.
+    pub resetting: usize,
 }
 
-impl Counts {
+impl ChangeCounts {
     /// Counts changes.
     #[must_use]
     pub fn of(changes: &[Change]) -> Self {
         let mut counts = Self::default();
         for change in changes {
-            match change.what {
-                What::Added(_) => counts.added += 1,
-                What::Removed(_) => counts.removed += 1,
-                What::Changed(_) => counts.changed += 1,
+            match change.kind {
+                ChangeKind::Added(_) => counts.added += 1,
+                ChangeKind::Removed(_) => counts.removed += 1,
+                ChangeKind::Changed(_) => counts.changed += 1,
             }
-            counts.anew += usize::from(change.is_anew());
+            counts.resetting += usize::from(change.resets_counters());
         }
         counts
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for ChangeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { added, removed, changed, anew } = self;
-        write!(f, "{added} added, {removed} removed, {changed} changed, {anew} start counters anew")
+        let Self { added, removed, changed, resetting } = self;
+        write!(
+            f,
+            "{added} added, {removed} removed, {changed} changed, {resetting} restart counters"
+        )
     }
 }
 
-/// What is different in `new`, by domain and path. Nothing if both decide and report all requests alike.
+/// The differences of `new`, by domain and path. Empty if both decide and report all requests equally.
 #[must_use]
 pub fn diff(old: &RuleSet, new: &RuleSet) -> Vec<Change> {
     let names: BTreeSet<&str> = old.domains().chain(new.domains()).map(|it| &*it.name).collect();
     let mut changes = Vec::new();
     for name in names {
         let (old, new) = (old.domain(name), new.domain(name));
-        let mut walk = Walk { domain: name, old, new, changes: &mut changes };
-        walk.domain();
-        walk.level("", old.map(|it| &it.root), new.map(|it| &it.root));
+        let mut comparison = Comparison { domain: name, old, new, changes: &mut changes };
+        comparison.domain();
+        comparison.level("", old.map(|it| &it.root), new.map(|it| &it.root));
     }
     changes
 }
 
-/// Walks both trees of a domain side by side.
-struct Walk<'r, 'c> {
+/// Compares both trees of a domain.
+struct Comparison<'r, 'c> {
     domain: &'r str,
     old: Option<&'r Domain>,
     new: Option<&'r Domain>,
     changes: &'c mut Vec<Change>,
 }
 
-impl<'r> Walk<'r, '_> {
-    fn push(&mut self, path: &str, what: What) {
-        self.changes.push(Change { domain: self.domain.into(), path: path.into(), what });
+impl<'r> Comparison<'r, '_> {
+    fn push(&mut self, path: &str, what: ChangeKind) {
+        self.changes.push(Change { domain: self.domain.into(), path: path.into(), kind: what });
     }
 
     fn changed(&mut self, path: &str, edits: Vec<Edit>) {
         if !edits.is_empty() {
-            self.push(path, What::Changed(edits));
+            self.push(path, ChangeKind::Changed(edits));
         }
     }
 
     fn domain(&mut self) {
         let rules = |domain: &Domain| format!("a domain of {} rules", domain.rules.len());
         match (self.old, self.new) {
-            (None, Some(new)) => self.push("", What::Added(rules(new))),
-            (Some(old), None) => self.push("", What::Removed(rules(old))),
-            (Some(old), Some(new)) => self.changed("", edits::of_domain(old, new)),
+            (None, Some(new)) => self.push("", ChangeKind::Added(rules(new))),
+            (Some(old), None) => self.push("", ChangeKind::Removed(rules(old))),
+            (Some(old), Some(new)) => self.changed("", edits::domain_edits(old, new)),
             (None, None) => {}
         }
     }
@@ -199,7 +180,7 @@ impl<'r> Walk<'r, '_> {
         new: Option<&'r Values>,
     ) {
         let of_key = join(above, key, None);
-        if let Some(edit) = old.zip(new).and_then(|(old, new)| order(old, new)) {
+        if let Some(edit) = old.zip(new).and_then(|(old, new)| pattern_order_edit(old, new)) {
             self.changed(&of_key, vec![edit]);
         }
         let values = |values: Option<&'r Values>| {
@@ -219,20 +200,20 @@ impl<'r> Walk<'r, '_> {
 
     /// One node; `alone` if no other has its key.
     fn node(&mut self, path: &str, alone: bool, old: Option<&'r Node>, new: Option<&'r Node>) {
-        // A step on the way to others, which takes no request from its neighbours.
+        // A node on the path to others, which takes no requests from its siblings.
         let is_step = |node: &Node| alone && node.rule.is_none() && !node.below.keys.is_empty();
         match (old, new) {
             (None, Some(new)) if !is_step(new) => {
-                let words = words(rule(self.new, new));
-                self.push(path, What::Added(words));
+                let describe_rule = words(rule(self.new, new));
+                self.push(path, ChangeKind::Added(describe_rule));
             }
             (Some(old), None) if !is_step(old) => {
                 let words = words(rule(self.old, old));
-                self.push(path, What::Removed(words));
+                self.push(path, ChangeKind::Removed(words));
             }
             (Some(old), Some(new)) => {
-                let mut edits = edits::of_rule(rule(self.old, old), rule(self.new, new));
-                edits.extend(self.sharing(old, new));
+                let mut edits = edits::rule_edits(rule(self.old, old), rule(self.new, new));
+                edits.extend(self.share_threshold_edit(old, new));
                 self.changed(path, edits);
             }
             _ => {}
@@ -240,15 +221,15 @@ impl<'r> Walk<'r, '_> {
         self.level(path, old.map(|it| &it.below), new.map(|it| &it.below));
     }
 
-    /// Whether values share a counter is in the counters' names.
-    fn sharing(&self, old: &Node, new: &Node) -> Option<Edit> {
+    /// Sharing of a counter is part of the counters' keys.
+    fn share_threshold_edit(&self, old: &Node, new: &Node) -> Option<Edit> {
         let (from, to) = (old.shared.is_some(), new.shared.is_some());
-        let anew = || counts(self.old, old) && counts(self.new, new);
+        let both_count = || counts(self.old, old) && counts(self.new, new);
         (from != to).then(|| Edit {
             key: "share_threshold".to_owned(),
             from: from.to_string(),
             to: to.to_string(),
-            anew: anew(),
+            resets_counters: both_count(),
         })
     }
 }
@@ -274,15 +255,15 @@ fn rule<'r>(domain: Option<&'r Domain>, node: &Node) -> Option<&'r Rule> {
     domain?.rules.get(node.rule?)
 }
 
-/// Whether any limit of the node, or below it, keeps a counter.
+/// Whether any limit of the node, or below it, has a counter.
 fn counts(domain: Option<&Domain>, node: &Node) -> bool {
-    let here = rule(domain, node).is_some_and(|rule| matches!(rule.limits, Limits::Each(_)));
+    let here = rule(domain, node).is_some_and(|rule| matches!(rule.limits, RuleLimits::Limited(_)));
     let mut below = node.below.keys.values().flat_map(|values| &values.nodes);
     here || below.any(|node| counts(domain, node))
 }
 
-/// Whether patterns that are in both stand in another order: the first that fits is taken.
-fn order(old: &Values, new: &Values) -> Option<Edit> {
+/// Whether the common patterns have another order: the first that matches applies.
+fn pattern_order_edit(old: &Values, new: &Values) -> Option<Edit> {
     if old.patterns.is_empty() || new.patterns.is_empty() {
         return None;
     }
@@ -300,7 +281,7 @@ fn order(old: &Values, new: &Values) -> Option<Edit> {
         format!("{}{more}", some.join(", "))
     };
     let key = "order of patterns".to_owned();
-    Some(Edit { key, from: shown(&from), to: shown(&to), anew: false })
+    Some(Edit { key, from: shown(&from), to: shown(&to), resets_counters: false })
 }
 
 /// The patterns of a key as they are written, in the order in which they are tried.
@@ -311,10 +292,10 @@ fn patterns(values: &Values) -> Vec<String> {
     values.patterns.iter().map(|(_, node)| text(node).into_owned()).collect()
 }
 
-/// What a node enforces.
+/// The limits of a node, as text.
 fn words(rule: Option<&Rule>) -> String {
     let Some(rule) = rule else { return "no limit".to_owned() };
     let modes = [(", shadow_mode", rule.shadow_mode), (", quota_mode", rule.quota_mode)];
     let modes = modes.into_iter().filter(|(_, is_set)| *is_set).map(|(mode, _)| mode);
-    edits::limits_in_words(&rule.limits) + &modes.collect::<String>()
+    edits::describe_limits(&rule.limits) + &modes.collect::<String>()
 }

@@ -1,44 +1,44 @@
-//! `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11: every limit that the
-//! request met, with its quota and window, and what is left of it.
+//! `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11: every limit that applies to the
+//! request, with its quota, window and remaining hits.
 //!
 //! ```text
 //! RateLimit-Policy: "burst";q=20;w=10, "daily";q=10000;w=86400
 //! RateLimit: "burst";r=19;t=10, "daily";r=9999;t=3600
 //! ```
 //!
-//! A limit is called by its name, else by its numbers. At most [`LIMITS_TOLD_MAX`] are told. Rules in shadow mode are not told of: what only
-//! simulates must not slow clients down.
+//! A limit has its name, else its numbers as name. At most [`LIMITS_TOLD_MAX`] are listed. Rules in shadow mode are not
+//! listed: they must not slow clients down.
 
 use std::fmt::Write as _;
 
-use sluicegate_core::{CurrentLimit, plan::Planned};
+use sluicegate_core::{CurrentLimit, plan::PlannedDescriptor};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::{Descriptor, descriptors, header, seconds};
-use crate::limiter::Answered;
+use super::met::{Descriptor, descriptors, header};
+use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
 
-/// The most limits that one answer tells of: clients and proxies bound their headers.
+/// The most limits in the headers of one answer: clients and proxies bound their headers.
 const LIMITS_TOLD_MAX: usize = 32;
 
 /// The headers; none if no limit applies.
-pub(super) fn headers(answered: &Answered<'_, '_>) -> Vec<HeaderValue> {
+pub(super) fn headers(decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
     let (mut policies, mut limits) = (String::new(), String::new());
     let mut names: Vec<String> = Vec::new();
-    for Descriptor { planned, status, asked } in descriptors(answered) {
-        let shadow = matches!(planned, Planned::Limited { shadow_mode: true, .. });
+    for Descriptor { planned, status, asked } in descriptors(decided) {
+        let shadow = matches!(planned, PlannedDescriptor::Limited { shadow_mode: true, .. });
         if shadow || status.current_limit.is_none() {
             continue;
         }
         for one in asked.into_iter().take(LIMITS_TOLD_MAX - names.len()) {
             let name = unlike(&names, name(&one.limit, one.window));
             let separator = if names.is_empty() { "" } else { ", " };
-            let requests = one.limit.shown.requests_per_unit;
+            let requests = one.limit.displayed.requests_per_unit;
             // Writing to a `String` cannot fail.
             let _infallible =
                 write!(policies, "{separator}\"{name}\";q={requests};w={}", one.window);
             let _infallible = write!(limits, "{separator}\"{name}\";r={}", one.remaining());
             if let Some(until) = one.until_reset() {
-                let _infallible = write!(limits, ";t={}", seconds(until));
+                let _infallible = write!(limits, ";t={}", rounded_up(until));
             }
             names.push(name);
         }
@@ -52,7 +52,7 @@ pub(super) fn headers(answered: &Answered<'_, '_>) -> Vec<HeaderValue> {
 /// What a limit is called, as the text of a structured field: printable ASCII.
 fn name(limit: &CurrentLimit<'_>, window: u32) -> String {
     let Some(name) = limit.name else {
-        return format!("{}-per-{window}s", limit.shown.requests_per_unit);
+        return format!("{}-per-{window}s", limit.displayed.requests_per_unit);
     };
     let mut text = String::with_capacity(name.len());
     for letter in name.chars() {

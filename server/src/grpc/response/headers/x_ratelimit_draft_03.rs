@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use http::HeaderName;
-use sluicegate_core::{Code, plan::Planned, store::Veto};
+use sluicegate_core::{Code, plan::PlannedDescriptor, store::RefusalScope};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::{Descriptor, descriptors, header, name, seconds};
-use crate::limiter::Answered;
+use super::met::{Descriptor, descriptors, header, header_name};
+use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
 
 /// Names of the three headers.
 #[derive(Clone, Debug)]
@@ -26,46 +26,46 @@ impl Names {
         reset: Option<&HeaderName>,
     ) -> Self {
         Self {
-            limit: name(limit, "x-ratelimit-limit"),
-            remaining: name(remaining, "x-ratelimit-remaining"),
-            reset: name(reset, "x-ratelimit-reset"),
+            limit: header_name(limit, "x-ratelimit-limit"),
+            remaining: header_name(remaining, "x-ratelimit-remaining"),
+            reset: header_name(reset, "x-ratelimit-reset"),
         }
     }
 }
 
 /// The headers; none if no limit applies.
-pub(super) fn headers(names: &Names, answered: &Answered<'_, '_>) -> Vec<HeaderValue> {
-    let Some(Descriptor { status, asked, .. }) = closest(answered) else { return Vec::new() };
+pub(super) fn headers(names: &Names, decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
+    let Some(Descriptor { status, asked, .. }) = closest(decided) else { return Vec::new() };
     let Some(limit) = &status.current_limit else { return Vec::new() };
-    let mut text = limit.shown.requests_per_unit.to_string();
+    let mut text = limit.displayed.requests_per_unit.to_string();
     if asked.len() > 1 {
         for one in &asked {
-            let requests = one.limit.shown.requests_per_unit;
+            let requests = one.limit.displayed.requests_per_unit;
             // Writing to a `String` cannot fail.
             let _infallible = write!(text, ", {requests};w={}", one.window);
         }
     }
     // A limit that these hits never fit into is reset all the same.
-    let speaking = status.check.and_then(|check| answered.decisions.get(check));
+    let speaking = status.check.and_then(|check| decided.decisions.get(check));
     let until = status.until_reset.or_else(|| Some(speaking?.reset_after)).unwrap_or_default();
     vec![
         header(&*names.limit, text),
         header(&*names.remaining, status.remaining.to_string()),
-        header(&*names.reset, seconds(until).to_string()),
+        header(&*names.reset, rounded_up(until).to_string()),
     ]
 }
 
 /// The last descriptor that refuses, quota aside; else the first of those with the least left.
-fn closest<'a, 'r>(answered: &Answered<'a, 'r>) -> Option<Descriptor<'a, 'r>> {
+fn closest<'a, 'r>(decided: &DecisionRecord<'a, 'r>) -> Option<Descriptor<'a, 'r>> {
     let mut closest: Option<Descriptor<'a, 'r>> = None;
     let mut refused = false;
-    for descriptor in descriptors(answered) {
+    for descriptor in descriptors(decided) {
         let Descriptor { planned, status, .. } = &descriptor;
-        let Planned::Limited { veto, .. } = planned else { continue };
+        let PlannedDescriptor::Limited { refusal_scope, .. } = planned else { continue };
         if status.current_limit.is_none() {
             continue;
         }
-        let refuses = status.code == Code::OverLimit && *veto != Veto::Quota;
+        let refuses = status.code == Code::OverLimit && *refusal_scope != RefusalScope::Quota;
         let closer = || closest.as_ref().is_none_or(|it| status.remaining < it.status.remaining);
         if refuses || (!refused && closer()) {
             closest = Some(descriptor);

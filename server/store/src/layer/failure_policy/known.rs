@@ -1,4 +1,4 @@
-//! What this process last heard of the counters it asked for, so that the local fallback starts from there.
+//! The last report of the store on recently used counters, from which the local fallback starts.
 
 use std::{
     num::NonZeroU32,
@@ -8,7 +8,7 @@ use std::{
 
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use sluicegate_core::{Check, CounterKey, Decision, Limit, Take};
+use sluicegate_core::{Charge, Check, CounterKey, Decision, Limit};
 
 use crate::{Clock, Memory};
 
@@ -41,7 +41,7 @@ struct Shard {
 /// A counter's usage, as the store last reported it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Stands for the counter's key: 64 bits of a hash with a random seed.
+    /// Hash of the counter's key: 64 bits with a random seed.
     hash: u64,
     used: u64,
     /// When the answer arrived. The store measured earlier, so that less is refilled than since then.
@@ -64,11 +64,12 @@ impl Known {
 /// Hits that a bucket gets back in a span, rounded down. When hits of a sliding window expire is not known, and a fixed
 /// window gives none back before it ends.
 fn refilled(limit: &Limit, span: Duration) -> u64 {
-    if !limit.algorithm().takes_burst() {
+    if !limit.algorithm().has_burst() {
         return 0;
     }
-    let ticks = u64::try_from(span.as_micros()).unwrap_or(u64::MAX) / limit.tick().max(1);
-    ticks.saturating_mul(limit.gain()) / limit.cost().max(1)
+    let ticks =
+        u64::try_from(span.as_micros()).unwrap_or(u64::MAX) / limit.refill_interval().max(1);
+    ticks.saturating_mul(limit.refill_units()) / limit.cost().max(1)
 }
 
 impl KnownCounters {
@@ -153,7 +154,7 @@ impl KnownCounters {
         };
         self.found.fetch_add(1, Ordering::Relaxed);
         // Each time: the local window may end sooner than the store's, and another limit may be asked for.
-        let charged = Check { take: Take::Exactly(1), ..share.clone() };
+        let charged = Check { charge: Charge::Exactly(1), ..share.clone() };
         let left = left.saturating_add(granted) / u64::from(replicas.get());
         memory.lower(&charged, left, resets_at.saturating_duration_since(now));
     }
@@ -221,7 +222,7 @@ mod tests {
 
     use sluicegate_core::{
         Algorithm, Batch, OnFailure, Store, Time, Window,
-        store::{Group, Source, Veto},
+        store::{Group, RefusalScope, Source},
     };
 
     use super::*;
@@ -238,9 +239,9 @@ mod tests {
         Check {
             key: key.unwrap(),
             limit,
-            take: Take::Exactly(1),
+            charge: Charge::Exactly(1),
             descriptor: 0,
-            veto: Veto::Alone,
+            refusal_scope: RefusalScope::Request,
             on_failure: OnFailure::Local,
         }
     }
@@ -248,7 +249,7 @@ mod tests {
     fn answer(remaining: u64, excess: u64, reset_after: Duration) -> Decision {
         Decision {
             allowed: true,
-            granted: 0,
+            charged: 0,
             remaining,
             excess,
             reset_after,
@@ -281,12 +282,12 @@ mod tests {
     const FOUR: NonZeroU32 = NonZeroU32::new(4).unwrap();
 
     fn share(check: &Check) -> Check {
-        Check { limit: check.limit.divided(FOUR), ..check.clone() }
+        Check { limit: check.limit.per_replica(FOUR), ..check.clone() }
     }
 
     async fn left_in(memory: &LocalMemory, check: &Check) -> u64 {
-        let peek = Check { take: Take::Exactly(0), ..share(check) };
-        memory.decide(Batch::of(Arc::from([peek]), None)).await[0].unwrap().remaining
+        let peek = Check { charge: Charge::Exactly(0), ..share(check) };
+        memory.decide(Batch::single(Arc::from([peek]), None)).await[0].unwrap().remaining
     }
 
     #[tokio::test]
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(share_left(&known, &bob, at(11)).await, 10);
         known.note(&bob, &answer(20, 0, DAY / 2), at(5), at(12));
         assert_eq!(share_left(&known, &bob, at(12)).await, 5);
-        // Hits were given back: this one was asked after the others were answered.
+        // Hits were refunded: this check was sent after the others were answered.
         known.note(&bob, &answer(60, 0, DAY / 2), at(12), at(20));
         assert_eq!(share_left(&known, &bob, at(20)).await, 15);
     }
@@ -370,7 +371,7 @@ mod tests {
                 assert_eq!(left_in(&memory, &bob).await, 2, "{algorithm:?}");
             }
             let one = Group::from([share(&bob)]);
-            assert!(memory.decide(Batch::of(one, None)).await[0].unwrap().allowed);
+            assert!(memory.decide(Batch::single(one, None)).await[0].unwrap().allowed);
             lower(&known, &bob, &memory, now);
             assert_eq!(left_in(&memory, &bob).await, 1, "{algorithm:?}");
         }

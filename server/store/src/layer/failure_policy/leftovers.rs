@@ -1,13 +1,16 @@
-//! Takes that were charged in vain, to be given back.
+//! Charges in vain, to be refunded.
 
 use sluicegate_core::{
-    Check, Decision, Take,
-    store::{Source, Veto},
+    Charge, Check, Decision,
+    store::{RefusalScope, Source},
 };
 
-/// A take to be given back.
+/// A charge to be refunded.
 pub(super) struct Leftover {
-    pub(super) check: Check,
+    /// Of its check in the group.
+    pub(super) position: usize,
+    /// Undoes it where it was charged.
+    pub(super) undo: Check,
     /// Who charged it.
     pub(super) source: Source,
 }
@@ -15,8 +18,8 @@ pub(super) struct Leftover {
 /// The check that undoes a take; `None` if nothing was charged.
 pub(super) fn undo(check: &Check, decision: &Decision) -> Option<Check> {
     let receipt = Some(decision.receipt?);
-    let take = Take::GiveBack { hits: decision.granted, receipt };
-    Some(Check { take, veto: Veto::None, ..check.clone() })
+    let take = Charge::Refund { hits: decision.charged, receipt };
+    Some(Check { charge: take, refusal_scope: RefusalScope::None, ..check.clone() })
 }
 
 /// What was taken on condition though its descriptor is over, or the whole request fails: it was charged on
@@ -27,20 +30,22 @@ pub(super) fn leftovers(
     failed: bool,
 ) -> Vec<Leftover> {
     let mut leftovers = Vec::new();
-    let mut rest = decisions;
+    let (mut rest, mut first) = (decisions, 0);
     for checks in group.chunk_by(|a, b| a.descriptor == b.descriptor) {
         let (of_descriptor, others) = rest.split_at_mut(checks.len().min(rest.len()));
         rest = others;
+        let positions = first..;
+        first += checks.len();
         if !failed && of_descriptor.iter().all(|decision| decision.allowed) {
             continue;
         }
-        for (check, decision) in checks.iter().zip(of_descriptor) {
-            let undo = undo(check, decision).filter(|_| check.take.conditional());
+        for (position, (check, decision)) in positions.zip(checks.iter().zip(of_descriptor)) {
+            let undo = undo(check, decision).filter(|_| check.charge.is_conditional());
             let Some(undo) = undo else { continue };
-            leftovers.push(Leftover { check: undo, source: decision.source });
+            leftovers.push(Leftover { position, undo, source: decision.source });
             decision.receipt = None;
-            decision.remaining += decision.granted;
-            decision.granted = 0;
+            decision.remaining += decision.charged;
+            decision.charged = 0;
         }
     }
     leftovers

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use indexmap::IndexMap;
 use sluicegate_core::CounterKey;
 
-use super::CommandWriter;
+use crate::redis::command::CommandWriter;
 
 /// Counters in the order in which they are first asked.
 #[derive(Default)]

@@ -1,13 +1,14 @@
 //! The checks of a call and their limits, as the script is asked.
 
 use sluicegate_core::{
-    Algorithm, Check, Limit, Take, Time,
+    Algorithm, Charge, Check, Limit, Time,
     algorithm::{HITS_MAX, Receipt},
-    store::Veto,
+    store::RefusalScope,
 };
 use smallvec::SmallVec;
 
-use super::{CommandWriter, Keys};
+use super::keys::Keys;
+use crate::redis::command::CommandWriter;
 
 /// The most groups that one word can ask.
 const GROUPS_MAX: u64 = (1 << 16) - 1;
@@ -55,7 +56,7 @@ impl<'a> Questions<'a> {
             }
         }
         self.flush();
-        let mut veto = None;
+        let mut scope = None;
         let mut group = group.iter().peekable();
         while let Some(&(check, key)) = group.next() {
             let ends = match group.peek() {
@@ -64,13 +65,13 @@ impl<'a> Questions<'a> {
                 None => 2,
             };
             // That of a descriptor is its first check's.
-            let of_descriptor = *veto.get_or_insert(check.veto);
+            let of_descriptor = *scope.get_or_insert(check.refusal_scope);
             if ends > 0 {
-                veto = None;
+                scope = None;
             }
             let limit = self.limit(&check.limit);
             let place = (limit << 16 | (key as u64 + 1)) << 2 | ends;
-            self.ask_check(place << 2 | veto_code(of_descriptor), check.take);
+            self.ask_check(place << 2 | veto_code(of_descriptor), check.charge);
         }
     }
 
@@ -92,7 +93,9 @@ impl<'a> Questions<'a> {
             Algorithm::FixedWindow => (1, &[window]),
             Algorithm::SlidingWindowLog => (2, &[window]),
             Algorithm::SlidingWindowCounter => (3, &[window]),
-            Algorithm::TokenBucket => (4, &[limit.cost(), limit.gain(), limit.tick()]),
+            Algorithm::TokenBucket => {
+                (4, &[limit.cost(), limit.refill_units(), limit.refill_interval()])
+            }
             Algorithm::Gcra => (5, &[limit.cost()]),
         };
         self.stated.push(u64::from(limit.capacity()) << 3 | code);
@@ -102,7 +105,7 @@ impl<'a> Questions<'a> {
 
     /// Position of the chain of a plain group among the arguments, from 1.
     fn chain(&mut self, group: &[(&'a Check, usize)]) -> u64 {
-        let links = || group.iter().map(|&(check, _)| (&check.limit, hits(check.take)));
+        let links = || group.iter().map(|&(check, _)| (&check.limit, hits(check.charge)));
         let mut known = self.chains.iter().rev();
         if let Some(&(_, position)) = known.find(|(chain, _)| links().eq(chain.iter().copied())) {
             return position;
@@ -139,7 +142,7 @@ impl<'a> Questions<'a> {
     }
 
     /// Appends one check.
-    fn ask_check(&mut self, word: u64, take: Take) {
+    fn ask_check(&mut self, word: u64, take: Charge) {
         let mut send = |code: u64, numbers: &[u64]| {
             self.asked.push(word << 3 | code);
             self.asked.extend_from_slice(numbers);
@@ -147,13 +150,12 @@ impl<'a> Questions<'a> {
         // More hits than a take records are as good as that many: above any limit.
         let most = |hits: u64| hits.min(HITS_MAX);
         match take {
-            Take::Exactly(1) => send(0, &[]),
-            Take::Exactly(hits) => send(1, &[most(hits)]),
-            Take::UpTo(hits) => send(2, &[most(hits)]),
-            Take::Always { hits, needs } => send(3, &[most(hits), most(needs)]),
-            Take::GiveBack { hits, receipt: None } => send(4, &[most(hits)]),
-            Take::GiveBack { hits, receipt: Some(Receipt { at, used }) } => {
-                send(5, &[most(hits), at, used]);
+            Charge::Exactly(1) => send(0, &[]),
+            Charge::Exactly(hits) => send(1, &[most(hits)]),
+            Charge::Always { hits, needs } => send(2, &[most(hits), most(needs)]),
+            Charge::Refund { hits, receipt: None } => send(3, &[most(hits)]),
+            Charge::Refund { hits, receipt: Some(Receipt { at, used }) } => {
+                send(4, &[most(hits), at, used]);
             }
         }
     }
@@ -173,7 +175,7 @@ impl Numbers {
         2 + self.stated.len() + self.asked.len()
     }
 
-    /// Appends them. Redis tells the time where `now` is `None`.
+    /// Appends them. Redis' own time applies if `now` is `None`.
     pub(super) fn write(&self, now: Option<Time>, to: &mut CommandWriter) {
         let front = [now.map_or(0, Time::as_micros), self.first_check];
         let numbers = front.iter().chain(&self.stated).chain(&self.asked);
@@ -184,11 +186,11 @@ impl Numbers {
 
 /// Whether a check is one of those that chains are made of.
 fn is_plain(check: &Check) -> bool {
-    let Check { limit, take, veto, .. } = check;
+    let Check { limit, charge: take, refusal_scope: scope, .. } = check;
     let capacity = u64::from(limit.capacity());
     limit.algorithm() == Algorithm::FixedWindow
-        && *veto == Veto::Alone
-        && matches!(*take, Take::Exactly(hits) if (1..=capacity).contains(&hits))
+        && *scope == RefusalScope::Request
+        && matches!(*take, Charge::Exactly(hits) if (1..=capacity).contains(&hits))
         && capacity < limit.window().micros()
 }
 
@@ -208,19 +210,16 @@ const fn chain_word(chain: u64, key: usize, groups: u64) -> u64 {
     ((chain << 16 | (key as u64 + 1)) << 16 | groups) << 3 | 7
 }
 
-const fn hits(take: Take) -> u64 {
+const fn hits(take: Charge) -> u64 {
     match take {
-        Take::Exactly(hits)
-        | Take::UpTo(hits)
-        | Take::Always { hits, .. }
-        | Take::GiveBack { hits, .. } => hits,
+        Charge::Exactly(hits) | Charge::Always { hits, .. } | Charge::Refund { hits, .. } => hits,
     }
 }
 
-const fn veto_code(veto: Veto) -> u64 {
-    match veto {
-        Veto::None => 0,
-        Veto::Alone => 1,
-        Veto::Quota => 2,
+const fn veto_code(scope: RefusalScope) -> u64 {
+    match scope {
+        RefusalScope::None => 0,
+        RefusalScope::Request => 1,
+        RefusalScope::Quota => 2,
     }
 }

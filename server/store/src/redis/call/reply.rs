@@ -3,13 +3,13 @@
 use std::{slice, time::Duration};
 
 use sluicegate_core::{
-    Answers, Check, Decision, Take,
+    Answers, Charge, Check, Decision,
     algorithm::{HITS_MAX, Receipt},
     store::Source,
 };
 use thiserror::Error;
 
-use super::Reply;
+use crate::redis::reply::Reply;
 
 /// The reply to a call is not what its script would answer.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -32,11 +32,10 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn of(check: &Check) -> Self {
-        let (hits, needs) = match check.take {
-            Take::Exactly(hits) => (hits, hits),
-            Take::UpTo(hits) => (hits, 1),
-            Take::Always { hits, needs } => (hits.min(HITS_MAX), needs),
-            Take::GiveBack { .. } => (0, 0),
+        let (hits, needs) = match check.charge {
+            Charge::Exactly(hits) => (hits, hits),
+            Charge::Always { hits, needs } => (hits.min(HITS_MAX), needs),
+            Charge::Refund { .. } => (0, 0),
         };
         let limit = &check.limit;
         Self {
@@ -54,7 +53,7 @@ impl Asked {
         let until_reset = Duration::from_micros(self.window - now % self.window);
         Decision {
             allowed,
-            granted: if charged { self.hits } else { 0 },
+            charged: if charged { self.hits } else { 0 },
             remaining: self.capacity.saturating_sub(used),
             excess: used.saturating_sub(self.capacity),
             reset_after: until_reset,
@@ -77,7 +76,7 @@ impl Asked {
         let receipt = Receipt { at: count(rest)?, used: count(rest)? };
         Some(Decision {
             allowed: verdict & 1 == 1,
-            granted,
+            charged: granted,
             remaining: u64::try_from(remaining).unwrap_or(0),
             excess: u64::try_from(remaining.saturating_neg()).unwrap_or(0),
             reset_after,

@@ -1,0 +1,257 @@
+//! Requests to a rate limit service.
+
+use bytes::Bytes;
+use sluicegate_proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry, RateLimitOverride},
+    },
+    service::ratelimit::v3::RateLimitRequest,
+};
+
+use crate::Unit;
+
+/// A request: may these descriptors pass?
+///
+/// It passes if every descriptor is within its limit. One hit is charged to each, unless hits are set
+/// here for all, or on a [`Descriptor`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Check {
+    domain: String,
+    descriptors: Vec<Descriptor>,
+    hits: Option<Hits>,
+}
+
+impl Check {
+    /// A check in `domain`. It needs at least one descriptor.
+    pub fn new(domain: impl Into<String>) -> Self {
+        Self { domain: domain.into(), descriptors: Vec::new(), hits: None }
+    }
+
+    /// Adds a descriptor: its entries, or a [`Descriptor`] with options.
+    pub fn descriptor(mut self, descriptor: impl Into<Descriptor>) -> Self {
+        self.descriptors.push(descriptor.into());
+        self
+    }
+
+    /// Adds several descriptors.
+    pub fn descriptors(mut self, descriptors: impl IntoIterator<Item = Descriptor>) -> Self {
+        self.descriptors.extend(descriptors);
+        self
+    }
+
+    /// Sets the hits to charge. 0 is a [`peek`](Self::peek).
+    pub const fn hits(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::Take(hits));
+        self
+    }
+
+    /// Charges nothing, and reports the state of the limits.
+    pub const fn peek(self) -> Self {
+        self.hits(0)
+    }
+
+    /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
+    /// them instead.
+    pub const fn give_back(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::GiveBack(hits));
+        self
+    }
+}
+
+impl From<Check> for RateLimitRequest {
+    fn from(check: Check) -> Self {
+        // The request has a number of hits, where zero means unset. Peeks and refunds are set on
+        // each descriptor.
+        let plain = match check.hits {
+            Some(Hits::Take(hits)) => u32::try_from(hits).ok().filter(|hits| *hits > 0),
+            _ => None,
+        };
+        let inherited = if plain.is_some() { None } else { check.hits };
+        Self {
+            domain: check.domain,
+            descriptors: check
+                .descriptors
+                .into_iter()
+                .map(|part| part.message(inherited))
+                .collect(),
+            hits_addend: plain.unwrap_or_default(),
+        }
+    }
+}
+
+/// A descriptor: entries of key and value, in order.
+///
+/// Built from an array or a [`Vec`] of pairs of bytes: `&str`, [`String`], [`Vec<u8>`],
+/// [`Bytes`]. Values need not be UTF-8, and may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Descriptor {
+    entries: Vec<(Bytes, Bytes)>,
+    hits: Option<Hits>,
+    limit: Option<LimitOverride>,
+}
+
+impl Descriptor {
+    /// A descriptor of these entries.
+    pub fn new<K: AsRef<[u8]>, V: AsRef<[u8]>>(entries: impl IntoIterator<Item = (K, V)>) -> Self {
+        let copy = Bytes::copy_from_slice;
+        let entries = entries
+            .into_iter()
+            .map(|(key, value)| (copy(key.as_ref()), copy(value.as_ref())))
+            .collect();
+        Self { entries, hits: None, limit: None }
+    }
+
+    /// Sets the hits to charge. 0 is a [`peek`](Self::peek).
+    pub const fn hits(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::Take(hits));
+        self
+    }
+
+    /// Charges nothing, and reports the state of the limit.
+    pub const fn peek(self) -> Self {
+        self.hits(0)
+    }
+
+    /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
+    /// them instead.
+    pub const fn give_back(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::GiveBack(hits));
+        self
+    }
+
+    /// Overrides the limit that the service has.
+    pub const fn limit(mut self, limit: LimitOverride) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Keys and values, in order.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.entries.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
+    }
+
+    fn message(self, inherited: Option<Hits>) -> RateLimitDescriptor {
+        let (hits_addend, is_negative_hits) = match self.hits.or(inherited) {
+            None => (None, false),
+            Some(Hits::Take(hits)) => (Some(hits), false),
+            Some(Hits::GiveBack(hits)) => (Some(hits), true),
+        };
+        RateLimitDescriptor {
+            entries: self.entries.into_iter().map(|(key, value)| Entry { key, value }).collect(),
+            limit: self.limit.map(LimitOverride::message),
+            hits_addend,
+            is_negative_hits,
+        }
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>, const N: usize> From<[(K, V); N]> for Descriptor {
+    fn from(entries: [(K, V); N]) -> Self {
+        Self::new(entries)
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> From<Vec<(K, V)>> for Descriptor {
+    fn from(entries: Vec<(K, V)>) -> Self {
+        Self::new(entries)
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Descriptor {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        Self::new(entries)
+    }
+}
+
+/// A limit in the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct LimitOverride {
+    requests_per_unit: u32,
+    unit: Unit,
+    unit_multiplier: Option<u32>,
+}
+
+impl LimitOverride {
+    /// A limit of `requests` per unit.
+    ///
+    /// Envoy's API has no [`Unit::Week`] here, but Sluicegate and envoyproxy/ratelimit accept it.
+    pub const fn new(requests_per_unit: u32, unit: Unit) -> Self {
+        Self { requests_per_unit, unit, unit_multiplier: None }
+    }
+
+    /// Sets the units per window. Services older than Envoy 1.40 ignore it.
+    pub const fn unit_multiplier(mut self, units: u32) -> Self {
+        self.unit_multiplier = Some(units);
+        self
+    }
+
+    fn message(self) -> RateLimitOverride {
+        RateLimitOverride {
+            requests_per_unit: self.requests_per_unit,
+            unit: self.unit.number(),
+            unit_multiplier: self.unit_multiplier,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hits {
+    Take(u64),
+    GiveBack(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hits of the request, then hits and sign of each descriptor.
+    fn hits(check: Check) -> (u32, Vec<(Option<u64>, bool)>) {
+        let message = RateLimitRequest::from(check);
+        let parts = message.descriptors.iter();
+        (message.hits_addend, parts.map(|part| (part.hits_addend, part.is_negative_hits)).collect())
+    }
+
+    fn check() -> Check {
+        Check::new("d").descriptor([("a", "1")]).descriptor([("b", "2")])
+    }
+
+    #[test]
+    fn hits_are_said_where_the_message_has_room_for_them() {
+        let unsaid = (None, false);
+        assert_eq!(hits(check()), (0, vec![unsaid, unsaid]));
+        assert_eq!(hits(check().hits(3)), (3, vec![unsaid, unsaid]));
+        assert_eq!(hits(check().peek()), (0, vec![(Some(0), false); 2]));
+        assert_eq!(hits(check().give_back(3)), (0, vec![(Some(3), true); 2]));
+        let many = u64::from(u32::MAX) + 1;
+        assert_eq!(hits(check().hits(many)), (0, vec![(Some(many), false); 2]));
+    }
+
+    #[test]
+    fn a_descriptor_has_the_last_word_on_its_hits() {
+        let own = Descriptor::from([("c", "3")]).hits(7);
+        let given = Descriptor::from([("c", "3")]).give_back(7);
+        let check = check().descriptor(own).descriptor(given);
+        assert_eq!(
+            hits(check.clone().peek()),
+            (0, vec![(Some(0), false), (Some(0), false), (Some(7), false), (Some(7), true)])
+        );
+        assert_eq!(
+            hits(check.hits(2)),
+            (2, vec![(None, false), (None, false), (Some(7), false), (Some(7), true)])
+        );
+    }
+
+    #[test]
+    fn entries_are_any_bytes() {
+        let owned = Descriptor::from(vec![(String::from("k"), vec![0xff_u8])]);
+        let borrowed = Descriptor::from([("k", b"\xff")]);
+        let collected: Descriptor = [(Bytes::from("k"), &[0xff_u8][..])].into_iter().collect();
+        assert_eq!(owned, borrowed);
+        assert_eq!(owned, collected);
+        assert_eq!(owned.entries().collect::<Vec<_>>(), [(&b"k"[..], &b"\xff"[..])]);
+    }
+}

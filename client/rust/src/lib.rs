@@ -1,0 +1,53 @@
+//! A client for rate limit services with Envoy's API.
+//!
+//! The service is Sluicegate or any other with Envoy's `RateLimitService`. The service has the limits;
+//! a caller sends a domain and descriptors of the request:
+//!
+//! ```no_run
+//! use sluicegate_client::{Check, Client};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Client::connect("http://127.0.0.1:8081").await?;
+//!
+//! let verdict = limiter
+//!     .check(Check::new("api").descriptor([("tenant", "acme"), ("user", "bob")]).hits(3))
+//!     .await?;
+//! if !verdict.allowed {
+//!     println!("come back in {:?}", verdict.retry_after());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Failed calls
+//!
+//! If a call fails, the caller decides whether its request passes; Envoy lets it pass by
+//! default. [`CheckError`] has the kinds of failures.
+//!
+//! The client never retries. A failed call may have been counted, and a second one would count again.
+//!
+//! # Types
+//!
+//! - [`Client`], and [`Builder`] for TLS, deadlines and lazy connections
+//! - [`Check`], [`Descriptor`] and [`LimitOverride`]: the request
+//! - [`Verdict`] and [`Status`]: the answer
+//! - [`AdminClient`]: Sluicegate's admin listener: explanations, counters and resets, top counters, status of the
+//!   server
+
+mod admin;
+mod check;
+mod client;
+mod connect;
+mod endpoint;
+mod error;
+mod verdict;
+
+pub use admin::{AdminClient, Answers, InvalidToken};
+pub use check::{Check, Descriptor, LimitOverride};
+pub use client::Client;
+pub use connect::Builder;
+pub use endpoint::{Endpoint, InvalidEndpoint};
+pub use error::{CheckError, ConnectError, describe_error};
+/// The gRPC code of a failed call, in [`CheckError::Other`].
+pub use tonic::Code as GrpcCode;
+pub use verdict::{Code, Header, Limit, Status, Unit, Verdict};

@@ -1,0 +1,11 @@
+//! The client against a service that answers as it is told.
+
+// `cfg(test)` tells clippy that helpers beside the tests are test code too.
+#[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod calls;
+#[cfg(test)]
+mod connections;
+#[cfg(test)]
+mod wire;

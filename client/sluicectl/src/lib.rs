@@ -1,0 +1,193 @@
+//! The command line of `sluicectl`: one file for each command, and what they share.
+
+mod admin_server;
+mod check;
+mod descriptor;
+mod explain;
+mod health;
+mod load;
+mod log_level;
+mod output;
+mod peek;
+mod reset;
+mod rules;
+mod server;
+mod server_arguments;
+mod status;
+mod top;
+
+use std::{
+    error::Error,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+use sluicegate_proto::text::printable;
+use thiserror::Error;
+use tonic::Code;
+
+pub use self::{
+    admin_server::{AdminServerSettings, AdminServersSettings},
+    check::CheckSettings,
+    descriptor::Question,
+    explain::ExplainSettings,
+    health::HealthSettings,
+    load::{InvalidTemplate, LoadSettings, Template},
+    log_level::LogLevelSettings,
+    output::OutputFormat,
+    peek::PeekSettings,
+    reset::ResetSettings,
+    rules::RulesSettings,
+    server::ServerSettings,
+    server_arguments::ServerArguments,
+    status::StatusSettings,
+    top::TopSettings,
+};
+use sluicegate_client::{CheckError, ConnectError, Endpoint, InvalidToken, describe_error};
+
+/// Asks a rate limit service: Sluicegate, or (check and load) any other that speaks Envoy's API.
+#[derive(Debug, Parser)]
+#[command(name = "sluicectl", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Try it:
+  sluicectl check --domain api --descriptor tenant=acme,user=bob
+  sluicectl explain --domain api --descriptor tenant=acme,user=bob
+  sluicectl top
+
+Exit codes:
+  0  success, positive result
+  1  success, negative result
+  2  invalid command line
+  3  the server could not be reached";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check whether a request is allowed, and what remains of its limits.
+    ///
+    /// This is a real request, as Envoy sends it: the hits are charged. Use --hits 0 to peek without a charge.
+    Check(CheckSettings),
+
+    /// Explain which limits a request matches, and show their counters.
+    ///
+    /// Shows how each descriptor matches the rules, level by level, with the reason why each other rule does not
+    /// match; then each limit that applies, with its counter. Calls Sluicegate's admin listener, and charges nothing.
+    Explain(ExplainSettings),
+
+    /// Show or change the server's log level, without a restart.
+    ///
+    /// The change is logged at every level. It lasts until the server ends, or for the time of --for. Calls the admin
+    /// listener of one process and affects only that process.
+    LogLevel(LogLevelSettings),
+
+    /// Check whether a server is SERVING (grpc.health.v1), as a container's health check.
+    Health(HealthSettings),
+
+    /// Send many requests, and count the decisions; with --verify compare the decisions with the limits.
+    ///
+    /// These are real requests, as Envoy sends them: their hits are charged. The server is Sluicegate or any other
+    /// that implements Envoy's API.
+    Load(LoadSettings),
+
+    /// List the rules in force.
+    ///
+    /// Shows each rule with its limits and its place in the files, including defaults of its domain and the server's
+    /// settings. Calls Sluicegate's admin listener.
+    Rules(RulesSettings),
+
+    /// Show counters: those of descriptors, or all of a tenant.
+    ///
+    /// Calls Sluicegate's admin listener, and charges nothing.
+    Peek(PeekSettings),
+
+    /// Reset counters to unused.
+    Reset(ResetSettings),
+
+    /// Show the status of the server: the limits in force, its store, the breaker of each Redis server, its replicas.
+    ///
+    /// Calls Sluicegate's admin listener.
+    Status(StatusSettings),
+
+    /// Show which counters refuse most now, or are nearest to their limits.
+    ///
+    /// In a terminal this is a live table; otherwise it is printed once. Calls Sluicegate's admin listener.
+    Top(TopSettings),
+}
+
+/// Why a command has no answer.
+#[derive(Debug, Error)]
+enum Failure {
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{endpoint}")]
+    Ask { endpoint: Endpoint, source: CheckError },
+    #[error("{endpoint}")]
+    Missing { endpoint: Endpoint, source: CheckError },
+    #[error(transparent)]
+    Load(#[from] load::LoadFailure),
+    #[error("the terminal cannot be used")]
+    Terminal(#[source] io::Error),
+    #[error(transparent)]
+    Token(#[from] InvalidToken),
+    #[error(
+        "--token-file: the token would cross the network unencrypted to {0}; use https://, unix: or a loopback address"
+    )]
+    TokenExposed(Endpoint),
+}
+
+impl Failure {
+    /// Why an operator has no answer about something that is named: unlike others, that there is no such thing is one.
+    fn about(endpoint: &Endpoint, source: CheckError) -> Self {
+        let endpoint = endpoint.clone();
+        match source {
+            CheckError::Other { code: Code::NotFound, .. } => Self::Missing { endpoint, source },
+            _ => Self::Ask { endpoint, source },
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Missing { .. } => ExitCode::from(1),
+            Self::Load(failure) => ExitCode::from(failure.exit_code()),
+            // The command connects when it asks, so this is about settings.
+            Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
+            Self::Start(_) | Self::Terminal(_) | Self::Ask { .. } => ExitCode::from(3),
+        }
+    }
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(cli: &Cli) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(Failure::Start).and_then(|runtime| match &cli.command {
+        Command::Check(settings) => runtime.block_on(check::run(settings)),
+        Command::Explain(settings) => runtime.block_on(explain::run(settings)),
+        Command::Health(settings) => runtime.block_on(health::run(settings)),
+        Command::Load(settings) => runtime.block_on(load::run(settings)),
+        Command::LogLevel(settings) => runtime.block_on(log_level::run(settings)),
+        Command::Rules(settings) => runtime.block_on(rules::run(settings)),
+        Command::Peek(settings) => runtime.block_on(peek::run(settings)),
+        Command::Reset(settings) => runtime.block_on(reset::run(settings)),
+        Command::Status(settings) => runtime.block_on(status::run(settings)),
+        Command::Top(settings) => runtime.block_on(top::run(settings)),
+    });
+    outcome.unwrap_or_else(|failure| {
+        report(&failure);
+        failure.exit_code()
+    })
+}
+
+fn report(failure: &(dyn Error + 'static)) {
+    // There is nowhere left to say that this fails.
+    let _ = writeln!(io::stderr(), "error: {}", printable(&describe_error(failure)));
+}

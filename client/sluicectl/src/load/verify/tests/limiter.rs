@@ -1,0 +1,180 @@
+//! A sequential limiter, and runs against it.
+
+use std::{collections::HashMap, time::Duration};
+
+use sluicegate_client::{CheckError, Verdict};
+use sluicegate_core::{
+    CounterKey, Plan, StoreError, Time, algorithm::State, respond, rules::RuleSet, settle,
+};
+use sluicegate_proto::{
+    envoy::service::ratelimit::v3::{
+        RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+    },
+    text::descriptor::Entries,
+};
+
+use super::super::{Verified, Verifier, bound::Micros, planned::request};
+use crate::load::{
+    history::History,
+    template::{Draw, Requests, Template, typed_template},
+};
+
+/// A limiter that answers one request after the other.
+pub(super) struct Limiter {
+    rules: RuleSet,
+    states: HashMap<CounterKey, State>,
+    /// How far its clock is ahead.
+    pub(super) ahead: u64,
+}
+
+impl Limiter {
+    fn new(limits: &str, ahead: u64) -> Self {
+        Self { rules: rules(limits), states: HashMap::new(), ahead }
+    }
+
+    pub(super) fn answer(&mut self, descriptors: &[Entries], hits: u64, now: Micros) -> Verdict {
+        let now = Time::from_micros(self.ahead + u64::try_from(now).unwrap());
+        let request = request("d", descriptors, hits).unwrap();
+        let (plan, group) = Plan::new(&self.rules, &request);
+        let mut keys: Vec<_> = Vec::new();
+        let slots: Vec<_> = group
+            .iter()
+            .map(|check| {
+                let slot = keys.iter().position(|key| key == &check.key);
+                Some(slot.unwrap_or_else(|| {
+                    keys.push(check.key.clone());
+                    keys.len() - 1
+                }))
+            })
+            .collect();
+        let mut states: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let check = group.iter().find(|check| check.key == *key).unwrap();
+                let state = self.states.remove(key);
+                state.unwrap_or_else(|| State::new(check.limit.algorithm()))
+            })
+            .collect();
+        let answers = settle(&group, &slots, &mut states, now, StoreError::Full);
+        self.states.extend(keys.into_iter().zip(states));
+        let decisions: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+        let verdict = respond(&plan, &decisions);
+        let allowed = verdict.code == sluicegate_core::Code::Ok;
+        answer(allowed, verdict.statuses.iter().map(status).collect())
+    }
+}
+
+/// The answer with these statuses.
+pub(super) fn answer(allowed: bool, statuses: Vec<DescriptorStatus>) -> Verdict {
+    let code = if allowed { Code::Ok } else { Code::OverLimit };
+    let overall_code = code.into();
+    RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() }.into()
+}
+
+/// A refusal that names no limit.
+pub(super) fn refusal(codes: &[Code]) -> Verdict {
+    let status = |code: &Code| DescriptorStatus { code: (*code).into(), ..Default::default() };
+    answer(false, codes.iter().map(status).collect())
+}
+
+fn status(status: &sluicegate_core::Status<'_>) -> DescriptorStatus {
+    let code = match status.code {
+        sluicegate_core::Code::Ok => Code::Ok,
+        sluicegate_core::Code::OverLimit => Code::OverLimit,
+    };
+    let limit = status.current_limit.map(|current| RateLimit {
+        requests_per_unit: current.displayed.requests_per_unit,
+        unit: Unit::from_str_name(&current.displayed.unit.name().to_uppercase()).unwrap().into(),
+        unit_multiplier: Some(current.displayed.unit_multiplier),
+        name: current.name.unwrap_or_default().to_owned(),
+    });
+    let seconds = |it: Duration| it.as_micros().div_ceil(1_000_000).try_into().unwrap();
+    DescriptorStatus {
+        code: code.into(),
+        current_limit: limit,
+        limit_remaining: status.remaining,
+        duration_until_reset: status
+            .until_reset
+            .map(|it| prost_types::Duration { seconds: seconds(it), nanos: 0 }),
+        ..Default::default()
+    }
+}
+
+fn rules(limits: &str) -> RuleSet {
+    sluicegate_limits::parse("limits.yaml", limits).unwrap()
+}
+
+fn templates(descriptors: &[&str]) -> Vec<Template> {
+    descriptors.iter().map(|text| typed_template((*text).into()).unwrap()).collect()
+}
+
+/// What becomes of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It arrives.
+    Whole,
+    /// It arrives without statuses.
+    WithoutStatuses,
+    /// It does not arrive.
+    Lost,
+    /// It arrives before the run.
+    Before,
+}
+
+/// One run against a limiter.
+pub(super) struct Run {
+    pub(super) limiter: Limiter,
+    pub(super) requests: Requests,
+    pub(super) hits: u64,
+    pub(super) history: History,
+}
+
+impl Run {
+    pub(super) fn new(limits: &str, descriptors: &[&str]) -> Self {
+        let requests = Requests::new(&templates(descriptors), 0.0, 1).unwrap();
+        Self { limiter: Limiter::new(limits, 0), requests, hits: 1, history: History::default() }
+    }
+
+    /// A request that is sent, charged and answered at these times.
+    pub(super) fn ask(&mut self, draw: &[u32], times: [Micros; 3]) -> bool {
+        self.ask_through(draw, times, Way::Whole)
+    }
+
+    /// A request that is sent, charged and answered at these times, and whose answer takes this way.
+    pub(super) fn ask_through(
+        &mut self,
+        draw: &[u32],
+        [sent, charged, answered]: [Micros; 3],
+        way: Way,
+    ) -> bool {
+        let draw = Draw::from(draw);
+        let mut verdict =
+            self.limiter.answer(&self.requests.descriptors(&draw), self.hits, charged);
+        let allowed = verdict.allowed;
+        let answer = match way {
+            Way::Whole | Way::Before => Ok(verdict),
+            Way::WithoutStatuses => {
+                verdict.statuses.clear();
+                Ok(verdict)
+            }
+            Way::Lost => Err(CheckError::DeadlineExceeded { deadline: Duration::from_millis(1) }),
+        };
+        if way != Way::Before {
+            self.history.add(draw, [sent, answered], &answer);
+        }
+        allowed
+    }
+
+    /// Compared with these limits.
+    pub(super) fn verified(&self, limits: &str) -> Verified {
+        self.verified_within(limits, 0)
+    }
+
+    /// Compared with these limits, by clocks that drift so far apart.
+    pub(super) fn verified_within(&self, limits: &str, tolerance: Micros) -> Verified {
+        let rules = rules(limits);
+        let Self { requests, hits, history, .. } = self;
+        Verifier { rules: &rules, domain: "d", requests, hits: *hits, tolerance }.verify(history)
+    }
+}

@@ -1,0 +1,159 @@
+//! The state of one counter, for whichever algorithm.
+
+use super::{
+    counter::{Counter, HITS_MAX, Numbers, Receipt, USED_MAX},
+    fixed_window::FixedWindow,
+    gcra::Gcra,
+    sliding_window_counter::SlidingWindowCounter,
+    sliding_window_log::SlidingWindowLog,
+    token_bucket::TokenBucket,
+};
+use crate::{Algorithm, Limit, Time};
+
+/// Boxes the state of an algorithm that is larger than the others.
+impl<C: Counter> Counter for Box<C> {
+    fn advance(&mut self, limit: &Limit, now: Time) -> Time {
+        C::advance(self, limit, now)
+    }
+
+    fn available(&self, limit: &Limit, now: Time) -> i64 {
+        C::available(self, limit, now)
+    }
+
+    fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
+        C::charge(self, limit, now, hits)
+    }
+
+    fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
+        C::refund(self, limit, now, hits, receipt);
+    }
+
+    fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
+        C::retry_after(self, limit, now, hits)
+    }
+
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        C::reset_after(self, limit, now)
+    }
+
+    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+        C::until_reset(self, limit, now)
+    }
+
+    fn numbers(&self) -> Numbers {
+        C::numbers(self)
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        C::from_numbers(numbers).map(Self::new)
+    }
+}
+
+/// Defines [`State`] and `dispatch!` from a table of each algorithm's state. `$dollar` is the `$` of the inner macro.
+macro_rules! states {
+    ($dollar:tt $($variant:ident($state:ty),)*) => {
+        /// The state of one counter.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum State {
+            $(
+                #[doc = concat!("State of [`Algorithm::", stringify!($variant), "`].")]
+                $variant($state),
+            )*
+        }
+
+        impl State {
+            /// The state of an unused counter.
+            #[must_use]
+            pub fn new(algorithm: Algorithm) -> Self {
+                match algorithm {
+                    $(Algorithm::$variant => Self::$variant(Default::default()),)*
+                }
+            }
+
+            /// The state of these numbers; `None` if they are not valid.
+            #[must_use]
+            pub fn from_numbers(algorithm: Algorithm, numbers: &[u64]) -> Option<Self> {
+                if numbers.iter().any(|&number| number > USED_MAX) {
+                    return None;
+                }
+                Some(match algorithm {
+                    $(Algorithm::$variant => Self::$variant(Counter::from_numbers(numbers)?),)*
+                })
+            }
+        }
+
+        /// Calls a function of the state's algorithm.
+        macro_rules! dispatch {
+            ($dollar value:expr, $dollar counter:ident => $dollar call:expr) => {
+                match $dollar value {
+                    $($dollar crate::algorithm::State::$variant($dollar counter) => $dollar call,)*
+                }
+            };
+        }
+        pub(crate) use dispatch;
+    };
+}
+
+states! {
+    $
+    FixedWindow(FixedWindow),
+    SlidingWindowLog(Box<SlidingWindowLog>),
+    SlidingWindowCounter(SlidingWindowCounter),
+    TokenBucket(TokenBucket),
+    Gcra(Gcra),
+}
+
+/// Millions of states may be in memory.
+const _: () = assert!(size_of::<State>() <= 32);
+
+impl State {
+    /// Removes expired usage and returns the present of this state: `now`, but never before
+    /// the last time of the state.
+    pub fn advance(&mut self, limit: &Limit, now: Time) -> Time {
+        dispatch!(self, counter => counter.advance(limit, now))
+    }
+
+    /// Hits that may pass at `now`; negative if more was charged than the limit allows.
+    #[must_use]
+    pub fn available(&self, limit: &Limit, now: Time) -> i64 {
+        dispatch!(self, counter => counter.available(limit, now))
+    }
+
+    /// Charges hits, whether or not they are available.
+    pub fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
+        dispatch!(self, counter => counter.charge(limit, now, hits.min(HITS_MAX)))
+    }
+
+    /// Refunds `hits`, never below zero usage: of the charge with this receipt, as far as it
+    /// still counts, or without one of any charge.
+    pub fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
+        dispatch!(self, counter => counter.refund(limit, now, hits.min(HITS_MAX), receipt));
+    }
+
+    /// Microseconds until `hits` would be available without other requests; `None` if they never will be.
+    #[must_use]
+    pub fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> Option<u64> {
+        (hits <= u64::from(limit.capacity()))
+            .then(|| dispatch!(self, counter => counter.retry_after(limit, now, hits)))
+    }
+
+    /// Microseconds until the state is unused again.
+    #[must_use]
+    pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.reset_after(limit, now))
+    }
+
+    /// Microseconds until the reset that callers see: as [`Self::reset_after`], but for a fixed window its
+    /// end, also if unused.
+    #[must_use]
+    pub fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.until_reset(limit, now))
+    }
+
+    /// The numbers of the state, in the order of its fields; for a log, time and hits of each
+    /// entry.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        dispatch!(self, counter => counter.numbers())
+    }
+}

@@ -1,0 +1,158 @@
+//! The structure of a limits file: which keys are allowed where.
+
+use sluicegate_core::{
+    Algorithm, Counting, OnFailure,
+    rules::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located, Mistake},
+};
+
+use super::{
+    keys::MapKind,
+    location::FileLocation,
+    node::Node,
+    reader::{Fields, Reader},
+    scalar::is_null,
+};
+
+impl Reader<'_> {
+    pub(super) fn file(&mut self, root: &Node<'_>) -> Option<LimitsFile> {
+        // The location is the whole file, from which the key is missing.
+        let fields = self.map(&FileLocation::file_start(), root, MapKind::Root)?;
+        let location = self.source_location(&fields.location);
+        let is_limits_file = fields.get("domain").is_some();
+        let domain = self.required(&fields, "domain");
+        let defaults = fields.get("defaults").filter(|(_, node)| !is_null(node));
+        let algorithm = defaults.and_then(|(location, node)| {
+            let defaults = self.map(&location, node, MapKind::Defaults)?;
+            self.algorithm(&defaults)
+        });
+        let tenant = self.text(&fields, "tenant");
+        let counting = self.counting(&fields);
+        let on_failure = self.on_failure(&fields);
+        let descriptors = self.descriptors(&fields);
+        if !is_limits_file {
+            // Further mistakes would quote names of a file that may not be a limits file. A reported unknown key may be this one,
+            // misspelt.
+            if !fields.noted {
+                self.mistake(&fields.location, Mistake::Missing("domain"));
+            }
+            return None;
+        }
+        if self.is_full() {
+            return None;
+        }
+        Some(LimitsFile { location, domain, tenant, counting, on_failure, algorithm, descriptors })
+    }
+
+    fn descriptors(&mut self, of: &Fields<'_, '_>) -> Vec<DescriptorNode> {
+        let nodes = self.list(of, "descriptors");
+        let mut descriptors = Vec::with_capacity(nodes.len());
+        for (location, node) in nodes {
+            if self.is_full() {
+                break;
+            }
+            descriptors.extend(self.descriptor(&location, node));
+        }
+        descriptors
+    }
+
+    fn descriptor(&mut self, location: &FileLocation, node: &Node<'_>) -> Option<DescriptorNode> {
+        let fields = self.map(location, node, MapKind::Descriptor)?;
+        Some(DescriptorNode {
+            location: self.source_location(&fields.location),
+            key: self.required(&fields, "key").value,
+            value: self.value(&fields),
+            limits: self.limits(&fields),
+            counting: self.counting(&fields),
+            on_failure: self.on_failure(&fields).map(|it| it.value),
+            shadow_mode: self.flag(&fields, "shadow_mode"),
+            quota_mode: self.flag(&fields, "quota_mode"),
+            detailed_metric: self.flag(&fields, "detailed_metric"),
+            value_to_metric: self.flag(&fields, "value_to_metric"),
+            share_threshold: self.flag(&fields, "share_threshold"),
+            metadata: self.metadata(&fields),
+            descriptors: self.descriptors(&fields),
+        })
+    }
+
+    fn limits(&mut self, of: &Fields<'_, '_>) -> Option<LimitsNode> {
+        let one = of.get("rate_limit").filter(|(_, node)| !is_null(node));
+        if let Some((location, _)) = of.get("limits") {
+            if one.is_some() {
+                self.mistake(&location, Mistake::LimitsTwice);
+            }
+            let nodes = self.list(of, "limits");
+            let asked = nodes.len();
+            let limits: Vec<_> = nodes
+                .into_iter()
+                .filter_map(|(location, node)| self.limit(&location, node, MapKind::LimitOfList))
+                .collect();
+            // An element that is not a limit was reported; the rest of the list must not cause another mistake.
+            let empty = limits.is_empty() && asked > 0;
+            return (!empty).then(|| LimitsNode::Several(self.source_location(&location), limits));
+        }
+        let (location, node) = one?;
+        let limit = self.limit(&location, node, MapKind::Limit)?;
+        Some(LimitsNode::One(Box::new(limit)))
+    }
+
+    /// One limit; `None` if the node is not a map.
+    fn limit(
+        &mut self,
+        location: &FileLocation,
+        node: &Node<'_>,
+        kind: MapKind,
+    ) -> Option<LimitNode> {
+        let noted = self.noted;
+        let fields = self.map(location, node, kind)?;
+        let requests_per_unit = self.number(&fields, "requests_per_unit");
+        let unit_multiplier = self.number(&fields, "unit_multiplier");
+        let burst = self.number(&fields, "burst");
+        let unlimited = self.flag(&fields, "unlimited");
+        let name = self.text(&fields, "name");
+        let known = self.noted;
+        let unit = self.text(&fields, "unit");
+        let unit = unit.filter(|_| self.noted == known);
+        let window = self.duration(&fields, "window");
+        let algorithm = self.algorithm(&fields).map(|it| it.value);
+        let broken = self.noted > noted;
+        Some(LimitNode {
+            location: self.source_location(&fields.location),
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+            window,
+            algorithm,
+            burst,
+            unlimited,
+            name,
+            replaces: self.replaces(&fields),
+            is_incomplete: broken,
+        })
+    }
+
+    fn replaces(&mut self, of: &Fields<'_, '_>) -> Vec<Located<String>> {
+        let nodes = self.list(of, "replaces");
+        nodes
+            .into_iter()
+            .filter_map(|(location, node)| {
+                let fields = self.map(&location, node, MapKind::Replace)?;
+                Some(self.required(&fields, "name"))
+            })
+            .collect()
+    }
+
+    fn algorithm(&mut self, of: &Fields<'_, '_>) -> Option<Located<Algorithm>> {
+        let find = |text: &str| Algorithm::ALL.into_iter().find(|it| it.name() == text);
+        self.word(of, "algorithm", Algorithm::NAMES, find)
+    }
+
+    fn counting(&mut self, of: &Fields<'_, '_>) -> Option<Located<Counting>> {
+        let find = |text: &str| Counting::ALL.into_iter().find(|it| it.name() == text);
+        self.word(of, "counting", "free, debit or upstream", find)
+    }
+
+    fn on_failure(&mut self, of: &Fields<'_, '_>) -> Option<Located<OnFailure>> {
+        let find = |text: &str| OnFailure::ALL.into_iter().find(|it| it.name() == text);
+        self.word(of, "on_failure", "allow, deny, local or defer", find)
+    }
+}

@@ -1,0 +1,40 @@
+//! Nodes of a YAML document.
+
+use std::{borrow::Cow, rc::Rc};
+
+use granit_parser::{Marker, ScalarStyle};
+
+/// A node of a document. Copies share its children.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'t> {
+    pub(super) at: Position,
+    pub(super) data: NodeData<'t>,
+}
+
+/// Position of a node's beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    /// Line, from 1.
+    pub(super) line: u32,
+    /// Column, from 1.
+    pub(super) column: u32,
+}
+
+/// Kinds of nodes.
+#[derive(Clone, Debug)]
+pub(super) enum NodeData<'t> {
+    /// A scalar as written. A tag of type string counts as quotes.
+    Scalar(Cow<'t, str>, ScalarStyle),
+    List(Rc<[Node<'t>]>),
+    /// Keys and values. Of equal keys only the last is kept.
+    Map(Rc<[(Node<'t>, Node<'t>)]>),
+    /// A list or a map with a tag that YAML does not define.
+    Tagged,
+}
+
+impl From<Marker> for Position {
+    fn from(marker: Marker) -> Self {
+        let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
+        Self { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
+    }
+}

@@ -1,0 +1,373 @@
+//! Reads nodes as maps, lists, texts and numbers, and reports nodes of other types.
+
+use std::{sync::Arc, time::Duration};
+
+use granit_parser::ScalarStyle;
+use sluicegate_core::rules::{
+    CompileError, CompileWarning, Located, Mistake, Report, SourceLocation, Warning,
+};
+
+use super::{
+    keys::{MapKind, UPSTREAM, path_step, unknown_key},
+    location::FileLocation,
+    node::{Node, NodeData, Position},
+    scalar::{
+        describe_scalar, has_ambiguous_unit, has_leading_zero, is_float, is_not_text, is_null,
+        scalar, whole_number,
+    },
+    shape::NODES_MAX,
+};
+
+/// State shared by files that are read together.
+#[derive(Debug)]
+pub(crate) struct ReadState {
+    /// Nodes left of [`NODES_MAX`].
+    pub(super) nodes_left: usize,
+    /// Number of placeholders for unreadable texts.
+    placeholders: usize,
+    /// Findings.
+    pub(crate) report: Report,
+}
+
+impl Default for ReadState {
+    fn default() -> Self {
+        Self { nodes_left: NODES_MAX, placeholders: 0, report: Report::default() }
+    }
+}
+
+/// A map's values by key.
+pub(super) struct Fields<'n, 'y> {
+    pub(super) location: FileLocation,
+    fields: Vec<Field<'n, 'y>>,
+    /// Whether an unknown key was reported, which may be a misspelt one that is now missing.
+    pub(super) noted: bool,
+}
+
+/// A key and its value.
+struct Field<'n, 'y> {
+    name: &'n str,
+    /// Position of the key: its value may begin lines below.
+    at: Position,
+    value: &'n Node<'y>,
+}
+
+impl<'n, 'y> Fields<'n, 'y> {
+    /// The value of a key, with its location.
+    pub(super) fn get(&self, key: &'static str) -> Option<(FileLocation, &'n Node<'y>)> {
+        let field = self.fields.iter().find(|field| field.name == key)?;
+        Some((FileLocation::at(field.at, self.location.path.key(key)), field.value))
+    }
+}
+
+/// Reads nodes and reports mistakes.
+pub(super) struct Reader<'e> {
+    pub(super) file: Arc<str>,
+    pub(super) shared: &'e mut ReadState,
+    /// Number of mistakes reported in this file.
+    pub(super) noted: usize,
+}
+
+impl Reader<'_> {
+    /// A map's fields, including those of merged maps (`<<`); reports unknown keys.
+    pub(super) fn map<'n, 'y>(
+        &mut self,
+        location: &FileLocation,
+        node: &'n Node<'y>,
+        kind: MapKind,
+    ) -> Option<Fields<'n, 'y>> {
+        let mut fields = Fields { location: location.clone(), fields: Vec::new(), noted: false };
+        let before = self.noted;
+        let is_map = self.collect_fields(location, node, kind, &mut fields);
+        fields.noted = self.noted > before;
+        is_map.then_some(fields)
+    }
+
+    fn collect_fields<'n, 'y>(
+        &mut self,
+        location: &FileLocation,
+        node: &'n Node<'y>,
+        kind: MapKind,
+        into: &mut Fields<'n, 'y>,
+    ) -> bool {
+        let NodeData::Map(map) = &node.data else {
+            let wanted =
+                if kind == MapKind::Replace { "a map such as {name: other}" } else { "a map" };
+            self.wrong_type(location, node, wanted);
+            return false;
+        };
+        let mut merged = Vec::new();
+        for (key, value) in map.iter() {
+            if self.is_full() {
+                break;
+            }
+            let at = FileLocation::of(key, location.path.clone());
+            match scalar(key) {
+                Some(("<<", ScalarStyle::Plain)) => merged.push((at, value)),
+                Some((name, _)) => {
+                    if kind.keys().contains(&name) {
+                        if !into.fields.iter().any(|field| field.name == name) {
+                            into.fields.push(Field { name, at: key.at, value });
+                        }
+                    } else if kind.tolerates(name) {
+                        if let Mistake::MisplacedKey { key, instead } =
+                            kind.unknown_key(name, at.column)
+                        {
+                            self.warn(&at, Warning::Misplaced { key, instead });
+                        }
+                        self.ignored(
+                            &FileLocation::of(value, at.path.key(path_step(name))),
+                            name,
+                            value,
+                        );
+                    } else if is_not_text(key) {
+                        self.wrong_type(&at, key, "a text as the key");
+                    } else {
+                        self.mistake(&at, kind.unknown_key(name, at.column));
+                    }
+                }
+                None => self.wrong_type(&at, key, "a text as the key"),
+            }
+        }
+        for (at, node) in merged {
+            let nodes = match &node.data {
+                NodeData::List(nodes) => nodes,
+                _ => std::slice::from_ref(node),
+            };
+            for node in nodes {
+                self.collect_fields(&at, node, kind, into);
+            }
+        }
+        true
+    }
+
+    /// Checks the structure below an ignored key, as envoyproxy/ratelimit does.
+    fn ignored(&mut self, location: &FileLocation, key: &str, node: &Node<'_>) {
+        if key == "metadata" {
+            return;
+        }
+        match &node.data {
+            NodeData::Map(map) => {
+                for (key, value) in map.iter() {
+                    let at = FileLocation::of(key, location.path.clone());
+                    match scalar(key) {
+                        Some((name, _)) if UPSTREAM.contains(&name) || name == "<<" => {
+                            self.ignored(
+                                &FileLocation::of(value, location.path.key(path_step(name))),
+                                name,
+                                value,
+                            );
+                        }
+                        Some((name, _)) => {
+                            self.mistake(&at, unknown_key(name, at.column, UPSTREAM));
+                        }
+                        None => self.wrong_type(&at, key, "a text as the key"),
+                    }
+                }
+            }
+            NodeData::List(nodes) => {
+                for (index, node) in nodes.iter().enumerate() {
+                    let at = FileLocation::of(node, location.path.index(index));
+                    match &node.data {
+                        NodeData::Map(_) => self.ignored(&at, key, node),
+                        _ => self.wrong_type(&at, node, "a map"),
+                    }
+                }
+            }
+            _ => match scalar(node) {
+                Some((text, ScalarStyle::Plain)) if is_float(text) => {
+                    self.wrong_type(location, node, "a text in quotes");
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// The elements of a list; none if the key is absent.
+    pub(super) fn list<'n, 'y>(
+        &mut self,
+        of: &Fields<'n, 'y>,
+        key: &'static str,
+    ) -> Vec<(FileLocation, &'n Node<'y>)> {
+        let Some((location, node)) = of.get(key) else { return Vec::new() };
+        match &node.data {
+            NodeData::List(nodes) => nodes
+                .iter()
+                .enumerate()
+                .map(|(index, node)| (FileLocation::of(node, location.path.index(index)), node))
+                .collect(),
+            _ if is_null(node) => Vec::new(),
+            _ => {
+                self.wrong_type(&location, node, "a list");
+                Vec::new()
+            }
+        }
+    }
+
+    /// A text. Numbers and booleans are accepted as written, as in Go's reader; floats are not,
+    /// because 1.10 may be intended as a text or as a number.
+    pub(super) fn text(
+        &mut self,
+        of: &Fields<'_, '_>,
+        key: &'static str,
+    ) -> Option<Located<String>> {
+        let (location, node) = of.get(key)?;
+        let value = match scalar(node) {
+            Some((text, ScalarStyle::Plain)) if is_float(text) => {
+                self.wrong_type(&location, node, "a text in quotes");
+                self.placeholder()
+            }
+            Some(_) if is_null(node) => return None,
+            Some((text, _)) => text.to_owned(),
+            None => {
+                self.wrong_type(&location, node, "a text");
+                self.placeholder()
+            }
+        };
+        Some(Located { value, location: self.source_location(&location) })
+    }
+
+    /// A text that must not be missing; empty if it is.
+    pub(super) fn required(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Located<String> {
+        self.text(of, key).unwrap_or_else(|| {
+            let value = if of.noted { self.placeholder() } else { String::new() };
+            let location =
+                of.get(key).map_or_else(|| of.location.clone(), |(location, _)| location);
+            Located { value, location: self.source_location(&location) }
+        })
+    }
+
+    /// A descriptor's value. If an unknown key was reported, it may be the misspelt key of the value.
+    pub(super) fn value(&mut self, of: &Fields<'_, '_>) -> Option<Located<String>> {
+        let value = self.text(of, "value");
+        let missing = of.noted && of.get("value").is_none();
+        value.or_else(|| {
+            missing.then(|| Located {
+                value: self.placeholder(),
+                location: self.source_location(&of.location),
+            })
+        })
+    }
+
+    /// A placeholder for an unreadable text that was reported. It differs from all other texts and is valid as a pattern, so
+    /// that it causes no further mistakes.
+    fn placeholder(&mut self) -> String {
+        self.shared.placeholders += 1;
+        format!("unreadable text {}*", self.shared.placeholders)
+    }
+
+    /// Whether a mistake was found that is not listed. The result is not used then.
+    pub(super) const fn is_full(&self) -> bool {
+        self.shared.report.mistakes.unlisted() > 0
+    }
+
+    pub(super) fn number(
+        &mut self,
+        of: &Fields<'_, '_>,
+        key: &'static str,
+    ) -> Option<Located<u32>> {
+        let (location, node) = of.get(key)?;
+        if is_null(node) {
+            return None;
+        }
+        let number = scalar(node)
+            .filter(|(_, style)| *style == ScalarStyle::Plain)
+            .and_then(|(text, _)| Some((text, whole_number(text)?)));
+        let number = match number {
+            // Go's reader parses 010 as an octal number.
+            Some((text, _)) if has_leading_zero(text) => {
+                self.wrong_type(&location, node, "it without a zero in front");
+                None
+            }
+            Some((_, number)) => Some(number),
+            None => {
+                self.wrong_type(&location, node, "a whole number from 0 to 4294967295");
+                None
+            }
+        };
+        number.map(|value| Located { value, location: self.source_location(&location) })
+    }
+
+    pub(super) fn flag(&mut self, of: &Fields<'_, '_>, key: &'static str) -> bool {
+        let Some((location, node)) = of.get(key) else { return false };
+        let text = scalar(node).filter(|(_, style)| *style == ScalarStyle::Plain);
+        match text.map(|(text, _)| text.to_ascii_lowercase()).as_deref() {
+            Some("true" | "yes" | "on" | "y") => true,
+            Some("false" | "no" | "off" | "n" | "" | "~" | "null") => false,
+            _ => {
+                self.wrong_type(&location, node, "true or false");
+                false
+            }
+        }
+    }
+
+    pub(super) fn duration(
+        &mut self,
+        of: &Fields<'_, '_>,
+        key: &'static str,
+    ) -> Option<Located<Duration>> {
+        let (location, node) = of.get(key)?;
+        if is_null(node) {
+            return None;
+        }
+        let duration = scalar(node)
+            .filter(|(text, _)| !has_ambiguous_unit(text))
+            .and_then(|(text, _)| humantime::parse_duration(text).ok());
+        if duration.is_none() {
+            self.wrong_type(&location, node, "a length of time such as 30s, 15m, 12h or 7d");
+        }
+        duration.map(|value| Located { value, location: self.source_location(&location) })
+    }
+
+    pub(super) fn word<T>(
+        &mut self,
+        of: &Fields<'_, '_>,
+        key: &'static str,
+        wanted: &'static str,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Option<Located<T>> {
+        let (location, node) = of.get(key).filter(|(_, node)| !is_null(node))?;
+        let word = scalar(node).and_then(|(text, _)| find(text));
+        if word.is_none() {
+            self.wrong_type(&location, node, wanted);
+        }
+        word.map(|value| Located { value, location: self.source_location(&location) })
+    }
+
+    pub(super) fn source_location(&self, location: &FileLocation) -> SourceLocation {
+        SourceLocation {
+            file: Arc::clone(&self.file),
+            line: location.line,
+            column: location.column,
+            path: location.path.clone(),
+        }
+    }
+
+    pub(super) fn mistake(&mut self, location: &FileLocation, mistake: Mistake) {
+        self.noted += 1;
+        let location = self.source_location(location);
+        self.shared.report.mistakes.push(CompileError { location, mistake });
+    }
+
+    pub(super) fn warn(&mut self, location: &FileLocation, warning: Warning) {
+        let location = self.source_location(location);
+        self.shared.report.warnings.push(CompileWarning { location, warning });
+    }
+
+    pub(super) fn wrong_type(
+        &mut self,
+        location: &FileLocation,
+        node: &Node<'_>,
+        wanted: &'static str,
+    ) {
+        let found = match &node.data {
+            NodeData::Map(_) => "a map".to_owned(),
+            NodeData::List(_) => "a list".to_owned(),
+            _ => match scalar(node) {
+                Some(_) if is_null(node) => "an empty value".to_owned(),
+                Some((text, style)) => describe_scalar(text, style),
+                None => "something with a tag".to_owned(),
+            },
+        };
+        self.mistake(location, Mistake::WrongType { found, wanted });
+    }
+}

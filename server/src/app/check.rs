@@ -1,0 +1,130 @@
+//! Checking of settings: every file that the settings name is read, and every mistake is reported, before anything starts.
+
+use sluicegate_store::redis::{LinkSettings, Password, TlsFiles};
+
+use super::{StartError, StartErrors};
+use crate::{
+    admin::{AdminAccess, Token},
+    grpc::Responder,
+    limits::CompiledLimits,
+    listen::{Capacity, Tls},
+    settings::{
+        AdminListen, AdminSettings, LimitsSettings, RedisArguments, ServeSettings, StoreChoice,
+        TlsSettings,
+    },
+    telemetry::{self, KeyHash},
+};
+
+/// What the settings name, read and without mistakes.
+pub(super) struct CheckedSettings {
+    pub(super) key_hash: KeyHash,
+    pub(super) capacity: Capacity,
+    pub(super) limits: CompiledLimits,
+    /// Nothing where counters are in memory.
+    pub(super) redis: Option<LinkSettings>,
+    pub(super) responder: Responder,
+    pub(super) grpc_tls: Option<Tls>,
+    /// Nothing where the admin service is off.
+    pub(super) admin: Option<AdminAccess>,
+}
+
+impl CheckedSettings {
+    /// Reads the files that the settings name, and compares settings that must agree.
+    ///
+    /// # Errors
+    /// Every mistake that is found.
+    pub(super) fn new(settings: &ServeSettings) -> Result<Self, StartErrors> {
+        let mut errors = StartErrors::default();
+        let limits = errors.check(read_limits(&settings.limits));
+        let store = &settings.store.store;
+        let redis = check_redis(store, &settings.redis, &mut errors);
+        let responder = errors.check(Responder::new(&settings.response));
+        let grpc_tls = load_tls("gRPC", settings.grpc.tls.files(), &mut errors);
+        let admin = check_admin(&settings.admin, &mut errors);
+        let capacity = errors.check(Capacity::new(&settings.connections, store));
+        errors.check(telemetry::check_otlp(&settings.otlp));
+        let key_hash = errors.check(KeyHash::load(settings.log.key_hash_salt_file.as_deref()));
+        match (key_hash, capacity, limits, responder) {
+            (Some(key_hash), Some(capacity), Some(limits), Some(responder))
+                if errors.is_empty() =>
+            {
+                Ok(Self { key_hash, capacity, limits, redis, responder, grpc_tls, admin })
+            }
+            _ => Err(errors),
+        }
+    }
+}
+
+fn read_limits(settings: &LimitsSettings) -> Result<CompiledLimits, StartError> {
+    let bounds = settings.compiling.reading.bounds();
+    CompiledLimits::read(settings.limits.clone(), bounds, settings.options())
+        .map_err(StartError::Limits)
+}
+
+fn load_tls(
+    listener: &'static str,
+    files: Option<TlsSettings>,
+    errors: &mut StartErrors,
+) -> Option<Tls> {
+    let loaded = Tls::load(files?).map_err(|source| StartError::Tls { listener, source });
+    errors.check(loaded)
+}
+
+fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<AdminAccess> {
+    let AdminListen::At(address) = &settings.admin_listen else { return None };
+    let tls = load_tls("admin", settings.tls.files(), errors);
+    let token = settings.admin_token_file.as_deref().map(Token::load);
+    let token = token.and_then(|token| errors.check(token));
+    let is_authenticated = settings.tls.client_ca.is_some() || settings.admin_token_file.is_some();
+    let access = AdminAccess { address: address.clone(), tls, token, is_authenticated };
+    if access.is_unprotected() {
+        errors.push(StartError::UnprotectedAdmin(address.clone()));
+    }
+    Some(access)
+}
+
+/// How to connect to Redis, if counters are there.
+fn check_redis(
+    store: &StoreChoice,
+    redis: &RedisArguments,
+    errors: &mut StartErrors,
+) -> Option<LinkSettings> {
+    let StoreChoice::Redis(url) = store else { return None };
+    let sources = (&url.password, &redis.redis_password, &redis.redis_password_file);
+    let password = match sources {
+        (None, None, None) => Some(Password::None),
+        (Some(password), None, None) | (None, Some(password), None) => {
+            Some(Password::Given(password.clone()))
+        }
+        (None, None, Some(file)) => Some(Password::File(file.clone())),
+        _ => {
+            errors.push(StartError::Store(
+                "--store, --redis-password and --redis-password-file: only one may have a password",
+            ));
+            None
+        }
+    };
+    let username = url.username.clone().or_else(|| redis.redis_username.clone());
+    if url.username.is_some() && redis.redis_username.is_some() {
+        errors.push(StartError::Store("--store and --redis-username: only one may name a user"));
+    }
+    if username.is_some() && matches!(password, Some(Password::None)) {
+        errors.push(StartError::Store("--redis-username: a user of Redis needs a password"));
+    }
+    if !url.tls && (redis.redis_tls_ca.is_some() || redis.redis_tls_cert.is_some()) {
+        errors.push(StartError::Store(
+            "--redis-tls-ca and --redis-tls-cert: --store does not ask for TLS; use rediss://",
+        ));
+    }
+    let identity = redis.redis_tls_cert.clone().zip(redis.redis_tls_key.clone());
+    let link = LinkSettings {
+        username,
+        password: password.unwrap_or(Password::None),
+        tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),
+        database: url.database,
+        connect_timeout: redis.redis_connect_timeout,
+        connector: None,
+    };
+    errors.check(link.check());
+    Some(link)
+}

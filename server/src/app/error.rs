@@ -1,0 +1,140 @@
+//! Why the server cannot start.
+
+use std::{error::Error, fmt, io};
+
+use sluicegate_core::rules::{CompileError, Findings};
+use sluicegate_store::redis::FileError;
+use thiserror::Error;
+
+use crate::{
+    admin::TokenError,
+    grpc::HeadersError,
+    listen::{CapacityError, TlsError},
+    secret::SecretError,
+    telemetry::{LogError, MetricsError, OtlpError},
+    values::ListenAddress,
+};
+
+/// A reason why the server cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The limits files have mistakes.
+    #[error("{}", .0.lines().collect::<Vec<_>>().join("\n"))]
+    Limits(Findings<CompileError>),
+    /// An address cannot be bound.
+    #[error("{flag}: the {listener} listener cannot listen on {address}")]
+    Listen {
+        /// The flag that sets the address.
+        flag: &'static str,
+        /// The listener.
+        listener: &'static str,
+        /// The address.
+        address: ListenAddress,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The admin service would be open to the network.
+    #[error(
+        "--admin-listen {0} is open to the network: set --admin-token-file, or --admin-tls-client-ca, or listen on 127.0.0.1 or a unix socket"
+    )]
+    UnprotectedAdmin(ListenAddress),
+    /// There are fewer descriptors than the settings ask connections for.
+    #[error(transparent)]
+    Capacity(#[from] CapacityError),
+    /// The TLS files of a listener cannot be used.
+    #[error("TLS of the {listener} listener")]
+    Tls {
+        /// The listener.
+        listener: &'static str,
+        /// What is wrong with the files.
+        source: TlsError,
+    },
+    /// The admin token cannot be used.
+    #[error("--admin-token-file")]
+    Token(#[from] TokenError),
+    /// The secret that keys are hashed with cannot be used.
+    #[error("--key-hash-salt-file")]
+    Salt(#[from] SecretError),
+    /// A file for connections to Redis cannot be used.
+    #[error("cannot connect to Redis")]
+    Redis(#[from] FileError),
+    /// Settings of Redis contradict each other.
+    #[error("{0}")]
+    Store(&'static str),
+    /// Settings of response headers contradict each other.
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
+    /// The log cannot be started.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Metrics cannot be set up.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The collector cannot be used.
+    #[error(transparent)]
+    Otlp(#[from] OtlpError),
+    /// The gRPC services cannot be described.
+    #[error("cannot describe the services: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The system refuses threads or signal handlers.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// All reasons why the server cannot start that one start finds. The text has each in a line, with its causes.
+#[derive(Debug, Default)]
+pub struct StartErrors(Vec<StartError>);
+
+impl StartErrors {
+    /// The value, or nothing after the error is added.
+    pub(super) fn check<T, E: Into<StartError>>(&mut self, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.push(error)).ok()
+    }
+
+    /// Adds an error.
+    pub(super) fn push(&mut self, error: impl Into<StartError>) {
+        self.0.push(error.into());
+    }
+
+    /// Adds the errors of another check.
+    pub(super) fn extend(&mut self, errors: Self) {
+        self.0.extend(errors.0);
+    }
+
+    /// Whether there is no error.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The errors.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &StartError> {
+        self.0.iter()
+    }
+}
+
+impl<E: Into<StartError>> From<E> for StartErrors {
+    fn from(error: E) -> Self {
+        Self(vec![error.into()])
+    }
+}
+
+impl fmt::Display for StartErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.iter().map(|error| with_causes(error)).collect();
+        f.write_str(&texts.join("\n"))
+    }
+}
+
+impl Error for StartErrors {}
+
+/// An error and its causes, in one line unless the error has several.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

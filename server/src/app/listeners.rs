@@ -1,0 +1,163 @@
+//! The listeners: binding all of them, serving on them, ending them.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{StartError, StartErrors};
+use crate::{
+    admin::{self, Admin, AdminAccess, BindError, BoundListener},
+    grpc::{self, Health},
+    http,
+    listen::{Admission, Listener, Tls},
+    settings::ServeSettings,
+    values::ListenAddress,
+};
+
+/// How long calls over HTTP and to the admin service may take to finish, once gRPC has stopped. They are local and
+/// short.
+pub(super) const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The bound listeners, which accept no connection yet.
+pub(super) struct BoundListeners {
+    pub(super) grpc: Listener,
+    pub(super) http: Listener,
+    pub(super) admin: Option<BoundListener>,
+}
+
+impl BoundListeners {
+    /// Binds all listeners.
+    ///
+    /// # Errors
+    /// One for each address that cannot be bound.
+    pub(super) async fn bind(
+        settings: &ServeSettings,
+        admin: Option<AdminAccess>,
+    ) -> Result<Self, StartErrors> {
+        let mut errors = StartErrors::default();
+        let address = &settings.grpc.grpc_listen;
+        let grpc = Listener::bind(address).await.map_err(|source| StartError::Listen {
+            flag: "--grpc-listen",
+            listener: "gRPC",
+            address: address.clone(),
+            source,
+        });
+        let grpc = errors.check(grpc);
+        let address = ListenAddress::Tcp(settings.http_listen.to_string());
+        let http = Listener::bind(&address).await.map_err(|source| StartError::Listen {
+            flag: "--http-listen",
+            listener: "HTTP",
+            address,
+            source,
+        });
+        let http = errors.check(http);
+        let admin = match admin {
+            Some(access) => errors.check(bind_admin(access).await),
+            None => None,
+        };
+        match (grpc, http) {
+            (Some(grpc), Some(http)) if errors.is_empty() => Ok(Self { grpc, http, admin }),
+            _ => Err(errors),
+        }
+    }
+}
+
+async fn bind_admin(access: AdminAccess) -> Result<BoundListener, StartError> {
+    let address = access.address.clone();
+    access.bind().await.map_err(|error| match error {
+        BindError::Listen(source) => {
+            StartError::Listen { flag: "--admin-listen", listener: "admin", address, source }
+        }
+        BindError::Unprotected => StartError::UnprotectedAdmin(address),
+    })
+}
+
+/// A listener that serves, and the means to stop it.
+pub(super) struct ServerHandle {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl ServerHandle {
+    /// Runs what `serve` makes of the token that stops it.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(
+        serve: impl FnOnce(CancellationToken) -> F,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve(stop.clone()));
+        Self { stop, task }
+    }
+
+    /// Serves gRPC.
+    pub(super) fn grpc(
+        listener: Listener,
+        services: grpc::Services,
+        tls: Option<Tls>,
+        admission: Admission,
+    ) -> Self {
+        let connections = listener.incoming(tls, admission);
+        Self::spawn(|stop| async move { services.serve(connections, stop.cancelled_owned()).await })
+    }
+
+    /// Serves HTTP.
+    pub(super) fn http(listener: Listener, server: http::Server, admission: Admission) -> Self {
+        let connections = listener.incoming(None, admission);
+        Self::spawn(|stop| async move { server.serve(connections, stop.cancelled_owned()).await })
+    }
+
+    /// Accepts no more calls, and cuts off those that have not finished within a time.
+    pub(super) async fn stop(mut self, listener: &str, within: Duration) {
+        self.stop.cancel();
+        if tokio::time::timeout(within, &mut self.task).await.is_err() {
+            self.task.abort();
+            tracing::warn!(
+                listener,
+                "calls in progress outlived the drain timeout and were cut off"
+            );
+        }
+    }
+}
+
+/// The admin listener that serves.
+pub(super) struct AdminHandle {
+    pub(super) address: ListenAddress,
+    pub(super) health: Health,
+    pub(super) tls: Option<Tls>,
+    pub(super) token: Option<admin::Token>,
+    server: ServerHandle,
+    resets: admin::Resets,
+}
+
+impl AdminHandle {
+    /// Serves the admin service.
+    ///
+    /// # Errors
+    /// The services cannot be described.
+    pub(super) fn start(
+        bound: BoundListener,
+        admin: Admin,
+        admission: Admission,
+    ) -> Result<Self, StartError> {
+        let BoundListener { listener, tls, token } = bound;
+        let resets = admin.resets();
+        let (services, health) = admin::Services::new(admin, token.clone())?;
+        let address = listener.local_address();
+        let connections = listener.incoming(tls.clone(), admission);
+        let server = ServerHandle::spawn(|stop| async move {
+            services.serve(connections, stop.cancelled_owned()).await;
+        });
+        Ok(Self { address, health, tls, token, server, resets })
+    }
+
+    /// Lets calls in progress and resets of counters finish.
+    pub(super) async fn stop(mut self) {
+        self.health.end().await;
+        tokio::join!(self.server.stop("admin", LOCAL_DRAIN_TIMEOUT), self.resets.end());
+    }
+}
+
+/// The address of the HTTP listener: the bound one, or else the configured one.
+pub(super) fn http_address(listener: &Listener, settings: &ServeSettings) -> SocketAddr {
+    listener.socket_address().unwrap_or(settings.http_listen)
+}

@@ -1,0 +1,152 @@
+//! The process of `sluicegate serve`: `check` the settings, `start`, `reload`, `stop`.
+
+mod check;
+mod error;
+mod first_request;
+mod health;
+mod listeners;
+mod reload;
+mod start;
+mod stop;
+
+use std::{
+    env,
+    io::{self, Write as _},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use sluicegate_proto::text::printable_lines;
+use sluicegate_store::{Clocks, Stack};
+use tokio::{runtime::Handle, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::error::with_causes;
+pub use self::error::{StartError, StartErrors};
+use self::{
+    check::CheckedSettings,
+    health::ServerHealth,
+    listeners::{AdminHandle, ServerHandle},
+};
+use crate::{
+    settings::{ServeSettings, variable_warnings},
+    signals::{Request, Signals},
+    telemetry::{self, Telemetry, Traces},
+    values::ListenAddress,
+};
+
+/// A running server.
+pub struct App {
+    grpc_address: ListenAddress,
+    http_address: SocketAddr,
+    health: ServerHealth,
+    /// Health that follows the store, until draining begins.
+    follow: CancellationToken,
+    store: Arc<Stack>,
+    grpc: ServerHandle,
+    http: ServerHandle,
+    admin: Option<AdminHandle>,
+    traces: Option<Arc<Traces>>,
+    reload_requests: watch::Sender<()>,
+    /// Reloads, sweeps and measurements, which end when the server has stopped.
+    background: CancellationToken,
+    telemetry: Arc<Telemetry>,
+    drain_delay: Duration,
+    drain_timeout: Duration,
+}
+
+impl App {
+    /// The address of the gRPC listener.
+    #[must_use]
+    pub const fn grpc_address(&self) -> &ListenAddress {
+        &self.grpc_address
+    }
+
+    /// The address of the HTTP listener.
+    #[must_use]
+    pub const fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
+    /// The address of the admin listener, if the admin service is not off.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<&ListenAddress> {
+        self.admin.as_ref().map(|admin| &admin.address)
+    }
+}
+
+/// Runs `sluicegate serve` until a signal stops the process.
+#[must_use]
+pub fn serve(settings: &ServeSettings) -> ExitCode {
+    run(settings).unwrap_or_else(|errors| {
+        errors.iter().for_each(|error| print_error(error));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(settings: &ServeSettings) -> Result<ExitCode, StartErrors> {
+    // Dropped last, so that what is logged at the end is written.
+    let _log = match telemetry::start_log(&settings.log) {
+        Ok(log) => log,
+        // Nothing starts without a log, but the other mistakes are reported with this one.
+        Err(error) => {
+            let mut errors = StartErrors::from(error);
+            if let Err(others) = CheckedSettings::new(settings) {
+                errors.extend(others);
+            }
+            return Err(errors);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(serve_until_stopped(settings));
+    // Work on threads of its own, such as an explanation that was cut off, is not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, StartErrors> {
+    for warning in variable_warnings(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    {
+        tracing::warn!("{warning}");
+    }
+    if let Some(file) = &settings.config {
+        tracing::info!(file = %file.display(), "settings read from the file of --config");
+    }
+    // Before anything is announced: a reader of the log may send a signal at once.
+    let mut signals = Signals::catch()?;
+    let settings = settings.clone();
+    // On a thread that drives nothing else: large limits files take a while, and signals are handled meanwhile.
+    let runtime = Handle::current();
+    let start = move || runtime.block_on(App::start(&settings, Clocks::system()));
+    let app = tokio::select! {
+        app = tokio::task::spawn_blocking(start) => app.map_err(io::Error::from)??,
+        () = signals.stop() => {
+            tracing::info!("stopped before serving");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let without_delay = loop {
+        match signals.next().await {
+            Request::Reload => app.reload(),
+            Request::Drain => break false,
+            Request::Stop => break true,
+        }
+    };
+    let stop = async move {
+        if without_delay { app.stop_without_delay().await } else { app.stop().await }
+    };
+    tokio::select! {
+        () = stop => Ok(ExitCode::SUCCESS),
+        signal = signals.end() => {
+            tracing::warn!(signal = signal.name, "second signal: ended without waiting for calls in progress");
+            Ok(ExitCode::from(signal.exit_code))
+        }
+    }
+}
+
+/// Prints an error and its causes in one line; limits files have a line for each mistake.
+pub(crate) fn print_error(error: &(dyn std::error::Error + 'static)) {
+    let _closed = writeln!(io::stderr(), "sluicegate: {}", printable_lines(&with_causes(error)));
+}

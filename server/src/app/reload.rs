@@ -1,0 +1,131 @@
+//! Reloading limits, TLS files and the admin token when they change, or when an operator asks for it (SIGHUP).
+
+use std::{error::Error, path::PathBuf, sync::Arc, time::Duration};
+
+use sluicegate_store::Stack;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{App, error::with_causes, listeners::AdminHandle};
+use crate::{
+    admin,
+    limits::Limits,
+    listen::Tls,
+    reloaded::Reload,
+    telemetry::{Attempts, Telemetry, catalogue},
+    watch::Watch,
+};
+
+impl App {
+    /// Reads limits, TLS files and the admin token again, as if they had changed.
+    pub(super) fn reload(&self) {
+        tracing::info!("reloading limits, TLS files and the admin token");
+        self.reload_requests.send_replace(());
+    }
+}
+
+/// Reloads files in the background.
+pub(super) struct Reloader {
+    poll_interval: Duration,
+    background: CancellationToken,
+    /// Changes when an operator asks for a reload.
+    requests: watch::Sender<()>,
+}
+
+impl Reloader {
+    /// A reloader that runs until `background` is cancelled.
+    pub(super) fn new(poll_interval: Duration, background: &CancellationToken) -> Self {
+        let (requests, _) = watch::channel(());
+        Self { poll_interval, background: background.clone(), requests }
+    }
+
+    /// Reloads the limits.
+    pub(super) fn limits(&self, limits: Limits, telemetry: &Arc<Telemetry>, store: &Arc<Stack>) {
+        let (telemetry, store) = (Arc::clone(telemetry), Arc::clone(store));
+        let paths = limits.paths().to_vec();
+        self.spawn(&paths, move |requested| {
+            if limits.reload(&telemetry, requested) {
+                store.limits_changed();
+            }
+        });
+    }
+
+    /// Reloads the TLS files of the listeners.
+    pub(super) fn tls(&self, listeners: &[Tls], telemetry: &Arc<Telemetry>) {
+        let shown = listeners.to_vec();
+        telemetry.register_gauge(catalogue::TLS_LAST_LOAD, move || {
+            usize::from(!shown.iter().any(Tls::is_rejected))
+        });
+        for tls in listeners {
+            let (tls, telemetry) = (tls.clone(), Arc::clone(telemetry));
+            self.spawn(&tls.files(), move |_| {
+                report("TLS files", &tls.reload(), &telemetry.tls_loads);
+            });
+        }
+    }
+
+    /// Reloads the admin token.
+    pub(super) fn admin_token(&self, admin: Option<&AdminHandle>, telemetry: &Arc<Telemetry>) {
+        let token = admin.and_then(|admin| admin.token.clone());
+        let shown = token.clone();
+        telemetry.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
+            usize::from(!shown.as_ref().is_some_and(admin::Token::is_rejected))
+        });
+        if let Some(token) = token {
+            let telemetry = Arc::clone(telemetry);
+            self.spawn(&[token.path().to_owned()], move |_| {
+                report("admin token", &token.reload(), &telemetry.admin_token_loads);
+            });
+        }
+    }
+
+    /// What asks for a reload of everything.
+    pub(super) fn requests(self) -> watch::Sender<()> {
+        self.requests
+    }
+
+    /// Calls `reload` whenever files may have changed. It takes whether an operator has asked for it.
+    fn spawn(&self, files: &[PathBuf], reload: impl Fn(bool) + Send + Sync + 'static) {
+        let mut watch = Watch::new(files, self.poll_interval);
+        let mut requests = self.requests.subscribe();
+        let reload = Arc::new(reload);
+        let reloading = async move {
+            loop {
+                let requested = changed_or_requested(&mut watch, &mut requests).await;
+                let reload = Arc::clone(&reload);
+                // Off the threads that answer requests: large files take a while to compile.
+                let reloaded = tokio::task::spawn_blocking(move || reload(requested)).await;
+                if let Err(error) = reloaded {
+                    tracing::error!(%error, "cannot reload files");
+                }
+            }
+        };
+        tokio::spawn(self.background.clone().run_until_cancelled_owned(reloading));
+    }
+}
+
+/// Waits until files may have changed, or an operator asks for a reload. Returns whether an operator has asked.
+async fn changed_or_requested(watch: &mut Watch, requests: &mut watch::Receiver<()>) -> bool {
+    tokio::select! {
+        () = watch.changed() => false,
+        // The sender lives as long as the server.
+        Ok(()) = requests.changed() => true,
+    }
+}
+
+/// Counts and logs a reload that did something.
+fn report<E: Error + 'static>(files: &str, reload: &Result<Reload, E>, loads: &Attempts) {
+    match reload {
+        Ok(Reload::Unchanged) => {}
+        Ok(Reload::Restored) => tracing::info!("{files} as in force again"),
+        Ok(Reload::Replaced) => {
+            loads.succeeded();
+            tracing::info!("{files} reloaded");
+        }
+        Err(error) => {
+            loads.failed();
+            let error = with_causes(error);
+            tracing::error!(%error, "{files} rejected, the previous ones stay in force");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The start of the server.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use sluicegate_store::{
+    Clocks, MemorySettings, RedisStackSettings, Stack,
+    redis::{FileError, LinkSettings, RedisSettings},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    App, StartErrors,
+    check::CheckedSettings,
+    first_request,
+    health::ServerHealth,
+    listeners::{self, AdminHandle, BoundListeners, ServerHandle},
+    reload::Reloader,
+};
+use crate::{
+    admin::{Admin, Names, StatusSources},
+    grpc::{self, InFlight, Responder, Rls, Services},
+    http::{self, Shared},
+    limiter::Limiter,
+    limits::{self, Limits, Snapshot},
+    listen::{self, Tls},
+    settings::{AdminListen, ServeSettings, StoreChoice},
+    telemetry::{
+        self, BoundValues, DecisionLog, KeyHash, MetricsError, OtlpError, Telemetry, Traces,
+        catalogue,
+    },
+};
+
+/// How often an idle memory store is swept, and how many counters of each shard at once.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const SWEEP_STEPS: usize = 1024;
+
+/// The longest time that the start waits for the store: meanwhile no listener answers, not even to a liveness probe.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(2);
+
+impl App {
+    /// Checks the settings, loads the limits, opens the listeners and serves. The stores use `clocks`.
+    ///
+    /// # Errors
+    /// Every mistake in the settings, or what the system refuses.
+    pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartErrors> {
+        let began = Instant::now();
+        let CheckedSettings { key_hash, capacity, limits, redis, responder, grpc_tls, admin } =
+            CheckedSettings::new(settings)?;
+
+        let telemetry = Arc::new(new_telemetry(settings)?);
+        let limits = Limits::new(limits, &telemetry);
+        let store = Arc::new(open_store(settings, redis, capacity.redis, clocks)?);
+        let decisions = Decisions::new(settings, &limits, &store, &telemetry, key_hash)?;
+        let rls = decisions.service(settings, responder);
+        let (services, grpc_health) = Services::new(
+            &settings.grpc,
+            Arc::clone(&rls),
+            decisions.in_flight.clone(),
+            decisions.traces.clone(),
+        )
+        .await?;
+        listen::register_metrics(&telemetry, &capacity);
+        grpc::register_metrics(&telemetry, &services);
+        decisions.register_metrics(settings);
+
+        wait_for_store(settings, &store).await;
+        let bound = BoundListeners::bind(settings, admin).await?;
+        let grpc_address = bound.grpc.local_address();
+        let http_address = listeners::http_address(&bound.http, settings);
+
+        let is_serving = Arc::new(AtomicBool::new(true));
+        let pages = decisions.pages(rls, &is_serving);
+        let http = http::Server::new(
+            pages,
+            settings.grpc.grpc_max_message_bytes.get(),
+            capacity.http.clone(),
+        );
+        let admin_service = decisions.admin(settings, &limits, began, &is_serving);
+        let grpc = ServerHandle::grpc(bound.grpc, services, grpc_tls.clone(), capacity.grpc);
+        let http = ServerHandle::http(bound.http, http, capacity.http);
+        let admin =
+            bound.admin.map(|bound| AdminHandle::start(bound, admin_service, capacity.admin));
+        let admin = admin.transpose()?;
+        let health = ServerHealth {
+            grpc: grpc_health,
+            admin: admin.as_ref().map(|admin| admin.health.clone()),
+            http: is_serving,
+        };
+        health.set(true).await;
+
+        let background = CancellationToken::new();
+        let follow = CancellationToken::new();
+        let is_required = settings.failure.health_requires_store;
+        run_until(&follow, health.clone().follow(Arc::clone(&store), is_required));
+        run_until(&background, sweep(Arc::clone(&store)));
+        let measured = Arc::clone(&telemetry);
+        run_until(&background, async move { measured.deadlines.measure().await });
+        let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
+        let tls: Vec<_> = grpc_tls.into_iter().chain(admin_tls).collect();
+        register_tls_failures(&telemetry, tls.clone());
+        let snapshot = limits.current();
+        let reloader = Reloader::new(settings.poll_interval, &background);
+        reloader.limits(limits, &telemetry, &store);
+        reloader.tls(&tls, &telemetry);
+        reloader.admin_token(admin.as_ref(), &telemetry);
+
+        let admin_address =
+            admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
+        tracing::info!(grpc = %grpc_address, http = %http_address, admin = %admin_address, "serving");
+        first_request::print(http_address, &snapshot.load().rules);
+        Ok(Self {
+            grpc_address,
+            http_address,
+            health,
+            follow,
+            store,
+            grpc,
+            http,
+            admin,
+            traces: decisions.traces,
+            reload_requests: reloader.requests(),
+            background,
+            telemetry,
+            drain_delay: settings.drain_delay,
+            drain_timeout: settings.drain_timeout,
+        })
+    }
+}
+
+/// What the listeners share to decide requests and to report on them.
+struct Decisions {
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    store: Arc<Stack>,
+    telemetry: Arc<Telemetry>,
+    key_hash: Arc<KeyHash>,
+    in_flight: InFlight,
+    log: Option<Arc<DecisionLog>>,
+    traces: Option<Arc<Traces>>,
+}
+
+impl Decisions {
+    fn new(
+        settings: &ServeSettings,
+        limits: &Limits,
+        store: &Arc<Stack>,
+        telemetry: &Arc<Telemetry>,
+        key_hash: KeyHash,
+    ) -> Result<Self, OtlpError> {
+        let key_hash = Arc::new(key_hash);
+        let log = DecisionLog::new(&settings.log, &key_hash).map(Arc::new);
+        let redis = match &settings.store.store {
+            StoreChoice::Memory => None,
+            StoreChoice::Redis(url) => Some(&url.deployment),
+        };
+        let traces = Traces::start(&settings.otlp, redis, log.is_some())?;
+        Ok(Self {
+            snapshot: limits.current(),
+            store: Arc::clone(store),
+            telemetry: Arc::clone(telemetry),
+            key_hash,
+            in_flight: InFlight::new(settings.max_in_flight.get()),
+            log,
+            traces,
+        })
+    }
+
+    /// Envoy's service.
+    fn service(&self, settings: &ServeSettings, responder: Responder) -> Arc<Rls> {
+        let limiter = Limiter::new(
+            Arc::clone(&self.snapshot),
+            Arc::clone(&self.store),
+            Arc::clone(&self.telemetry),
+            settings.failure.decision_timeout,
+            self.log.clone(),
+        );
+        let request_bytes = settings.bounds.request_max_bytes.get();
+        Arc::new(Rls::new(limiter, responder, Arc::clone(&self.telemetry), request_bytes))
+    }
+
+    /// The pages of the HTTP listener.
+    fn pages(&self, rls: Arc<Rls>, is_serving: &Arc<AtomicBool>) -> axum::Router {
+        http::router(Shared {
+            rls,
+            in_flight: self.in_flight.clone(),
+            snapshot: Arc::clone(&self.snapshot),
+            telemetry: Arc::clone(&self.telemetry),
+            serving: Arc::clone(is_serving),
+            store: Arc::clone(&self.store),
+            traces: self.traces.clone(),
+            pages: http::RenderPool::default(),
+        })
+    }
+
+    /// The admin service.
+    fn admin(
+        &self,
+        settings: &ServeSettings,
+        limits: &Limits,
+        began: Instant,
+        is_serving: &Arc<AtomicBool>,
+    ) -> Admin {
+        let status = StatusSources {
+            began,
+            serving: Arc::clone(is_serving),
+            rejected: limits.rejected(),
+            in_flight: self.in_flight.clone(),
+            counters_max: settings.store.memory_max_counters.get(),
+        };
+        let prefix = settings.store.key_prefix.clone();
+        let names = Names::new(prefix, Arc::clone(&self.key_hash), settings.top.top_labels);
+        Admin::new(
+            Arc::clone(&self.snapshot),
+            Arc::clone(&self.store),
+            Arc::clone(&self.telemetry),
+            names,
+            status,
+            self.log.is_some().then(|| Arc::clone(&self.key_hash)),
+        )
+    }
+
+    fn register_metrics(&self, settings: &ServeSettings) {
+        let Self { snapshot, store, telemetry, key_hash, in_flight, log, traces } = self;
+        telemetry.register_own();
+        limits::register_metrics(telemetry, snapshot);
+        let counters_max = settings.store.memory_max_counters.get();
+        telemetry::register_store(telemetry, store, counters_max, key_hash);
+        let in_flight = in_flight.clone();
+        telemetry.register_gauge(catalogue::IN_FLIGHT, move || in_flight.current());
+        let max = settings.max_in_flight.get();
+        telemetry.register_gauge(catalogue::IN_FLIGHT_MAX, move || max);
+        let log = log.clone();
+        let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
+        telemetry.register_count(catalogue::DECISION_LOG_DROPPED, dropped);
+        telemetry.register_count(catalogue::LOG_LINES_DROPPED, telemetry::log_lines_dropped);
+        telemetry.register_count(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
+        let count = |read: fn(&Traces) -> u64| {
+            let traces = traces.clone();
+            move || traces.as_deref().map_or(0, read)
+        };
+        telemetry.register_count(catalogue::TRACED, count(Traces::ended));
+        telemetry.register_count(catalogue::TRACED_SENT, count(Traces::sent));
+    }
+}
+
+fn new_telemetry(settings: &ServeSettings) -> Result<Telemetry, MetricsError> {
+    let waiting = &settings.grpc.bounds;
+    let bounds = BoundValues {
+        request_bytes: settings.bounds.request_max_bytes.get(),
+        message_bytes: settings.grpc.grpc_max_message_bytes.get(),
+        large_requests: grpc::LARGE_MAX,
+        waiting_bytes: waiting.grpc_max_waiting_bytes.get(),
+        waiting_bytes_per_connection: waiting.grpc_max_waiting_bytes_per_connection.get(),
+        body_bytes: http::BODY_BYTES_MAX,
+    };
+    Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
+}
+
+/// The store that the settings choose; `connect` says how to reach Redis.
+fn open_store(
+    settings: &ServeSettings,
+    connect: Option<LinkSettings>,
+    connections_max: usize,
+    clocks: Clocks,
+) -> Result<Stack, FileError> {
+    let local = MemorySettings { counters_max: settings.store.memory_max_counters.get() };
+    let (StoreChoice::Redis(url), Some(link)) = (&settings.store.store, connect) else {
+        return Ok(Stack::memory(local, clocks));
+    };
+    let redis = RedisSettings {
+        deployment: url.deployment.clone(),
+        link,
+        connections: settings.redis.redis_connections,
+        connections_max,
+        key_prefix: settings.store.key_prefix.clone(),
+    };
+    let stack = RedisStackSettings {
+        redis,
+        deny_cache_entries: settings.store.deny_cache_entries,
+        local,
+        fallback_counters: settings.failure.fallback_counters,
+        replicas: settings.failure.replicas,
+    };
+    Stack::redis(stack, clocks)
+}
+
+/// Waits a short time for the store, because a replica that serves before it is connected applies `on_failure`.
+async fn wait_for_store(settings: &ServeSettings, store: &Stack) {
+    store.connected(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
+    if store.is_degraded() && settings.failure.replicas.is_none() {
+        tracing::warn!(
+            "Redis does not answer yet: until it does, on_failure: local divides limits by one replica, unless \
+             --replicas says how many there are"
+        );
+    }
+}
+
+fn register_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
+    let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
+    telemetry.register_count(catalogue::TLS_FAILURES, failed);
+}
+
+/// Runs a task until a token is cancelled.
+fn run_until(cancelled: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(cancelled.clone().run_until_cancelled_owned(task));
+}
+
+async fn sweep(store: Arc<Stack>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    loop {
+        ticks.tick().await;
+        store.sweep(SWEEP_STEPS);
+        telemetry::report_suppressed_log_lines(false);
+    }
+}

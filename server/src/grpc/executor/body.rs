@@ -1,0 +1,78 @@
+//! Bodies of answers.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame};
+use prost::{EncodeError, Message};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+use crate::grpc::{message::PREFIX, waiting::AnswerBytes};
+
+/// What most answers fit in.
+const ANSWER_CAPACITY: usize = 256;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// One message, then the status OK. It counts as held until the status is asked for, which is when the message is
+    /// sent.
+    Message(Option<Bytes>, AnswerBytes),
+    /// Nothing more.
+    Ended,
+    /// tonic's answer, and the permits that a streaming call holds until its end.
+    Tonic(tonic::body::Body, Option<[OwnedSemaphorePermit; 2]>),
+}
+
+/// A message with the prefix of gRPC.
+pub(super) fn framed(message: &impl Message) -> Result<Bytes, EncodeError> {
+    let mut frame = BytesMut::with_capacity(ANSWER_CAPACITY);
+    frame.put_bytes(0, PREFIX);
+    message.encode(&mut frame)?;
+    let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
+    if let Some(place) = frame.get_mut(1..PREFIX) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+    Ok(frame.freeze())
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match &mut *self {
+            Self::Message(message, _held) => {
+                if let Some(message) = message.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(message))));
+                }
+                *self = Self::Ended;
+                Poll::Ready(Some(Ok(Frame::trailers(ok()))))
+            }
+            Self::Ended => Poll::Ready(None),
+            Self::Tonic(body, _permits) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Message(..) => false,
+            Self::Ended => true,
+            Self::Tonic(body, _permits) => body.is_end_stream(),
+        }
+    }
+}
+
+fn ok() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}

@@ -1,0 +1,154 @@
+//! The calls in progress of one connection.
+//!
+//! They run in the connection's own task, once everything that has arrived is read, so that answers that are ready
+//! together are written together. A task for each call would cost more than a decision.
+
+use std::{
+    collections::VecDeque,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use hyper::rt::Executor;
+use parking_lot::Mutex;
+
+type Task = BoxFuture<'static, ()>;
+
+/// The executor that HTTP/2 hands new calls to. They wait here for [`Tasks::start`].
+#[derive(Clone, Default)]
+pub(super) struct CallExecutor(Arc<Mutex<Vec<Task>>>);
+
+impl<F> Executor<F> for CallExecutor
+where
+    F: Future + Send + 'static,
+{
+    fn execute(&self, call: F) {
+        // A call that panics must not take the others down. Its stream is reset when it is dropped.
+        let call = AssertUnwindSafe(call).catch_unwind().map(|_outcome| ());
+        self.0.lock().push(Box::pin(call));
+    }
+}
+
+/// The most calls that are polled in one turn. Then the answers that are ready are written.
+const TURN: usize = 64;
+
+/// Calls in progress.
+pub(super) struct Tasks {
+    executor: CallExecutor,
+    /// Those that were taken out of the executor and are not started yet.
+    starting: VecDeque<Task>,
+    /// Those that wait for something.
+    waiting: FuturesUnordered<Task>,
+}
+
+impl Tasks {
+    pub(super) fn new(executor: CallExecutor) -> Self {
+        Self { executor, starting: VecDeque::new(), waiting: FuturesUnordered::new() }
+    }
+
+    /// Whether no call is in progress.
+    pub(super) fn is_empty(&self) -> bool {
+        self.starting.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether calls have arrived that are not started yet.
+    pub(super) fn has_unstarted(&self) -> bool {
+        !self.starting.is_empty()
+    }
+
+    /// Starts calls that have arrived. Returns whether there were any: then all calls are to be polled again.
+    pub(super) fn start(&mut self) -> bool {
+        self.starting.extend(self.executor.0.lock().drain(..));
+        let any = !self.starting.is_empty();
+        // Most calls end here. The others need no waker, because they are polled again at once.
+        let mut context = Context::from_waker(Waker::noop());
+        let turn = self.starting.len().min(TURN);
+        for mut task in self.starting.drain(..turn) {
+            if task.as_mut().poll(&mut context).is_pending() {
+                self.waiting.push(task);
+            }
+        }
+        any
+    }
+
+    /// Polls calls that were woken. Returns whether there may be more of them.
+    pub(super) fn advance(&mut self, context: &mut Context<'_>) -> bool {
+        (0..TURN).all(|_| self.waiting.poll_next_unpin(context) == Poll::Ready(Some(())))
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Each call holds the executor, because it can start others: a circle.
+        let unstarted = std::mem::take(&mut *self.executor.0.lock());
+        drop(unstarted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    fn tasks() -> (CallExecutor, Tasks) {
+        let new = CallExecutor::default();
+        (new.clone(), Tasks::new(new))
+    }
+
+    fn advance(tasks: &mut Tasks) -> bool {
+        tasks.advance(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_call_that_panics_does_not_take_others_with_it() {
+        let (new, mut tasks) = tasks();
+        let done = Arc::new(AtomicUsize::new(0));
+        let of_call = Arc::clone(&done);
+        let mut polls = 0;
+        new.execute(future::poll_fn(|_| -> Poll<()> { panic!("a call panics") }));
+        new.execute(future::poll_fn(move |_| {
+            polls += 1;
+            if polls < 2 {
+                return Poll::Pending;
+            }
+            of_call.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(())
+        }));
+        assert!(tasks.start());
+        advance(&mut tasks);
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+        assert!(!tasks.start());
+    }
+
+    #[test]
+    fn answers_leave_between_turns() {
+        let (new, mut tasks) = tasks();
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..=TURN {
+            let done = Arc::clone(&done);
+            new.execute(async move { _ = done.fetch_add(1, Ordering::Relaxed) });
+        }
+        assert!(tasks.start());
+        assert_eq!(done.load(Ordering::Relaxed), TURN);
+        assert!(tasks.start());
+        assert_eq!(done.load(Ordering::Relaxed), TURN + 1);
+        assert!(!tasks.start());
+    }
+
+    #[test]
+    fn calls_that_were_not_started_end_with_their_connection() {
+        let (new, tasks) = tasks();
+        let held = Arc::new(());
+        let of_call = (Arc::clone(&held), new.clone());
+        new.execute(async move { drop(of_call) });
+        drop(tasks);
+        drop(new);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

@@ -1,0 +1,38 @@
+//! Metrics of the listeners' connections.
+
+use super::{Admission, Capacity, DropReason, RequestBound};
+use crate::telemetry::{
+    Telemetry,
+    catalogue::{self, Gauge},
+};
+
+/// Registers the metrics of all listeners.
+pub(crate) fn register_metrics(telemetry: &Telemetry, capacity: &Capacity) {
+    let gauge = |metric: Gauge, read: fn(&Admission) -> usize| {
+        let capacity = capacity.clone();
+        telemetry.register_gauges(metric, move |show| {
+            for (listener, admission) in capacity.listeners() {
+                show(u64::try_from(read(admission)).unwrap_or(u64::MAX), &[listener]);
+            }
+        });
+    };
+    gauge(catalogue::CONNECTIONS, Admission::open);
+    gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
+    gauge(catalogue::CONNECTIONS_MAX, Admission::max);
+    let others = capacity.clone();
+    telemetry.register_counts(catalogue::REQUEST_BOUNDS_MET, move |show| {
+        for (listener, admission) in [("http", &others.http), ("admin", &others.admin)] {
+            for bound in RequestBound::ALL {
+                show(admission.bound_met(bound), &[listener, bound.label()]);
+            }
+        }
+    });
+    let capacity = capacity.clone();
+    telemetry.register_counts(catalogue::CONNECTIONS_DROPPED, move |show| {
+        for (listener, admission) in capacity.listeners() {
+            for reason in DropReason::ALL {
+                show(admission.dropped(reason), &[listener, reason.label()]);
+            }
+        }
+    });
+}

@@ -1,0 +1,150 @@
+//! A bound to what libraries log, so that a peer that makes one of them complain again and again does not fill the log.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tracing::{Event, Level, Metadata, Subscriber, callsite::Identifier};
+use tracing_subscriber::layer::{Context, Layer};
+
+use crate::telemetry::count::Count;
+
+/// The most lines of one place in a library's source within [`INTERVAL`].
+const LINES_MAX: u64 = 10;
+
+/// How long lines are counted, from the first.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the targets of this project begin with.
+const OWN: &str = "sluicegate";
+
+/// Counts what libraries log, by the place in their source.
+#[derive(Debug, Default)]
+pub(super) struct LogRate {
+    /// As many as libraries have such places.
+    places: Mutex<HashMap<Identifier, LineCount>>,
+    suppressed: Count,
+}
+
+/// Lines of one place within one interval.
+#[derive(Debug)]
+struct LineCount {
+    metadata: &'static Metadata<'static>,
+    since: Instant,
+    count: u64,
+}
+
+/// Lines that were suppressed, and where they came from.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SuppressedLines {
+    pub(super) target: &'static str,
+    pub(super) level: Level,
+    pub(super) lines: u64,
+}
+
+impl LogRate {
+    /// Lines that were not logged, in all.
+    pub(super) fn suppressed(&self) -> u64 {
+        self.suppressed.get()
+    }
+
+    /// Takes what was suppressed in intervals that have ended, or in all of them.
+    pub(super) fn take(&self, now: Instant, all: bool) -> Vec<SuppressedLines> {
+        let mut suppressed = Vec::new();
+        self.places.lock().retain(|_, lines| {
+            let is_over = all || now.saturating_duration_since(lines.since) >= INTERVAL;
+            if is_over && lines.count > LINES_MAX {
+                let (target, level) = (lines.metadata.target(), *lines.metadata.level());
+                suppressed.push(SuppressedLines { target, level, lines: lines.count - LINES_MAX });
+            }
+            !is_over
+        });
+        suppressed
+    }
+
+    /// Counts a line. Returns whether it is logged.
+    fn admit(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
+        // Debug and trace are logged only where an operator asks for them.
+        if metadata.target().starts_with(OWN) || *metadata.level() > Level::INFO {
+            return true;
+        }
+        let mut places = self.places.lock();
+        let lines = places.entry(metadata.callsite()).or_insert(LineCount {
+            metadata,
+            since: now,
+            count: 0,
+        });
+        lines.count += 1;
+        let admitted = lines.count <= LINES_MAX;
+        if !admitted {
+            self.suppressed.add(1);
+        }
+        admitted
+    }
+}
+
+/// The part of the log that asks before each line.
+pub(super) struct RateLimitLayer(pub(super) std::sync::Arc<LogRate>);
+
+impl<S: Subscriber> Layer<S> for RateLimitLayer {
+    fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
+        self.0.admit(event.metadata(), Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    /// Logs so many lines of the kind, and returns how many were admitted.
+    fn admitted(rate: &Arc<LogRate>, lines: u64, log: impl Fn()) -> u64 {
+        struct Seen(Arc<Count>);
+        impl<S: Subscriber> Layer<S> for Seen {
+            fn on_event(&self, _event: &Event<'_>, _context: Context<'_, S>) {
+                self.0.add(1);
+            }
+        }
+        let seen = Arc::<Count>::default();
+        let log_of_test = tracing_subscriber::registry()
+            .with(Seen(Arc::clone(&seen)))
+            .with(RateLimitLayer(Arc::clone(rate)));
+        tracing::subscriber::with_default(log_of_test, || (0..lines).for_each(|_| log()));
+        seen.get()
+    }
+
+    #[test]
+    fn libraries_log_a_bounded_number_of_lines_and_the_rest_is_counted() {
+        let rate = Arc::<LogRate>::default();
+        let warn = || tracing::warn!(target: "h2::proto", "reset");
+        assert_eq!(admitted(&rate, LINES_MAX + 7, warn), LINES_MAX);
+        assert_eq!(admitted(&rate, 3, || tracing::error!(target: "h2::proto", "other")), 3);
+        assert_eq!(rate.suppressed(), 7);
+
+        let now = Instant::now();
+        assert_eq!(rate.take(now, false), []);
+        let suppressed = [SuppressedLines { target: "h2::proto", level: Level::WARN, lines: 7 }];
+        assert_eq!(rate.take(now + INTERVAL, false), suppressed);
+        assert_eq!(rate.take(now + INTERVAL, true), []);
+        assert_eq!(admitted(&rate, LINES_MAX + 2, warn), LINES_MAX, "another interval");
+        assert_eq!(rate.take(now, true).len(), 1);
+        assert_eq!(rate.suppressed(), 9);
+    }
+
+    #[test]
+    fn own_lines_and_those_that_operators_ask_for_are_not_bounded() {
+        let rate = Arc::<LogRate>::default();
+        let many = LINES_MAX * 3;
+        assert_eq!(
+            admitted(&rate, many, || tracing::info!(target: "sluicegate::audit", "a")),
+            many
+        );
+        assert_eq!(admitted(&rate, many, || tracing::warn!(target: "sluicegate_store", "b")), many);
+        assert_eq!(admitted(&rate, many, || tracing::debug!(target: "h2", "c")), many);
+    }
+}

@@ -1,0 +1,62 @@
+//! Sends spans to the collector, and logs when it stops or starts accepting them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use opentelemetry::trace::SpanKind;
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    trace::{SpanData, SpanExporter as Export},
+};
+
+use crate::telemetry::count::Count;
+
+/// Counts of traced requests.
+#[derive(Debug, Default)]
+pub(super) struct ExportCounts {
+    pub(super) ended: Count,
+    pub(super) sent: Count,
+}
+
+/// An exporter that logs once when the collector rejects spans, and once when it accepts them again.
+#[derive(Debug)]
+pub(super) struct LoggingExporter {
+    pub(super) exporter: SpanExporter,
+    pub(super) fails: AtomicBool,
+    pub(super) sent: Arc<ExportCounts>,
+}
+
+impl Export for LoggingExporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let requests = batch.iter().filter(|span| span.span_kind == SpanKind::Server).count();
+        let exported = self.exporter.export(batch).await;
+        if exported.is_ok() {
+            self.sent.sent.add(u64::try_from(requests).unwrap_or(u64::MAX));
+        }
+        match (&exported, self.fails.swap(exported.is_err(), Ordering::Relaxed)) {
+            (Err(error), false) => tracing::warn!(%error, "traces cannot be sent to the collector"),
+            (Ok(()), true) => tracing::info!("traces are sent to the collector again"),
+            (Err(_), true) | (Ok(()), false) => {}
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}

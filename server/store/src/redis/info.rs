@@ -1,0 +1,38 @@
+//! Polls `INFO` of every server, apart from requests.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+
+use super::{
+    Reply, Stats,
+    memory_info::{MemoryInfo, field},
+    node::Node,
+    topology::Topology,
+};
+
+/// The interval of polls. Servers are also polled when one becomes available.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// Polls until cancelled.
+pub(super) async fn poll(topology: Arc<Topology>, stats: Arc<Stats>, database: u8) {
+    loop {
+        let map = topology.map();
+        join_all(map.nodes().iter().map(|node| ask(node, &stats, database))).await;
+        let _changed = tokio::time::timeout(INTERVAL, topology.changed()).await;
+    }
+}
+
+/// Asks one server. Without INFO permission or without a reply, nothing is known.
+async fn ask(node: &Node, stats: &Stats, database: u8) {
+    let info = node.ask(&[b"INFO".as_slice(), b"memory", b"keyspace"]).await;
+    let info = info.as_ref().and_then(Reply::as_str);
+    if let Some(info) = info {
+        let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");
+        let bounded = field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
+        if bounded && policy != "noeviction" {
+            stats.may_evict(&node.address, policy);
+        }
+    }
+    node.set_memory(info.and_then(|info| MemoryInfo::read(info, database)));
+}

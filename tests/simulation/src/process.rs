@@ -1,0 +1,121 @@
+//! A process: its stack, its clock, and its requests in progress.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use sluicegate_core::{Time, fixes::Fix};
+use sluicegate_store::{
+    Clock, Clocks, MemorySettings, Reading, RedisStackSettings, Stack,
+    redis::{Deployment, KeyPrefix, LinkSettings, Password, RedisSettings},
+};
+use tokio::time::Instant;
+
+use crate::{
+    network::Network,
+    scenario::{Kind, Scenario},
+    world::{State, World},
+};
+
+/// The time of all clocks when a run starts: six hours after a midnight, in microseconds since the Unix epoch.
+pub(crate) const START: u64 = (20_000 * 24 + 6) * 3_600 * 1_000_000;
+
+/// More counters than any process is asked for.
+const COUNTERS_MAX: usize = 1000;
+
+/// A process.
+pub(crate) struct Process {
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) clock: Arc<ProcessClock>,
+    /// Its requests in progress.
+    pub(crate) in_flight: Arc<AtomicUsize>,
+    /// Whether it ends, and gets no more requests.
+    pub(crate) drains: AtomicBool,
+}
+
+impl Process {
+    /// Starts a process of a number.
+    pub(crate) fn start(scenario: &Scenario, world: &World, number: usize) -> Self {
+        let clock = Arc::new(ProcessClock { began: Instant::now(), skew: AtomicI64::new(0) });
+        Self {
+            stack: Arc::new(stack(scenario, world, number, &clock)),
+            clock,
+            in_flight: Arc::default(),
+            drains: AtomicBool::new(false),
+        }
+    }
+}
+
+fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<ProcessClock>) -> Stack {
+    let clocks = Clocks { memory: Arc::<ProcessClock>::clone(clock), redis: None };
+    let local = MemorySettings { counters_max: COUNTERS_MAX };
+    if scenario.kind == Kind::Memory {
+        return Stack::memory(local, clocks);
+    }
+    let deployment = match scenario.kind {
+        Kind::Cluster(primaries) => {
+            Deployment::Cluster((0..primaries).map(State::address).collect())
+        }
+        Kind::Memory | Kind::Single => Deployment::Single(State::address(0)),
+    };
+    let (world, unsteady) = (world.clone(), scenario.unsteady);
+    let link = LinkSettings {
+        username: None,
+        password: Password::None,
+        tls: None,
+        database: 0,
+        connect_timeout: Duration::from_secs(2),
+        connector: Some(Arc::new(Network { world, process, unsteady })),
+    };
+    let redis = RedisSettings {
+        deployment,
+        link,
+        connections: NonZeroUsize::new(scenario.connections).unwrap(),
+        connections_max: 100,
+        key_prefix: KeyPrefix::default(),
+    };
+    let settings = RedisStackSettings {
+        redis,
+        deny_cache_entries: scenario.deny_cache_entries,
+        local,
+        fallback_counters: if Fix::FallbackStartsWarm.is_active() { COUNTERS_MAX } else { 0 },
+        replicas: NonZeroU32::new(u32::try_from(scenario.processes).unwrap()),
+    };
+    Stack::redis(settings, clocks).unwrap()
+}
+
+/// Counts a request in progress.
+pub(crate) struct InFlight(Arc<AtomicUsize>);
+
+impl InFlight {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The clock of a process.
+#[derive(Debug)]
+pub(crate) struct ProcessClock {
+    began: Instant,
+    pub(crate) skew: AtomicI64,
+}
+
+impl Clock for ProcessClock {
+    fn read(&self) -> Reading {
+        let steady = START + u64::try_from(self.began.elapsed().as_micros()).unwrap();
+        let wall = steady.saturating_add_signed(self.skew.load(Ordering::Relaxed));
+        Reading { wall: Time::from_micros(wall), steady: Time::from_micros(steady) }
+    }
+}

@@ -1,0 +1,263 @@
+//! What ARCHITECTURE.md claims about the sources, held by reading them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+mod source;
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use sluicegate_tests::tools::workspace;
+
+use source::{Modules, Source, circles, has_word, sources};
+
+/// The crates whose files do not import each other in a circle.
+const CRATES: [&str; 5] =
+    ["server/src", "server/core/src", "server/files/src", "server/limits/src", "server/store/src"];
+
+/// The most lines of a file, tests excluded.
+const LINES_MAX: usize = 500;
+
+/// Names that were replaced and must not come back, by folder: see docs/glossary.md.
+const RETIRED: [(&str, &[&str]); 5] = [
+    (
+        "server/src",
+        &[
+            "Answered",
+            "Arrived",
+            "ByCode",
+            "Early",
+            "HitsOf",
+            "InForce",
+            "NoLog",
+            "OfOrigin",
+            "Patience",
+            "Place",
+            "Punctuality",
+            "Pushed",
+            "Told",
+            "Traced",
+            "Vitals",
+            "Woken",
+            "are_none",
+        ],
+    ),
+    ("server/src/admin", &["Streamed", "Gone"]),
+    ("server/src/http", &["AnswerTimed", "OfTrace", "Pages"]),
+    ("server/src/listen", &["Admitted", "PlaceGuard"]),
+    ("server/store/src/redis", &["Line", "MemoryCursor", "Size"]),
+];
+
+/// What reads the time, randomness and the environment, by the row of the table in ARCHITECTURE.md.
+const READS: [(&str, &[&str]); 4] = [
+    ("monotonic clock", &["Instant::now"]),
+    ("wall clock", &["SystemTime::now"]),
+    ("randomness", &["fastrand", "getrandom", "RandomState", "RandomIdGenerator"]),
+    ("environment", &["env::var", "env::vars", "env::args", "EnvResourceDetector"]),
+];
+
+fn architecture() -> String {
+    fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// The rows of the table in a section, each as the names in backticks of its cells.
+fn table(section: &str) -> Vec<[(String, Vec<String>); 2]> {
+    let text = architecture();
+    let (_, behind) = text.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| {
+        panic!("ARCHITECTURE.md has no section {section:?}");
+    });
+    let section = behind.split_once("\n## ").map_or(behind, |(section, _)| section);
+    let rows = section.lines().filter_map(|line| {
+        let (first, second) = line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?;
+        let named = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        Some([(first.to_owned(), named(first)), (second.to_owned(), named(second))])
+    });
+    // The head.
+    rows.skip(1).collect()
+}
+
+/// Fails with one line for each finding.
+fn none(findings: &[String]) {
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
+
+#[test]
+fn modules_of_the_server_import_only_lower_modules() {
+    let order: Vec<Vec<String>> =
+        table("Module order").into_iter().map(|[(_, modules), _]| modules).collect();
+    let level = |module: &str| order.iter().position(|level| level.iter().any(|it| it == module));
+    let modules = Modules::read("server/src");
+    let mut findings = Vec::new();
+    let found: BTreeSet<&String> = modules.paths().filter_map(|path| path.first()).collect();
+    for module in &found {
+        if level(module).is_none() {
+            findings.push(format!("ARCHITECTURE.md, Module order: `{module}` is missing"));
+        }
+    }
+    for module in order.iter().flatten().filter(|module| !found.contains(module)) {
+        findings.push(format!("ARCHITECTURE.md, Module order: there is no `{module}`"));
+    }
+    for import in modules.imports() {
+        let (Some(from), Some(to)) = (import.from.first(), import.to.first()) else { continue };
+        if from != to && level(from) <= level(to) {
+            findings.push(format!("{}: `{from}` must not import `{to}`", import.place));
+        }
+    }
+    none(&findings);
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let mut findings = Vec::new();
+    for folder in CRATES {
+        let mut imports = Modules::read(folder).imports();
+        // The root passes names on.
+        imports.retain(|import| !import.from.is_empty() && !import.to.is_empty());
+        for import in circles(&imports) {
+            let (from, to) = (import.from.join("::"), import.to.join("::"));
+            findings.push(format!("{}: in a circle: {from} imports {to}", import.place));
+        }
+    }
+    none(&findings);
+}
+
+#[test]
+fn time_randomness_and_environment_are_read_where_architecture_says() {
+    let rows = table("Time, randomness and environment");
+    let sources: Vec<Source> = CRATES.iter().flat_map(|folder| sources(folder)).collect();
+    let mut findings = Vec::new();
+    for (what, words) in READS {
+        let row = rows.iter().find(|[(first, _), _]| first == what);
+        let allowed = row.map(|[_, (_, files)]| files.clone()).unwrap_or_default();
+        for source in &sources {
+            let lines: Vec<usize> = words.iter().flat_map(|it| source.lines_with(it)).collect();
+            let is_allowed = allowed.iter().any(|it| is_in(&source.path, it));
+            for line in lines.iter().filter(|_| !is_allowed) {
+                findings.push(format!("{}:{line}: reads the {what}", source.path));
+            }
+        }
+        for file in &allowed {
+            let reads = |it: &&Source| words.iter().any(|word| !it.lines_with(word).is_empty());
+            if !sources.iter().filter(reads).any(|it| is_in(&it.path, file)) {
+                findings.push(format!("ARCHITECTURE.md: {file} does not read the {what}"));
+            }
+        }
+    }
+    none(&findings);
+}
+
+/// Whether a file is the one that is named, or in the folder that is.
+fn is_in(path: &str, named: &str) -> bool {
+    path == named || (named.ends_with('/') && path.starts_with(named))
+}
+
+#[test]
+fn no_production_file_is_longer_than_500_lines() {
+    let folders = ["proto/src", "server", "client"];
+    let long = folders.iter().flat_map(|folder| sources(folder)).filter_map(|source| {
+        let lines = source.production_lines;
+        (lines > LINES_MAX)
+            .then(|| format!("{}: {lines} lines, more than {LINES_MAX}", source.path))
+    });
+    none(&long.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_code_map_names_the_folders_that_there_are() {
+    let named: BTreeSet<String> =
+        table("Code map").into_iter().flat_map(|[(_, paths), _]| paths).collect();
+    let mut findings = Vec::new();
+    for path in &named {
+        let is_folder = workspace().join(path).is_dir();
+        if is_folder != path.ends_with('/') || !workspace().join(path).exists() {
+            findings.push(format!("ARCHITECTURE.md, Code map: there is no {path}"));
+        }
+    }
+    let mut wanted = BTreeSet::new();
+    for folder in ["proto/src", "server", "client", "tests", "fuzz/targets"] {
+        folders_with_sources(&workspace().join(folder), &mut wanted);
+    }
+    for file in fs::read_dir(workspace().join("server/src")).unwrap() {
+        let path = file.unwrap().path();
+        let folder = path.with_extension("");
+        if path.is_file() && !folder.is_dir() {
+            wanted.insert(format!("server/src/{}", path.file_name().unwrap().to_str().unwrap()));
+        }
+    }
+    for path in wanted.difference(&named) {
+        findings.push(format!("ARCHITECTURE.md, Code map: {path} is missing"));
+    }
+    none(&findings);
+}
+
+/// The folders below one that have Rust files, and are not hidden or built.
+fn folders_with_sources(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            folders_with_sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") && name != "build.rs" {
+            let folder = folder.strip_prefix(workspace()).unwrap().to_str().unwrap();
+            found.insert(format!("{folder}/"));
+        }
+    }
+}
+
+#[test]
+fn retired_names_do_not_return() {
+    let mut findings = Vec::new();
+    for (folder, names) in RETIRED {
+        for source in sources(folder) {
+            for name in names {
+                for line in source.lines_with(name) {
+                    findings.push(format!("{}:{line}: `{name}` was replaced", source.path));
+                }
+            }
+        }
+    }
+    none(&findings);
+}
+
+/// So that the checks above are known to find something.
+#[test]
+fn what_breaks_a_rule_is_found() {
+    let file = |path: &str, text: &str| Source::of(path, text);
+    let modules = Modules::of(
+        "src",
+        vec![
+            file("src/lib.rs", "mod a;\nmod b;\nmod c;\n"),
+            file("src/a/mod.rs", "mod inner;\npub use inner::Inner;\n"),
+            file(
+                "src/a/inner.rs",
+                "use crate::{\n    c::{self, D as E},\n    b::B,\n};\npub struct Inner;\n",
+            ),
+            file("src/b.rs", "pub struct B;\nfn f() {\n    crate::a::Inner::new();\n}\n"),
+            file(
+                "src/c.rs",
+                "// use crate::a;\nconst TEXT: &str = r#\"use crate::b;\"#;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n",
+            ),
+        ],
+    );
+    let imports = modules.imports();
+    let places: Vec<&str> = imports.iter().map(|import| &*import.place).collect();
+    let expected = [
+        "src/a/inner.rs:1: crate::c",
+        "src/a/inner.rs:1: crate::c::D",
+        "src/a/inner.rs:1: crate::b::B",
+        "src/b.rs:3: crate::a::Inner::new",
+    ];
+    assert_eq!(places, expected);
+    let in_circle: Vec<&str> = circles(&imports).into_iter().map(|import| &*import.place).collect();
+    assert_eq!(in_circle, [expected[2], expected[3]]);
+
+    let text = "//! Doc.\n\nfn f() -> char {\n    '\"'\n}\n\n#[cfg(test)]\nmod tests {\n    fn now() {}\n}\n";
+    let source = file("src/d.rs", text);
+    assert_eq!((source.production_lines, source.lines_with("now")), (6, Vec::new()));
+    assert_eq!(source.lines_with("char"), [3]);
+    assert!(has_word("a Told b", "Told") && !has_word("Tolds", "Told"));
+}
