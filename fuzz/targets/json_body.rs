@@ -6,21 +6,23 @@
 mod check;
 
 use arbitrary::Arbitrary;
+use error::JsonError;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use sluicegate_core::{
-    TooLarge,
-    request::{DESCRIPTORS_MAX, ENTRIES_MAX},
-};
-use thiserror::Error;
+use sluicegate_core::request::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
-/// What the check fails with.
-#[derive(Debug, Error)]
-enum JsonError {
-    #[error(transparent)]
-    TooLarge(TooLarge),
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
+/// What the check fails with, where the server expects it.
+mod error {
+    use sluicegate_core::TooLarge;
+    use thiserror::Error;
+
+    #[derive(Debug, Error)]
+    pub(crate) enum JsonError {
+        #[error(transparent)]
+        TooLarge(TooLarge),
+        #[error(transparent)]
+        Json(#[from] serde_json::Error),
+    }
 }
 
 #[derive(Arbitrary, Debug)]

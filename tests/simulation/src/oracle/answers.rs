@@ -38,11 +38,13 @@ impl Judge<'_> {
         decisions: &[Decision],
     ) -> (u64, u64) {
         let counter = request.checks[at].counter;
-        // Each slot is settled by itself: there a descriptor is over if one of its checks there is not allowed.
+        // Each slot is settled by itself: there a descriptor is over if the store allows one of its checks there not. After
+        // an outage, a process may refuse by itself what the store has allowed and charged.
         let is_over_there = |descriptor: usize| {
             request.checks.iter().zip(decisions).any(|(it, decision)| {
                 it.descriptor == descriptor
                     && !decision.allowed
+                    && decision.source == Source::Store
                     && self.scenario.is_on_one_slot(it.counter, counter)
             })
         };
@@ -52,14 +54,15 @@ impl Judge<'_> {
             let is_undone = is_conditional(check.take)
                 && check.descriptor != request.checks[at].descriptor
                 && is_over_there(check.descriptor);
-            if check.counter != counter || decision.source != Source::Store || is_undone {
+            if check.counter != counter || is_undone {
                 continue;
             }
             let hits = check.take.hits();
-            let (low, high) = match check.take {
-                Charge::Always { .. } => (hits, hits),
-                Charge::Exactly(_) if decision.allowed => (hits, hits),
-                Charge::Exactly(_) | Charge::Refund { .. } => (0, 0),
+            let (low, high) = match (decision.source, check.take) {
+                (Source::Local, Charge::Always { .. } | Charge::Exactly(_)) => (0, hits),
+                (Source::Store, Charge::Always { .. }) => (hits, hits),
+                (Source::Store, Charge::Exactly(_)) if decision.allowed => (hits, hits),
+                _ => (0, 0),
             };
             least += low;
             most += high;
