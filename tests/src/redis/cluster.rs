@@ -117,6 +117,19 @@ impl Cluster {
         }
     }
 
+    /// Waits until the replica of a primary has acknowledged all writes. `WAIT` does so only for writes of its own
+    /// connection.
+    pub async fn until_replicated(&self, primary: usize) {
+        let primary = &self.nodes[primary];
+        until("the replica to have all writes", || async {
+            let replica = primary.info("replication", "slave0").await.ok()??;
+            let written = primary.info("replication", "master_repl_offset").await.ok()??;
+            let mut fields = replica.split(',');
+            fields.any(|it| it.strip_prefix("offset=") == Some(&written)).then_some(())
+        })
+        .await;
+    }
+
     /// The slot of a key.
     pub async fn slot(&self, key: &str) -> u16 {
         let node = self.running().next().unwrap();

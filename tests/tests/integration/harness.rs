@@ -56,10 +56,7 @@ async fn a_cluster_survives_a_dead_primary() {
     let slot = cluster.slot("{a}1").await;
     let primary = cluster.primary_of(slot).await.unwrap();
     cluster.nodes[primary].query(&["SET", "{a}1", "x"]).await;
-    until("the replica to have it", || async {
-        (cluster.nodes[primary].query(&["WAIT", "1", "1000"]).await == "1").then_some(())
-    })
-    .await;
+    cluster.until_replicated(primary).await;
     assert_eq!((cluster.keys("*").await.len(), cluster.calls("set").await > 0), (1, true));
     cluster.nodes[primary].kill().await;
     let successor = cluster.until_taken_over(slot, primary).await;

@@ -745,8 +745,7 @@ async fn a_reset_finds_the_right_server_after_a_failover() {
     use_some(&server, b"acme", b"x").await;
     use_some(&server, b"other", b"x").await;
     let primary = cluster.primary_of(slot).await.unwrap();
-    // What was acknowledged may be on its way to the replica still.
-    cluster.nodes[primary].query(&["WAIT", "1", "5000"]).await;
+    cluster.until_replicated(primary).await;
     cluster.nodes[primary].kill().await;
     cluster.until_taken_over(slot, primary).await;
     until("the store to be whole again", || async {
