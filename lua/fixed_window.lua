@@ -44,12 +44,12 @@ fixed_window = {
         return state.used + hits <= limit.capacity and 0 or until_window_end(state, limit, now)
     end,
 
-    reset_after = function(state, limit, now)
+    expires_after = function(state, limit, now)
         return state.used == 0 and 0 or until_window_end(state, limit, now)
     end,
 
     -- The end of the window, used or not: clients think of windows by the clock.
-    until_reset = until_window_end,
+    reset_after = until_window_end,
 
     read = function(value, limit)
         if not value then

@@ -37,7 +37,7 @@ gcra = {
         return ahead(state.tat, now + (limit.capacity - hits) * limit.cost)
     end,
 
-    reset_after = function(state, _, now)
+    expires_after = function(state, _, now)
         return ahead(state.tat, now)
     end,
 

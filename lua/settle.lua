@@ -295,7 +295,7 @@ local request_over, quota, quota_over = false, 0, 0
 local function update_remaining(check, limit, state, time)
     local algorithm = limit.algorithm
     results[6 * check - 4] = algorithm.available(state, limit, time)
-    results[6 * check - 3] = (algorithm.until_reset or algorithm.reset_after)(state, limit, time)
+    results[6 * check - 3] = (algorithm.reset_after or algorithm.expires_after)(state, limit, time)
 end
 
 -- Refunds, newest first, the conditional charges of the checks from one on, and describes their counters again.
@@ -334,7 +334,7 @@ local function may_refuse(key, limit, state, time)
     expires[key] = true
     local algorithm = limit.algorithm
     if time == now and algorithm.available(state, limit, time) >= 0 then
-        call('PEXPIRE', KEYS[key], expiry(algorithm.reset_after(state, limit, time)))
+        call('PEXPIRE', KEYS[key], expiry(algorithm.expires_after(state, limit, time)))
         return true
     end
     invalid[key] = true
@@ -580,20 +580,20 @@ for key, state in pairs(states) do
         local limit = last_limits[key]
         local algorithm = limit.algorithm
         local time = algorithm.advance(state, limit, now)
-        local reset_after = algorithm.reset_after(state, limit, time)
-        if reset_after == 0 then
+        local expires_after = algorithm.expires_after(state, limit, time)
+        if expires_after == 0 then
             if exists[key] then
                 call('DEL', KEYS[key])
             end
         elseif algorithm == sliding_window_log then
             algorithm.write(state)
-            call('PEXPIRE', KEYS[key], expiry(time - now + reset_after))
+            call('PEXPIRE', KEYS[key], expiry(time - now + expires_after))
         else
             local value, growth = algorithm.write(state, limit)
             if growth then
                 increase(KEYS[key], growth)
             else
-                call('SET', KEYS[key], value, 'PX', expiry(time - now + reset_after))
+                call('SET', KEYS[key], value, 'PX', expiry(time - now + expires_after))
             end
         end
     end

@@ -76,7 +76,7 @@ sliding_window_counter = {
         return at > now and at - now or 0
     end,
 
-    reset_after = function(state, limit, now)
+    expires_after = function(state, limit, now)
         if state.current > 0 then
             return window_end(state, limit) + limit.window - now
         end

@@ -153,7 +153,7 @@ sliding_window_log = {
         return expires_after(entry(state, last_to_go), limit, now)
     end,
 
-    reset_after = function(state, limit, now)
+    expires_after = function(state, limit, now)
         return state.used == 0 and 0 or expires_after(state.newest, limit, now)
     end,
 

@@ -56,7 +56,7 @@ local function advance(state, limit, now)
     return now
 end
 
-local function reset_after(state, limit, now)
+local function expires_after(state, limit, now)
     local rest = state.used % limit.refill_units
     local ticks = (state.used - rest) / limit.refill_units
     local last_tick = mul_div_ceil(limit.refill_interval, rest, limit.refill_units)
@@ -97,10 +97,10 @@ token_bucket = {
         local ticks = ceil((state.used - may_be_used) / limit.refill_units)
         local refill = min(ticks * limit.refill_interval, SPAN_MAX)
         local passed = elapsed(state, now)
-        return min(refill > passed and refill - passed or 0, reset_after(state, limit, now))
+        return min(refill > passed and refill - passed or 0, expires_after(state, limit, now))
     end,
 
-    reset_after = reset_after,
+    expires_after = expires_after,
 
     read = function(value)
         if not value then

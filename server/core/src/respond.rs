@@ -42,7 +42,7 @@ pub struct Status<'r> {
     pub remaining: u32,
     /// If refused: time until these hits would pass. Else: time until the counter is unused again,
     /// or the fixed window ends. `None` if no limit applies, or if the hits will never pass.
-    pub until_reset: Option<Duration>,
+    pub duration_until_reset: Option<Duration>,
     /// The rule that matched.
     pub rule: Option<&'r Rule>,
     /// Whether the rule would refuse without shadow mode.
@@ -103,7 +103,7 @@ impl<'r> Status<'r> {
             code: Code::Ok,
             current_limit: None,
             remaining,
-            until_reset: None,
+            duration_until_reset: None,
             rule,
             shadowed: false,
             source: None,
@@ -143,7 +143,7 @@ impl<'r> Status<'r> {
             current_limit: Some(*limit),
             // Envoy's headers show the status with the fewest remaining hits: it must be the refusing one.
             remaining: if over { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
-            until_reset: if over { until_retry } else { Some(decision.reset_after) },
+            duration_until_reset: if over { until_retry } else { Some(decision.reset_after) },
             rule,
             shadowed: over && shadow_mode,
             source: Some(decision.source),

@@ -160,7 +160,7 @@ fn settle_counter<C: Counter>(
         charged,
         remaining,
         excess,
-        reset_after: duration(counter.until_reset(limit, now)),
+        reset_after: duration(counter.reset_after(limit, now)),
         retry_after: retry_after.map(duration),
         receipt,
         source: Source::Store,
@@ -188,7 +188,7 @@ fn update_remaining(decision: &mut Decision, check: &Check, state: &mut State, n
     }
     (decision.remaining, decision.excess) =
         remaining_and_excess(state.available(&check.limit, now));
-    decision.reset_after = duration(state.until_reset(&check.limit, now));
+    decision.reset_after = duration(state.reset_after(&check.limit, now));
 }
 
 /// Refunds, newest first, the conditional charges of the checks from `first` on, and updates their decisions.

@@ -92,13 +92,13 @@ impl Model {
     fn store(&mut self, it: &Open, mut state: State, now: Time) {
         let key = it.key.as_bytes();
         let present = state.advance(&it.limit, now);
-        let reset_after = state.reset_after(&it.limit, present);
-        if reset_after == 0 {
+        let expires_after = state.expires_after(&it.limit, present);
+        if expires_after == 0 {
             self.kept.remove(key);
             return;
         }
         let ahead = present.as_micros() - now.as_micros();
-        let given = (ahead + reset_after).min(EXPIRY_MAX).div_ceil(1_000);
+        let given = (ahead + expires_after).min(EXPIRY_MAX).div_ceil(1_000);
         self.given.insert(key.to_vec(), given);
         self.kept.insert(key.to_vec(), Kept { state, expires: now.as_micros() / 1_000 + given });
     }

@@ -81,11 +81,11 @@ pub(crate) trait Counter: Sized {
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64;
 
     /// Microseconds until the state is unused again.
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64;
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64;
 
     /// Microseconds until the reset that callers see.
-    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
-        self.reset_after(limit, now)
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        self.expires_after(limit, now)
     }
 
     /// The numbers of the state.

@@ -54,12 +54,12 @@ impl Counter for FixedWindow {
         }
     }
 
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         if self.used == 0 { 0 } else { self.until_window_end(limit, now) }
     }
 
     /// The end of the window, used or not: clients think of windows by the clock.
-    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         self.until_window_end(limit, now)
     }
 

@@ -48,7 +48,7 @@ impl Counter for Gcra {
         self.ahead(now).saturating_sub(may_be_ahead)
     }
 
-    fn reset_after(&self, _limit: &Limit, now: Time) -> u64 {
+    fn expires_after(&self, _limit: &Limit, now: Time) -> u64 {
         self.ahead(now)
     }
 

@@ -79,7 +79,7 @@ impl Counter for SlidingWindowCounter {
         at.saturating_sub(now.as_micros())
     }
 
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         let window_end = self.end(limit);
         let at = match (self.previous, self.current) {
             (0, 0) => return 0,

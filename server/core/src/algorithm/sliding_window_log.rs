@@ -79,7 +79,7 @@ impl Counter for SlidingWindowLog {
         last_to_go.map_or(0, |entry| entry.expires_after(limit, now))
     }
 
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         self.entries.back().map_or(0, |newest| newest.expires_after(limit, now))
     }
 

@@ -32,12 +32,12 @@ impl<C: Counter> Counter for Box<C> {
         C::retry_after(self, limit, now, hits)
     }
 
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        C::reset_after(self, limit, now)
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
+        C::expires_after(self, limit, now)
     }
 
-    fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
-        C::until_reset(self, limit, now)
+    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        C::reset_after(self, limit, now)
     }
 
     fn numbers(&self) -> Numbers {
@@ -139,15 +139,15 @@ impl State {
 
     /// Microseconds until the state is unused again.
     #[must_use]
-    pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        dispatch!(self, counter => counter.reset_after(limit, now))
+    pub fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.expires_after(limit, now))
     }
 
-    /// Microseconds until the reset that callers see: as [`Self::reset_after`], but for a fixed window its
+    /// Microseconds until the reset that callers see: as [`Self::expires_after`], but for a fixed window its
     /// end, also if unused.
     #[must_use]
-    pub fn until_reset(&self, limit: &Limit, now: Time) -> u64 {
-        dispatch!(self, counter => counter.until_reset(limit, now))
+    pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+        dispatch!(self, counter => counter.reset_after(limit, now))
     }
 
     /// The numbers of the state, in the order of its fields; for a log, time and hits of each

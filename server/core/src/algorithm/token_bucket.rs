@@ -73,10 +73,10 @@ impl Counter for TokenBucket {
         }
         let ticks = (self.used - may_be_used).div_ceil(limit.refill_units());
         let refill = ticks.saturating_mul(limit.refill_interval()).min(SPAN_MAX);
-        refill.saturating_sub(self.elapsed(now)).min(self.reset_after(limit, now))
+        refill.saturating_sub(self.elapsed(now)).min(self.expires_after(limit, now))
     }
 
-    fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
+    fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         refill(limit, self.used).saturating_sub(self.elapsed(now))
     }
 

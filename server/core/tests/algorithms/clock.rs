@@ -24,7 +24,7 @@ proptest! {
                 peeked.micros = from + gap / (peeks + 1) * peek;
                 peeked.future();
                 peeked.admits(1);
-                peeked.reset_after();
+                peeked.expires_after();
             }
             peeked.micros = alone.micros;
             let hits = alone.hits(step);

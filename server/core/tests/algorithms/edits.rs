@@ -20,15 +20,15 @@ proptest! {
     ) {
         let mut counter = Counter::new(before, start);
         counter.drive(&steps);
-        let (used, reset) = (counter.used(), counter.reset_after());
+        let (used, reset) = (counter.used(), counter.expires_after());
         let mut edited = Counter { limit: after, ..counter.clone() };
         match before.algorithm() {
             Algorithm::FixedWindow | Algorithm::SlidingWindowLog => {
                 prop_assert_eq!(edited.used(), used);
-                prop_assert_eq!(edited.reset_after(), reset);
+                prop_assert_eq!(edited.expires_after(), reset);
             }
             Algorithm::SlidingWindowCounter => prop_assert_eq!(edited.state, counter.state),
-            Algorithm::Gcra => prop_assert_eq!(edited.reset_after(), reset),
+            Algorithm::Gcra => prop_assert_eq!(edited.expires_after(), reset),
             Algorithm::TokenBucket if !fits(used, &after) => prop_assert!(edited.available() < 0),
             Algorithm::TokenBucket => {
                 // The tick under way is refilled at the new rate.

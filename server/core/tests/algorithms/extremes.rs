@@ -16,7 +16,7 @@ fn look(counter: &mut Counter) {
     let capacity = counter.capacity();
     assert!(counter.available() <= signed(capacity));
     assert!(counter.available() >= -(1 << 53));
-    assert!(counter.reset_after() <= SPAN_MAX);
+    assert!(counter.expires_after() <= SPAN_MAX);
     for hits in [0, 1, capacity / 2, capacity] {
         assert!(counter.retry_after(hits).is_none_or(|wait| wait <= SPAN_MAX));
     }

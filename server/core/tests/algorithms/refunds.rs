@@ -42,7 +42,7 @@ proptest! {
             let mut without = counter.clone();
             let hits = counter.hits(step);
             let Some(receipt) = counter.exactly(hits) else { continue };
-            let empty_at = without.micros + without.reset_after();
+            let empty_at = without.micros + without.expires_after();
             for step in others.iter().chain(&last) {
                 counter.wait(step);
                 without.micros = counter.micros;
@@ -62,8 +62,8 @@ proptest! {
                     let most = without.after(ahead + slack).available();
                     prop_assert!(counter.after(ahead).available() <= most);
                 }
-                let reset = without.reset_after().min(SPAN_MAX - limit.refill_interval());
-                prop_assert!(counter.reset_after() >= reset);
+                let reset = without.expires_after().min(SPAN_MAX - limit.refill_interval());
+                prop_assert!(counter.expires_after() >= reset);
             } else {
                 prop_assert_eq!(counter.future(), without.future());
             }
@@ -91,8 +91,8 @@ proptest! {
                 } else {
                     // A unit at most stays.
                     let slack = limit.refill_interval().div_ceil(limit.refill_units());
-                    prop_assert!(counter.reset_after() >= without.reset_after());
-                    prop_assert!(counter.reset_after() <= without.reset_after() + slack);
+                    prop_assert!(counter.expires_after() >= without.expires_after());
+                    prop_assert!(counter.expires_after() <= without.expires_after() + slack);
                 }
             }
         }
@@ -119,7 +119,7 @@ proptest! {
         // Two windows may hold more than can be given back at once.
         counter.give_back(HITS_MAX, None);
         counter.give_back(HITS_MAX, None);
-        prop_assert_eq!(counter.reset_after(), 0);
+        prop_assert_eq!(counter.expires_after(), 0);
         let mut fresh = Counter::new(limit, counter.micros);
         prop_assert_eq!(counter.drive(&later), fresh.drive(&later));
     }
@@ -139,6 +139,6 @@ fn giving_back_within_a_tick_rounds_in_favour_of_the_others() {
     counter.charge(1);
     without.charge(1);
     counter.give_back(1, Some(receipt));
-    let more = counter.reset_after() - without.reset_after();
+    let more = counter.expires_after() - without.expires_after();
     assert!(more <= limit.refill_interval(), "{more}");
 }

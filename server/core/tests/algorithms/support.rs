@@ -82,9 +82,9 @@ impl Counter {
         self.state.retry_after(&self.limit, now, hits)
     }
 
-    pub(crate) fn reset_after(&mut self) -> u64 {
+    pub(crate) fn expires_after(&mut self) -> u64 {
         let now = self.now();
-        self.state.reset_after(&self.limit, now)
+        self.state.expires_after(&self.limit, now)
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -103,10 +103,10 @@ impl Counter {
         let mut asked = self.clone();
         moments.extend([1, 2].into_iter().filter_map(|hits| asked.retry_after(hits)));
         moments.push(self.limit.window().micros());
-        moments.push(asked.reset_after() / 2);
+        moments.push(asked.expires_after() / 2);
         let look = |moment: u64| {
             let mut then = self.at(self.micros.saturating_add(moment).min(TIME_MAX));
-            (then.available(), then.retry_after(1), then.reset_after())
+            (then.available(), then.retry_after(1), then.expires_after())
         };
         moments.into_iter().map(look).collect()
     }

@@ -41,7 +41,7 @@ proptest! {
         let mut counter = Counter::new(limit, start);
         counter.drive(&steps);
         counter.charge(debt * counter.capacity() / 2);
-        let wait = counter.reset_after();
+        let wait = counter.expires_after();
         if counter.micros + wait > TIME_MAX {
             return Ok(());
         }
@@ -50,7 +50,7 @@ proptest! {
         }
         let mut used = counter.after(wait);
         let mut fresh = Counter { state: State::new(limit.algorithm()), ..used.clone() };
-        prop_assert_eq!(used.reset_after(), 0);
+        prop_assert_eq!(used.expires_after(), 0);
         prop_assert_eq!(used.future(), fresh.future());
         prop_assert_eq!(used.drive(&later), fresh.drive(&later));
         prop_assert_eq!(used.future(), fresh.future());
@@ -64,7 +64,7 @@ proptest! {
         prop_assert!(counter.exactly(counter.capacity()).is_some());
         prop_assert!(!counter.admits(1));
         let window = u128::from(limit.window().micros());
-        let reset = u128::from(counter.reset_after());
+        let reset = u128::from(counter.expires_after());
         let whole = (u128::from(limit.capacity()) * window).div_ceil(u128::from(limit.requests()));
         match limit.algorithm() {
             Algorithm::FixedWindow => prop_assert!(reset <= window),

@@ -64,7 +64,7 @@ fn status(status: &Status<'_>) -> DescriptorStatus {
         code: code(status.code).into(),
         current_limit: status.current_limit.as_ref().map(current_limit),
         limit_remaining: status.remaining,
-        duration_until_reset: status.until_reset.map(whole_seconds),
+        duration_until_reset: status.duration_until_reset.map(whole_seconds),
         ..DescriptorStatus::default()
     }
 }

@@ -80,7 +80,7 @@ impl<C: Clock> Memory<C> {
             let now = state.advance(limit, now);
             let left_max = i64::try_from(left_max).unwrap_or(i64::MAX);
             let is_meant = !matches!(state, State::FixedWindow(_))
-                || Duration::from_micros(state.until_reset(limit, now)) <= latest;
+                || Duration::from_micros(state.reset_after(limit, now)) <= latest;
             if let Ok(hits @ 1..) =
                 u64::try_from(state.available(limit, now).saturating_sub(left_max))
                 && is_meant

@@ -98,7 +98,7 @@ impl Record {
 /// Expiry of a state, by the steady clock. `time` is the present of the state.
 pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: Reading) -> Time {
     let ahead = time.as_micros().saturating_sub(now.of(limit.algorithm()).as_micros());
-    now.steady.after_micros(ahead).after_micros(state.reset_after(limit, time))
+    now.steady.after_micros(ahead).after_micros(state.expires_after(limit, time))
 }
 
 /// The state of a packed counter.

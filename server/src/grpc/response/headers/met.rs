@@ -22,7 +22,7 @@ pub(super) struct MetLimit<'a, 'r> {
 
 impl MetLimit<'_, '_> {
     /// Where refused: time until these hits would pass, if they ever will. Else: time until the reset.
-    pub(super) const fn until_reset(&self) -> Option<Duration> {
+    pub(super) const fn duration_until_reset(&self) -> Option<Duration> {
         if self.decision.allowed {
             Some(self.decision.reset_after)
         } else {

@@ -37,7 +37,7 @@ pub(super) fn headers(decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
             let _infallible =
                 write!(policies, "{separator}\"{name}\";q={requests};w={}", one.window);
             let _infallible = write!(limits, "{separator}\"{name}\";r={}", one.remaining());
-            if let Some(until) = one.until_reset() {
+            if let Some(until) = one.duration_until_reset() {
                 let _infallible = write!(limits, ";t={}", rounded_up(until));
             }
             names.push(name);

@@ -47,7 +47,8 @@ pub(super) fn headers(names: &Names, decided: &DecisionRecord<'_, '_>) -> Vec<He
     }
     // A limit that these hits never fit into is reset all the same.
     let speaking = status.check.and_then(|check| decided.decisions.get(check));
-    let until = status.until_reset.or_else(|| Some(speaking?.reset_after)).unwrap_or_default();
+    let until =
+        status.duration_until_reset.or_else(|| Some(speaking?.reset_after)).unwrap_or_default();
     vec![
         header(&*names.limit, text),
         header(&*names.remaining, status.remaining.to_string()),

@@ -95,7 +95,7 @@ fn status(status: &sluicegate_core::Status<'_>) -> DescriptorStatus {
         current_limit: limit,
         limit_remaining: status.remaining,
         duration_until_reset: status
-            .until_reset
+            .duration_until_reset
             .map(|it| prost_types::Duration { seconds: seconds(it), nanos: 0 }),
         ..Default::default()
     }
