@@ -82,9 +82,9 @@ fn descriptor(
     prefix: &KeyPrefix,
 ) -> wire::DescriptorExplanation {
     let levels = explained.trace.iter().flat_map(|walk| &walk.levels);
-    let replaced = explained.replaced.iter().map(|replaced| wire::ReplacedLimit {
+    let replaced = explained.replaced_limits.iter().map(|replaced| wire::ReplacedLimit {
         name: replaced.name.to_owned(),
-        replaced_by: Some(rule(replaced.by)),
+        replaced_by: Some(rule(replaced.replaced_by)),
     });
     wire::DescriptorExplanation {
         entries: Vec::new(),
@@ -124,7 +124,7 @@ fn candidate(candidate: &Candidate<'_>) -> wire::Candidate {
         value: candidate.value.map(text),
         file: candidate.location.file.to_string(),
         line: line(candidate.location.line),
-        fit: fit(candidate.fit).into(),
+        fit: fit(candidate.outcome).into(),
     }
 }
 
@@ -179,10 +179,10 @@ const fn outcome(outcome: Outcome) -> wire::Outcome {
 
 const fn fit(fit: MatchOutcome) -> wire::Fit {
     match fit {
-        MatchOutcome::Taken => wire::Fit::Taken,
+        MatchOutcome::Matched => wire::Fit::Taken,
         MatchOutcome::ExactFirst => wire::Fit::ExactFirst,
         MatchOutcome::PatternFirst => wire::Fit::PatternFirst,
-        MatchOutcome::PatternDoesNotFit => wire::Fit::PatternDoesNotFit,
+        MatchOutcome::PatternMismatch => wire::Fit::PatternDoesNotFit,
         MatchOutcome::OtherValue => wire::Fit::OtherValue,
         MatchOutcome::OtherKey => wire::Fit::OtherKey,
     }

@@ -1,6 +1,6 @@
-//! Explains which limits apply to a request, and builds peeks of their counters.
+//! Explains which limits apply to a request and why, and builds the peeks of their counters.
 //!
-//! The limits come from the [`Plan`] that decides such a request; only the reasons are determined here.
+//! The limits are those of the [`Plan`] that decides such a request. This module adds only the reasons.
 
 use std::collections::HashMap;
 
@@ -14,29 +14,29 @@ use crate::{
     store::{Group, RefusalScope},
 };
 
-/// Why limits apply to a request.
+/// Explanation of which limits apply to a request, and why.
 #[derive(Debug)]
 pub struct Explanation<'r> {
-    /// One for each descriptor, in order.
+    /// One explanation for each descriptor, in the order of the request.
     pub descriptors: Vec<ExplainedDescriptor<'r>>,
     /// Whether every request passes, because all rules are in shadow mode.
     shadow_mode: bool,
 }
 
-/// Why limits apply to one descriptor.
+/// Explanation of which limits apply to one descriptor, and why.
 #[derive(Debug)]
 pub struct ExplainedDescriptor<'r> {
     /// The result.
     pub outcome: Outcome,
-    /// The path through the tree of rules; `None` if the domain is not configured.
+    /// The nodes that the matcher compared, level by level; `None` if the domain is not configured.
     pub trace: Option<MatchTrace<'r>>,
     /// The rule at the node of the last entry.
     pub rule: Option<&'r Rule>,
     /// Limits that apply.
     pub limits: Vec<AppliedLimit<'r>>,
     /// Limits of the rule that do not apply, because a rule of the same request replaces them.
-    pub replaced: Vec<ReplacedLimit<'r>>,
-    /// Whether the descriptor has an override without a valid window.
+    pub replaced_limits: Vec<ReplacedLimit<'r>>,
+    /// Whether the descriptor has an override without a valid window, which is ignored.
     pub override_ignored: bool,
 }
 
@@ -55,40 +55,40 @@ pub enum Outcome {
     DomainNotConfigured,
     /// There are no entries.
     NoEntries,
-    /// No node of the last level matches the entry.
+    /// No node of the last level in the trace matches its entry.
     NoMatch,
     /// The descriptor is deeper than the tree.
     TooDeep,
-    /// The last entry's node has no limit, only nodes below.
+    /// The last entry's node has no limit, but nodes below it.
     TooShallow,
-    /// The last entry's node has neither limit nor nodes below.
+    /// The last entry's node has neither a limit nor nodes below it.
     NoLimit,
 }
 
 /// A limit that applies.
 #[derive(Clone, Debug)]
 pub struct AppliedLimit<'r> {
-    /// The numbers, as configured.
+    /// The rate, as configured.
     pub displayed: DisplayedRate,
-    /// The name, if it has one.
+    /// The name of the limit, if it has one.
     pub name: Option<&'r str>,
     /// How hits are charged.
     pub counting: Counting,
     /// Whether the rule is in shadow mode.
     pub shadow_mode: bool,
-    /// Whether the request is refused only if all its quota rules refuse.
+    /// Whether the rule is in quota mode: the request is refused only if all its quota rules are over their limits.
     pub quota_mode: bool,
-    /// The check of a request.
+    /// The check that the request makes for this limit.
     pub check: Check,
 }
 
-/// A limit that does not apply.
+/// A limit that does not apply, because another rule of the request replaces it.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplacedLimit<'r> {
     /// Its name.
     pub name: &'r str,
     /// The rule that replaces it.
-    pub by: &'r Rule,
+    pub replaced_by: &'r Rule,
 }
 
 impl<'r> Explanation<'r> {
@@ -101,17 +101,17 @@ impl<'r> Explanation<'r> {
         Self::of(rules, request, &plan, &group, traces)
     }
 
-    /// Explains a request while `wanted` returns true, which is called before each descriptor. `None` once it returns
-    /// false.
+    /// Explains a request, unless it is cancelled: calls `is_wanted` before each descriptor, and returns `None` as soon
+    /// as that returns false.
     #[must_use]
     pub fn unless_cancelled(
         rules: &'r RuleSet,
         request: &Request<'_>,
-        wanted: impl Fn() -> bool,
+        is_wanted: impl Fn() -> bool,
     ) -> Option<Self> {
         let (plan, group) = Plan::new(rules, request);
         let descriptors = request.descriptors.iter();
-        let traces = descriptors.map(|descriptor| wanted().then(|| trace(&plan, descriptor)));
+        let traces = descriptors.map(|descriptor| is_wanted().then(|| trace(&plan, descriptor)));
         let traces = traces.collect::<Option<Vec<_>>>()?;
         Some(Self::of(rules, request, &plan, &group, traces))
     }
@@ -128,8 +128,8 @@ impl<'r> Explanation<'r> {
         let modes = rules.modes;
         let descriptors = request.descriptors.iter().zip(traces).zip(&plan.descriptors);
         let descriptors = descriptors.map(|((descriptor, trace), planned)| {
-            let asked = descriptor.limit_override;
-            let overridden = asked.is_some_and(|asked| asked.window().is_some());
+            let limit_override = descriptor.limit_override;
+            let overridden = limit_override.is_some_and(|it| it.window().is_some());
             let rule = trace.as_ref().and_then(rule_of);
             let limits = match planned {
                 PlannedDescriptor::Limited { limits, shadow_mode, .. } => limits
@@ -159,29 +159,23 @@ impl<'r> Explanation<'r> {
                 Some(rule) if !overridden => replaced_limits(rule, &replacing_rules),
                 _ => Vec::new(),
             };
-            let override_ignored = asked.is_some() && !overridden && trace.is_some();
-            ExplainedDescriptor {
-                outcome,
-                trace,
-                rule,
-                limits,
-                replaced: replaced_limits,
-                override_ignored,
-            }
+            let override_ignored = limit_override.is_some() && !overridden && trace.is_some();
+            ExplainedDescriptor { outcome, trace, rule, limits, replaced_limits, override_ignored }
         });
         Self { descriptors: descriptors.collect(), shadow_mode: modes.shadow_mode }
     }
 
-    /// Every limit that applies, in the order of the checks that decide.
+    /// Every limit that applies, in the order of the request's checks.
     pub fn limits(&self) -> impl Iterator<Item = &AppliedLimit<'r>> {
         self.descriptors.iter().flat_map(|descriptor| &descriptor.limits)
     }
 }
 
-/// The peeks of an explained request.
+/// The peeks that show whether an explained request would pass.
 #[derive(Clone, Debug)]
 pub struct PeekPlan {
     peeks: Group,
+    /// By check, whether the request refunds hits there.
     is_refund: Vec<bool>,
     shadow_mode: bool,
 }
@@ -190,42 +184,43 @@ impl PeekPlan {
     /// The peeks for an explained request.
     #[must_use]
     pub fn new(explanation: &Explanation<'_>) -> Self {
-        let takes = explanation.limits().map(|limit| limit.check.charge);
-        // Earlier checks on the same counter have charged it when the next one is decided.
-        let mut taken: HashMap<&CounterKey, u64> = HashMap::new();
+        let charges = explanation.limits().map(|limit| limit.check.charge);
+        // By counter, the hits of earlier checks of the request, which would have been charged before.
+        let mut charged: HashMap<&CounterKey, u64> = HashMap::new();
         let peeks = explanation.limits().map(|limit| {
-            let before = taken.entry(&limit.check.key).or_default();
+            let before = charged.entry(&limit.check.key).or_default();
             let peek = peek(&limit.check, *before);
             *before = before.saturating_add(charged_hits(limit.check.charge));
             peek
         });
         Self {
             peeks: peeks.collect(),
-            is_refund: takes.map(|take| matches!(take, Charge::Refund { .. })).collect(),
+            is_refund: charges.map(|charge| matches!(charge, Charge::Refund { .. })).collect(),
             shadow_mode: explanation.shadow_mode,
         }
     }
 
-    /// The checks, none of which charges anything.
+    /// The checks to ask the store. None of them charges anything.
     #[must_use]
     pub fn peeks(&self) -> Group {
         Group::clone(&self.peeks)
     }
 
-    /// Whether the request would pass, by the answers to [`peeks`](Self::peeks). `None` where that depends on an
-    /// answer that is an error, or not there.
+    /// Whether the request would pass, by the answers to [`peeks`](Self::peeks). `None` if that depends on an answer
+    /// that is an error or missing.
     #[must_use]
     pub fn would_pass(&self, answers: &Answers) -> Option<bool> {
         if self.shadow_mode {
             return Some(true);
         }
-        // Unknown checks do not matter if the result is the same whether they are over or not.
-        let refused = |unknown_over| self.refused(answers, unknown_over);
-        let (best, worst) = (refused(false), refused(true));
-        (best == worst).then_some(!best)
+        // Unanswered checks do not matter if the verdict is the same whether they are over their limits or not.
+        let [refused_at_best, refused_at_worst] =
+            [false, true].map(|unanswered_over| self.is_refused(answers, unanswered_over));
+        (refused_at_best == refused_at_worst).then_some(!refused_at_best)
     }
 
-    fn refused(&self, answers: &Answers, unknown_over: bool) -> bool {
+    /// Whether the request is refused if all unanswered checks are over their limits, or if none is.
+    fn is_refused(&self, answers: &Answers, unanswered_over: bool) -> bool {
         let mut tally = RefusalTally::default();
         let mut position = 0;
         for of_descriptor in self.peeks.chunk_by(|a, b| a.descriptor == b.descriptor) {
@@ -234,7 +229,7 @@ impl PeekPlan {
                 !is_refund
                     && match answers.get(position) {
                         Some(Ok(decision)) => !decision.allowed,
-                        Some(Err(_)) | None => unknown_over,
+                        Some(Err(_)) | None => unanswered_over,
                     }
             });
             position += of_descriptor.len();
@@ -247,32 +242,32 @@ impl PeekPlan {
     }
 }
 
-/// The path of a descriptor, if the domain is configured.
+/// Traces the matching of a descriptor; `None` if the domain is not configured.
 fn trace<'r>(plan: &Plan<'r>, descriptor: &Descriptor<'_>) -> Option<MatchTrace<'r>> {
     plan.domain.map(|domain| domain.trace(&descriptor.entries))
 }
 
-/// Hits that a check charges if it is allowed. A refund counts as zero: it cannot free more than was used, which is not
-/// known here.
-const fn charged_hits(take: Charge) -> u64 {
-    match take {
+/// Hits that a check charges if it is allowed. A refund counts as zero, because the hits that it can refund depend on
+/// usage, which is not known here.
+const fn charged_hits(charge: Charge) -> u64 {
+    match charge {
         Charge::Exactly(hits) | Charge::Always { hits, .. } => hits,
         Charge::Refund { .. } => 0,
     }
 }
 
-/// The same check without a charge: would these hits pass after those charged before?
+/// A check of the same counter that charges nothing. Allowed if the hits would pass after `before` others were charged.
 fn peek(check: &Check, before: u64) -> Check {
     let needs = match check.charge {
         Charge::Exactly(hits) => hits,
         Charge::Always { needs, .. } => needs,
         Charge::Refund { .. } => 1,
     };
-    let take = match needs.max(1).saturating_add(before) {
+    let charge = match needs.max(1).saturating_add(before) {
         1 => Charge::Exactly(0),
         needs => Charge::Always { hits: 0, needs },
     };
-    Check { charge: take, ..check.clone() }
+    Check { charge, ..check.clone() }
 }
 
 fn rule_of<'r>(trace: &MatchTrace<'r>) -> Option<&'r Rule> {
@@ -294,43 +289,46 @@ const fn outcome_of(end: TraceEnd<'_>) -> Outcome {
     }
 }
 
-/// Counting of the rule; without a rule, of the domain.
+/// Counting of the rule, or of the domain if no rule matches.
 fn counting(rule: Option<&Rule>, domain: Option<&Domain>) -> Counting {
     let of_domain = domain.map(|domain| domain.defaults.counting);
     rule.map(|rule| rule.counting).or(of_domain).unwrap_or_default()
 }
 
-/// Which rules of a request replace which names. A rule whose limits the request overrides replaces nothing.
+/// Names of limits that rules of the request replace, each with that rule. A rule that an override replaces does not
+/// replace others.
 fn replacing_rules<'r>(
     descriptors: &[Descriptor<'_>],
     traces: &[Option<MatchTrace<'r>>],
 ) -> Vec<(&'r str, &'r Rule)> {
-    let met = descriptors.iter().zip(traces).filter(|(descriptor, _)| {
-        descriptor.limit_override.is_none_or(|asked| asked.window().is_none())
-    });
-    let rules = met.filter_map(|(_, trace)| trace.as_ref().and_then(rule_of));
+    let not_overridden = descriptors
+        .iter()
+        .zip(traces)
+        .filter(|(descriptor, _)| descriptor.limit_override.is_none_or(|it| it.window().is_none()));
+    let rules = not_overridden.filter_map(|(_, trace)| trace.as_ref().and_then(rule_of));
     rules.flat_map(|rule| replaced_names(rule).map(move |name| (name, rule))).collect()
 }
 
+/// Names of the limits that a rule replaces.
 fn replaced_names(rule: &Rule) -> impl Iterator<Item = &str> {
-    let (one, several) = match &rule.limits {
+    let (of_rule, limits) = match &rule.limits {
         RuleLimits::Unlimited { replaces, .. } => (Some(replaces), None),
         RuleLimits::Limited(limits) => (None, Some(limits)),
     };
-    let several = several.into_iter().flatten().flat_map(|limit| limit.replaces.iter());
-    one.into_iter().flatten().chain(several).map(AsRef::as_ref)
+    let of_limits = limits.into_iter().flatten().flat_map(|limit| limit.replaces.iter());
+    of_rule.into_iter().flatten().chain(of_limits).map(AsRef::as_ref)
 }
 
-/// Replaced limits of a rule, and the rules that replace them.
+/// Limits of a rule that other rules of the request replace.
 fn replaced_limits<'r>(
     rule: &'r Rule,
-    replacers: &[(&'r str, &'r Rule)],
+    replacing_rules: &[(&'r str, &'r Rule)],
 ) -> Vec<ReplacedLimit<'r>> {
     let names: Vec<Option<&str>> = match &rule.limits {
         RuleLimits::Unlimited { name, .. } => vec![name.as_deref()],
         RuleLimits::Limited(limits) => limits.iter().map(|limit| limit.name.as_deref()).collect(),
     };
-    let by = |name| replacers.iter().find(|(replaced, _)| *replaced == name);
+    let by = |name| replacing_rules.iter().find(|(replaced, _)| *replaced == name);
     let found = names.into_iter().flatten().filter_map(|name| Some((name, by(name)?.1)));
-    found.map(|(name, by)| ReplacedLimit { name, by }).collect()
+    found.map(|(name, replaced_by)| ReplacedLimit { name, replaced_by }).collect()
 }

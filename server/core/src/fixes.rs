@@ -1,27 +1,27 @@
-//! Fixes of single defects. The simulation disables them one at a time to prove that it detects each defect. Without the
-//! feature `simulation` every fix is active, and the switches are not compiled.
+//! Switches that disable the fixes of known defects. The simulation disables one fix at a time, to prove that it
+//! detects the defect. Without the feature `simulation` every fix is active, and the switches are not compiled.
 
 /// The fix of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fix {
-    /// A request on several slots is settled to its end when its caller leaves.
-    SettlingOutlivesCaller,
-    /// A charge is undone in the units of its own limit.
+    /// A multi-slot request is settled completely after its caller has disconnected.
+    SettleAfterDisconnect,
+    /// A charge is undone in the units of its own limit, if another limit has since rescaled the counter.
     UndoInOwnUnits,
-    /// The same in the Lua scripts: their lines that end with `-- fix: undo-in-own-units-in-lua`.
+    /// The same in the Lua scripts: the lines that end with `-- fix: undo-in-own-units-in-lua`.
     UndoInOwnUnitsInLua,
-    /// A refusal of a counter that the request has twice is not remembered.
-    RefusalsOfOneCheck,
-    /// A refusal is not remembered if hits of its counter were refunded since the question.
-    RefundsOutdateRefusals,
-    /// The same if what a refused request had charged was refunded.
-    UndoneChargesOutdateRefusals,
-    /// A refusal is remembered from the question on, not from the answer.
-    RefusalsAgeFromQuestion,
-    /// The local fallback starts from what the store last reported.
+    /// The deny cache does not store a refusal of a counter that its request checks more than once.
+    RepeatedCountersNotCached,
+    /// The deny cache does not store a refusal if hits of the counter were refunded since the request was sent.
+    RefundsInvalidateRefusals,
+    /// The same if the charges of a refused request were undone on the counter.
+    UndoneChargesInvalidateRefusals,
+    /// The lifetime of a refusal in the deny cache begins when the request is sent, not when it is answered.
+    RefusalsExpireFromRequest,
+    /// The local fallback starts from the usage that the store last reported, not from zero.
     FallbackStartsWarm,
-    /// A charge that a late reply reports for a refused request is refunded.
-    LateChargesReturn,
+    /// A charge that a late reply reports for a request that was not allowed is refunded.
+    RefundLateCharges,
 }
 
 #[cfg(feature = "simulation")]
@@ -35,32 +35,32 @@ mod switch {
     }
 
     impl Fix {
-        /// Every fix.
+        /// Every fix, in the order of the table in `docs/simulation.md`.
         pub const ALL: [Self; 9] = [
-            Self::SettlingOutlivesCaller,
+            Self::SettleAfterDisconnect,
             Self::UndoInOwnUnits,
             Self::UndoInOwnUnitsInLua,
-            Self::RefusalsOfOneCheck,
-            Self::RefundsOutdateRefusals,
-            Self::UndoneChargesOutdateRefusals,
-            Self::RefusalsAgeFromQuestion,
+            Self::RepeatedCountersNotCached,
+            Self::RefundsInvalidateRefusals,
+            Self::UndoneChargesInvalidateRefusals,
+            Self::RefusalsExpireFromRequest,
             Self::FallbackStartsWarm,
-            Self::LateChargesReturn,
+            Self::RefundLateCharges,
         ];
 
-        /// The name in commands and in the scripts.
+        /// The name on the command line of the simulation, and in the Lua scripts.
         #[must_use]
         pub const fn name(self) -> &'static str {
             match self {
-                Self::SettlingOutlivesCaller => "settling-outlives-caller",
+                Self::SettleAfterDisconnect => "settle-after-disconnect",
                 Self::UndoInOwnUnits => "undo-in-own-units",
                 Self::UndoInOwnUnitsInLua => "undo-in-own-units-in-lua",
-                Self::RefusalsOfOneCheck => "refusals-of-one-check",
-                Self::RefundsOutdateRefusals => "refunds-outdate-refusals",
-                Self::UndoneChargesOutdateRefusals => "undone-charges-outdate-refusals",
-                Self::RefusalsAgeFromQuestion => "refusals-age-from-question",
+                Self::RepeatedCountersNotCached => "repeated-counters-not-cached",
+                Self::RefundsInvalidateRefusals => "refunds-invalidate-refusals",
+                Self::UndoneChargesInvalidateRefusals => "undone-charges-invalidate-refusals",
+                Self::RefusalsExpireFromRequest => "refusals-expire-from-request",
                 Self::FallbackStartsWarm => "fallback-starts-warm",
-                Self::LateChargesReturn => "late-charges-return",
+                Self::RefundLateCharges => "refund-late-charges",
             }
         }
 

@@ -1,11 +1,11 @@
-//! Keys of counters: readable, unambiguous, bounded.
+//! Keys of counters: readable text, unambiguous and of bounded length.
 //!
 //! ```text
-//! s1:fw:60:{acme}:public_api:tenant:user=bob      the chain of tenant acme
+//! s1:fw:60:{acme}:public_api:tenant:user=bob      a descriptor of the tenant acme
 //! s1:fw:60:{public_api:ip=10.1.2.3}               a descriptor without a tenant
 //! └┬┘└┬┘└┬┘└──┬─┘└────┬────┘└──┬──┘└──┬──┘
-//!  │  │  │    │       │        │      an entry; one whose value is a shared pattern keeps its `*`
-//!  │  │  │    │       │        the tenant's entry: its value is in the tag
+//!  │  │  │    │       │        │      an entry; a shared pattern replaces its value and keeps its `*`
+//!  │  │  │    │       │        the tenant's entry: its value is the hash tag
 //!  │  │  │    │       domain
 //!  │  │  │    hash tag: selects the slot in a Redis Cluster
 //!  │  │  window in seconds
@@ -13,11 +13,14 @@
 //!  format version
 //! ```
 //!
-//! In a domain with `tenant`, the value of that entry is the hash tag, so that all limits of
-//! one tenant are on one slot. For any other descriptor the tag is the whole descriptor, which spreads them over the
-//! slots. Bytes that would be ambiguous are written as `%` and two hex digits. A value of more than [`PART_MAX`]
-//! bytes is replaced by `%#` and a BLAKE3 digest of its bytes, and so is a tag or a rest that would still be too long.
-//! The domain precedes the digest of a rest, so that every key shows its tenant and domain.
+//! In a domain with `tenant`, the value of the tenant's entry is the hash tag, so that all counters of one tenant are
+//! on one slot. For any other descriptor the hash tag is the whole descriptor with its domain, which spreads the
+//! counters over the slots.
+//!
+//! Bytes that could be taken for syntax are written as `%` and two hex digits. A value of more than [`PART_MAX`] bytes
+//! is replaced by `%#` and a BLAKE3 digest. A hash tag, or the text after it, that would then still be longer than
+//! [`PART_MAX`] is replaced by a digest too; the domain precedes the digest of the text after the tag, so that every
+//! key of a tenant shows tenant and domain.
 
 mod digest;
 mod escape;
@@ -46,11 +49,11 @@ pub use tenant::TenantKeys;
 
 use text::{DigestInput, EscapedText, KeyPart, KeyText, PartSink, Sink, value_or_digest};
 
-/// Seeded at random, so that callers cannot precompute values with equal hashes. Not a cryptographic hash: equality
-/// compares the text too. In the simulation, the same in every run.
+/// Hashes keys with a random seed, so that callers cannot precompute values with equal hashes. The hash is not
+/// cryptographic: equality of keys compares the text too. In the simulation the seed is the same in every run.
 static HASHER: LazyLock<HashState> = LazyLock::new(HashState::default);
 
-/// Key of a counter. It is hashed once, when it is built.
+/// Key of a counter: printable text of at most [`KEY_MAX`] bytes, and its hash, computed once.
 #[derive(Clone, Eq)]
 pub struct CounterKey {
     text: SmallVec<[u8; 88]>,
@@ -62,7 +65,7 @@ impl CounterKey {
         Self { text: SmallVec::from_slice(text), hash: Self::hash64_of(text) }
     }
 
-    /// The [`hash64`](Self::hash64) of the key with this text.
+    /// The hash that [`hash64`](Self::hash64) returns for the key with this text.
     #[must_use]
     pub fn hash64_of(text: &[u8]) -> u64 {
         let mut hasher = HASHER.build_hasher();
@@ -70,19 +73,19 @@ impl CounterKey {
         hasher.finish()
     }
 
-    /// The key with this text, if it is valid.
+    /// The key with this text; `None` if it is not a valid key.
     #[must_use]
     pub fn from_text(text: &[u8]) -> Option<Self> {
         ParsedKey::new(text).map(|_| Self::new(text))
     }
 
-    /// The key as text: printable ASCII.
+    /// The text of the key: printable ASCII.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.text
     }
 
-    /// A hash of the text, constant in this process. All bits are well distributed.
+    /// A hash of the text, the same as long as the process runs. All of its bits are well distributed.
     #[must_use]
     pub const fn hash64(&self) -> u64 {
         self.hash
@@ -107,7 +110,7 @@ impl fmt::Debug for CounterKey {
     }
 }
 
-/// The part of a counter key that the limits of one descriptor share.
+/// Builds the counter keys of the limits of one descriptor, which differ only in algorithm and window.
 #[derive(Debug)]
 pub struct KeyBuilder<'v> {
     text: KeyText,
@@ -115,38 +118,38 @@ pub struct KeyBuilder<'v> {
 }
 
 impl<'v> KeyBuilder<'v> {
-    /// The identity of a descriptor.
+    /// A builder for a descriptor with these entries in a domain. `tenant` is the key of the domain's tenant entry.
     ///
-    /// `shared` has, by position, the pattern that replaces the value of an entry. A pattern has a
-    /// `*`, which distinguishes it from a value.
+    /// `shared_patterns` has, by position of the entry, the pattern that replaces its value. It may be shorter than
+    /// `entries`. A pattern has a `*`, which distinguishes it from a value.
     #[must_use]
     pub fn new(
         domain: &'v str,
         tenant: Option<&[u8]>,
         entries: &[Entry<'v>],
-        shared: &[Option<&'v [u8]>],
+        shared_patterns: &[Option<&'v [u8]>],
     ) -> Self {
         let mut builder = Self::empty();
-        builder.set(domain, tenant, entries, shared);
+        builder.set(domain, tenant, entries, shared_patterns);
         builder
     }
 
-    /// An empty identity, for [`set`](Self::set).
+    /// A builder without a descriptor, which must be [`set`](Self::set) before use.
     pub(crate) const fn empty() -> Self {
         Self { text: KeyText::new(), digests: DigestCache::new() }
     }
 
-    /// Replaces it by another identity, with the arguments of [`new`](Self::new).
+    /// Replaces the descriptor. The arguments are those of [`new`](Self::new).
     pub(crate) fn set(
         &mut self,
         domain: &'v str,
         tenant: Option<&[u8]>,
         entries: &[Entry<'v>],
-        shared: &[Option<&'v [u8]>],
+        shared_patterns: &[Option<&'v [u8]>],
     ) {
-        let tagged = tenant.and_then(|tenant| tenant_entry(tenant, entries, shared));
-        let parts = DescriptorParts { domain, entries, shared, tagged };
-        // Escaping is rarely needed, and one pass over the text detects it.
+        let tenant_entry = tenant.and_then(|tenant| tenant_entry(tenant, entries, shared_patterns));
+        let parts = DescriptorParts { domain, entries, shared_patterns, tenant_entry };
+        // Escaping is rarely needed. Writing without it first, and checking the text in one pass, is faster.
         self.text.clear();
         parts.write(&mut self.text);
         if !self.text.is_unambiguous() {
@@ -155,38 +158,40 @@ impl<'v> KeyBuilder<'v> {
         }
     }
 
-    /// The key of a limit's counter for this descriptor.
+    /// The key of the counter that a limit has for the descriptor.
     #[must_use]
     pub fn key_for(&mut self, limit: &Limit) -> CounterKey {
         CounterKey::new(self.text.with_prefix(limit.algorithm().code(), limit.window().seconds()))
     }
 }
 
-/// The first entry with this key, unless its value is empty (Redis ignores an empty hash tag) or shared.
+/// The tenant's entry: position and value of the first entry with the key `tenant`. `None` if its value is empty,
+/// because Redis ignores an empty hash tag, or if a shared pattern replaces it.
 fn tenant_entry<'v>(
     tenant: &[u8],
     entries: &[Entry<'v>],
-    shared: &[Option<&[u8]>],
+    shared_patterns: &[Option<&[u8]>],
 ) -> Option<(usize, &'v [u8])> {
     let position = entries.iter().position(|entry| entry.key == tenant)?;
     let value = entries.get(position)?.value;
-    let is_shared = shared.get(position).is_some_and(Option::is_some);
+    let is_shared = shared_patterns.get(position).is_some_and(Option::is_some);
     (!value.is_empty() && !is_shared).then_some((position, value))
 }
 
-/// The parts of an identity.
+/// The descriptor of a key: domain and entries, and which entry is the tenant's.
 struct DescriptorParts<'a, 'v> {
     domain: &'v str,
     entries: &'a [Entry<'v>],
-    shared: &'a [Option<&'v [u8]>],
-    /// The entry whose value is the tag: position and value.
-    tagged: Option<(usize, &'v [u8])>,
+    shared_patterns: &'a [Option<&'v [u8]>],
+    /// Position and value of the tenant's entry, whose value is the hash tag.
+    tenant_entry: Option<(usize, &'v [u8])>,
 }
 
 impl<'v> DescriptorParts<'_, 'v> {
+    /// Writes the hash tag and the text after it.
     fn write(&self, text: &mut impl PartSink<'v>) {
         text.syntax(b'{');
-        if let Some((_, value)) = self.tagged {
+        if let Some((_, value)) = self.tenant_entry {
             text.part(&TenantTag(value));
             text.syntax(b'}');
             text.syntax(b':');
@@ -198,7 +203,7 @@ impl<'v> DescriptorParts<'_, 'v> {
     }
 }
 
-/// The value of a tenant.
+/// The hash tag of a tenant: the value of the tenant's entry.
 struct TenantTag<'v>(&'v [u8]);
 
 impl<'v> KeyPart<'v> for TenantTag<'v> {
@@ -211,19 +216,19 @@ impl<'v> KeyPart<'v> for TenantTag<'v> {
     }
 }
 
-/// The rest: the domain and all entries.
+/// Domain and entries: the hash tag of a descriptor without a tenant, or the text after the hash tag of a tenant.
 impl<'v> KeyPart<'v> for DescriptorParts<'_, 'v> {
     fn write(&self, sink: &mut impl Sink<'v>) {
-        let tagged = self.tagged.map(|(position, _)| position);
+        let tenant_position = self.tenant_entry.map(|(position, _)| position);
         sink.value(self.domain.as_bytes());
         for (position, entry) in self.entries.iter().enumerate() {
             sink.syntax(b':');
             sink.value(entry.key);
-            if tagged == Some(position) {
+            if tenant_position == Some(position) {
                 continue;
             }
             sink.syntax(b'=');
-            match self.shared.get(position).copied().flatten() {
+            match self.shared_patterns.get(position).copied().flatten() {
                 Some(pattern) => write_pattern(sink, pattern),
                 None => sink.value(entry.value),
             }
@@ -231,18 +236,18 @@ impl<'v> KeyPart<'v> for DescriptorParts<'_, 'v> {
     }
 
     fn write_digest(&self, text: &mut KeyText, digests: &mut DigestCache<'v>) {
-        // Without a tenant, the whole is the tag.
-        if self.tagged.is_some() {
+        // Without a tenant the digest is the hash tag, and the domain is part of its input only.
+        if self.tenant_entry.is_some() {
             text.put(&value_or_digest(self.domain.as_bytes(), PART_MAX - Digest::LENGTH - 1));
             text.put(b":");
         }
-        let mut framed = DigestInput { bytes: Vec::new(), digests };
-        KeyPart::write(self, &mut framed);
-        text.put(Digest::of_parts(&framed.bytes).as_bytes());
+        let mut input = DigestInput { bytes: Vec::new(), digests };
+        KeyPart::write(self, &mut input);
+        text.put(Digest::of_parts(&input.bytes).as_bytes());
     }
 }
 
-/// Appends a pattern with its `*`, which the text of a value never has.
+/// Appends a pattern. Its `*` are syntax, because a value is written without any.
 fn write_pattern<'v>(sink: &mut impl Sink<'v>, pattern: &'v [u8]) {
     for (position, between) in pattern.split(|&byte| byte == b'*').enumerate() {
         if position > 0 {

@@ -1,13 +1,12 @@
-//! The pure part of Sluicegate: requests, rules, the matching of both, the settling of checks, and the
-//! verdict.
+//! The pure part of Sluicegate: requests, rules, matching, algorithms, and verdicts.
 //!
-//! A request flows one way: [`rules::RuleSet`] matches its descriptors, [`Plan`] turns them into a
-//! [`Batch`] of checks, a [`Store`] settles the batch ([`settle`]) against its counters, and
-//! [`respond`] turns the decisions into a [`Verdict`].
+//! A request flows one way: [`rules::RuleSet`] matches its descriptors, [`Plan`] makes a [`Group`](store::Group) of
+//! checks for them, a [`Store`] settles the group against its counters (see [`settle`]), and [`respond`] turns the
+//! decisions into a [`Verdict`].
 //!
-//! **Invariant**: nothing here does I/O, reads a clock or the environment, or knows a wire format.
-//! Every function is total, and all arithmetic is on integers below 2^53, so that a language whose
-//! only number is a double computes the same results.
+//! **Invariants**: nothing in this crate does I/O, reads a clock or the environment, or depends on a wire format. No
+//! function panics. Algorithms compute with integers below 2^53, so that Lua, whose only number is a double, computes
+//! the same results.
 
 pub mod algorithm;
 pub mod explain;

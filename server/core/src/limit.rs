@@ -1,4 +1,4 @@
-//! Limits: their numbers, checked and prepared once, when the limit is built.
+//! Limits: windows, algorithms and rates. A limit is checked, and its numbers are prepared, once when it is built.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Defines [`Algorithm`] from a table of each algorithm's name in limits files and code in counter keys.
 macro_rules! algorithms {
     ($($(#[$attribute:meta])* $variant:ident = $name:literal, $code:literal);+ $(;)?) => {
-        /// How a limit counts.
+        /// The algorithm by which a limit counts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Algorithm {
             $($(#[$attribute])* $variant,)+
@@ -17,7 +17,7 @@ macro_rules! algorithms {
             /// Every algorithm, in the order of the documentation.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The names as a choice, for error messages.
+            /// All names in one phrase, `one of …`, for error messages.
             pub const NAMES: &str = algorithms!(@list $($name)+);
 
             /// The name in limits files.
@@ -28,7 +28,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The abbreviation in counter keys.
+            /// The two letters in counter keys.
             #[must_use]
             pub const fn code(self) -> &'static str {
                 match self {
@@ -46,18 +46,18 @@ algorithms! {
     /// At most the limit in each window aligned to the Unix epoch.
     #[default]
     FixedWindow = "fixed_window", "fw";
-    /// At most the limit in any window, from the time of each hit.
+    /// At most the limit in any window. Records the time of each hit.
     SlidingWindowLog = "sliding_window_log", "sl";
     /// Estimates a sliding window from the counts of two aligned windows.
     SlidingWindowCounter = "sliding_window_counter", "sc";
-    /// A bucket of hits that refills at a steady rate.
+    /// A bucket of tokens that starts full and refills at a steady rate.
     TokenBucket = "token_bucket", "tb";
     /// A token bucket stored as a single time.
     Gcra = "gcra", "gc";
 }
 
 impl Algorithm {
-    /// Whether the algorithm has a capacity beside its rate.
+    /// Whether a limit of this algorithm has a burst: a capacity of its own, beside its rate.
     #[must_use]
     pub const fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::Gcra)
@@ -116,7 +116,7 @@ impl Unit {
         }
     }
 
-    /// The unit of that name, in any case.
+    /// The unit with this name, upper or lower case; `None` for an unknown name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
@@ -131,7 +131,7 @@ impl Window {
     /// The longest window: 366 days.
     pub const MAX: Self = Self(366 * 86_400);
 
-    /// A window of this number of seconds.
+    /// A window of `seconds`.
     ///
     /// # Errors
     /// The length is outside 1 second to 366 days.
@@ -163,7 +163,7 @@ impl Window {
         self.0 as u64 * 1_000_000
     }
 
-    /// The longest unit that divides the window, and their quotient.
+    /// The window as the longest unit that divides it, and the number of units.
     #[must_use]
     pub fn in_units(self) -> (Unit, u32) {
         let unit = Unit::ALL.into_iter().rev().find(|unit| self.0.is_multiple_of(unit.seconds()));
@@ -172,38 +172,39 @@ impl Window {
     }
 }
 
-/// The longest sliding window log, in hits: bounds the memory of one counter.
+/// The most hits of a sliding window log. Bounds the memory of one counter.
 pub const SLIDING_LOG_MAX: u32 = 10_000;
 
-/// The most usage within a limit, in units of the algorithm. Usage beyond the limit has the same range again, up to
-/// the largest integer that a double holds exactly.
+/// The most usage within a limit, in units of the algorithm. The same number of units is left for usage beyond the
+/// limit, up to 2^53, so that a double holds every sum exactly.
 const UNITS_MAX: u64 = 1 << 52;
 
-/// The shortest emission interval of GCRA, in microseconds, that may be rounded up: by 1 % at most.
+/// The shortest emission interval of GCRA, in microseconds, that may be rounded up to whole microseconds. Rounding then
+/// changes the rate by at most 1 %.
 const ROUNDED_INTERVAL_MIN: u64 = 100;
 
-/// A limit: hits, window and algorithm.
+/// A limit: requests per window, with an algorithm.
 ///
-/// Two limits with the same algorithm and window share a counter, whatever their sizes, so
-/// that an edited limit keeps its usage.
+/// The key of a counter has the algorithm and the window, but not the number of requests or the burst. So a limit whose
+/// numbers are edited keeps its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     algorithm: Algorithm,
     requests: u32,
     burst: u32,
     window: Window,
-    tick: u64,
-    gain: u64,
+    refill_interval: u64,
+    refill_units: u64,
     cost: u64,
 }
 
 impl Limit {
-    /// A limit of `requests` per `window`; a limit of 0 refuses everything. `burst` is the whole
-    /// capacity of a bucket, by default `requests`.
+    /// A limit of `requests` per `window`. A limit of 0 refuses all hits. `burst` is the capacity of a bucket, by
+    /// default `requests`.
     ///
     /// # Errors
-    /// The algorithm cannot count this limit exactly, and the error names one that can; or the burst
-    /// is invalid.
+    /// The algorithm cannot count this limit exactly, in which case [`LimitError::help`] names one that can; or the
+    /// burst is invalid.
     pub fn new(
         algorithm: Algorithm,
         requests: u32,
@@ -225,8 +226,8 @@ impl Limit {
         Ok(limit)
     }
 
-    /// The limit of an override. If `algorithm` cannot count it, the one that [`Limit::new`] would
-    /// recommend is used.
+    /// The limit of an override. If `algorithm` cannot count it, uses the algorithm that the error of [`Limit::new`]
+    /// would recommend.
     #[must_use]
     pub fn for_override(algorithm: Algorithm, requests: u32, window: Window) -> Self {
         Self::new(algorithm, requests, window, None).unwrap_or_else(|_| {
@@ -239,8 +240,8 @@ impl Limit {
         })
     }
 
-    /// The share of one of `replicas` processes that decide by themselves: at least one
-    /// hit, so that no caller is locked out.
+    /// The share of this limit that one of `replicas` may admit by itself: requests and burst divided by the replicas,
+    /// but at least 1, so that every caller can still pass. A limit of 0 stays 0.
     #[must_use]
     pub fn per_replica(&self, replicas: NonZeroU32) -> Self {
         if replicas == NonZeroU32::MIN || self.requests == 0 {
@@ -250,21 +251,22 @@ impl Limit {
         let mut limit =
             Self::unchecked(self.algorithm, share(self.requests), self.window, share(self.burst));
         if self.algorithm == Algorithm::Gcra {
-            // Rounding the rate down lengthens the interval.
-            let held = u32::try_from((UNITS_MAX - 1) / limit.cost).unwrap_or(u32::MAX);
-            limit.burst = limit.burst.min(held);
+            // The lower rate has a longer emission interval, so that fewer hits fit into the units.
+            let burst_max = u32::try_from((UNITS_MAX - 1) / limit.cost).unwrap_or(u32::MAX);
+            limit.burst = limit.burst.min(burst_max);
         }
         limit
     }
 
+    /// A limit that may not be one that the algorithm can count exactly.
     fn unchecked(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {
         let burst = if requests == 0 { 0 } else { burst };
-        let Rate { tick, gain, cost } = match algorithm {
+        let Rate { refill_interval, refill_units, cost } = match algorithm {
             Algorithm::TokenBucket => Rate::for_token_bucket(requests, burst, window),
             Algorithm::Gcra => Rate::for_gcra(requests, window),
             _ => Rate::NONE,
         };
-        Self { algorithm, requests, burst, window, tick, gain, cost }
+        Self { algorithm, requests, burst, window, refill_interval, refill_units, cost }
     }
 
     fn check_log(&self) -> Result<(), LimitError> {
@@ -275,8 +277,8 @@ impl Limit {
     }
 
     fn check_gcra(&self) -> Result<(), LimitError> {
-        let whole = self.window.micros().is_multiple_of(u64::from(self.requests.max(1)));
-        if !whole && self.cost < ROUNDED_INTERVAL_MIN {
+        let is_whole = self.window.micros().is_multiple_of(u64::from(self.requests.max(1)));
+        if !is_whole && self.cost < ROUNDED_INTERVAL_MIN {
             let seconds = self.window.seconds();
             return Err(LimitError::GcraTooFast { requests: self.requests, seconds });
         }
@@ -304,63 +306,65 @@ impl Limit {
         self.window
     }
 
-    /// The most hits that can ever pass at once.
+    /// The most hits that can pass at once: the burst of a bucket, else the requests per window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         if self.algorithm.has_burst() { self.burst } else { self.requests }
     }
 
-    /// Microseconds in which a bucket refills by [`refill_units`](Self::refill_units). 1 for other algorithms.
+    /// Length of a tick in microseconds: in each tick a token bucket refills by [`refill_units`](Self::refill_units). 1
+    /// for other algorithms.
     #[must_use]
     pub const fn refill_interval(&self) -> u64 {
-        self.tick
+        self.refill_interval
     }
 
-    /// Units by which a bucket refills per [`refill_interval`](Self::refill_interval). 1 for other algorithms.
+    /// Units by which a token bucket refills in each [`refill_interval`](Self::refill_interval). 1 for other
+    /// algorithms.
     #[must_use]
     pub const fn refill_units(&self) -> u64 {
-        self.gain
+        self.refill_units
     }
 
-    /// Units that one hit costs in a bucket; for GCRA the emission interval in microseconds. 1 for other
-    /// algorithms.
+    /// Units of one hit in a token bucket; for GCRA the emission interval in microseconds. 1 for other algorithms.
     #[must_use]
     pub const fn cost(&self) -> u64 {
         self.cost
     }
 }
 
-/// A rate in integers: `gain` units every `tick` microseconds, where one hit costs `cost` units.
+/// A rate in integers: `refill_units` every `refill_interval` microseconds, where one hit costs `cost` units.
 struct Rate {
-    tick: u64,
-    gain: u64,
+    refill_interval: u64,
+    refill_units: u64,
     cost: u64,
 }
 
 impl Rate {
-    /// For algorithms that count hits.
-    const NONE: Self = Self { tick: 1, gain: 1, cost: 1 };
+    /// For algorithms that count hits and do not refill.
+    const NONE: Self = Self { refill_interval: 1, refill_units: 1, cost: 1 };
 
-    /// Exact if the units of all hits that the bucket must hold fit below [`UNITS_MAX`]. Else the tick is
-    /// as fine as they allow, never coarser than a millionth of the window, and every rounding slows
-    /// the refill.
+    /// The rate of a token bucket. Exact, with ticks of a microsecond, if the units of all hits that the bucket must
+    /// record are at most [`UNITS_MAX`]. Else the ticks are as short as that allows, at most a millionth of the window,
+    /// and rounding only ever slows the refill.
     fn for_token_bucket(requests: u32, burst: u32, window: Window) -> Self {
         let window = window.micros();
-        let hits = Self::max_hits_held(requests, burst);
-        // A limit of 0 refills as slowly as any, so that usage is right if it is raised later.
+        let hits = Self::recorded_hits_max(requests, burst);
+        // A limit of 0 refills like a limit of 1, so that usage is plausible if the limit is raised later.
         let requests = u64::from(requests.max(1));
-        let exact = Self { tick: 1, gain: requests, cost: window }.reduced();
+        let exact = Self { refill_interval: 1, refill_units: requests, cost: window }.reduced();
         if exact.cost <= UNITS_MAX / hits {
             return exact;
         }
-        let tick = window.div_ceil(UNITS_MAX / hits);
-        Self { tick, gain: requests, cost: window.div_ceil(tick) }.reduced()
+        let refill_interval = window.div_ceil(UNITS_MAX / hits);
+        let cost = window.div_ceil(refill_interval);
+        Self { refill_interval, refill_units: requests, cost }.reduced()
     }
 
-    /// Hits whose units must fit: a full bucket, and usage beyond it up to the hits of a window. A small bucket
-    /// records less of that, so that no tick longer than a microsecond refills more than an eighth of
-    /// it.
-    fn max_hits_held(requests: u32, burst: u32) -> u64 {
+    /// The most hits that a token bucket must record: its capacity, and usage beyond it up to the hits of a window. A
+    /// small bucket records fewer, because a tick longer than a microsecond must not refill more than an eighth of the
+    /// bucket.
+    fn recorded_hits_max(requests: u32, burst: u32) -> u64 {
         if requests == 0 {
             return u64::from(u32::MAX);
         }
@@ -368,63 +372,63 @@ impl Rate {
         u64::from(requests).min(burst << 16).max(burst)
     }
 
-    /// One hit per emission interval, rounded up to whole microseconds.
+    /// The rate of GCRA: one hit per emission interval, rounded up to whole microseconds.
     fn for_gcra(requests: u32, window: Window) -> Self {
         Self { cost: window.micros().div_ceil(u64::from(requests.max(1))), ..Self::NONE }
     }
 
     /// The same rate in the smallest numbers.
     fn reduced(self) -> Self {
-        let (mut divisor, mut rest) = (self.cost, self.gain);
+        let (mut divisor, mut rest) = (self.cost, self.refill_units);
         while rest > 0 {
             (divisor, rest) = (rest, divisor % rest);
         }
-        Self { gain: self.gain / divisor, cost: self.cost / divisor, ..self }
+        Self { refill_units: self.refill_units / divisor, cost: self.cost / divisor, ..self }
     }
 }
 
-/// Why a limit cannot be built.
+/// Reason why a limit cannot be built.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum LimitError {
-    /// A window outside one second to 366 days.
+    /// The window is shorter than one second or longer than 366 days.
     #[error("a window of {seconds} s is outside 1 s to 366 days")]
     WindowLength {
-        /// The length asked for.
+        /// The rejected length, in seconds.
         seconds: u64,
     },
-    /// Only a bucket has a capacity beside its rate.
+    /// A burst was given, and the algorithm has none.
     #[error("{} does not support a burst", algorithm.name())]
     BurstUnsupported {
-        /// The algorithm that was asked for.
+        /// The algorithm of the limit.
         algorithm: Algorithm,
     },
-    /// A bucket without capacity would let nothing pass.
+    /// A burst of 0 was given with a limit above 0. No hit would ever pass.
     #[error("a burst of 0 lets nothing pass")]
     BurstZero,
-    /// The log has an entry for each hit.
+    /// More requests per window than a sliding window log may record.
     #[error("sliding_window_log holds at most {SLIDING_LOG_MAX} hits, not {requests}")]
     LogTooLong {
-        /// Hits per window that were asked for.
+        /// Requests per window.
         requests: u32,
     },
     /// Rounding the emission interval to a microsecond would change the rate by more than 1 %.
     #[error("gcra cannot space {requests} hits evenly over {seconds} s")]
     GcraTooFast {
-        /// Hits per window that were asked for.
+        /// Requests per window.
         requests: u32,
-        /// Length of the window that was asked for.
+        /// Length of the window, in seconds.
         seconds: u32,
     },
-    /// The burst takes 2^52 microseconds (142 years) or more to come back.
+    /// The burst takes 2^52 microseconds (142 years) or more to refill.
     #[error("gcra cannot hold a burst of {burst}, which takes over 142 years to refill")]
     GcraBurstTooLarge {
-        /// The burst that was asked for.
+        /// The rejected burst.
         burst: u32,
     },
 }
 
 impl LimitError {
-    /// What to do about it.
+    /// How to fix the limit, in one phrase.
     #[must_use]
     pub fn help(&self) -> String {
         match self {
@@ -442,7 +446,7 @@ impl LimitError {
     }
 }
 
-/// A span in microseconds as a [`Duration`].
+/// Converts microseconds to a [`Duration`].
 pub(crate) const fn duration(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }

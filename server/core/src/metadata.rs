@@ -1,28 +1,28 @@
-//! `metadata` of rules: a free map from the limits file, for dynamic metadata of responses.
+//! `metadata` of rules: a free map in the limits file, which responses carry as dynamic metadata.
 
 use std::collections::BTreeMap;
 
-/// Values by name, in the order of the names.
+/// A map of JSON values, sorted by name.
 pub type Map = BTreeMap<Box<str>, Value>;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// `null`.
     Null,
-    /// True or false.
+    /// A boolean.
     Bool(bool),
     /// A number.
     Number(f64),
-    /// A text.
+    /// A string.
     Text(Box<str>),
-    /// Values in order.
+    /// An array.
     List(Vec<Self>),
-    /// Values by name.
+    /// An object.
     Map(Map),
 }
 
-/// Adds values of `more` that `into` lacks, also in nested maps. On a conflict `into` keeps its value.
+/// Adds the values of `more` that `into` lacks, also in nested maps. If both have a value, that of `into` stays.
 pub fn merge(into: &mut Map, more: &Map) {
     for (name, value) in more {
         match (into.get_mut(name), value) {
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wins_a_conflict_and_maps_are_merged_in_depth() {
+    fn merge_keeps_existing_values_and_merges_nested_maps() {
         let mut into = map([
             ("plan", Value::Text("gold".into())),
             ("quota", Value::Map(map([("group", Value::Number(1.0))]))),

@@ -1,4 +1,4 @@
-//! Converts a request into the checks that decide it.
+//! Planning: finds the limits that apply to a request, and makes a check for each.
 
 use smallvec::SmallVec;
 
@@ -18,14 +18,15 @@ pub struct Plan<'r> {
     pub domain: Option<&'r Domain>,
     /// The descriptors, in the order of the request.
     pub descriptors: SmallVec<[PlannedDescriptor<'r>; 4]>,
-    /// Whether the whole request is in shadow mode: it passes even if a rule refuses.
+    /// Whether all rules are in shadow mode: the request passes even if a rule refuses it.
     pub shadow_mode: bool,
-    /// Whether a quota descriptor can never be over its limit, so that not all can be.
+    /// Whether a quota descriptor of the request can never be over its limit. Then the request's quota rules never
+    /// refuse it.
     pub has_quota_left: bool,
-    /// Overrides without a usable unit or multiplier, which were ignored.
+    /// Number of overrides that were ignored, because their unit or multiplier is not valid.
     pub overrides_ignored: u32,
-    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be refused,
-    /// because other rules than those found may apply.
+    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be
+    /// refused, because other rules than those found may apply.
     pub is_too_costly: bool,
 }
 
@@ -38,11 +39,11 @@ pub enum PlannedDescriptor<'r> {
     Unlimited(&'r Rule),
     /// Limits apply: one check each.
     Limited {
-        /// The rule that matched. An override can apply where none did.
+        /// The rule that matched; `None` if none did and an override applies.
         rule: Option<&'r Rule>,
         /// The limits, in the order of the checks.
         limits: SmallVec<[CurrentLimit<'r>; 2]>,
-        /// What a refusal does to the request, unless the request is in shadow mode.
+        /// What a refusal of a check does to the request, unless all rules are in shadow mode.
         refusal_scope: RefusalScope,
         /// How hits are charged.
         counting: Counting,
@@ -64,7 +65,7 @@ impl<'r> PlannedDescriptor<'r> {
     }
 
     /// Whether this is a quota descriptor that can never be over its limit.
-    fn is_quota_left(&self, modes: Modes) -> bool {
+    fn is_quota_always_left(&self, modes: Modes) -> bool {
         match self {
             Self::Unmatched => modes.quota_mode,
             Self::Limited { rule, refusal_scope: RefusalScope::None, overridden, .. } => {
@@ -76,7 +77,7 @@ impl<'r> PlannedDescriptor<'r> {
 }
 
 impl<'r> Plan<'r> {
-    /// Matches the request against the rules and plans one check for each limit that applies.
+    /// Matches the request against the rules. Returns the plan, and a group with one check for each limit that applies.
     #[must_use]
     pub fn new(rules: &'r RuleSet, request: &Request<'_>) -> (Self, Group) {
         let plan = Self {
@@ -87,13 +88,13 @@ impl<'r> Plan<'r> {
             overrides_ignored: 0,
             is_too_costly: false,
         };
-        // Both are built in their return slot: a plan is large.
-        let mut made = (plan, Group::default());
-        let (plan, group) = &mut made;
+        // The return value is built in place, because a plan is large.
+        let mut planned = (plan, Group::default());
+        let (plan, group) = &mut planned;
         let Some(domain) = plan.domain else {
             plan.descriptors
                 .extend(request.descriptors.iter().map(|_| PlannedDescriptor::Unmatched));
-            return made;
+            return planned;
         };
         let mut matched = SmallVec::<[MatchedDescriptor<'_, '_, 'r>; 4]>::new();
         let mut search = SearchBudget::new();
@@ -101,7 +102,7 @@ impl<'r> Plan<'r> {
             matched.push(plan.match_descriptor(domain, descriptor, &mut search));
         }
         plan.is_too_costly = search.is_exceeded();
-        let replaced = if domain.replaces {
+        let replaced = if domain.has_replacing_limits {
             ReplacedNames::collect(&matched)
         } else {
             ReplacedNames::default()
@@ -109,57 +110,59 @@ impl<'r> Plan<'r> {
         let mut pending = SmallVec::<[PendingCheck<'_, '_, '_>; 4]>::new();
         for (position, matched) in matched.iter().enumerate() {
             let planner = Planner { position, matched, quota_mode: rules.modes.quota_mode };
-            plan.descriptors.push(planner.planned(&replaced, &mut pending));
+            plan.descriptors.push(planner.plan(&replaced, &mut pending));
         }
-        plan.has_quota_left = plan.descriptors.iter().any(|it| it.is_quota_left(rules.modes));
-        let spares = |refusal_scope| {
+        plan.has_quota_left =
+            plan.descriptors.iter().any(|it| it.is_quota_always_left(rules.modes));
+        let never_refuses = |refusal_scope| {
             plan.shadow_mode || (plan.has_quota_left && refusal_scope == RefusalScope::Quota)
         };
-        for pending in pending.iter_mut().filter(|pending| spares(pending.refusal_scope)) {
+        for pending in pending.iter_mut().filter(|it| never_refuses(it.refusal_scope)) {
             pending.refusal_scope = RefusalScope::None;
         }
         if !pending.is_empty() {
             let mut key_builder = KeyBuilder::empty();
             let mut built_for = None;
-            // Collecting from a mapped slice allocates the group once and builds each check in place.
+            // Collecting from an iterator of known length allocates the group once and builds each check in place.
             *group = pending
                 .iter()
                 .map(|pending| {
                     if built_for.replace(pending.position) != Some(pending.position) {
                         let tenant = domain.tenant.as_deref();
-                        let MatchedDescriptor { descriptor, shared, .. } = pending.matched;
-                        key_builder.set(&domain.name, tenant, &descriptor.entries, shared);
+                        let MatchedDescriptor { descriptor, shared_patterns, .. } = pending.matched;
+                        key_builder.set(&domain.name, tenant, &descriptor.entries, shared_patterns);
                     }
                     pending.check(&mut key_builder)
                 })
                 .collect();
         }
-        made
+        planned
     }
 
-    /// Matches a descriptor. Counts an override without a valid window.
+    /// Finds the rule and the override of a descriptor. Counts the override as ignored if its window is not valid.
     fn match_descriptor<'p, 'q>(
         &mut self,
         domain: &'r Domain,
         descriptor: &'p Descriptor<'q>,
         search: &mut SearchBudget<'q, 'r>,
     ) -> MatchedDescriptor<'p, 'q, 'r> {
-        let Match { rule, shared } = domain.find_within(&descriptor.entries, search);
-        let overridden = descriptor.limit_override.and_then(|pending| {
-            let usable = UsableOverride::new(pending, override_algorithm(domain, rule));
-            self.overrides_ignored += u32::from(usable.is_none());
-            usable
+        let Match { rule, shared_patterns } = domain.find_within(&descriptor.entries, search);
+        let limit_override = descriptor.limit_override.and_then(|limit_override| {
+            let algorithm = override_algorithm(domain, rule);
+            let valid = ValidOverride::new(limit_override, algorithm);
+            self.overrides_ignored += u32::from(valid.is_none());
+            valid
         });
         let Defaults { counting, on_failure, .. } = domain.defaults;
-        let manner = rule.map_or(RulePolicy { counting, on_failure }, |rule| RulePolicy {
+        let policy = rule.map_or(RulePolicy { counting, on_failure }, |rule| RulePolicy {
             counting: rule.counting,
             on_failure: rule.on_failure,
         });
-        MatchedDescriptor { descriptor, rule, shared, manner, overridden }
+        MatchedDescriptor { descriptor, rule, shared_patterns, policy, limit_override }
     }
 }
 
-/// The algorithm of an override: that of the limit it replaces.
+/// The algorithm of an override: that of the rule's first limit, which it replaces, or the default of the domain.
 fn override_algorithm(domain: &Domain, rule: Option<&Rule>) -> Algorithm {
     let first = rule.and_then(|rule| match &rule.limits {
         RuleLimits::Limited(limits) => limits.first(),
@@ -169,39 +172,39 @@ fn override_algorithm(domain: &Domain, rule: Option<&Rule>) -> Algorithm {
 }
 
 /// An override with a valid window.
-struct UsableOverride {
+struct ValidOverride {
     limit: Limit,
-    shown: DisplayedRate,
+    displayed: DisplayedRate,
 }
 
-impl UsableOverride {
-    fn new(pending: LimitOverride, algorithm: Algorithm) -> Option<Self> {
-        let unit = pending.unit?;
-        let unit_multiplier = pending.unit_multiplier.unwrap_or(1);
-        let requests = pending.requests_per_unit;
+impl ValidOverride {
+    fn new(limit_override: LimitOverride, algorithm: Algorithm) -> Option<Self> {
+        let unit = limit_override.unit?;
+        let unit_multiplier = limit_override.unit_multiplier.unwrap_or(1);
+        let requests = limit_override.requests_per_unit;
         Some(Self {
-            limit: Limit::for_override(algorithm, requests, pending.window()?),
-            shown: DisplayedRate { requests_per_unit: requests, unit, unit_multiplier },
+            limit: Limit::for_override(algorithm, requests, limit_override.window()?),
+            displayed: DisplayedRate { requests_per_unit: requests, unit, unit_multiplier },
         })
     }
 }
 
-/// Counting and failure policy of a rule.
+/// Counting and failure policy of a rule, or of the domain if no rule matches.
 #[derive(Clone, Copy)]
 struct RulePolicy {
     counting: Counting,
     on_failure: OnFailure,
 }
 
-/// A descriptor with the rule that it matched.
+/// A descriptor with the rule that it matches.
 struct MatchedDescriptor<'p, 'q, 'r> {
     descriptor: &'p Descriptor<'q>,
     rule: Option<&'r Rule>,
-    /// The patterns in the counter's key, as in [`Match`].
-    shared: Vec<Option<&'r [u8]>>,
-    manner: RulePolicy,
+    /// The patterns in counter keys, as in [`Match`].
+    shared_patterns: Vec<Option<&'r [u8]>>,
+    policy: RulePolicy,
     /// The override of the descriptor, which replaces all limits of the rule.
-    overridden: Option<UsableOverride>,
+    limit_override: Option<ValidOverride>,
 }
 
 /// Names of limits that do not apply to this request, because a matched rule replaces them.
@@ -209,10 +212,10 @@ struct MatchedDescriptor<'p, 'q, 'r> {
 struct ReplacedNames<'r>(SmallVec<[&'r str; 4]>);
 
 impl<'r> ReplacedNames<'r> {
-    /// An override replaces its rule, so that rule replaces nothing.
+    /// Collects the names. A rule that an override replaces does not replace others.
     fn collect(matched: &[MatchedDescriptor<'_, '_, 'r>]) -> Self {
         let mut names = SmallVec::new();
-        let configured = matched.iter().filter(|matched| matched.overridden.is_none());
+        let configured = matched.iter().filter(|matched| matched.limit_override.is_none());
         for rule in configured.filter_map(|matched| matched.rule) {
             match &rule.limits {
                 RuleLimits::Unlimited { replaces, .. } => {
@@ -232,7 +235,7 @@ impl<'r> ReplacedNames<'r> {
     }
 }
 
-/// A check whose key is not built yet.
+/// A check before its key is built.
 struct PendingCheck<'p, 'q, 'r> {
     limit: &'p Limit,
     matched: &'p MatchedDescriptor<'p, 'q, 'r>,
@@ -242,9 +245,10 @@ struct PendingCheck<'p, 'q, 'r> {
 }
 
 impl PendingCheck<'_, '_, '_> {
+    /// Builds the key and the check. `key_builder` is set to the descriptor.
     fn check(&self, key_builder: &mut KeyBuilder<'_>) -> Check {
-        let RulePolicy { counting, on_failure } = self.matched.manner;
-        let take = match (self.matched.descriptor.hits, counting) {
+        let RulePolicy { counting, on_failure } = self.matched.policy;
+        let charge = match (self.matched.descriptor.hits, counting) {
             (Hits::Add(hits), Counting::Free) => Charge::Exactly(hits),
             (Hits::Add(hits), Counting::Debit) => Charge::Always { hits, needs: 1 },
             (Hits::Add(hits), Counting::Upstream) => Charge::Always { hits, needs: hits },
@@ -253,7 +257,7 @@ impl PendingCheck<'_, '_, '_> {
         Check {
             key: key_builder.key_for(self.limit),
             limit: *self.limit,
-            charge: take,
+            charge,
             descriptor: self.position,
             refusal_scope: self.refusal_scope,
             on_failure,
@@ -270,16 +274,16 @@ struct Planner<'p, 'q, 'r> {
 }
 
 impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
-    /// The limits that apply to the descriptor. Adds a check for each.
-    fn planned(
+    /// Returns the limits that apply to the descriptor, and adds a pending check for each.
+    fn plan(
         &self,
         replaced: &ReplacedNames<'_>,
         pending: &mut SmallVec<[PendingCheck<'p, 'q, 'r>; 4]>,
     ) -> PlannedDescriptor<'r> {
-        let &MatchedDescriptor { rule, manner: RulePolicy { counting, .. }, .. } = self.matched;
+        let &MatchedDescriptor { rule, policy: RulePolicy { counting, .. }, .. } = self.matched;
         let refusal_scope = self.refusal_scope();
         let mut limits = SmallVec::new();
-        let mut ask = |limit, current| {
+        let mut add = |limit, current| {
             pending.push(PendingCheck {
                 limit,
                 matched: self.matched,
@@ -290,8 +294,8 @@ impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
         };
         // An override replaces all limits of the matched rule, and keeps its algorithm, counting
         // and failure policy.
-        if let Some(UsableOverride { limit, shown }) = &self.matched.overridden {
-            ask(limit, CurrentLimit { displayed: *shown, name: None });
+        if let Some(ValidOverride { limit, displayed }) = &self.matched.limit_override {
+            add(limit, CurrentLimit { displayed: *displayed, name: None });
             let (shadow_mode, overridden) = (false, true);
             return PlannedDescriptor::Limited {
                 rule,
@@ -303,16 +307,16 @@ impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
             };
         }
         let Some(rule) = rule else { return PlannedDescriptor::Unmatched };
-        let each = match &rule.limits {
+        let rule_limits = match &rule.limits {
             RuleLimits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
                 return PlannedDescriptor::Unmatched;
             }
             RuleLimits::Unlimited { .. } => return PlannedDescriptor::Unlimited(rule),
-            RuleLimits::Limited(each) => each,
+            RuleLimits::Limited(rule_limits) => rule_limits,
         };
-        for limit in each.iter().filter(|limit| !replaced.contains(limit.name.as_deref())) {
+        for limit in rule_limits.iter().filter(|it| !replaced.contains(it.name.as_deref())) {
             let name = limit.name.as_deref();
-            ask(&limit.limit, CurrentLimit { displayed: limit.displayed, name });
+            add(&limit.limit, CurrentLimit { displayed: limit.displayed, name });
         }
         if limits.is_empty() {
             return PlannedDescriptor::Unmatched;
@@ -328,10 +332,9 @@ impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
         }
     }
 
-    /// What a refusal does to the request. The modes of a rule do not apply to an override that
-    /// replaces it.
+    /// What a refusal of a check does to the request. The modes of a rule do not apply to an override that replaces it.
     fn refusal_scope(&self) -> RefusalScope {
-        let rule = self.matched.rule.filter(|_| self.matched.overridden.is_none());
+        let rule = self.matched.rule.filter(|_| self.matched.limit_override.is_none());
         match (self.matched.descriptor.hits, rule) {
             (Hits::Refund(_), _) | (_, Some(Rule { shadow_mode: true, .. })) => RefusalScope::None,
             (_, Some(Rule { quota_mode: true, .. })) => RefusalScope::Quota,

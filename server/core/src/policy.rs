@@ -1,15 +1,15 @@
 //! Counting and failure policies of rules.
 
-/// How hits are charged.
+/// How hits are charged: `counting` in limits files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Counting {
-    /// A request that any enforced rule refuses is charged nowhere.
+    /// Refusals are free: a request that any enforced rule refuses is charged nowhere.
     #[default]
     Free,
-    /// For costs known afterwards: hits are charged in full even past the limit, and allowed
-    /// if any were left before.
+    /// For costs that are known afterwards: hits are charged in full, even past the limit. They are allowed if at least
+    /// one hit remained before.
     Debit,
-    /// As envoyproxy/ratelimit counts: each descriptor by itself, refused hits included.
+    /// As envoyproxy/ratelimit counts: each descriptor is charged by itself, also with refused hits.
     Upstream,
 }
 
@@ -28,7 +28,7 @@ impl Counting {
     }
 }
 
-/// Failure policies: what answers if the store does not.
+/// Failure policy of a rule: what decides if the store does not. `on_failure` in limits files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFailure {
     /// The hits pass without counting.

@@ -1,4 +1,4 @@
-//! A rate limit request, borrowed from the message that carries it.
+//! Rate limit requests, which borrow domain, keys and values from the received message.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -11,18 +11,19 @@ pub const DESCRIPTORS_MAX: usize = 256;
 /// The most entries in one descriptor.
 pub const ENTRIES_MAX: usize = 64;
 
-/// Why a request is not decided.
+/// Reason why a request is not matched against the rules.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum RequestError {
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// The request is too large. Values of end users can cause this, so it must be refused: an error would let it pass.
+    /// The request exceeds a bound. End users can cause this with the values they send, so the request must be refused:
+    /// Envoy lets a request pass on an error.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
 
-/// Why a request is invalid. Only the caller's configuration can cause this.
+/// Reason why a request is invalid. Only the configuration of the caller can cause it, not the values of end users.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InvalidRequest {
     /// The domain is empty.
@@ -33,7 +34,7 @@ pub enum InvalidRequest {
     NoDescriptors,
 }
 
-/// Which bound a request exceeds.
+/// The bound that a request exceeds.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TooLarge {
     /// The request has more than [`DESCRIPTORS_MAX`] descriptors.
@@ -42,29 +43,30 @@ pub enum TooLarge {
     /// A descriptor has more than [`ENTRIES_MAX`] entries.
     #[error("a descriptor has more than {ENTRIES_MAX} entries")]
     Entries,
-    /// Keys and values have more bytes than the caller of [`Request::new`] allows.
+    /// Domain, keys and values have more bytes together than the caller of [`Request::new`] allows.
     #[error("the keys and values of a request have too many bytes")]
     Bytes,
 }
 
-/// One `ShouldRateLimit` request.
+/// A rate limit request: a domain and descriptors.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The domain.
     pub(crate) domain: &'a str,
-    /// The descriptors. Each is matched by itself; the request is decided as a whole.
+    /// The descriptors. Each is matched by itself, and the request is decided as a whole.
     pub(crate) descriptors: SmallVec<[Descriptor<'a>; 4]>,
 }
 
 impl<'a> Request<'a> {
-    /// A request of `parts`. Checks the numbers of parts and entries first, then `describe` converts each part to a
-    /// descriptor. Domain, keys and values may have `bytes_max` bytes together.
+    /// A request with a descriptor for each element of `messages`. First checks the number of descriptors, and of the
+    /// entries of each, which `entries` returns. Then converts each message with `describe`. Domain, keys and values
+    /// may have `bytes_max` bytes together.
     ///
     /// # Errors
-    /// The request is empty or exceeds a bound.
+    /// The domain is empty, there are no descriptors, or a bound is exceeded.
     pub fn new<T>(
         domain: &'a str,
-        parts: &'a [T],
+        messages: &'a [T],
         bytes_max: usize,
         entries: impl Fn(&T) -> usize,
         describe: impl Fn(&'a T) -> Descriptor<'a>,
@@ -72,15 +74,15 @@ impl<'a> Request<'a> {
         if domain.is_empty() {
             return Err(InvalidRequest::EmptyDomain.into());
         }
-        match parts.len() {
+        match messages.len() {
             0 => return Err(InvalidRequest::NoDescriptors.into()),
             1..=DESCRIPTORS_MAX => {}
             _ => return Err(TooLarge::Descriptors.into()),
         }
-        if parts.iter().any(|part| entries(part) > ENTRIES_MAX) {
+        if messages.iter().any(|message| entries(message) > ENTRIES_MAX) {
             return Err(TooLarge::Entries.into());
         }
-        let descriptors: SmallVec<[Descriptor<'a>; 4]> = parts.iter().map(describe).collect();
+        let descriptors: SmallVec<[Descriptor<'a>; 4]> = messages.iter().map(describe).collect();
         let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
         let bytes = entries.fold(domain.len(), |sum, entry| {
             sum.saturating_add(entry.key.len()).saturating_add(entry.value.len())
@@ -104,18 +106,18 @@ impl<'a> Request<'a> {
     }
 }
 
-/// One list of entries to match against the rules.
+/// A descriptor: a list of entries to match against the rules, with its hits.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor<'a> {
-    /// The entries, from the outermost level of the rules inwards.
+    /// The entries, in the order of the levels of the tree of rules.
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// The hits to charge or refund.
     pub hits: Hits,
-    /// A limit in the request that replaces the configured one.
+    /// A limit that replaces the limits of the matched rule.
     pub limit_override: Option<LimitOverride>,
 }
 
-/// An entry of a descriptor. Both parts may contain any bytes: Envoy passes header values on unchanged.
+/// An entry of a descriptor. Key and value may contain any bytes, because Envoy passes header values on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The key.
@@ -124,10 +126,10 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// Hits of a descriptor.
+/// The hits of a descriptor, to charge or to refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// Hits to charge; 0 is a peek, which reports whether one more hit would pass and charges nothing.
+    /// Hits to charge. 0 is a peek: it charges nothing, and is allowed if one more hit would pass.
     Add(u64),
     /// Hits to refund. Never refused.
     Refund(u64),
@@ -139,19 +141,19 @@ impl Default for Hits {
     }
 }
 
-/// A limit in the request.
+/// An override: a limit that comes with a descriptor and replaces the rule's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
     /// Hits per window.
     pub requests_per_unit: u32,
-    /// Unit of the window; `None` if the number on the wire is no unit: such an override is ignored.
+    /// Unit of the window; `None` if the message has none or an unknown one. Such an override is ignored.
     pub unit: Option<Unit>,
-    /// Units per window, if not one.
+    /// Units per window; `None` means one.
     pub unit_multiplier: Option<u32>,
 }
 
 impl LimitOverride {
-    /// The window; `None` if it is not valid, and the override is ignored.
+    /// The window; `None` if it is not valid. Such an override is ignored.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         Window::from_unit(self.unit?, self.unit_multiplier.unwrap_or(1)).ok()

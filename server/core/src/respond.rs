@@ -1,4 +1,4 @@
-//! Converts decisions into the verdict.
+//! Builds the verdict on a request from the decisions on its checks.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -11,61 +11,60 @@ use crate::{
     store::{RefusalScope, Source},
 };
 
-/// The result of a request.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict<'r> {
     /// Whether the request passes.
     pub code: Code,
-    /// Whether it would be refused without global shadow mode.
+    /// Whether the request passes only because all rules are in shadow mode.
     pub shadowed: bool,
-    /// One status for each descriptor, in order.
+    /// The status of each descriptor, in the order of the request.
     pub statuses: SmallVec<[Status<'r>; 4]>,
 }
 
-/// Allowed or refused.
+/// Whether a request or a descriptor is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// Allowed.
     Ok,
-    /// Refused by a limit.
+    /// Refused, because a limit is exceeded.
     OverLimit,
 }
 
 /// The status of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status<'r> {
-    /// The result of this descriptor alone.
+    /// Whether the descriptor alone is allowed. The request may still be refused, or pass although this is refused.
     pub code: Code,
-    /// The limit closest to refusing, if any applies.
+    /// The shown limit: the one with the longest wait if any refuses, else the one with the fewest remaining hits.
+    /// `None` if no limit applies.
     pub current_limit: Option<CurrentLimit<'r>>,
-    /// Remaining hits.
+    /// Remaining hits of the shown limit; 0 if it refuses, and `u32::MAX` if the rule is unlimited.
     pub remaining: u32,
-    /// If refused: time until these hits would pass. Else: time until the counter is unused again,
-    /// or the fixed window ends. `None` if no limit applies, or if the hits will never pass.
+    /// If the limit refuses: time until these hits would pass. Else: the reset, as [`Decision::reset_after`]. `None` if
+    /// no limit applies, or if these hits can never pass.
     pub duration_until_reset: Option<Duration>,
-    /// The rule that matched.
+    /// The rule that matched, if any.
     pub rule: Option<&'r Rule>,
-    /// Whether the rule would refuse without shadow mode.
+    /// Whether the descriptor is allowed only because its rule is in shadow mode.
     pub shadowed: bool,
-    /// Source of the decision, if a limit applies.
+    /// Source of the decision on the shown limit, if a limit applies.
     pub source: Option<Source>,
-    /// Position of the check whose limit is shown, if a limit applies.
+    /// Position of the check of the shown limit in the group, if a limit applies.
     pub check: Option<usize>,
 }
 
-/// Builds the verdict from the decisions on the checks.
-///
-/// `decisions` has one for each check of the plan's group, in order.
+/// Builds the verdict on a planned request. `decisions` has one decision for each check of the plan's group, in order.
 #[must_use]
 pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
     let mut decisions = decisions.iter().enumerate();
     let mut tally = RefusalTally::default();
-    // Built in the return slot: it is large.
+    // The return value is built in place, because it is large.
     let mut verdict = Verdict { code: Code::Ok, shadowed: false, statuses: SmallVec::new() };
     for planned in &plan.descriptors {
         verdict.statuses.push(match planned {
-            PlannedDescriptor::Unmatched => Status::passing(None, 0),
-            PlannedDescriptor::Unlimited(rule) => Status::passing(Some(*rule), u32::MAX),
+            PlannedDescriptor::Unmatched => Status::without_limit(None, 0),
+            PlannedDescriptor::Unlimited(rule) => Status::without_limit(Some(*rule), u32::MAX),
             PlannedDescriptor::Limited {
                 rule,
                 limits,
@@ -97,8 +96,8 @@ impl Code {
 }
 
 impl<'r> Status<'r> {
-    /// No limit applies.
-    const fn passing(rule: Option<&'r Rule>, remaining: u32) -> Self {
+    /// The status of a descriptor to which no limit applies.
+    const fn without_limit(rule: Option<&'r Rule>, remaining: u32) -> Self {
         Self {
             code: Code::Ok,
             current_limit: None,
@@ -111,7 +110,7 @@ impl<'r> Status<'r> {
         }
     }
 
-    /// Shows the limit with the longest wait, or if none refuses the one with the fewest remaining hits.
+    /// The status of a descriptor by the decisions on its checks, of which it shows one.
     fn decided<'d>(
         rule: Option<&'r Rule>,
         decided: impl Iterator<Item = (&'d CurrentLimit<'r>, (usize, &'d Decision))>,
@@ -122,26 +121,26 @@ impl<'r> Status<'r> {
         'r: 'd,
     {
         let Some((limit, (check, decision))) = decided.min_by_key(|(_, (_, decision))| {
-            // Refusing limits come first; `None` is the longest wait.
+            // Limits that refuse come first. `None` is the longest wait.
             let wait = (!decision.allowed).then(|| decision.retry_after.unwrap_or(Duration::MAX));
             (Reverse(wait), if decision.allowed { decision.remaining } else { 0 })
         }) else {
-            return Self::passing(rule, 0);
+            return Self::without_limit(rule, 0);
         };
         if decision.source == Source::NotAsked {
             let (source, check) = (Some(Source::NotAsked), Some(check));
-            return Self { source, check, ..Self::passing(rule, 0) };
+            return Self { source, check, ..Self::without_limit(rule, 0) };
         }
         let over = !decision.allowed;
         let until_retry = match counting {
-            // envoyproxy/ratelimit reports the end of the window even if the hits never pass.
+            // envoyproxy/ratelimit reports the end of the window even if the hits can never pass.
             Counting::Upstream => decision.retry_after.or(Some(decision.reset_after)),
             Counting::Free | Counting::Debit => decision.retry_after,
         };
         Self {
             code: Code::refused(over && !shadow_mode),
             current_limit: Some(*limit),
-            // Envoy's headers show the status with the fewest remaining hits: it must be the refusing one.
+            // Envoy's headers show the status with the fewest remaining hits, which must be one that refuses.
             remaining: if over { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
             duration_until_reset: if over { until_retry } else { Some(decision.reset_after) },
             rule,

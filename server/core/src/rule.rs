@@ -9,14 +9,14 @@ use crate::{
     rules::{SourceLocation, StatsKey},
 };
 
-/// The rule of one node of a domain's tree.
+/// A compiled rule: the limits of one node of a domain's tree, with its modes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// The path of keys and configured values, as in metrics and `/rlconfig`.
     pub path: Box<str>,
-    /// Location in the limits files.
+    /// Location of the node in the limits files.
     pub location: SourceLocation,
-    /// Position among all rules of the rule set, from 0.
+    /// Position among all rules of the rule set, from 0: identifies the rule within the rule set.
     pub id: usize,
     /// The limits.
     pub limits: RuleLimits,
@@ -26,34 +26,34 @@ pub struct Rule {
     pub on_failure: OnFailure,
     /// Whether the rule is in shadow mode.
     pub shadow_mode: bool,
-    /// Whether the request is refused only if all its quota rules are over.
+    /// Whether the rule is in quota mode: the request is refused only if all its quota rules are over their limits.
     pub quota_mode: bool,
-    /// Whether metrics carry the values of the request at every level.
+    /// Whether the rule's name in metrics has the values of the request at all levels.
     pub detailed_metric: bool,
-    /// Whether metrics carry the value of the request at this level.
+    /// Whether names in metrics have the value of the request at this level.
     pub value_to_metric: bool,
     /// Its name in metrics.
     pub stats_key: StatsKey,
-    /// Metadata for callers, with requests that the rule allows.
+    /// Metadata that is returned to callers with requests that the rule allows.
     pub metadata: Option<metadata::Map>,
 }
 
 /// The limits of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleLimits {
-    /// Everything passes without counting.
+    /// All hits pass without counting.
     Unlimited {
         /// The name that `replaces` can refer to.
         name: Option<Box<str>>,
         /// Names of the limits that do not apply to a request if this rule does.
         replaces: Box<[Box<str>]>,
     },
-    /// These limits, decided together. Never empty.
+    /// Limits that are decided together. Never empty.
     Limited(Box<[RuleLimit]>),
 }
 
 impl RuleLimits {
-    /// Whether these replace other limits of a request.
+    /// Whether any of these limits replaces others of the request.
     pub(crate) fn replaces_others(&self) -> bool {
         match self {
             Self::Unlimited { replaces, .. } => !replaces.is_empty(),
@@ -67,15 +67,15 @@ impl RuleLimits {
 pub struct RuleLimit {
     /// The limit.
     pub limit: Limit,
-    /// The limit as callers see it.
+    /// The rate as configured, which callers are shown.
     pub displayed: DisplayedRate,
-    /// The name that `replaces` can refer to and that callers see.
+    /// The name that `replaces` can refer to and that callers are shown.
     pub name: Option<Box<str>>,
     /// Names of the limits that do not apply to a request if this one does.
     pub replaces: Box<[Box<str>]>,
 }
 
-/// A limit in the form of the API: requests per a number of units.
+/// The rate of a limit as the API expresses it: requests per number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisplayedRate {
     /// Hits per window.
@@ -86,17 +86,17 @@ pub struct DisplayedRate {
     pub unit_multiplier: u32,
 }
 
-/// A limit as callers see it.
+/// A limit as callers are shown it: `current_limit` in Envoy's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurrentLimit<'r> {
-    /// The numbers, as configured.
+    /// The rate, as configured.
     pub displayed: DisplayedRate,
     /// The name, if it has one.
     pub name: Option<&'r str>,
 }
 
 impl DisplayedRate {
-    /// A limit of `requests` per `window`, in the longest unit that divides it.
+    /// The rate of `requests` per `window`, in the longest unit that divides the window.
     #[must_use]
     pub fn in_units(requests: u32, window: Window) -> Self {
         let (unit, unit_multiplier) = window.in_units();

@@ -1,9 +1,8 @@
-//! Applies one request's checks to their counters' states, all or nothing.
+//! Settling: applies the checks of one request to the states of their counters, all or none.
 //!
-//! Checks are evaluated and charged in order. If a descriptor is over its limit, the charges of its checks
-//! are refunded at once; if the request is refused, so are all other conditional charges. A refund with
-//! a receipt at the time of the charge restores the exact state, so a refusal
-//! leaves no trace.
+//! Checks are decided and charged in order. If a check of a descriptor is refused, the conditional charges of that
+//! descriptor are undone at once. If the request is refused, all of its conditional charges are undone. Undoing a
+//! charge at the time of the charge restores the exact state, so that a refusal has no effect.
 
 use std::mem;
 
@@ -17,21 +16,22 @@ use crate::{
     store::{Answers, Check, RefusalScope, Source},
 };
 
-/// The counters of one group, locked while it is settled.
+/// Access to the counters of one group, which are locked while the group is settled.
 pub trait Counters {
-    /// The present by the clock of the check's counter.
+    /// The present time, by the clock that the check's counter follows.
     fn now(&self, check: &Check) -> Time;
 
-    /// Calls `look` with the state of a check's counter, which may change it and returns the present of the state.
-    /// `position` is the check's position in its group. Checks on the same counter see the same state.
+    /// Calls `access` with the state of a check's counter. `access` may change the state, and returns the time to which
+    /// it has advanced it. `position` is the check's position in its group. Checks of the same counter get the same
+    /// state.
     ///
     /// # Errors
-    /// The counter is not available.
+    /// There is no such counter, and no room for another.
     fn with_state(
         &mut self,
         position: usize,
         check: &Check,
-        look: impl FnOnce(&mut State) -> Time,
+        access: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError>;
 }
 
@@ -66,19 +66,19 @@ impl Counters for GivenStates<'_> {
         &mut self,
         position: usize,
         _check: &Check,
-        look: impl FnOnce(&mut State) -> Time,
+        access: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         let slot = self.slots.get(position).copied().flatten();
         let state = slot.and_then(|slot| self.states.get_mut(slot));
-        look(state.ok_or(self.missing)?);
+        access(state.ok_or(self.missing)?);
         Ok(())
     }
 }
 
-/// Settles the checks of one group, each at the present of its counter.
+/// Settles the checks of one group, each at the present time of its counter. Returns an answer to each, in order.
 ///
-/// A check without a counter is answered with the error, and counts as over its limit unless its failure policy is
-/// `allow`.
+/// A check without a counter is answered with the error of [`Counters::with_state`]. It counts as over its limit,
+/// unless its failure policy is `allow`.
 pub fn settle_with(checks: &[Check], counters: &mut impl Counters) -> Answers {
     let mut answers = Answers::new();
     let mut times = SmallVec::<[Time; 4]>::new();
@@ -89,15 +89,15 @@ pub fn settle_with(checks: &[Check], counters: &mut impl Counters) -> Answers {
         for check in of_descriptor {
             let position = answers.len();
             answers.push(Err(StoreError::Unavailable));
-            // Built in place, because it is large.
+            // The answer is written in place, because it is large.
             let Some(answer) = answers.last_mut() else { continue };
             let now = counters.now(check);
             let mut time = now;
-            let asked = counters.with_state(position, check, |state| {
+            let found = counters.with_state(position, check, |state| {
                 time = settle_check(check, state, now, answer);
                 time
             });
-            if let Err(error) = asked {
+            if let Err(error) = found {
                 *answer = Err(error);
             }
             over |= is_over(check, answer);
@@ -119,7 +119,7 @@ pub fn settle_with(checks: &[Check], counters: &mut impl Counters) -> Answers {
 /// The answer to one check.
 type Answer = Result<Decision, StoreError>;
 
-/// Checks one counter, and charges it as the check demands. Returns the present of its state.
+/// Decides one check and charges its counter. Returns the time to which the state was advanced.
 fn settle_check(check: &Check, state: &mut State, now: Time, answer: &mut Answer) -> Time {
     dispatch!(state, counter => settle_counter(check, counter, now, answer))
 }
@@ -146,15 +146,16 @@ fn settle_counter<C: Counter>(
             (true, 0, 0)
         }
     };
-    // The retry time is computed before the charge: the wait is for these hits, once.
+    // Computed before the charge, because the caller retries with the same hits, and not in addition to them.
     let retry_after = if allowed { Some(0) } else { retry_after(counter, check, now, needs) };
     let receipt = (charged > 0).then(|| counter.charge(limit, now, charged));
-    // Available hits reduce the remaining ones by their number. Beyond that a state may not record them all.
-    let left = match i64::try_from(charged) {
+    // A charge within the limit reduces the available hits by its number. Beyond the limit the state may not record all
+    // hits.
+    let available_after = match i64::try_from(charged) {
         Ok(charged) if charged <= available && check.charge.is_conditional() => available - charged,
         _ => counter.available(limit, now),
     };
-    let (remaining, excess) = remaining_and_excess(left);
+    let (remaining, excess) = remaining_and_excess(available_after);
     *answer = Ok(Decision {
         allowed,
         charged,
@@ -168,21 +169,21 @@ fn settle_counter<C: Counter>(
     now
 }
 
-/// Microseconds until this number of hits would pass; `None` if they never will.
+/// Microseconds until `needs` hits would pass; `None` if they never can.
 fn retry_after<C: Counter>(counter: &C, check: &Check, now: Time, needs: u64) -> Option<u64> {
     (needs <= u64::from(check.limit.capacity()))
         .then(|| counter.retry_after(&check.limit, now, needs))
 }
 
-/// Remaining hits, and hits by which usage exceeds the limit.
+/// Splits available hits into remaining hits, and hits by which usage exceeds the limit.
 fn remaining_and_excess(available: i64) -> (u64, u64) {
     let hits = available.unsigned_abs();
     if available < 0 { (0, hits) } else { (hits, 0) }
 }
 
-/// Updates the counter's remaining hits in a decision.
+/// Updates what a decision reports of its counter: remaining hits, excess and reset.
 fn update_remaining(decision: &mut Decision, check: &Check, state: &mut State, now: Time) {
-    // Another limit on the counter may have rescaled it to its own units.
+    // Another limit on the same counter may have rescaled the state to its own units.
     if Fix::UndoInOwnUnits.is_active() {
         state.advance(&check.limit, now);
     }
@@ -191,7 +192,7 @@ fn update_remaining(decision: &mut Decision, check: &Check, state: &mut State, n
     decision.reset_after = duration(state.reset_after(&check.limit, now));
 }
 
-/// Refunds, newest first, the conditional charges of the checks from `first` on, and updates their decisions.
+/// Undoes the conditional charges of the checks from position `first` on, newest first, and updates their decisions.
 #[cold]
 fn undo_charges(
     checks: &[Check],
@@ -217,23 +218,25 @@ fn undo_charges(
         });
         debug_assert!(undone.is_ok());
     }
-    // If two checks are on one counter, the later decision was updated before the earlier charge was refunded.
-    let keys = checks.get(first..times.len()).unwrap_or_default();
-    let twice = |(at, check): (usize, &Check)| keys.iter().take(at).any(|it| it.key == check.key);
-    if !keys.iter().enumerate().any(twice) {
+    // If two checks are of one counter, the later decision was updated before the earlier charge was undone.
+    let settled = checks.get(first..times.len()).unwrap_or_default();
+    let is_repeated =
+        |(at, check): (usize, &Check)| settled.iter().take(at).any(|it| it.key == check.key);
+    if !settled.iter().enumerate().any(is_repeated) {
         return;
     }
     for ((position, (check, &now)), answer) in checks_after().zip(answers.iter_mut().skip(first)) {
         if let (true, Ok(decision)) = (check.charge.is_conditional(), answer) {
-            let described = counters.with_state(position, check, |state| {
+            let updated = counters.with_state(position, check, |state| {
                 update_remaining(decision, check, state, now);
                 now
             });
-            debug_assert!(described.is_ok());
+            debug_assert!(updated.is_ok());
         }
     }
 }
 
+/// Whether a check counts as over its limit.
 fn is_over(check: &Check, answer: &Answer) -> bool {
     match answer {
         Ok(decision) => !decision.allowed,
@@ -241,19 +244,22 @@ fn is_over(check: &Check, answer: &Answer) -> bool {
     }
 }
 
-/// Counts refusing descriptors, to decide the request.
+/// Counts descriptors that are over their limits, to decide whether the request is refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusalTally {
-    alone_over: bool,
+    /// Whether a descriptor that refuses the request alone is over its limit.
+    request_over: bool,
+    /// Number of quota descriptors.
     quota: usize,
+    /// Number of quota descriptors that are over their limits.
     quota_over: usize,
 }
 
 impl RefusalTally {
-    /// Adds one descriptor.
+    /// Adds a descriptor. `over` tells whether it is over its limit.
     pub fn add(&mut self, refusal_scope: RefusalScope, over: bool) {
         match refusal_scope {
-            RefusalScope::Request => self.alone_over |= over,
+            RefusalScope::Request => self.request_over |= over,
             RefusalScope::Quota => {
                 self.quota += 1;
                 self.quota_over += usize::from(over);
@@ -265,6 +271,6 @@ impl RefusalTally {
     /// Whether the request is refused.
     #[must_use]
     pub const fn refused(&self) -> bool {
-        self.alone_over || (self.quota > 0 && self.quota_over == self.quota)
+        self.request_over || (self.quota > 0 && self.quota_over == self.quota)
     }
 }

@@ -1,4 +1,4 @@
-//! The interface of stores, and its requests and answers.
+//! The trait of stores, with the checks that they are given and the decisions that they return.
 
 use std::{
     pin::Pin,
@@ -14,26 +14,26 @@ use crate::{
     algorithm::{HITS_MAX, Receipt},
 };
 
-/// Keeps counters and settles batches of checks against them.
+/// A store: keeps counters and settles groups of checks against them.
 ///
-/// A store owns its clock and answers in durations, so that replicas with skewed clocks agree.
+/// A store has its own clock and answers in durations, so that replicas with skewed clocks agree.
 pub trait Store: Send + Sync + 'static {
-    /// Settles each group of the batch, all or nothing, and answers every check in order.
+    /// Settles each group of the batch, all checks or none, and answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
 
-    /// Whether these checks are settled all or nothing. If not, each slot settles its part, and the caller must refund
-    /// the charges of one part if another refuses.
+    /// Whether these checks are settled all or none. If not, their counters are on several slots: each slot settles its
+    /// own checks, and the caller must refund the charges on one slot if another refuses.
     fn settles_atomically(&self, _checks: &[Check]) -> bool {
         true
     }
 
-    /// The late answers to a group that was the only one of its batch, if the store still awaits some. Must be called
-    /// right after `decide` returns, before the caller awaits anything else.
+    /// The answers to a group that were not there by the deadline; `None` if the store expects none. The group was the
+    /// only one of its batch. The caller must call this when `decide` returns, before it awaits anything else.
     fn late_answers(&self, _group: &Group) -> Option<PendingAnswers> {
         None
     }
 
-    /// Whether a counter can be asked at present, as far as is known without asking.
+    /// Whether the store expects to answer checks of a counter at present. Does not contact Redis.
     fn is_available(&self, _key: &CounterKey) -> bool {
         true
     }
@@ -57,14 +57,14 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// The groups of one call to a store. By value, because a store may merge batches and outlive the
-/// request.
+/// The groups that go to a store in one call. Stores own it, because they may merge batches and settle them after the
+/// request has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The groups. Each has one request's checks and is settled all or nothing, independently of the others.
+    /// The groups. Each has the checks of one request and is settled all or none, independently of the others.
     pub groups: SmallVec<[Group; 1]>,
-    /// The deadline of the answers. At the deadline a store answers with what it
-    /// has; without one it waits without bound.
+    /// The deadline of the answers. At the deadline the store returns the answers that it has, and errors for the other
+    /// checks. Without a deadline it waits without bound.
     pub deadline: Option<Instant>,
 }
 
@@ -76,52 +76,52 @@ impl Batch {
     }
 }
 
-/// The checks of one request, in the order of its descriptors. Shared, because callers read them
-/// again beside the answers.
+/// The checks of one request, in the order of its descriptors. Reference-counted, because callers read them again
+/// beside the answers.
 pub type Group = Arc<[Check]>;
 
-/// A check: may these hits be charged to this counter?
+/// A question to the store: may these hits be charged to this counter?
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// Key of the counter.
     pub key: CounterKey,
     /// The limit.
     pub limit: Limit,
-    /// The kind of charge.
+    /// The hits, and how to charge them.
     pub charge: Charge,
-    /// Position of the descriptor. The checks of one descriptor are adjacent, and are
-    /// charged all or none.
+    /// Position of the descriptor in the request. The checks of one descriptor are adjacent, and are charged all or
+    /// none.
     pub descriptor: usize,
-    /// What a refusal does to the request.
+    /// What a refusal of this check does to the request.
     pub refusal_scope: RefusalScope,
-    /// The failure policy.
+    /// The failure policy of the rule.
     pub on_failure: OnFailure,
 }
 
 /// How a check charges its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Charges these hits or nothing; a refusal is free. Zero hits is a peek.
+    /// Charges these hits if they fit the limit, else nothing. Zero hits is a peek, allowed if one more hit would fit.
     Exactly(u64),
-    /// Charges these hits, whatever the answer; usage may exceed the limit. Allowed if `needs` hits would have
-    /// fitted before: one for a debit of costs that are known afterwards, `hits` for upstream counting.
+    /// Charges these hits whether or not they are allowed, so that usage may exceed the limit. Allowed if `needs` hits
+    /// would have fitted before: 1 for `counting: debit`, `hits` for `counting: upstream`.
     Always {
         /// Hits to charge.
         hits: u64,
         /// Hits that must have been available for the check to be allowed.
         needs: u64,
     },
-    /// Refunds hits. Always allowed.
+    /// Refunds hits. Is always allowed.
     Refund {
         /// Hits to refund.
         hits: u64,
-        /// Receipt of the charge to undo; without one, any usage is reduced.
+        /// Receipt of the charge to undo. Without one, any usage is reduced.
         receipt: Option<Receipt>,
     },
 }
 
 impl Charge {
-    /// Whether usage can grow: a peek or a refund does not create a counter.
+    /// Whether usage can grow. A peek or a refund does not create a counter.
     #[must_use]
     pub const fn adds_hits(&self) -> bool {
         match *self {
@@ -130,7 +130,7 @@ impl Charge {
         }
     }
 
-    /// The most hits that it charges or refunds.
+    /// The most hits that are charged or refunded, at most [`HITS_MAX`].
     #[must_use]
     pub const fn hits(&self) -> u64 {
         let hits = match *self {
@@ -139,17 +139,17 @@ impl Charge {
         if hits < HITS_MAX { hits } else { HITS_MAX }
     }
 
-    /// Whether the charge is refunded if the request is refused.
+    /// Whether the charge is undone if the request is refused.
     #[must_use]
     pub const fn is_conditional(&self) -> bool {
         matches!(self, Self::Exactly(_))
     }
 }
 
-/// What a refusing check does to its request.
+/// What the refusal of a check does to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalScope {
-    /// Nothing: the rule is in shadow mode.
+    /// Nothing, because the rule is in shadow mode or the check is a refund.
     None,
     /// Refuses the request.
     Request,
@@ -158,10 +158,10 @@ pub enum RefusalScope {
 }
 
 impl RefusalScope {
-    /// The scope in one part of a multi-slot request: whether all quota descriptors are over is known
-    /// only when every part has answered.
+    /// The scope in a check of a multi-slot request. One slot cannot know whether all quota descriptors are over their
+    /// limits, so there a quota descriptor refuses nothing.
     #[must_use]
-    pub const fn for_part_of_request(self) -> Self {
+    pub const fn for_one_slot(self) -> Self {
         match self {
             Self::Request => Self::Request,
             Self::Quota | Self::None => Self::None,
@@ -169,47 +169,47 @@ impl RefusalScope {
     }
 }
 
-/// The answers to a batch: one for each check, in order.
+/// The answers to a batch: one decision or error for each check, in order.
 pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
 
-/// Answers that came after the deadline, one for each check of the batch, in order. A check that was answered in time, or
-/// whose answer never came, is [`Unknown`](StoreError::Unknown) here.
+/// Late answers: those that arrive after the deadline, one for each check of the batch, in order. A check that was
+/// answered in time, or is never answered, is [`Unknown`](StoreError::Unknown) here.
 pub type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the hits may pass this counter.
+    /// Whether the hits may pass this limit.
     pub allowed: bool,
-    /// Charged hits. Zero if another check refused the request.
+    /// Hits that are charged. [`Charge::Exactly`] is zero here if the request is refused, by this check or by another.
     pub charged: u64,
-    /// Remaining hits, after this check.
+    /// Hits that the counter can still admit after this check.
     pub remaining: u64,
-    /// Hits by which usage exceeds the limit, after this check: by debits or upstream counting.
+    /// Hits by which usage exceeds the limit after this check. Only debits and upstream counting exceed it.
     pub excess: u64,
-    /// Time until the counter is unused again, or the fixed window ends.
+    /// Reset: time until the fixed window ends or, for other algorithms, until the counter is unused again.
     pub reset_after: Duration,
-    /// Time until these hits would pass without other requests: zero if allowed, `None` if
-    /// they never will.
+    /// Time until the same hits could pass if no other hits are charged meanwhile. Zero if they are allowed, `None` if
+    /// they never can pass.
     pub retry_after: Option<Duration>,
-    /// Receipt of the charge, if hits were charged.
+    /// Receipt of the charge; `None` if no hits were charged.
     pub receipt: Option<Receipt>,
     /// Source of the decision.
     pub source: Source,
 }
 
-/// Source of a decision.
+/// What made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The store, from the counter's state.
     Store,
-    /// The deny cache, from an earlier refusal of the store.
+    /// The deny cache, from an earlier refusal by the store.
     DenyCache,
     /// The local fallback, against this process's share of the limit, because the store did not answer.
     Local,
     /// The failure policy, because the store did not answer.
     Policy,
-    /// None: the request was refused before this check.
+    /// Nothing: the request was refused before this check, which was not sent to the store.
     NotAsked,
 }
 
@@ -231,19 +231,20 @@ impl Source {
     }
 }
 
-/// Why a store did not answer a check.
+/// Reason why a store did not answer a check.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum StoreError {
-    /// There is no room for another counter.
+    /// The memory of this process has no room for another counter. Nothing was charged.
     #[error("no room for another counter")]
     Full,
     /// The store is unavailable. Nothing was charged.
     #[error("the store is not available")]
     Unavailable,
-    /// The counter's slot has moved, and the store was not allowed to follow. Nothing was charged.
+    /// The counter's slot is on another node now, and the store was told not to follow the redirection. Nothing was
+    /// charged.
     #[error("the counter is on another node")]
     Moved,
-    /// No answer came in time, or the connection broke: the hits may have been charged or not.
+    /// There was no answer in time, or the connection broke. The hits may have been charged or not.
     #[error("the store did not answer")]
     Unknown,
 }

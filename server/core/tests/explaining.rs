@@ -144,7 +144,7 @@ fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, MatchO
     let level = explained.trace.as_ref().unwrap().levels.last().unwrap();
     let seen = level.candidates.iter().map(|it| {
         let value = it.value.map(|value| format!("={}", text(value))).unwrap_or_default();
-        (text(it.key) + &value, it.location.line, it.fit)
+        (text(it.key) + &value, it.location.line, it.outcome)
     });
     seen.collect()
 }
@@ -179,7 +179,7 @@ fn an_exact_value_goes_before_patterns_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/users")]),
         seen(&[
-            ("path=/v1/users", 4, MatchOutcome::Taken),
+            ("path=/v1/users", 4, MatchOutcome::Matched),
             ("path", 2, MatchOutcome::ExactFirst),
             ("path=/v1/*", 3, MatchOutcome::ExactFirst),
             ("path=/v*", 5, MatchOutcome::ExactFirst),
@@ -194,7 +194,7 @@ fn the_first_pattern_in_the_file_goes_before_others_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/x")]),
         seen(&[
-            ("path=/v1/*", 3, MatchOutcome::Taken),
+            ("path=/v1/*", 3, MatchOutcome::Matched),
             ("path", 2, MatchOutcome::PatternFirst),
             ("path=/v*", 5, MatchOutcome::PatternFirst),
             ("path=/v1/users", 4, MatchOutcome::OtherValue),
@@ -209,9 +209,9 @@ fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/health")]),
         seen(&[
-            ("path", 2, MatchOutcome::Taken),
-            ("path=/v1/*", 3, MatchOutcome::PatternDoesNotFit),
-            ("path=/v*", 5, MatchOutcome::PatternDoesNotFit),
+            ("path", 2, MatchOutcome::Matched),
+            ("path=/v1/*", 3, MatchOutcome::PatternMismatch),
+            ("path=/v*", 5, MatchOutcome::PatternMismatch),
             ("path=/v1/users", 4, MatchOutcome::OtherValue),
             ("path=/v2/x", 6, MatchOutcome::OtherValue),
             ("method=GET", 7, MatchOutcome::OtherKey),
@@ -222,7 +222,7 @@ fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
 #[test]
 fn a_value_that_is_the_text_of_a_pattern_takes_that_pattern() {
     let seen = candidates(&one_level(), &[("path", "/v*")]);
-    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, MatchOutcome::Taken));
+    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, MatchOutcome::Matched));
     assert_eq!(seen[1], ("path".to_owned(), 2, MatchOutcome::ExactFirst));
 }
 
@@ -319,8 +319,11 @@ fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
     assert_eq!(outcomes, [Outcome::Replaced, Outcome::Limited, Outcome::Limited]);
     for (position, applied) in [(0, &[][..]), (2, &["hourly"])] {
         let explained = &explanation.descriptors[position];
-        let replaced: Vec<_> =
-            explained.replaced.iter().map(|it| (it.name, it.by.location.line)).collect();
+        let replaced: Vec<_> = explained
+            .replaced_limits
+            .iter()
+            .map(|it| (it.name, it.replaced_by.location.line))
+            .collect();
         assert_eq!(replaced, [("base", 3)]);
         let names: Vec<_> = explained.limits.iter().filter_map(|limit| limit.name).collect();
         assert_eq!(names, applied);
@@ -331,7 +334,7 @@ fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
     let parts = [parts[0].clone(), overridden];
     let explanation = Explanation::new(&rules, &request("api", &parts));
     assert_eq!(explanation.descriptors[0].outcome, Outcome::Limited);
-    assert!(explanation.descriptors[0].replaced.is_empty());
+    assert!(explanation.descriptors[0].replaced_limits.is_empty());
 }
 
 fn brought(unit: Option<Unit>) -> LimitOverride {

@@ -318,7 +318,7 @@ fn found(rules: &RuleSet, entries: &[(String, String)]) -> Met {
         sluicegate_core::rule::RuleLimits::Unlimited { .. } => 0,
     });
     let text = |pattern: &[u8]| String::from_utf8(pattern.to_vec()).unwrap();
-    (requests, found.shared.iter().map(|pattern| pattern.map(text)).collect())
+    (requests, found.shared_patterns.iter().map(|pattern| pattern.map(text)).collect())
 }
 
 #[test]

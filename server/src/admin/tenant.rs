@@ -179,7 +179,7 @@ fn counted<'r>(
     let rule = found.rule?;
     let RuleLimits::Limited(limits) = &rule.limits else { return None };
     let mut identity =
-        KeyBuilder::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared);
+        KeyBuilder::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared_patterns);
     let limit = limits.iter().find(|limit| identity.key_for(&limit.limit) == *key)?;
     let check = Check {
         key: key.clone(),

@@ -35,7 +35,7 @@ pub enum Mutant {
     /// A failure policy permits what it denies.
     LenientPolicy,
     /// A process does not wait for its tasks when it ends.
-    ImpatientDrain,
+    DrainWithoutWaiting,
     /// A task never ends.
     EndlessTask,
 }
@@ -60,7 +60,7 @@ impl Mutant {
             Self::LenientFallback,
             Self::NeedlessPolicy,
             Self::LenientPolicy,
-            Self::ImpatientDrain,
+            Self::DrainWithoutWaiting,
             Self::EndlessTask,
         ])
     }
@@ -82,7 +82,7 @@ impl Mutant {
             Self::LenientFallback => "lenient-fallback",
             Self::NeedlessPolicy => "needless-policy",
             Self::LenientPolicy => "lenient-policy",
-            Self::ImpatientDrain => "impatient-drain",
+            Self::DrainWithoutWaiting => "drain-without-waiting",
             Self::EndlessTask => "endless-task",
         }
     }

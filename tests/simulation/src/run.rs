@@ -345,7 +345,7 @@ impl<'s> Simulation<'s> {
                 sleep(Duration::from_millis(1)).await;
             }
             let began = Instant::now();
-            if !Mutant::ImpatientDrain.is_planted() {
+            if !Mutant::DrainWithoutWaiting.is_planted() {
                 stack.finish().await;
             }
             let left = (stack.split(), stack.settlements_pending(), stack.fallback().owed);

@@ -2,24 +2,24 @@
 
 use crate::{Limit, time::SPAN_MAX};
 
-/// `limit - used` for amounts below 2^53.
+/// `limit - used`: hits that are still available, negative beyond the limit. Both are below 2^53.
 #[expect(clippy::cast_possible_wrap, reason = "both are below 2^53")]
 pub(super) const fn remaining_hits(limit: u64, used: u64) -> i64 {
     limit as i64 - used as i64
 }
 
-/// `amount × part ÷ whole`, rounded down, where `part` is at most `whole` and that below 2^45: then
-/// long multiplication in steps of seven bits comes to the same with integers below 2^53.
+/// `amount × part ÷ whole`, rounded down. `part` is at most `whole`, and `whole` is below 2^45, so that the scripts
+/// can compute the same result by long multiplication in steps of seven bits, with integers below 2^53.
 pub(super) fn mul_div(amount: u64, part: u64, whole: u64) -> u64 {
     saturating_u64(u128::from(amount) * u128::from(part) / u128::from(whole.max(1)))
 }
 
-/// `amount × part ÷ whole`, rounded up. As [`mul_div`].
+/// `amount × part ÷ whole`, rounded up. The same bounds as for [`mul_div`] apply.
 pub(super) fn mul_div_ceil(amount: u64, part: u64, whole: u64) -> u64 {
     saturating_u64((u128::from(amount) * u128::from(part)).div_ceil(u128::from(whole.max(1))))
 }
 
-/// Microseconds in which a token bucket refills this number of units.
+/// Microseconds in which a token bucket of this limit refills `used` units, at most [`SPAN_MAX`].
 pub(super) fn refill(limit: &Limit, used: u64) -> u64 {
     let ticks = used / limit.refill_units();
     let part =

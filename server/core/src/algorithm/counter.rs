@@ -1,4 +1,4 @@
-//! The functions of every algorithm, and the receipt of a charge.
+//! The trait that every algorithm implements, and the receipt of a charge.
 
 use std::time::Duration;
 
@@ -7,25 +7,27 @@ use smallvec::SmallVec;
 use super::arithmetic::refill;
 use crate::{Algorithm, Limit, Time};
 
-/// The most hits of one check: above any limit, and small enough for the arithmetic.
+/// The most hits of one check. Above any limit, and small enough for arithmetic below 2^53.
 pub const HITS_MAX: u64 = 1 << 32;
 
-/// The most usage a state records, in units of the algorithm: the largest integer that a double holds exactly.
-/// Only hits charged past a limit reach it; beyond it they are no longer counted.
+/// The most usage that a state records, in units of the algorithm: the largest integer that a double holds exactly.
+/// Only hits charged past a limit reach it. Further hits are not recorded.
 pub(super) const USED_MAX: u64 = (1 << 53) - 1;
 
-/// Identifies a charge, so that a refund does not reduce the usage of other charges.
+/// Identifies a charge, so that a refund reduces the usage of that charge only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Time or window of the charge, in units of the algorithm.
+    /// When the charge was made. Windows: number of the window since the Unix epoch. Log: time of the charge. Token
+    /// bucket: time up to which refills had been counted. GCRA: the TAT after the charge. Times are in microseconds
+    /// since the Unix epoch.
     pub at: u64,
-    /// Usage right after the charge, for algorithms whose usage decreases gradually.
+    /// Units used right after the charge, for the token bucket; 0 for other algorithms.
     pub used: u64,
 }
 
 impl Receipt {
-    /// The receipt of the first part of a charge, as if the other `hits` had been charged right after,
-    /// by another request.
+    /// The receipt of the first part of a charge that was made for several requests: as if the last `hits` of it had
+    /// been a charge of their own right afterwards.
     #[must_use]
     pub fn for_first_part(self, limit: &Limit, hits: u64) -> Self {
         let after = hits.saturating_mul(limit.cost());
@@ -38,7 +40,7 @@ impl Receipt {
         }
     }
 
-    /// How much sooner the counter would be unused again without those hits.
+    /// Time by which the counter would expire earlier if the last `hits` of the charge had not been charged.
     #[must_use]
     pub fn reset_reduction(self, limit: &Limit, hits: u64) -> Duration {
         let before = self.for_first_part(limit, hits);
@@ -47,7 +49,7 @@ impl Receipt {
                 refill(limit, self.used).saturating_sub(refill(limit, before.used))
             }
             Algorithm::Gcra => self.at.saturating_sub(before.at),
-            // Hits of one time expire together.
+            // Hits that were charged at one time expire together.
             Algorithm::FixedWindow
             | Algorithm::SlidingWindowLog
             | Algorithm::SlidingWindowCounter => 0,
@@ -55,42 +57,42 @@ impl Receipt {
     }
 }
 
-/// The numbers of a state, each below 2^53.
+/// The state of a counter as numbers, each below 2^53.
 pub type Numbers = SmallVec<[u64; 4]>;
 
-/// The functions of every algorithm on its state.
+/// An algorithm: the functions on the state of one counter.
 ///
-/// `now` in all functions except `advance` is the time that `advance` returned.
+/// In all functions except `advance`, `now` is the time that `advance` returned.
 pub(crate) trait Counter: Sized {
-    /// Removes expired usage. Returns the present of this state: `now`, but never before
-    /// the last time of the state.
+    /// Removes expired usage. Returns the time at which the state is to be read: `now`, or the last time that the state
+    /// has recorded if that is later, because the clock was set back.
     fn advance(&mut self, limit: &Limit, now: Time) -> Time;
 
-    /// Hits that may pass now; negative if more was charged than the limit allows.
+    /// Hits that may still pass at `now`; negative if more was charged than the limit allows.
     fn available(&self, limit: &Limit, now: Time) -> i64;
 
     /// Charges hits, whether or not they are available.
     fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt;
 
-    /// Refunds `hits`, never below zero usage: of the charge with this receipt, as far as it
-    /// still counts, or without one of any charge.
+    /// Refunds up to `hits`. With a receipt, refunds only what that charge still counts; without one, reduces any
+    /// usage. Usage never falls below zero.
     fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>);
 
-    /// Microseconds until `hits` would be available without other requests; 0 if they are. `hits` is at most
-    /// the limit's capacity.
+    /// Microseconds until `hits` are available if no other hits are charged meanwhile; 0 if they are available now.
+    /// `hits` is at most the limit's capacity.
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64;
 
-    /// Microseconds until the state is unused again.
+    /// Microseconds until no charged hit counts any longer, so that the state need not be stored; 0 if it is unused.
     fn expires_after(&self, limit: &Limit, now: Time) -> u64;
 
-    /// Microseconds until the reset that callers see.
+    /// Microseconds until the reset that callers are shown.
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         self.expires_after(limit, now)
     }
 
-    /// The numbers of the state.
+    /// The state as numbers.
     fn numbers(&self) -> Numbers;
 
-    /// The state of these numbers, if they are valid.
+    /// Reads a state from its numbers; `None` if they are not valid.
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 }

@@ -1,8 +1,7 @@
-//! Fixed window: counts hits in windows aligned to the Unix epoch, whatever their length.
+//! Fixed window: counts hits in windows that are aligned to the Unix epoch.
 //!
-//! Never admits more than the limit in an aligned window. Across the boundary of two windows it can
-//! admit twice the limit within a moment, which the sliding algorithms avoid. Stores two
-//! numbers. The algorithm of envoyproxy/ratelimit.
+//! Never admits more than the limit in an aligned window. Around the boundary of two windows it can admit twice the
+//! limit within a moment; the sliding algorithms cannot. Stores two numbers. envoyproxy/ratelimit uses this algorithm.
 
 use super::{
     arithmetic::remaining_hits,
@@ -10,7 +9,7 @@ use super::{
 };
 use crate::{Limit, Time};
 
-/// Hits used in one aligned window.
+/// State of a fixed window: the hits charged in one aligned window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     /// Number of the window since the Unix epoch.
@@ -23,7 +22,7 @@ impl Counter for FixedWindow {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         let length = limit.window().micros();
         let start = self.window.saturating_mul(length);
-        // Usually the window is the same as before: no division needed.
+        // Most calls are in the same window as the call before, and then need no division.
         if now.as_micros() < start.saturating_add(length) {
             return now.max(Time::from_micros(start));
         }
@@ -58,7 +57,7 @@ impl Counter for FixedWindow {
         if self.used == 0 { 0 } else { self.until_window_end(limit, now) }
     }
 
-    /// The end of the window, used or not: clients think of windows by the clock.
+    /// The end of the window, also if no hit was charged in it, because clients expect windows to follow the clock.
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         self.until_window_end(limit, now)
     }
@@ -74,8 +73,8 @@ impl Counter for FixedWindow {
 }
 
 impl FixedWindow {
-    /// Moves the hits of a window that begins after `now` into the window of `now`. For a clock that was set back:
-    /// the hits count until the current window ends, not until the clock has caught up.
+    /// Moves the hits of a window that begins after `now` into the window of `now`. After the clock was set back, the
+    /// hits then count until the current window ends, and not until the clock reaches their old window.
     pub fn move_to_present(&mut self, limit: &Limit, now: Time) {
         let length = limit.window().micros();
         if now.as_micros() < self.window.saturating_mul(length) {

@@ -1,9 +1,8 @@
-//! Generic cell rate algorithm: a token bucket kept as a single time, the theoretical arrival time
-//! (TAT) of the next hit if hits came evenly spaced.
+//! Generic cell rate algorithm (GCRA): a token bucket stored as a single time, the theoretical arrival time (TAT) of
+//! the next hit if hits arrived evenly spaced.
 //!
-//! Never admits more than burst + rate × d in any time span d: the same
-//! admissions as a token bucket of that capacity. Stores one number. From ITU-T I.371, where it polices
-//! ATM cells.
+//! Never admits more than burst + rate × d in any time span d, as a token bucket of that capacity. Stores one number.
+//! Source: ITU-T I.371, which specifies it for ATM cells.
 
 use super::{
     arithmetic::remaining_hits,
@@ -11,14 +10,14 @@ use super::{
 };
 use crate::{Limit, Time};
 
-/// The most that the TAT can be ahead of the present, in microseconds. Only hits charged past a limit reach
-/// it.
+/// The most that the TAT can be ahead of the present, in microseconds. Only hits charged past a limit reach it. Further
+/// hits are not recorded.
 const AHEAD_MAX: u64 = 1 << 52;
 
-/// The theoretical arrival time.
+/// State of GCRA: the theoretical arrival time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra {
-    /// Microseconds since the Unix epoch. A time in the past counts as the present.
+    /// Microseconds since the Unix epoch. A TAT in the past means that the counter is unused.
     tat: u64,
 }
 
@@ -38,14 +37,14 @@ impl Counter for Gcra {
     }
 
     fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
-        let taken = hits.saturating_mul(limit.cost());
-        let left = receipt.map_or(taken, |receipt| Self { tat: receipt.at }.ahead(now));
-        self.tat -= taken.min(left).min(self.ahead(now));
+        let charged = hits.saturating_mul(limit.cost());
+        let still_counted = receipt.map_or(charged, |receipt| Self { tat: receipt.at }.ahead(now));
+        self.tat -= charged.min(still_counted).min(self.ahead(now));
     }
 
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
-        let may_be_ahead = u64::from(limit.capacity()).saturating_sub(hits) * limit.cost();
-        self.ahead(now).saturating_sub(may_be_ahead)
+        let ahead_max = u64::from(limit.capacity()).saturating_sub(hits) * limit.cost();
+        self.ahead(now).saturating_sub(ahead_max)
     }
 
     fn expires_after(&self, _limit: &Limit, now: Time) -> u64 {
@@ -63,7 +62,7 @@ impl Counter for Gcra {
 }
 
 impl Gcra {
-    /// Microseconds from the present to the TAT.
+    /// Microseconds by which the TAT is ahead of `now`; 0 if it is not.
     const fn ahead(&self, now: Time) -> u64 {
         self.tat.saturating_sub(now.as_micros())
     }

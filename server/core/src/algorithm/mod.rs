@@ -1,8 +1,7 @@
-//! The algorithms, one file each: a state, and the functions of the trait `Counter` on it.
+//! The five algorithms, one file each. A file has the state of one counter and implements the trait `Counter` for it.
 //!
-//! A state is advanced to the present before it is read or changed; only `advance` handles elapsed
-//! time. [`crate::settle`] decides which hits are charged, and settles groups all or nothing, for all
-//! algorithms.
+//! Before a state is read or changed, `advance` removes the usage that has expired; no other function does.
+//! [`crate::settle`] decides for all algorithms which hits are charged, and settles groups all or none.
 
 mod arithmetic;
 mod counter;

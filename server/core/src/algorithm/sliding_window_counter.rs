@@ -1,9 +1,9 @@
-//! Sliding window counter: estimates the hits in the window up to now from the counts of two aligned
-//! windows, as if those of the previous one had arrived evenly.
+//! Sliding window counter: estimates the hits of the last window from the counts of two aligned windows, as if the hits
+//! of the previous one had arrived evenly.
 //!
-//! Never admits more than the limit in an aligned window, and less than twice the limit in any other;
-//! if hits arrive evenly, the estimate is exact. Stores three numbers. Made popular by Cloudflare
-//! ("How we built rate limiting capable of scaling to millions of domains", 2017).
+//! Never admits more than the limit in an aligned window, and always less than twice the limit in any other window. The
+//! estimate is exact if hits arrive evenly. Stores three numbers. Source: Cloudflare, "How we built rate limiting
+//! capable of scaling to millions of domains", 2017.
 
 use super::{
     arithmetic::{mul_div, mul_div_ceil, remaining_hits},
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{Limit, Time};
 
-/// The most hits a window records: above any limit, and small enough to multiply.
+/// The most hits that a window records. Above any limit, and small enough to multiply below 2^53.
 const COUNT_MAX: u64 = 1 << 32;
 
-/// Hits in two adjacent aligned windows.
+/// State of a sliding window counter: the hits charged in two adjacent aligned windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowCounter {
     /// Number of the current window since the Unix epoch.
     window: u64,
-    /// Hits charged in the window before it.
+    /// Hits charged in the previous window.
     previous: u64,
     /// Hits charged in the current window.
     current: u64,
@@ -105,8 +105,8 @@ impl SlidingWindowCounter {
         (self.window + 1).saturating_mul(limit.window().micros())
     }
 
-    /// Hits of the previous window that still count: its share that reaches into the window up to now,
-    /// rounded up.
+    /// Hits of the previous window that still count, rounded up: in proportion to the part of it that is less than one
+    /// window ago.
     fn weighted_previous(&self, limit: &Limit, now: Time) -> u64 {
         let remaining = self.end(limit).saturating_sub(now.as_micros());
         mul_div_ceil(self.previous, remaining, limit.window().micros())

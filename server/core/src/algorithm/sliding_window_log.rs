@@ -1,9 +1,8 @@
 //! Sliding window log: stores the time of every hit until a window has passed.
 //!
-//! Never admits more than the limit in any window: a hit at `t` counts until exactly `t + window`.
-//! Stores an entry for each moment with hits, so at most as many as the limit, which is therefore
-//! bounded. A queue and a running sum replace the usual sorted set, so that a decision costs the
-//! same whatever the window holds.
+//! Never admits more than the limit in any window: a hit at `t` counts until exactly `t + window`. Stores an entry for
+//! each time with hits, so at most as many entries as the limit, which is therefore bounded. A queue and a running sum
+//! replace the usual sorted set, so that the cost of a charge does not depend on the number of entries.
 
 use std::collections::VecDeque;
 
@@ -13,16 +12,16 @@ use super::{
 };
 use crate::{Limit, Time, limit::SLIDING_LOG_MAX};
 
-/// Hits by time, oldest first.
+/// State of a sliding window log: the time of every hit, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowLog {
-    /// Times differ, and every entry has hits.
+    /// No two entries have the same time, and none has zero hits.
     entries: VecDeque<Entry>,
     /// Hits in all entries, at most [`SLIDING_LOG_MAX`].
     used: u64,
 }
 
-/// The hits of one moment.
+/// The hits of one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     /// Microseconds since the Unix epoch.
@@ -72,11 +71,11 @@ impl Counter for SlidingWindowLog {
         if excess == 0 {
             return 0;
         }
-        let last_to_go = self.entries.iter().find(|entry| {
+        let last_in_excess = self.entries.iter().find(|entry| {
             excess = excess.saturating_sub(entry.hits);
             excess == 0
         });
-        last_to_go.map_or(0, |entry| entry.expires_after(limit, now))
+        last_in_excess.map_or(0, |entry| entry.expires_after(limit, now))
     }
 
     fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
@@ -98,25 +97,27 @@ impl Counter for SlidingWindowLog {
 }
 
 impl SlidingWindowLog {
+    /// Refunds hits of the charge at a time.
     fn refund_at(&mut self, at: u64, hits: u64) {
         let Ok(position) = self.entries.binary_search_by_key(&at, |entry| entry.at) else { return };
         let Some(entry) = self.entries.get_mut(position) else { return };
-        let given = hits.min(entry.hits);
-        entry.hits -= given;
-        self.used -= given;
+        let refunded = hits.min(entry.hits);
+        entry.hits -= refunded;
+        self.used -= refunded;
         if entry.hits == 0 {
             self.entries.remove(position);
         }
     }
 
+    /// Refunds hits of any charge, oldest first.
     fn refund_oldest(&mut self, mut hits: u64) {
         while hits > 0
             && let Some(oldest) = self.entries.front_mut()
         {
-            let given = hits.min(oldest.hits);
-            hits -= given;
-            oldest.hits -= given;
-            self.used -= given;
+            let refunded = hits.min(oldest.hits);
+            hits -= refunded;
+            oldest.hits -= refunded;
+            self.used -= refunded;
             if oldest.hits == 0 {
                 self.entries.pop_front();
             }
@@ -125,7 +126,7 @@ impl SlidingWindowLog {
 }
 
 impl Entry {
-    /// Microseconds until the hits no longer count.
+    /// Microseconds until the hits of the entry no longer count.
     const fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         (self.at + limit.window().micros()).saturating_sub(now.as_micros())
     }

@@ -1,4 +1,4 @@
-//! The state of one counter, for whichever algorithm.
+//! The state of one counter of any algorithm.
 
 use super::{
     counter::{Counter, HITS_MAX, Numbers, Receipt, USED_MAX},
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Algorithm, Limit, Time};
 
-/// Boxes the state of an algorithm that is larger than the others.
+/// Lets [`State`] box the state of an algorithm that is larger than the others.
 impl<C: Counter> Counter for Box<C> {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         C::advance(self, limit, now)
@@ -49,10 +49,10 @@ impl<C: Counter> Counter for Box<C> {
     }
 }
 
-/// Defines [`State`] and `dispatch!` from a table of each algorithm's state. `$dollar` is the `$` of the inner macro.
+/// Defines [`State`] and `dispatch!` from a table of each algorithm's state. `$dollar` passes a `$` to the inner macro.
 macro_rules! states {
     ($dollar:tt $($variant:ident($state:ty),)*) => {
-        /// The state of one counter.
+        /// The state of one counter: what its limit has counted.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum State {
             $(
@@ -70,7 +70,7 @@ macro_rules! states {
                 }
             }
 
-            /// The state of these numbers; `None` if they are not valid.
+            /// Reads a state from its numbers; `None` if they are not valid.
             #[must_use]
             pub fn from_numbers(algorithm: Algorithm, numbers: &[u64]) -> Option<Self> {
                 if numbers.iter().any(|&number| number > USED_MAX) {
@@ -82,7 +82,7 @@ macro_rules! states {
             }
         }
 
-        /// Calls a function of the state's algorithm.
+        /// Calls a function of the trait `Counter` on the state, whichever its algorithm.
         macro_rules! dispatch {
             ($dollar value:expr, $dollar counter:ident => $dollar call:expr) => {
                 match $dollar value {
@@ -103,55 +103,56 @@ states! {
     Gcra(Gcra),
 }
 
-/// Millions of states may be in memory.
+// Millions of states may be in memory.
 const _: () = assert!(size_of::<State>() <= 32);
 
 impl State {
-    /// Removes expired usage and returns the present of this state: `now`, but never before
-    /// the last time of the state.
+    /// Removes expired usage. Returns the time at which the state is to be read, which the other functions expect as
+    /// their `now`: `now`, or the last time that the state has recorded if that is later, because the clock was set
+    /// back.
     pub fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         dispatch!(self, counter => counter.advance(limit, now))
     }
 
-    /// Hits that may pass at `now`; negative if more was charged than the limit allows.
+    /// Hits that may still pass at `now`; negative if more was charged than the limit allows.
     #[must_use]
     pub fn available(&self, limit: &Limit, now: Time) -> i64 {
         dispatch!(self, counter => counter.available(limit, now))
     }
 
-    /// Charges hits, whether or not they are available.
+    /// Charges at most [`HITS_MAX`] hits, whether or not they are available.
     pub fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
         dispatch!(self, counter => counter.charge(limit, now, hits.min(HITS_MAX)))
     }
 
-    /// Refunds `hits`, never below zero usage: of the charge with this receipt, as far as it
-    /// still counts, or without one of any charge.
+    /// Refunds up to `hits`. With a receipt, refunds only what that charge still counts; without one, reduces any
+    /// usage. Usage never falls below zero.
     pub fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
         dispatch!(self, counter => counter.refund(limit, now, hits.min(HITS_MAX), receipt));
     }
 
-    /// Microseconds until `hits` would be available without other requests; `None` if they never will be.
+    /// Microseconds until `hits` are available if no other hits are charged meanwhile; `None` if they exceed the
+    /// capacity and so never are.
     #[must_use]
     pub fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> Option<u64> {
         (hits <= u64::from(limit.capacity()))
             .then(|| dispatch!(self, counter => counter.retry_after(limit, now, hits)))
     }
 
-    /// Microseconds until the state is unused again.
+    /// Microseconds until no charged hit counts any longer, so that the state need not be stored; 0 if it is unused.
     #[must_use]
     pub fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
         dispatch!(self, counter => counter.expires_after(limit, now))
     }
 
-    /// Microseconds until the reset that callers see: as [`Self::expires_after`], but for a fixed window its
-    /// end, also if unused.
+    /// Microseconds until the reset that callers are shown. For a fixed window, until it ends, also if it is unused;
+    /// else as [`Self::expires_after`].
     #[must_use]
     pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         dispatch!(self, counter => counter.reset_after(limit, now))
     }
 
-    /// The numbers of the state, in the order of its fields; for a log, time and hits of each
-    /// entry.
+    /// The state as numbers, in the order of its fields; for a log, time and hits of each entry.
     #[must_use]
     pub fn numbers(&self) -> Numbers {
         dispatch!(self, counter => counter.numbers())

@@ -1,13 +1,12 @@
-//! Token bucket: starts full, refills steadily up to its capacity, and each hit takes a token out.
+//! Token bucket: starts full and refills at a steady rate up to its capacity; each hit removes a token.
 //!
-//! Never admits more than capacity + rate × d in any time span d. Stores three
-//! numbers. It stores used tokens, not remaining ones, so that an edited capacity applies at once.
-//! The textbook meter of traffic shaping, as in RFC 2697.
+//! Never admits more than capacity + rate × d in any time span d. Stores three numbers: used tokens and not remaining
+//! ones, so that a changed capacity applies at once. Source: the textbook meter of traffic shaping, as in RFC 2697.
 //!
-//! The bucket refills by [`Limit::refill_units`] units every [`Limit::refill_interval`] microseconds; a hit costs
-//! [`Limit::cost`] units. Parts of a tick are carried over, so that frequent checks lose nothing. The
-//! time at which the bucket is full is exact to the microsecond, so that the tick before it does not
-//! refill later hits.
+//! The bucket refills by [`Limit::refill_units`] units every [`Limit::refill_interval`] microseconds; that interval is
+//! one tick. A hit costs [`Limit::cost`] units. The elapsed part of a tick carries over, so that frequent checks do not
+//! slow the refill. The time at which the bucket is full is exact to the microsecond, so that the rest of that tick
+//! does not refill hits that are charged later.
 
 use super::{
     arithmetic::{mul_div, mul_div_ceil, refill, remaining_hits},
@@ -15,22 +14,22 @@ use super::{
 };
 use crate::{Limit, Time, time::SPAN_MAX};
 
-/// Units used and not yet refilled.
+/// State of a token bucket: the units that are used and not yet refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// Microseconds since the Unix epoch up to which refills have been counted: the present, or the start of
-    /// the current tick.
+    /// Time up to which refills have been counted, in microseconds since the Unix epoch: the start of the current tick,
+    /// or the time at which the bucket was last full.
     last: u64,
     /// Units used.
     used: u64,
-    /// Units per hit in which `used` is measured.
+    /// Units per hit that `used` is measured in: [`Limit::cost`] of the limit that last used the state.
     cost: u64,
 }
 
 impl Counter for TokenBucket {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         if self.cost != limit.cost() {
-            self.used = rescaled(self.used, self.cost, limit.cost());
+            self.used = rescale(self.used, self.cost, limit.cost());
             self.cost = limit.cost();
         }
         let now = now.max(Time::from_micros(self.last));
@@ -56,22 +55,22 @@ impl Counter for TokenBucket {
     }
 
     fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
-        let taken = hits.saturating_mul(limit.cost());
-        let left = receipt.map_or(taken, |Receipt { at, used }| {
-            let mut then = Self { last: at, used, cost: self.cost };
-            then.advance(limit, now);
-            then.used_at(limit, now)
+        let charged = hits.saturating_mul(limit.cost());
+        let still_counted = receipt.map_or(charged, |Receipt { at, used }| {
+            let mut at_charge = Self { last: at, used, cost: self.cost };
+            at_charge.advance(limit, now);
+            at_charge.used_at(limit, now)
         });
-        self.used -= taken.min(left).min(self.used);
+        self.used -= charged.min(still_counted).min(self.used);
         self.advance(limit, now);
     }
 
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
-        let may_be_used = u64::from(limit.capacity()).saturating_sub(hits) * limit.cost();
-        if self.used <= may_be_used {
+        let used_max = u64::from(limit.capacity()).saturating_sub(hits) * limit.cost();
+        if self.used <= used_max {
             return 0;
         }
-        let ticks = (self.used - may_be_used).div_ceil(limit.refill_units());
+        let ticks = (self.used - used_max).div_ceil(limit.refill_units());
         let refill = ticks.saturating_mul(limit.refill_interval()).min(SPAN_MAX);
         refill.saturating_sub(self.elapsed(now)).min(self.expires_after(limit, now))
     }
@@ -91,12 +90,12 @@ impl Counter for TokenBucket {
 }
 
 impl TokenBucket {
-    /// Microseconds since the last refill that was counted; once advanced, within the current tick.
+    /// Microseconds since the last refill that was counted. Less than a tick after `advance`.
     const fn elapsed(&self, now: Time) -> u64 {
         now.as_micros().saturating_sub(self.last)
     }
 
-    /// Units used once the current tick is refilled up to the present, rounded down.
+    /// Units used if the elapsed part of the current tick is refilled too, rounded down.
     fn used_at(&self, limit: &Limit, now: Time) -> u64 {
         let refilled =
             mul_div_ceil(limit.refill_units(), self.elapsed(now), limit.refill_interval());
@@ -104,9 +103,9 @@ impl TokenBucket {
     }
 }
 
-/// The same usage where a hit costs `to` units instead of `from`, rounded up to a unit. Rounding up to
-/// whole hits would let two limits that take turns on a counter keep it from ever refilling.
-fn rescaled(used: u64, from: u64, to: u64) -> u64 {
+/// Converts usage from `from` units per hit to `to` units per hit, rounded up to a unit. With rounding up to whole
+/// hits, a counter that two limits use alternately would never refill.
+fn rescale(used: u64, from: u64, to: u64) -> u64 {
     let from = from.max(1);
     let whole = (used / from).saturating_mul(to);
     whole.saturating_add(mul_div_ceil(to, used % from, from)).min(USED_MAX)

@@ -4,13 +4,13 @@ use std::fmt;
 
 use super::escape::{PART_MAX, hex};
 
-/// Bytes of a digest; its text has twice as many hex digits.
+/// Bytes of the hash in a digest. The text has twice as many hex digits.
 const BYTES: usize = 16;
 
-/// The most cached digests: a request with one long value in many descriptors has few of them.
-const REMEMBERED: usize = 4;
+/// The most cached digests. Enough for a request that repeats a few long values in many descriptors.
+const CACHED_MAX: usize = 4;
 
-/// Distinguishes digests of several values from digests of one.
+/// Domain separation of BLAKE3: digests of several parts never equal the digest of one value.
 const PARTS_CONTEXT: &str = "sluicegate 2026-11 parts of a counter's key";
 
 /// The digest that replaces a long value: `%#` and 32 hex digits.
@@ -18,10 +18,10 @@ const PARTS_CONTEXT: &str = "sluicegate 2026-11 parts of a counter's key";
 pub struct Digest([u8; Self::LENGTH]);
 
 impl Digest {
-    /// The first bytes of each digest. No escaped value contains them.
+    /// The first bytes of the text. An escaped value never contains them.
     pub(super) const MARK: &[u8] = b"%#";
 
-    /// Length of the text.
+    /// Length of the text in bytes.
     pub const LENGTH: usize = Self::MARK.len() + 2 * BYTES;
 
     /// The digest of a value.
@@ -29,9 +29,9 @@ impl Digest {
         Self::new(&blake3::hash(value))
     }
 
-    /// The digest of several values.
-    pub(super) fn of_parts(framed: &[u8]) -> Self {
-        Self::new(&blake3::Hasher::new_derive_key(PARTS_CONTEXT).update(framed).finalize())
+    /// The digest of the parts that a [`DigestInput`](super::text::DigestInput) has encoded.
+    pub(super) fn of_parts(input: &[u8]) -> Self {
+        Self::new(&blake3::Hasher::new_derive_key(PARTS_CONTEXT).update(input).finalize())
     }
 
     fn new(hash: &blake3::Hash) -> Self {
@@ -39,7 +39,7 @@ impl Digest {
         let digits = digits.flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]);
         let mut text = [0; Self::LENGTH];
         let characters = Self::MARK.iter().copied().chain(digits);
-        text.iter_mut().zip(characters).for_each(|(place, character)| *place = character);
+        text.iter_mut().zip(characters).for_each(|(byte, character)| *byte = character);
         Self(text)
     }
 
@@ -49,7 +49,7 @@ impl Digest {
         &self.0
     }
 
-    /// The text.
+    /// The text, as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
@@ -62,21 +62,21 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Computes digests of long values, with a small cache.
+/// Computes digests of values and caches the last few, because the descriptors of a request often repeat a value.
 #[derive(Debug, Default)]
 pub struct DigestCache<'v> {
-    /// The last few values and digests: comparing values is far cheaper than a digest.
-    known: Vec<(&'v [u8], Digest)>,
+    /// Values with their digests, oldest first. Comparing values is far cheaper than computing a digest.
+    cached: Vec<(&'v [u8], Digest)>,
 }
 
 impl<'v> DigestCache<'v> {
     /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
-        Self { known: Vec::new() }
+        Self { cached: Vec::new() }
     }
 
-    /// The digest that replaces a value; `None` if the value is short.
+    /// The digest that replaces a value; `None` if the value has at most [`PART_MAX`] bytes and is not replaced.
     pub fn for_long_value(&mut self, value: &'v [u8]) -> Option<Digest> {
         (value.len() > PART_MAX).then(|| self.of(value))
     }
@@ -84,14 +84,14 @@ impl<'v> DigestCache<'v> {
     /// The digest of a value of any length.
     #[cold]
     pub(super) fn of(&mut self, value: &'v [u8]) -> Digest {
-        if let Some((_, digest)) = self.known.iter().find(|(known, _)| *known == value) {
+        if let Some((_, digest)) = self.cached.iter().find(|(cached, _)| *cached == value) {
             return *digest;
         }
         let digest = Digest::of_value(value);
-        if self.known.len() == REMEMBERED {
-            self.known.remove(0);
+        if self.cached.len() == CACHED_MAX {
+            self.cached.remove(0);
         }
-        self.known.push((value, digest));
+        self.cached.push((value, digest));
         digest
     }
 }

@@ -1,26 +1,26 @@
-//! Escaping of bytes in counter keys that could be taken for syntax.
+//! Escaping of bytes that could be taken for syntax of a counter key.
 
 use smallvec::SmallVec;
 
-/// The longest tag, and the longest rest, before a digest replaces it.
+/// The most bytes of a value, of a hash tag, and of the text after the hash tag. A digest replaces a longer one.
 pub const PART_MAX: usize = 256;
 
-/// The longest counter key, in bytes.
+/// The most bytes of a counter key.
 pub const KEY_MAX: usize = 2 * PART_MAX + 32;
 
-/// The most bytes that are escaped in one step.
-const ESCAPED_AT_ONCE: usize = 64;
+/// The most bytes that [`escape`] passes on in one piece, before escaping.
+const PIECE_MAX: usize = 64;
 
-/// Passes the escaped bytes to `put`, in pieces.
+/// Escapes bytes and passes them to `put`, in pieces.
 #[cold]
 pub(super) fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     let plain = |byte: &u8| PLAIN.get(usize::from(*byte)) == Some(&true);
-    for piece in bytes.chunks(ESCAPED_AT_ONCE) {
+    for piece in bytes.chunks(PIECE_MAX) {
         if piece.iter().all(plain) {
             put(piece);
             continue;
         }
-        let mut text = SmallVec::<[u8; 3 * ESCAPED_AT_ONCE]>::new();
+        let mut text = SmallVec::<[u8; 3 * PIECE_MAX]>::new();
         for &byte in piece {
             if plain(&byte) {
                 text.push(byte);
@@ -32,7 +32,7 @@ pub(super) fn escape(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// Whether a byte needs no escaping.
+/// Whether a byte needs no escaping: printable ASCII other than the syntax of keys.
 pub(super) const fn is_plain(byte: u8) -> bool {
     // `&` and `|` rather than `&&` and `||`, to avoid branches.
     let is_syntax = (byte == b'{')
@@ -44,8 +44,8 @@ pub(super) const fn is_plain(byte: u8) -> bool {
     (byte > b' ') & (byte <= b'~') & !is_syntax
 }
 
-/// [`is_plain`] of every byte: for a single byte, a lookup is faster.
-#[expect(clippy::indexing_slicing, reason = "worked out by the compiler, and a byte is below 256")]
+/// [`is_plain`] of every byte. For single bytes a lookup is faster; blocks of bytes are faster without one.
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time, and a byte is below 256")]
 static PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = u8::MAX;
@@ -56,6 +56,7 @@ static PLAIN: [bool; 256] = {
     plain
 };
 
+/// The hex digit of a number from 0 to 15.
 pub(super) const fn hex(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
 }

@@ -1,9 +1,9 @@
-//! Parses counter keys.
+//! Parsing of counter keys.
 
 use super::{digest::Digest, escape::KEY_MAX};
 use crate::Algorithm;
 
-/// A parsed key.
+/// A parsed counter key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsedKey<'a> {
     /// The algorithm.
@@ -12,15 +12,15 @@ pub struct ParsedKey<'a> {
     pub window: u32,
     /// The hash tag, without braces.
     pub tag: &'a [u8],
-    /// The text after the tag: domain and entries, if the tag is a tenant.
+    /// The text after the hash tag: domain and entries. `None` if the hash tag is the whole descriptor.
     pub rest: Option<&'a [u8]>,
 }
 
-/// An entry in a counter key: its key, and its value if present.
+/// An entry in a counter key: its key, and its value unless that is the hash tag.
 pub type ParsedEntry = (Vec<u8>, Option<Vec<u8>>);
 
 impl<'a> ParsedKey<'a> {
-    /// Parses the text of a key; `None` if it is not valid.
+    /// Parses the text of a key; `None` if it is not a valid key.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Option<Self> {
         if text.len() > KEY_MAX || !text.iter().all(u8::is_ascii_graphic) {
@@ -42,8 +42,8 @@ impl<'a> ParsedKey<'a> {
         is_plain.then_some(Self { algorithm, window, tag, rest })
     }
 
-    /// The entries of a tenant's counter: keys, and values if present. The tenant's value is not; a shared value is its
-    /// pattern with `*`. `None` if a digest replaces any of them.
+    /// The entries of a tenant's counter. The tenant's entry has no value here, and a shared pattern is the value of
+    /// its entry. `None` for a key without a tenant, or if a digest replaces a key or a value.
     #[must_use]
     pub fn entries(&self) -> Option<Vec<ParsedEntry>> {
         let mut parts = self.rest?.split(|&byte| byte == b':');
@@ -57,13 +57,13 @@ impl<'a> ParsedKey<'a> {
     }
 }
 
-/// The text before and after the first such byte.
+/// The text before and after the first `byte`; `None` if there is none.
 fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|it| *it == byte)?;
     Some((text.get(..at)?, text.get(at + 1..)?))
 }
 
-/// The unescaped text; `None` if it is a digest.
+/// The bytes of an escaped text; `None` if it is a digest or not validly escaped.
 fn unescape(mut text: &[u8]) -> Option<Vec<u8>> {
     if text.starts_with(Digest::MARK) {
         return None;
@@ -85,6 +85,7 @@ fn unescape(mut text: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// The value of a hex digit.
 fn digit(hex: u8) -> Option<u8> {
     char::from(hex).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }

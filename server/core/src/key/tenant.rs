@@ -1,19 +1,20 @@
-//! Counters of one tenant in one domain, identified by their keys alone.
+//! Recognizes the counters of one tenant in one domain by their keys.
 
 use super::{digest::Digest, escape::PART_MAX, parsed::ParsedKey, text::value_or_digest};
 
-/// A tenant in a domain.
+/// Matches the keys of all counters of one tenant in one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantKeys {
-    /// The tag that all its keys have, without braces.
+    /// The hash tag of the keys, without braces.
     tag: Vec<u8>,
-    /// The text after the tag: the domain, as in plain keys and as in keys that end in a digest.
-    /// They differ only for long domains.
+    /// The text after the hash tag begins with one of these: the domain as in keys with entries, and as in keys that
+    /// end in a digest. They differ only for long domains.
     domains: [Vec<u8>; 2],
 }
 
 impl TenantKeys {
-    /// A tenant, by the value of its entry; `None` if it is empty, which is not a tenant.
+    /// Matches the keys of the tenant with this value of the tenant's entry; `None` if the value is empty, because such
+    /// a descriptor has no tenant.
     #[must_use]
     pub fn new(domain: &str, tenant: &[u8]) -> Option<Self> {
         if tenant.is_empty() {
@@ -27,7 +28,7 @@ impl TenantKeys {
         Some(Self { tag: value_or_digest(tenant, PART_MAX), domains })
     }
 
-    /// The hash tag, in its braces: printable ASCII.
+    /// The hash tag in braces: printable ASCII.
     #[must_use]
     pub fn tag(&self) -> Vec<u8> {
         [b"{", self.tag.as_slice(), b"}"].concat()
@@ -36,10 +37,10 @@ impl TenantKeys {
     /// Whether the counter with this key belongs to the tenant.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
-        let Some(reading) = ParsedKey::new(key) else { return false };
-        reading.tag == self.tag
+        let Some(parsed) = ParsedKey::new(key) else { return false };
+        parsed.tag == self.tag
             && self.domains.iter().any(|domain| {
-                reading
+                parsed
                     .rest
                     .and_then(|rest| rest.strip_prefix(domain.as_slice()))
                     .is_some_and(|entries| entries.starts_with(b":"))

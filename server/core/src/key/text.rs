@@ -1,4 +1,5 @@
-//! Writes the text of a counter key: plain if possible, else escaped, with digests for parts that are too long.
+//! Writes the text of a counter key: unescaped if possible, else escaped, with digests in place of parts that are too
+//! long.
 
 use std::fmt;
 
@@ -7,24 +8,26 @@ use super::{
     escape::{PART_MAX, escape, is_plain},
 };
 
-/// Room for the text before the tag: format version, algorithm and window.
+/// Bytes reserved for the text before the hash tag: format version, algorithm and window.
 const PREFIX_MAX: usize = 24;
 
-/// Room for the longest identity, and for a block of bytes after it.
+/// Bytes reserved for a key: the text before the hash tag, both parts, and a block after them for
+/// [`KeyText::is_unambiguous`].
 const TEXT_MAX: usize = PREFIX_MAX + 2 * PART_MAX + 2 * BLOCK;
 
-/// Bytes that are checked together.
+/// Bytes that [`KeyText::is_unambiguous`] checks together.
 const BLOCK: usize = 16;
 
-/// A part of an identity that is replaced by a digest if its text is too long.
+/// A part of a key that a digest replaces if its text is longer than [`PART_MAX`].
 pub(super) trait KeyPart<'v> {
+    /// Writes the text.
     fn write(&self, sink: &mut impl Sink<'v>);
 
-    /// Writes the digest.
+    /// Writes the digest that replaces the text.
     fn write_digest(&self, text: &mut KeyText, digests: &mut DigestCache<'v>);
 }
 
-/// Target of a part.
+/// Receives the text of a part.
 pub(super) trait Sink<'v> {
     /// Appends a byte of syntax.
     fn syntax(&mut self, byte: u8);
@@ -33,21 +36,21 @@ pub(super) trait Sink<'v> {
     fn value(&mut self, bytes: &'v [u8]);
 }
 
-/// Target of an identity.
+/// Receives the parts of a key.
 pub(super) trait PartSink<'v>: Sink<'v> {
-    /// Appends a part, if it is not too long.
+    /// Appends a part, or what replaces it if it is too long.
     fn part(&mut self, part: &impl KeyPart<'v>);
 }
 
-/// Input of the digest of a part: each value with its length before it, and a long value as its
-/// digest. So its cost depends on the short values only.
+/// Input of the digest of a part, unambiguously encoded: each value with its length before it, and a long value as its
+/// own digest, so that a repeated long value is hashed once.
 pub(super) struct DigestInput<'a, 'v> {
     pub(super) bytes: Vec<u8>,
     pub(super) digests: &'a mut DigestCache<'v>,
 }
 
-/// Kinds of frames.
-mod frame {
+/// The first byte of each element of a [`DigestInput`].
+mod element {
     pub(super) const SYNTAX: u8 = 0;
     pub(super) const VALUE: u8 = 1;
     pub(super) const DIGEST: u8 = 2;
@@ -55,31 +58,32 @@ mod frame {
 
 impl<'v> Sink<'v> for DigestInput<'_, 'v> {
     fn syntax(&mut self, byte: u8) {
-        self.bytes.extend([frame::SYNTAX, byte]);
+        self.bytes.extend([element::SYNTAX, byte]);
     }
 
     fn value(&mut self, bytes: &'v [u8]) {
         match u16::try_from(bytes.len()) {
             Ok(length) if bytes.len() <= PART_MAX => {
-                self.bytes.push(frame::VALUE);
+                self.bytes.push(element::VALUE);
                 self.bytes.extend(length.to_le_bytes());
                 self.bytes.extend_from_slice(bytes);
             }
             _ => {
-                self.bytes.push(frame::DIGEST);
+                self.bytes.push(element::DIGEST);
                 self.bytes.extend_from_slice(self.digests.of(bytes).as_bytes());
             }
         }
     }
 }
 
-/// The text of an identity without escaping, with room for a head before it. Detects afterwards whether escaping
-/// is needed.
+/// Text of a key, with reserved bytes before the hash tag. As a sink it writes without escaping, and
+/// [`is_unambiguous`](Self::is_unambiguous) tells afterwards whether that was valid.
 pub(super) struct KeyText {
     bytes: [u8; TEXT_MAX],
     end: usize,
-    /// Bytes of syntax in it.
+    /// Bytes of syntax that were written.
     syntax: usize,
+    /// Whether a part was longer than [`PART_MAX`].
     is_too_long: bool,
 }
 
@@ -105,7 +109,7 @@ impl<'v> PartSink<'v> for KeyText {
     }
 }
 
-/// An escaped text, with digests in place of long values.
+/// A sink that writes escaped text, with digests in place of long values and parts.
 pub(super) struct EscapedText<'a, 'v> {
     pub(super) text: &'a mut KeyText,
     pub(super) digests: &'a mut DigestCache<'v>,
@@ -150,36 +154,37 @@ impl KeyText {
         self.is_too_long = false;
     }
 
-    /// Appends unchanged; without room, the text counts as full.
+    /// Appends text unchanged. If it does not fit, appends nothing and marks the text as full.
     pub(super) fn put(&mut self, text: &[u8]) {
         let end = self.end + text.len();
         match self.bytes.get_mut(self.end..end) {
-            Some(room) => {
-                room.copy_from_slice(text);
+            Some(target) => {
+                target.copy_from_slice(text);
                 self.end = end;
             }
             None => self.end = TEXT_MAX,
         }
     }
 
-    /// Whether there was no room for what was written.
+    /// Whether some text did not fit.
     const fn is_full(&self) -> bool {
         self.end == TEXT_MAX
     }
 
-    /// Whether it is valid without escaping: short, and only syntax looks like syntax.
+    /// Whether the text is valid without escaping: no part is too long, and no byte of a value could be taken for
+    /// syntax.
     pub(super) fn is_unambiguous(&mut self) -> bool {
         if self.is_too_long {
             return false;
         }
         // The last block may extend beyond the end.
-        if let Some(behind) = self.bytes.get_mut(self.end..self.end + BLOCK) {
-            behind.fill(b'0');
+        if let Some(padding) = self.bytes.get_mut(self.end..self.end + BLOCK) {
+            padding.fill(b'0');
         }
         let text = self.bytes.get(PREFIX_MAX..).unwrap_or_default();
         let (blocks, _) = text.as_chunks::<BLOCK>();
         let mut counts = [0_u8; BLOCK];
-        // Without a branch for each byte, so that the compiler vectorizes the comparison.
+        // There is no branch for a byte, so that the compiler vectorizes the comparison.
         for block in blocks.iter().take((self.end - PREFIX_MAX).div_ceil(BLOCK)) {
             counts
                 .iter_mut()
@@ -189,13 +194,13 @@ impl KeyText {
         usize::from(counts.into_iter().map(u16::from).sum::<u16>()) == self.syntax
     }
 
-    /// The whole key, with a head of this algorithm and window.
+    /// The whole key: format version, algorithm, window in seconds, and the text.
     pub(super) fn with_prefix(&mut self, algorithm: &str, window: u32) -> &[u8] {
         let mut start = PREFIX_MAX;
         let mut put = |byte| {
             start -= 1;
-            if let Some(place) = self.bytes.get_mut(start) {
-                *place = byte;
+            if let Some(target) = self.bytes.get_mut(start) {
+                *target = byte;
             }
         };
         put(b':');
@@ -211,8 +216,8 @@ impl KeyText {
         for before in [algorithm, "s1:"] {
             let end = start;
             start -= before.len();
-            if let Some(room) = self.bytes.get_mut(start..end) {
-                room.copy_from_slice(before.as_bytes());
+            if let Some(target) = self.bytes.get_mut(start..end) {
+                target.copy_from_slice(before.as_bytes());
             }
         }
         self.bytes.get(start..self.end).unwrap_or_default()
@@ -226,7 +231,7 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// A value as text, or its digest if the text is longer than `max`.
+/// The escaped text of a value, or its digest if the value or the text has more than `max` bytes.
 pub(super) fn value_or_digest(value: &[u8], max: usize) -> Vec<u8> {
     let mut text = Vec::new();
     if value.len() <= max {

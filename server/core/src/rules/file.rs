@@ -1,4 +1,4 @@
-//! Limits files as data: the structure of the YAML, with source locations for errors.
+//! Limits files as data: the content of the YAML, with source locations for mistakes and warnings.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,51 +7,54 @@ use crate::{Algorithm, Counting, OnFailure, metadata};
 /// A location in a limits file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceLocation {
-    /// The file's name, as given.
+    /// The file's path, as given.
     pub file: Arc<str>,
     /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// Column, from 1.
+    /// Column, from 1; 0 for the file as a whole.
     pub column: usize,
-    /// Path from the root of the document.
+    /// Path of the node from the root of the document.
     pub path: NodePath,
 }
 
-/// A path from the root of a document: `descriptors[0].rate_limit.unit`. Empty for the root. Paths share the steps that they
-/// have in common, because a file may have millions of nodes, deep in its tree.
+/// A path from the root of a document to a node, such as `descriptors[0].rate_limit.unit`; empty for the root.
+///
+/// Paths share the beginning that they have in common, because a file may have millions of nodes at great depth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodePath(Option<Arc<Step>>);
 
+/// The last step of a path, and the path before it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
-    above: NodePath,
-    to: StepTo,
+    parent: NodePath,
+    child: Child,
 }
 
+/// A child of a map or a list.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum StepTo {
+enum Child {
     Key(&'static str),
     Index(usize),
 }
 
 impl NodePath {
-    /// The path to the value of a key of the node here.
+    /// The path to the value of a key, in the map at this path.
     #[must_use]
     pub fn key(&self, key: &'static str) -> Self {
-        self.step(StepTo::Key(key))
+        self.child(Child::Key(key))
     }
 
-    /// The path to an element of the list here.
+    /// The path to an element, in the list at this path.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
-        self.step(StepTo::Index(index))
+        self.child(Child::Index(index))
     }
 
-    fn step(&self, to: StepTo) -> Self {
-        Self(Some(Arc::new(Step { above: self.clone(), to })))
+    fn child(&self, child: Child) -> Self {
+        Self(Some(Arc::new(Step { parent: self.clone(), child })))
     }
 
-    /// Whether this is the root.
+    /// Whether this is the path of the root.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -61,11 +64,11 @@ impl NodePath {
 impl fmt::Display for NodePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(step) = &self.0 else { return Ok(()) };
-        step.above.fmt(f)?;
-        match step.to {
-            StepTo::Key(key) if step.above.is_empty() => f.write_str(key),
-            StepTo::Key(key) => write!(f, ".{key}"),
-            StepTo::Index(index) => write!(f, "[{index}]"),
+        step.parent.fmt(f)?;
+        match step.child {
+            Child::Key(key) if step.parent.is_empty() => f.write_str(key),
+            Child::Key(key) => write!(f, ".{key}"),
+            Child::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
@@ -84,12 +87,12 @@ impl fmt::Display for SourceLocation {
 }
 
 impl SourceLocation {
-    /// The place without the path to it: of what aliases repeat, only the path differs.
+    /// File, line and column, without the path. A node that aliases repeat has several paths.
     pub(super) fn position(&self) -> (&Arc<str>, usize, usize) {
         (&self.file, self.line, self.column)
     }
 
-    /// Names the place for somebody who reads of it in `file`: `line 3` of that file, `b.yaml:3` of another.
+    /// The location as a message about `file` shows it: `line 3` if it is in that file, else `b.yaml:3`.
     pub(super) fn relative_to(&self, file: &str) -> String {
         if *self.file == *file {
             format!("line {}", self.line)
@@ -104,39 +107,39 @@ impl SourceLocation {
 pub struct Located<T> {
     /// The value.
     pub value: T,
-    /// Where.
+    /// Its location.
     pub location: SourceLocation,
 }
 
-/// One limits file.
+/// A limits file: the settings and the tree of rules of one domain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitsFile {
     /// Location of the file's beginning.
     pub location: SourceLocation,
     /// Name of the domain.
     pub domain: Located<String>,
-    /// Key of the entry whose value is the tenant.
+    /// `tenant`: key of the entry whose value is the tenant.
     pub tenant: Option<Located<String>>,
-    /// Default of `counting`.
+    /// `counting`: default for the rules.
     pub counting: Option<Located<Counting>>,
-    /// Default of `on_failure`.
+    /// `on_failure`: default for the rules.
     pub on_failure: Option<Located<OnFailure>>,
-    /// Default algorithm.
+    /// `defaults.algorithm`: default for the limits.
     pub algorithm: Option<Located<Algorithm>>,
-    /// The tree of rules.
+    /// `descriptors`: the first level of the tree of rules.
     pub descriptors: Vec<DescriptorNode>,
 }
 
-/// One node of the tree.
+/// A node of the tree of rules: one element of `descriptors`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorNode {
     /// Location of the node.
     pub location: SourceLocation,
-    /// Key of the entry that the node matches.
+    /// `key` of the entry that the node matches.
     pub key: String,
-    /// Value of the entry, or a pattern; `None` matches every value.
+    /// `value` of the entry, or a pattern; `None` matches every value.
     pub value: Option<Located<String>>,
-    /// The limits; `None` if there are none.
+    /// `rate_limit` or `limits`; `None` if the node has neither.
     pub limits: Option<LimitsNode>,
     /// `counting`.
     pub counting: Option<Located<Counting>>,
@@ -144,52 +147,53 @@ pub struct DescriptorNode {
     pub on_failure: Option<OnFailure>,
     /// `shadow_mode`.
     pub shadow_mode: bool,
-    /// `quota_mode`: the request is refused only if all its quota rules are over.
+    /// `quota_mode`: the request is refused only if all its quota rules are over their limits.
     pub quota_mode: bool,
-    /// Whether metrics carry all values of the request.
+    /// `detailed_metric`: whether the rule's name in metrics has the values of the request at all levels.
     pub detailed_metric: bool,
-    /// Whether metrics carry this level's value of the request.
+    /// `value_to_metric`: whether names in metrics have the value of the request at this level.
     pub value_to_metric: bool,
-    /// Whether all values that the pattern matches share one counter.
+    /// `share_threshold`: whether all values that the pattern matches share one counter.
     pub share_threshold: bool,
     /// `metadata`: returned to callers with requests that the rule allows.
     pub metadata: Option<metadata::Map>,
-    /// The next level.
+    /// `descriptors`: the next level.
     pub descriptors: Vec<Self>,
 }
 
 /// The limits of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitsNode {
-    /// `rate_limit:`, one limit.
+    /// `rate_limit`: one limit.
     One(Box<LimitNode>),
-    /// `limits:`, several that are decided together.
+    /// `limits`: a list of limits that are decided together, with its location.
     Several(SourceLocation, Vec<LimitNode>),
 }
 
-/// One limit.
+/// A limit of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitNode {
     /// Location of the limit.
     pub location: SourceLocation,
-    /// Hits per window.
+    /// `requests_per_unit`: hits per window.
     pub requests_per_unit: Option<Located<u32>>,
-    /// Name of the unit.
+    /// `unit`: the name, which may be unknown.
     pub unit: Option<Located<String>>,
-    /// Units per window.
+    /// `unit_multiplier`: units per window.
     pub unit_multiplier: Option<Located<u32>>,
-    /// Length of the window, in place of a unit.
+    /// `window`: length of the window, instead of a unit.
     pub window: Option<Located<Duration>>,
-    /// The algorithm.
+    /// `algorithm`.
     pub algorithm: Option<Algorithm>,
-    /// Capacity of the bucket.
+    /// `burst`: capacity of the bucket.
     pub burst: Option<Located<u32>>,
     /// `unlimited`.
     pub unlimited: bool,
-    /// Name that callers see and `replaces` refers to.
+    /// `name`, which callers are shown and `replaces` refers to.
     pub name: Option<Located<String>>,
-    /// Names of limits that do not apply to a request if this one does.
+    /// `replaces`: names of limits that do not apply to a request if this one does.
     pub replaces: Vec<Located<String>>,
-    /// Whether a part could not be read, which was reported: a missing value may be that part.
+    /// Whether some part of the limit could not be read, which was reported. A value that is missing here may be that
+    /// part.
     pub is_incomplete: bool,
 }

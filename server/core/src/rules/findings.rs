@@ -1,4 +1,4 @@
-//! Mistakes and warnings of all limits files, in bounded number.
+//! Findings: lists of mistakes or warnings of all limits files, bounded in length.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,15 +9,16 @@ use std::{
 
 use super::{CompileError, CompileWarning, file::SourceLocation};
 
-/// The most mistakes, and the most warnings, of all limits files together that are listed. More are only counted.
+/// The most mistakes, and the most warnings, that are listed for all limits files together. Further ones are only
+/// counted.
 pub const LISTED_MAX: usize = 1_000;
 
 /// The most characters of a name that a mistake or a warning quotes.
 pub const QUOTED_MAX: usize = 256;
 
-/// A finding at a location of a limits file.
+/// A mistake or a warning at a location of a limits file.
 pub trait Finding {
-    /// Where.
+    /// The location.
     fn location(&self) -> &SourceLocation;
 
     /// The text, without the location.
@@ -44,20 +45,22 @@ impl Finding for CompileWarning {
     }
 }
 
-/// File, line, column and text of a finding.
+/// What identifies a finding: file, line, column and text.
 type FindingKey = (Arc<str>, usize, usize, String);
 
-/// The first [`LISTED_MAX`] findings, and the number of further ones. A finding that aliases repeat is listed once.
+/// A list of the first [`LISTED_MAX`] findings, and the number of further ones. A finding that is the same at the same
+/// location, because aliases repeat it, is listed once.
 #[derive(Clone, Debug)]
 pub struct Findings<T> {
     listed: Vec<T>,
-    known: HashSet<FindingKey>,
-    more: usize,
+    /// Identifies the listed findings.
+    keys: HashSet<FindingKey>,
+    unlisted: usize,
 }
 
 impl<T> Default for Findings<T> {
     fn default() -> Self {
-        Self { listed: Vec::new(), known: HashSet::new(), more: 0 }
+        Self { listed: Vec::new(), keys: HashSet::new(), unlisted: 0 }
     }
 }
 
@@ -79,19 +82,19 @@ impl<T> IntoIterator for Findings<T> {
 }
 
 impl<T: Finding> Findings<T> {
-    /// Lists a finding, or only counts it if the list is full.
+    /// Adds a finding to the list, or only counts it if the list is full.
     pub fn push(&mut self, finding: T) {
         if self.is_full() {
-            self.more += 1;
+            self.unlisted += 1;
             return;
         }
         let SourceLocation { file, line, column, .. } = finding.location();
-        if self.known.insert((Arc::clone(file), *line, *column, finding.message())) {
+        if self.keys.insert((Arc::clone(file), *line, *column, finding.message())) {
             self.listed.push(finding);
         }
     }
 
-    /// Sorts by file, in the order of `files`, by position and by text.
+    /// Sorts the list by file, in the order of `files`, then by line, column and text.
     pub fn sort<'n>(&mut self, files: impl Iterator<Item = &'n str>) {
         let mut order = HashMap::new();
         for (index, file) in files.enumerate() {
@@ -105,35 +108,36 @@ impl<T: Finding> Findings<T> {
 }
 
 impl<T> Findings<T> {
-    /// The findings as text. The last line says if there are further ones.
+    /// The listed findings as text. If there are further ones, one more line says so.
     pub fn lines(&self) -> impl Iterator<Item = String>
     where
         T: fmt::Display,
     {
-        let further = (self.more > 0).then(|| format!("there are more than these {LISTED_MAX}"));
+        let further =
+            (self.unlisted > 0).then(|| format!("there are more than these {LISTED_MAX}"));
         self.listed.iter().map(ToString::to_string).chain(further)
     }
 
-    /// Whether further findings are only counted.
+    /// Whether the list is full, so that further findings are only counted.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.listed.len() >= LISTED_MAX
     }
 
-    /// Number of further findings. One that aliases repeat is counted each time.
+    /// Number of findings that are not listed. One that aliases repeat is counted each time.
     #[must_use]
     pub const fn unlisted(&self) -> usize {
-        self.more
+        self.unlisted
     }
 
-    /// Number of all findings.
+    /// Number of all findings, listed or not.
     #[must_use]
     pub const fn total(&self) -> usize {
-        self.listed.len() + self.more
+        self.listed.len() + self.unlisted
     }
 }
 
-/// Text cut off after [`QUOTED_MAX`] characters, because names in limits files may have megabytes.
+/// The text for a message, cut off after [`QUOTED_MAX`] characters, because names in limits files may have megabytes.
 #[must_use]
 pub fn quoted(text: impl fmt::Display) -> String {
     let mut quoted = Quoted { text: String::new(), left: QUOTED_MAX };
@@ -144,8 +148,10 @@ pub fn quoted(text: impl fmt::Display) -> String {
     quoted.text
 }
 
+/// A text that fails to grow beyond its bound.
 struct Quoted {
     text: String,
+    /// Number of characters that still fit.
     left: usize,
 }
 

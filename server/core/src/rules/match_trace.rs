@@ -1,7 +1,6 @@
-//! The path of a descriptor through the rules, with the nodes that did not match.
+//! Traces of matching: how a descriptor went through the tree of rules, with the nodes that did not match.
 //!
-//! Explains the result of the matcher. The node of each level comes from the matcher itself, so the two
-//! cannot differ.
+//! The matched node of each level comes from the matcher itself, so that a trace cannot differ from a decision.
 
 use std::cmp::Reverse;
 
@@ -11,15 +10,15 @@ use super::{
 };
 use crate::{Rule, request::Entry};
 
-/// The most nodes of one level that are listed.
+/// The most nodes of one level that a trace lists.
 pub const CANDIDATES_MAX: usize = 10;
 
-/// The path of a descriptor.
+/// Trace of matching one descriptor.
 #[derive(Debug)]
 pub struct MatchTrace<'r> {
     /// The levels, one for each entry that was looked up.
     pub levels: Vec<LevelTrace<'r>>,
-    /// How the path ended.
+    /// How matching ended.
     pub end: TraceEnd<'r>,
 }
 
@@ -28,48 +27,48 @@ pub struct MatchTrace<'r> {
 pub struct LevelTrace<'r> {
     /// At most [`CANDIDATES_MAX`] nodes, the most similar to the entry first.
     pub candidates: Vec<Candidate<'r>>,
-    /// Number of further nodes.
+    /// Number of nodes that are not listed.
     pub left_out: usize,
 }
 
-/// A node of a level.
+/// A node of a level that was compared with an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'r> {
-    /// Its key.
+    /// Key of the node.
     pub key: &'r [u8],
-    /// Its value, or a pattern; `None` matches every value.
+    /// Value of the node, or a pattern; `None` matches every value.
     pub value: Option<&'r [u8]>,
     /// Location in the limits files.
     pub location: &'r SourceLocation,
-    /// Whether it matched, and why not.
-    pub fit: MatchOutcome,
+    /// Whether the node matched the entry, or why not.
+    pub outcome: MatchOutcome,
 }
 
-/// Whether a node matched an entry, most similar first.
+/// Whether a node matched an entry, or why not. Ordered by similarity of the node to the entry, most similar first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MatchOutcome {
     /// The node matched.
-    Taken,
-    /// The node of exactly this value takes precedence.
+    Matched,
+    /// A node with exactly this value takes precedence.
     ExactFirst,
-    /// An earlier pattern matches too.
+    /// A pattern that matches takes precedence: an earlier one, or any before the key alone.
     PatternFirst,
-    /// The key is equal, and the pattern does not match.
-    PatternDoesNotFit,
+    /// The key is equal, and the pattern does not match the value.
+    PatternMismatch,
     /// The key is equal, and the value differs.
     OtherValue,
     /// The key differs.
     OtherKey,
 }
 
-/// How a path ended.
+/// How the matching of a descriptor ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TraceEnd<'r> {
     /// The descriptor has no entries.
     NoEntries,
-    /// No node of the last level matches the entry.
+    /// No node of the last level in the trace matches its entry.
     NoMatch,
-    /// Entries remain below a node without children.
+    /// The descriptor has more entries than the tree has levels here.
     TooDeep,
     /// The last entry's node has children and no limit.
     TooShallow,
@@ -80,8 +79,8 @@ pub enum TraceEnd<'r> {
 }
 
 impl Domain {
-    /// The path of a descriptor of these entries. Looks at every node of each level, so it is for
-    /// explanations, not for decisions.
+    /// Traces the matching of a descriptor with these entries. Compares every node of each level, so it is meant for
+    /// explanations and not for decisions.
     #[must_use]
     pub fn trace<'r>(&'r self, entries: &[Entry<'_>]) -> MatchTrace<'r> {
         let mut levels = Vec::new();
@@ -92,9 +91,9 @@ impl Domain {
             if last.is_some() && level.keys.is_empty() {
                 return MatchTrace { levels, end: TraceEnd::TooDeep };
             }
-            let taken = level.find(entry, &mut search);
-            levels.push(level.trace(entry, taken));
-            let Some(node) = taken else { return MatchTrace { levels, end: TraceEnd::NoMatch } };
+            let matched = level.find(entry, &mut search);
+            levels.push(level.trace(entry, matched));
+            let Some(node) = matched else { return MatchTrace { levels, end: TraceEnd::NoMatch } };
             level = &node.below;
             last = Some(node);
         }
@@ -111,74 +110,73 @@ impl Domain {
 }
 
 impl Level {
-    /// Compares all nodes of a level with the entry. `taken` is the node that the matcher chose, if any. Keeps only
-    /// the nodes that are listed.
-    fn trace<'r>(&'r self, entry: &Entry<'_>, taken: Option<&Node>) -> LevelTrace<'r> {
+    /// Compares all nodes of a level with the entry. `matched` is the node that the matcher has found, if any.
+    fn trace<'r>(&'r self, entry: &Entry<'_>, matched: Option<&Node>) -> LevelTrace<'r> {
         let mut nearest = NearestCandidates::default();
         for (key, values) in &self.keys {
             let of_key = **key == *entry.key;
             for (node, value, pattern) in values.all() {
                 let outcome = match (pattern, value) {
                     _ if !of_key => MatchOutcome::OtherKey,
-                    _ if taken.is_some_and(|taken| std::ptr::eq(taken, node)) => {
-                        MatchOutcome::Taken
-                    }
+                    _ if matched.is_some_and(|it| std::ptr::eq(it, node)) => MatchOutcome::Matched,
                     (Some(pattern), _) if !pattern.matches(entry.value) => {
-                        MatchOutcome::PatternDoesNotFit
+                        MatchOutcome::PatternMismatch
                     }
                     (None, Some(_)) => MatchOutcome::OtherValue,
                     _ if values.exact.contains_key(entry.value) => MatchOutcome::ExactFirst,
                     _ => MatchOutcome::PatternFirst,
                 };
-                let near = match outcome {
+                let similarity = match outcome {
                     MatchOutcome::OtherKey => similarity(key, entry.key),
                     MatchOutcome::OtherValue => similarity(value.unwrap_or_default(), entry.value),
                     _ => Reverse((false, 0)),
                 };
-                nearest.add(near, Candidate { key, value, location: &node.location, fit: outcome });
+                nearest
+                    .add(similarity, Candidate { key, value, location: &node.location, outcome });
             }
         }
         nearest.level_trace()
     }
 }
 
-/// Order of candidates: match, similarity, location.
+/// Order of candidates: outcome, similarity, location.
 type Order<'r> = (MatchOutcome, Similarity, (&'r str, usize, usize));
 
-/// The most similar of all candidates that were added.
+/// Collects candidates, and retains only the most similar.
 #[derive(Default)]
 struct NearestCandidates<'r> {
     /// At most [`CANDIDATES_MAX`], in order.
-    kept: Vec<(Order<'r>, Candidate<'r>)>,
+    retained: Vec<(Order<'r>, Candidate<'r>)>,
+    /// Number of all candidates that were added.
     added: usize,
 }
 
 impl<'r> NearestCandidates<'r> {
-    fn add(&mut self, near: Similarity, candidate: Candidate<'r>) {
+    fn add(&mut self, similarity: Similarity, candidate: Candidate<'r>) {
         self.added += 1;
         let SourceLocation { file, line, column, .. } = candidate.location;
-        let order = (candidate.fit, near, (&**file, *line, *column));
-        let position = self.kept.partition_point(|(kept, _)| *kept <= order);
+        let order = (candidate.outcome, similarity, (&**file, *line, *column));
+        let position = self.retained.partition_point(|(retained, _)| *retained <= order);
         if position < CANDIDATES_MAX {
-            self.kept.truncate(CANDIDATES_MAX - 1);
-            self.kept.insert(position, (order, candidate));
+            self.retained.truncate(CANDIDATES_MAX - 1);
+            self.retained.insert(position, (order, candidate));
         }
     }
 
     fn level_trace(self) -> LevelTrace<'r> {
-        let omitted = self.added.saturating_sub(self.kept.len());
-        let candidates = self.kept.into_iter().map(|(_, candidate)| candidate).collect();
-        LevelTrace { candidates, left_out: omitted }
+        let left_out = self.added.saturating_sub(self.retained.len());
+        let candidates = self.retained.into_iter().map(|(_, candidate)| candidate).collect();
+        LevelTrace { candidates, left_out }
     }
 }
 
-/// Whether two texts differ apart from case, and the length of their common prefix. More similar comes first.
+/// Whether two texts are equal apart from case, and the length of their common prefix. More similar comes first.
 type Similarity = Reverse<(bool, usize)>;
 
-/// Similarity of two texts: equal apart from case, else by common prefix. More similar comes first.
+/// Compares two texts, apart from case.
 fn similarity(one: &[u8], other: &[u8]) -> Similarity {
-    let alike = one.iter().zip(other).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
-    Reverse((one.eq_ignore_ascii_case(other), alike))
+    let common = one.iter().zip(other).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    Reverse((one.eq_ignore_ascii_case(other), common))
 }
 
 impl Values {
@@ -186,14 +184,14 @@ impl Values {
     fn all(&self) -> impl Iterator<Item = (&Node, Option<&[u8]>, Option<&Pattern>)> {
         let mut values = vec![None; self.nodes.len()];
         for (value, &index) in &self.exact {
-            if let Some(slot) = values.get_mut(index) {
-                *slot = Some(&**value);
+            if let Some(of_node) = values.get_mut(index) {
+                *of_node = Some(&**value);
             }
         }
         let mut patterns = vec![None; self.nodes.len()];
         for (pattern, index) in &self.patterns {
-            if let Some(slot) = patterns.get_mut(*index) {
-                *slot = Some(pattern);
+            if let Some(of_node) = patterns.get_mut(*index) {
+                *of_node = Some(pattern);
             }
         }
         self.nodes

@@ -1,11 +1,12 @@
-//! Finds the rule that a descriptor matches.
+//! Matching: finds the rule that applies to a descriptor.
 //!
-//! At each level an entry matches, in this order: the node of its exact value, the first node in file
-//! order whose pattern matches, the node of its key alone. There is no backtracking: a branch without
-//! a match below matches nothing. Only the node of the last entry counts.
+//! At each level an entry matches one node of its key: the node with exactly its value; else the first node in the
+//! order of the file whose pattern matches; else the node without a value. There is no backtracking: if no node below
+//! the matched one matches the next entry, the descriptor matches no rule. The rule that applies is the one of the last
+//! entry's node.
 //!
-//! Nodes are found by key and then by value, both borrowed from the request; nothing is joined, so `a_b`
-//! cannot be taken for `a` with the value `b`.
+//! Nodes are looked up by key and then by value. Unlike envoyproxy/ratelimit, nothing joins key and value, so that the
+//! key `a_b` cannot be confused with the key `a` and the value `b`.
 
 use std::{collections::HashMap, fmt, ptr};
 
@@ -17,13 +18,13 @@ use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry}
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 
-/// All rules, compiled. Immutable.
+/// All rules of all limits files, compiled and immutable.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Findings<CompileWarning>,
-    /// The most patterns of one key and level with a part that is searched for anywhere in a value.
+    /// The most patterns of one key at one level that search a value: those with a part between two `*`.
     pub(super) searches_max: usize,
     /// Modes of all rules.
     pub modes: Modes,
@@ -34,12 +35,13 @@ pub struct RuleSet {
 pub struct Modes {
     /// Whether all rules are in shadow mode: statuses report what they would do, and every request passes.
     pub shadow_mode: bool,
-    /// Whether every rule is a quota rule. A descriptor without a rule then counts as a quota descriptor below its limit.
+    /// Whether every rule is a quota rule. A descriptor without a rule then counts as a quota descriptor below its
+    /// limit.
     pub quota_mode: bool,
 }
 
 impl RuleSet {
-    /// The domain of that name.
+    /// The domain with this name, if it is configured.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(*self.by_name.get(name)?)
@@ -55,27 +57,27 @@ impl RuleSet {
         self.domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)))
     }
 
-    /// The most searches of one value at a level: the patterns there with a part between two `*`.
+    /// The most searches that one value can cause at a level: the number of patterns there with a part between two `*`.
     #[must_use]
     pub const fn searches_max(&self) -> usize {
         self.searches_max
     }
 
-    /// Warnings: valid but probably unintended.
+    /// Warnings about what is valid but probably unintended.
     #[must_use]
     pub const fn warnings(&self) -> &Findings<CompileWarning> {
         &self.warnings
     }
 }
 
-/// Defaults of a domain.
+/// Defaults of a domain, for its rules and their limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// Algorithm of limits.
+    /// Algorithm of limits without one.
     pub algorithm: Algorithm,
-    /// Counting of rules.
+    /// Counting of rules without one.
     pub counting: Counting,
-    /// Failure policy of rules.
+    /// Failure policy of rules without one.
     pub on_failure: OnFailure,
 }
 
@@ -84,31 +86,31 @@ pub struct Defaults {
 pub struct Domain {
     /// The name.
     pub name: Box<str>,
-    /// Key of the entry whose value is the tenant.
+    /// Key of the entry whose value is the tenant, if the domain has tenants.
     pub tenant: Option<Box<[u8]>>,
     /// Defaults of its rules.
     pub defaults: Defaults,
-    /// Whether any limit replaces others.
-    pub(crate) replaces: bool,
+    /// Whether any limit of the domain replaces others.
+    pub(crate) has_replacing_limits: bool,
     pub(super) rules: Vec<Rule>,
     pub(super) root: Level,
 }
 
-/// The match of a descriptor.
+/// Result of matching a descriptor.
 #[derive(Debug)]
 pub struct Match<'r> {
-    /// The rule at the node of the last entry.
+    /// The rule of the last entry's node, if any.
     pub rule: Option<&'r Rule>,
-    /// By position, the pattern that stands in for the entry's value in the counter's key. Shorter than
-    /// the entries where nothing more is shared.
-    pub shared: Vec<Option<&'r [u8]>>,
+    /// By position of the entry, the pattern that replaces its value in counter keys, because all values that match it
+    /// share one counter. Ends with the last such pattern, and so may be shorter than the entries.
+    pub shared_patterns: Vec<Option<&'r [u8]>>,
 }
 
 impl<'r> Match<'r> {
     #[cold]
-    fn share(&mut self, position: usize, pattern: &'r [u8]) {
-        self.shared.resize(position, None);
-        self.shared.push(Some(pattern));
+    fn set_shared_pattern(&mut self, position: usize, pattern: &'r [u8]) {
+        self.shared_patterns.resize(position, None);
+        self.shared_patterns.push(Some(pattern));
     }
 }
 
@@ -119,25 +121,25 @@ impl Domain {
         self.rules.is_empty()
     }
 
-    /// The rule that a descriptor of these entries matches, alone in its request.
+    /// Matches a descriptor with these entries, as if it were the only one of its request.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
         self.find_within(entries, &mut SearchBudget::new())
     }
 
-    /// The rule that a descriptor of these entries matches. `search` belongs to the request.
+    /// Matches a descriptor with these entries. `search` is the budget of the whole request.
     pub(crate) fn find_within<'v, 'r>(
         &'r self,
         entries: &[Entry<'v>],
         search: &mut SearchBudget<'v, 'r>,
     ) -> Match<'r> {
-        let mut found = Match { rule: None, shared: Vec::new() };
+        let mut found = Match { rule: None, shared_patterns: Vec::new() };
         let mut level = &self.root;
         let mut rule = None;
         for (position, entry) in entries.iter().enumerate() {
             let Some(node) = level.find(entry, search) else { return found };
-            if let Some(pattern) = node.shared.as_deref() {
-                found.share(position, pattern);
+            if let Some(pattern) = node.shared_pattern.as_deref() {
+                found.set_shared_pattern(position, pattern);
             }
             rule = node.rule;
             level = &node.below;
@@ -147,38 +149,39 @@ impl Domain {
     }
 }
 
-/// The nodes below one node, by key.
+/// A level of the tree: the nodes below one node, by key.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    /// For a single key, which most levels have, nothing is hashed.
+    /// An `IndexMap` does not hash if it has a single key, as most levels have.
     pub(super) keys: IndexMap<Box<[u8]>, Values, RandomState>,
 }
 
-/// The nodes of one key.
+/// The nodes of one key at a level.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    /// Also holds patterns under their literal text: a value that equals one matches it before any pattern.
+    /// Nodes by value, also those with patterns: a value that equals the text of a pattern matches that node first.
     pub(super) exact: Map<usize>,
-    /// In file order.
+    /// Nodes with patterns, in the order of the file.
     pub(super) patterns: Vec<(Pattern, usize)>,
-    /// Matches every value.
+    /// The node without a value, which matches every value.
     pub(super) any: Option<usize>,
     pub(super) nodes: Vec<Node>,
 }
 
-/// One node of the tree.
+/// A node of the tree.
 #[derive(Debug)]
 pub(super) struct Node {
     /// Location in the limits files.
     pub(super) location: SourceLocation,
-    /// Position among the domain's rules.
+    /// Position of its rule among those of the domain, if it has one.
     pub(super) rule: Option<usize>,
-    /// The pattern that stands in for the entry's value in the counter's key.
-    pub(super) shared: Option<Box<[u8]>>,
+    /// The pattern that replaces the entry's value in counter keys, with `share_threshold`.
+    pub(super) shared_pattern: Option<Box<[u8]>>,
     pub(super) below: Level,
 }
 
 impl Level {
+    /// The node that matches an entry, if any.
     pub(super) fn find<'v, 'r>(
         &'r self,
         entry: &Entry<'v>,
@@ -186,15 +189,15 @@ impl Level {
     ) -> Option<&'r Node> {
         let values = self.keys.get(entry.key)?;
         let exact = values.exact.get(entry.value).copied();
-        let node = exact.or_else(|| values.pattern(entry.value, search)).or(values.any)?;
+        let node = exact.or_else(|| values.match_pattern(entry.value, search)).or(values.any)?;
         values.nodes.get(node)
     }
 }
 
 impl Values {
-    /// The node of the first pattern that matches the value.
+    /// The node of the first pattern that matches the value, if any.
     #[inline]
-    fn pattern<'v, 'r>(
+    fn match_pattern<'v, 'r>(
         &'r self,
         value: &'v [u8],
         search: &mut SearchBudget<'v, 'r>,
@@ -202,12 +205,13 @@ impl Values {
         if self.patterns.is_empty() {
             return None;
         }
-        self.pattern_of_long(value, search)
+        self.match_some_pattern(value, search)
     }
 
-    /// The same for keys with patterns. A separate function, because exact matching is instruction-counted.
+    /// As [`match_pattern`](Self::match_pattern), for a key that has patterns. Not inlined, so that keys without
+    /// patterns match in fewer instructions. Caches the results for long values.
     #[inline(never)]
-    fn pattern_of_long<'v, 'r>(
+    fn match_some_pattern<'v, 'r>(
         &'r self,
         value: &'v [u8],
         search: &mut SearchBudget<'v, 'r>,
@@ -215,11 +219,11 @@ impl Values {
         if value.len() <= PART_MAX {
             return self.first_pattern(value, search);
         }
-        if let Some(known) = search.known(self, value) {
-            return known;
+        if let Some(cached) = search.cached(self, value) {
+            return cached;
         }
         let found = self.first_pattern(value, search);
-        search.remember(self, value, found);
+        search.cache(self, value, found);
         found
     }
 
@@ -227,67 +231,75 @@ impl Values {
         let matches = |(pattern, _): &&(Pattern, usize)| {
             pattern.between(value).is_some_and(|between| {
                 pattern.middle.is_empty()
-                    || (search.allows(between.len()) && pattern.has_middle(between))
+                    || (search.spend(between.len()) && pattern.has_middle(between))
             })
         };
         self.patterns.iter().find(matches).map(|(_, node)| *node)
     }
 
-    /// The most searches of a value here.
+    /// The most searches that one value can cause here: the patterns with a part between two `*`.
     pub(super) fn searches(&self) -> usize {
         self.patterns.iter().filter(|(pattern, _)| !pattern.middle.is_empty()).count()
     }
 }
 
-/// The most bytes of values, pattern by pattern, that are searched for one request. Chosen so that it is
-/// decided before Envoy's timeout, after which Envoy lets it pass.
+/// The most bytes that are searched for one request: the sum of the lengths of values, each counted for every pattern
+/// that is searched for in it. Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it
+/// pass.
 pub const SEARCHED_MAX: usize = 16 << 20;
 
-/// The most search results that are cached.
-const REMEMBERED: usize = 4;
+/// The most results of searches in long values that are cached for one request.
+const CACHED_MAX: usize = 4;
 
-/// The searches in the values of one request. Their sum is bounded, and a repeated long value is searched
-/// once.
+/// The budget of one request for searches in its values, at most [`SEARCHED_MAX`] bytes. Caches results, so that a
+/// repeated long value is searched once.
 #[derive(Debug)]
 pub(crate) struct SearchBudget<'v, 'r> {
+    /// Bytes that were searched.
     searched: usize,
-    known: Vec<(&'r Values, &'v [u8], Option<usize>)>,
+    /// For some nodes and values, the node that a search has found.
+    cache: Vec<(&'r Values, &'v [u8], Option<usize>)>,
 }
 
 impl<'v, 'r> SearchBudget<'v, 'r> {
     pub(crate) const fn new() -> Self {
-        Self { searched: 0, known: Vec::new() }
+        Self { searched: 0, cache: Vec::new() }
     }
 
-    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, the match is incomplete and must not be used.
+    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, the match is incomplete and must not
+    /// be used.
     pub(crate) const fn is_exceeded(&self) -> bool {
         self.searched > SEARCHED_MAX
     }
 
-    /// Whether this number of bytes may still be searched.
-    const fn allows(&mut self, bytes: usize) -> bool {
+    /// Counts bytes against the budget. Returns whether they may be searched.
+    const fn spend(&mut self, bytes: usize) -> bool {
         self.searched = self.searched.saturating_add(bytes);
         !self.is_exceeded()
     }
 
-    fn known(&self, values: &Values, value: &[u8]) -> Option<Option<usize>> {
-        let same = |(at, known, _): &&(&Values, &[u8], _)| ptr::eq(*at, values) && *known == value;
-        self.known.iter().find(same).map(|(.., found)| *found)
+    fn cached(&self, values: &Values, value: &[u8]) -> Option<Option<usize>> {
+        let same =
+            |(of, cached, _): &&(&Values, &[u8], _)| ptr::eq(*of, values) && *cached == value;
+        self.cache.iter().find(same).map(|(.., found)| *found)
     }
 
-    fn remember(&mut self, values: &'r Values, value: &'v [u8], found: Option<usize>) {
-        if self.known.len() == REMEMBERED {
-            self.known.remove(0);
+    fn cache(&mut self, values: &'r Values, value: &'v [u8], found: Option<usize>) {
+        if self.cache.len() == CACHED_MAX {
+            self.cache.remove(0);
         }
-        self.known.push((values, value, found));
+        self.cache.push((values, value, found));
     }
 }
 
-/// A text in which `*` matches any bytes, also none.
+/// A pattern: a text in which each `*` matches any bytes, or none.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
+    /// The part before the first `*`.
     head: Box<[u8]>,
+    /// The parts between two `*`, without empty ones.
     middle: Box<[Box<[u8]>]>,
+    /// The part after the last `*`.
     tail: Box<[u8]>,
 }
 
@@ -303,7 +315,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// The pattern of that text; `None` if it has no `*`.
+    /// The pattern with this text; `None` if it has no `*`.
     pub(super) fn new(text: &[u8]) -> Option<Self> {
         let mut parts = text.split(|&byte| byte == b'*').map(Box::from);
         let head = parts.next()?;
@@ -313,23 +325,25 @@ impl Pattern {
         Some(Self { head, middle: middle.into(), tail })
     }
 
-    /// Whether it matches every value, also the empty one.
+    /// Whether the pattern matches every value, also the empty one.
     pub(super) fn matches_all(&self) -> bool {
         self.head.is_empty() && self.middle.is_empty() && self.tail.is_empty()
     }
 
-    /// Whether the value begins and ends as the pattern does, without overlap, and has the middle parts
-    /// in order between.
+    /// Whether the pattern matches the value: the value begins and ends as the pattern does, without overlap, and has
+    /// the middle parts between, in order.
     pub(super) fn matches(&self, value: &[u8]) -> bool {
         self.between(value).is_some_and(|between| self.has_middle(between))
     }
 
-    /// The part of the value between the pattern's beginning and end, if the value has both, without overlap.
+    /// The part of the value between the pattern's head and tail; `None` if the value does not have both, without
+    /// overlap.
     fn between<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
         value.strip_prefix(&*self.head)?.strip_suffix(&*self.tail)
     }
 
-    /// Whether the middle parts are there in order. Taking each part where it first occurs leaves most room for the rest.
+    /// Whether the middle parts occur in order. Using the first occurrence of each part leaves most bytes for the
+    /// others.
     fn has_middle(&self, mut rest: &[u8]) -> bool {
         for part in &self.middle {
             let Some(at) = memchr::memmem::find(rest, part) else { return false };

@@ -1,8 +1,8 @@
 //! Mistakes in limits files, with the fix for each.
 //!
-//! A file that is read as a limits file may be something else: a private key, a list of passwords. So errors of the
-//! reader quote only keys that we define. Errors in complete files with the right structure also quote names of
-//! domains, descriptors and limits.
+//! A file that is read as a limits file may be something else, such as a private key or a list of passwords. So the
+//! mistakes that the reader reports quote only keys that limits files define. Mistakes that the compiler reports, in
+//! files with the right structure, also quote names of domains, descriptors and limits.
 
 use std::{fmt, sync::Arc};
 
@@ -11,21 +11,22 @@ use thiserror::Error;
 use super::file::SourceLocation;
 use crate::limit::LimitError;
 
-/// The deepest tree of rules.
+/// The most levels of a tree of rules.
 pub(super) const LEVELS_MAX: usize = 64;
 
 /// The most limits of one descriptor.
 pub(super) const LIMITS_MAX: usize = 16;
 
-/// The most bytes of the paths and domains of all rules, as metrics and explanations show them.
+/// The most bytes of the paths of all rules together, each with the name of its domain, as metrics and explanations
+/// show them.
 pub(super) const PATH_BYTES_MAX: usize = 64 << 20;
 
-/// One mistake in a limits file.
+/// A mistake in a limits file, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError {
-    /// Where.
+    /// The location.
     pub location: SourceLocation,
-    /// What.
+    /// The mistake.
     pub mistake: Mistake,
 }
 
@@ -37,76 +38,77 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
-/// Kinds of mistakes.
+/// Kinds of mistakes. The text says what is wrong, and [`help`](Self::help) how to fix it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Mistake {
-    /// The file cannot be read or does not exist.
+    /// The file does not exist or cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// Not YAML.
+    /// The file is not YAML.
     #[error("not YAML: {0}")]
     Yaml(String),
-    /// An unknown key.
+    /// A key that no map of a limits file has.
     #[error("the key in column {column} is not known here")]
     UnknownKey {
-        /// Its column. The key itself is not quoted: the file may not be a limits file.
+        /// Its column, from 1. The key itself is not quoted, because the file may not be a limits file.
         column: usize,
-        /// The most similar known key.
+        /// The fix: the most similar key, or all keys that are allowed.
         instead: String,
     },
-    /// A known key in the wrong place.
+    /// A key of limits files in a map that does not have it.
     #[error("key {key:?} is not known here")]
     MisplacedKey {
         /// The key.
         key: &'static str,
-        /// Where it belongs.
+        /// The fix: the map that it belongs to.
         instead: &'static str,
     },
     /// A value of the wrong type.
     #[error("{found} is not valid here")]
     WrongType {
-        /// The kind of the value.
+        /// Description of the value, which does not quote it.
         found: String,
-        /// The expected kind.
+        /// The expected type.
         wanted: &'static str,
     },
     /// A required key is missing or empty.
     #[error("{0} is missing or empty")]
     Missing(&'static str),
-    /// Lists and maps nested deeper than any tree of rules.
+    /// Lists and maps are nested deeper than any tree of rules needs.
     #[error("lists and maps are nested more than {max} deep")]
     TooNested {
-        /// The deepest nesting.
+        /// The most levels of nesting.
         max: usize,
     },
-    /// More keys and values than fit into memory.
+    /// All files together have more nodes than the bound.
     #[error("there are more than {max} keys, values, lists and maps in all files")]
     TooManyNodes {
-        /// The most.
+        /// The bound.
         max: usize,
     },
-    /// Aliases of long texts.
+    /// Aliases expand to more bytes of text than the bound.
     #[error("aliases expand to more than {max} bytes of text in all")]
     AliasesTooLong {
-        /// The most.
+        /// The bound.
         max: usize,
     },
-    /// Aliases that expand to too many nodes.
+    /// Aliases expand to more nodes than the bound.
     #[error("aliases expand to more than {max} nodes in all")]
     TooManyAliases {
-        /// The most.
+        /// The bound.
         max: usize,
     },
-    /// Long keys and values, which the path of each rule below repeats.
+    /// The paths of all rules have more bytes than the bound. The path of each rule repeats the keys and values above
+    /// it.
     #[error("the paths of all rules have more than {max} bytes")]
     PathsTooLong {
-        /// The most.
+        /// The bound.
         max: usize,
     },
-    /// More levels than a tree may have.
+    /// The tree of rules has more levels than the bound.
     #[error("the tree has more than {LEVELS_MAX} levels")]
     TooDeep,
-    /// A domain is spread over files.
+    /// Several files describe the same domain.
     #[error("domain {name:?} is also defined in {other}")]
     DuplicateDomain {
         /// The domain.
@@ -114,15 +116,15 @@ pub enum Mistake {
         /// The other file.
         other: Arc<str>,
     },
-    /// Files of one domain with different settings of the domain.
+    /// Files of one domain set the same setting differently.
     #[error("{key} of the domain differs from {other}")]
     ConflictingSettings {
-        /// The key.
+        /// Key of the setting.
         key: &'static str,
-        /// Location of the other.
+        /// Location of the other value.
         other: String,
     },
-    /// Two nodes of one level match the same.
+    /// Two nodes of one level have the same key and value.
     #[error("{what} occurs twice at this level, first in {first}")]
     DuplicateDescriptor {
         /// Path of the node.
@@ -130,49 +132,49 @@ pub enum Mistake {
         /// Location of the first.
         first: String,
     },
-    /// An unknown unit.
+    /// The unit is not one of Envoy's.
     #[error("the unit is not known")]
     UnknownUnit,
-    /// `unit` and `window` together, or neither.
+    /// The window is given twice, or not at all, or `unit_multiplier` is given without `unit`.
     #[error("{0}")]
     Window(&'static str),
-    /// Windows count whole seconds.
+    /// The window is not a whole number of seconds.
     #[error("the window is no whole number of seconds")]
     WindowNotWhole,
-    /// `rate_limit` and `limits` in one descriptor.
+    /// A descriptor has both `rate_limit` and `limits`.
     #[error("rate_limit and limits are both given")]
     LimitsTwice,
-    /// `unlimited` beside a limit.
+    /// A limit has both `unlimited` and a key of a limit that counts.
     #[error("unlimited excludes {0}")]
     UnlimitedExcludes(&'static str),
-    /// `unlimited` in a list of limits.
+    /// A list of limits contains `unlimited`.
     #[error("unlimited makes no sense in a list of limits")]
     UnlimitedInList,
-    /// An empty list of limits.
+    /// A list of limits is empty.
     #[error("limits is empty")]
     NoLimits,
-    /// More limits than one call can check.
+    /// A descriptor has more limits than the bound.
     #[error("{0} limits are more than the {LIMITS_MAX} that one descriptor may have")]
     TooManyLimits(usize),
-    /// Two limits of one descriptor that would share a counter.
+    /// Two limits of one descriptor would share a counter.
     #[error("two limits with the same algorithm and window would share one counter")]
     SameCounter,
     /// A limit replaces itself.
     #[error("{0:?} replaces itself")]
     ReplacesItself(String),
-    /// Sharing without a pattern.
+    /// `share_threshold` is set on a value that is not a pattern.
     #[error("share_threshold needs a value with a *")]
     ShareWithoutPattern,
-    /// A sliding window log without `counting: free`. It records admitted hits only.
+    /// A sliding window log is used without `counting: free`. It can record admitted hits only.
     #[error("sliding_window_log requires counting: free")]
     LogNeedsFree,
-    /// The numbers of a limit do not fit together.
+    /// The algorithm cannot count a limit with these numbers.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
 
 impl Mistake {
-    /// The fix.
+    /// How to fix the mistake, in one phrase.
     #[must_use]
     pub fn help(&self) -> String {
         match self {
@@ -214,7 +216,7 @@ impl Mistake {
             Self::ShareWithoutPattern => {
                 "add a * to the value, or remove share_threshold".to_owned()
             }
-            // Not "remove it": the domain or the server may set it.
+            // The fix is not to remove `counting`, because the domain or the server may set it.
             Self::LogNeedsFree => {
                 "use sliding_window_counter, or give the descriptor counting: free".to_owned()
             }

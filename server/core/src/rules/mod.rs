@@ -1,4 +1,4 @@
-//! Rules: from the files as written to a set that can be matched.
+//! Rules: limits files as data, their compilation into a rule set, matching, and differences of rule sets.
 
 mod compile;
 mod diff;

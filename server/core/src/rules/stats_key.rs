@@ -1,6 +1,6 @@
-//! Stats keys: names of rules in metrics, of the keys and values that lead to them.
+//! Stats keys: names of rules in metrics, made of the keys and values on their path.
 //!
-//! `value_to_metric` and `detailed_metric` add values of the request. For shared values the name has the
+//! With `value_to_metric` and `detailed_metric` a name has values of the request. With `share_threshold` it has the
 //! pattern.
 
 use std::{borrow::Cow, net::Ipv4Addr};
@@ -11,23 +11,23 @@ use crate::{key::DigestCache, request::Entry};
 /// The stats key of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatsKey {
-    /// The same for all requests.
+    /// A name that is the same for all requests.
     Fixed(Box<str>),
-    /// With values of the request, one part a level.
+    /// A name that has values of the request: one part for each level.
     ByValue(Box<[StatsKeyPart]>),
 }
 
-/// One level of a name.
+/// The part of a stats key for one level of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatsKeyPart {
-    /// Key and value as configured.
+    /// Key and value, as configured.
     Text(Box<str>),
-    /// The key, and the value of the request at this level.
+    /// The key, to be followed by the value of the request at this level.
     Value(Box<str>),
 }
 
 impl StatsKey {
-    /// The name of the rule at the end of these nodes.
+    /// The stats key of a rule. `nodes` are those on the path to it, the last of which has the rule.
     #[must_use]
     pub(super) fn new(nodes: &[&DescriptorNode]) -> Self {
         let detailed = nodes.last().is_some_and(|leaf| leaf.detailed_metric);
@@ -40,8 +40,7 @@ impl StatsKey {
         Self::Fixed(texts.join(".").into())
     }
 
-    /// The name for a request whose descriptor has these entries. A digest replaces each long value, as in counter
-    /// keys.
+    /// The name for a descriptor with these entries. A digest replaces each long value, as in counter keys.
     #[must_use]
     pub fn for_entries<'v>(
         &self,
@@ -89,27 +88,27 @@ impl StatsKeyPart {
     }
 }
 
-/// Replaces separators of other systems: `:` and `|`, control characters and the dots of an IPv4 address
-/// become `_`.
+/// Replaces characters that metrics systems use as separators by `_`: `:`, `|`, control characters, and the dots of
+/// IPv4 addresses.
 #[must_use]
 pub fn sanitize(text: &str) -> String {
-    let mut cleaned = String::with_capacity(text.len());
+    let mut sanitized = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
         let numeric = rest.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(rest.len());
         let (number, after) = rest.split_at(numeric);
         if number.parse::<Ipv4Addr>().is_ok() {
-            cleaned.push_str(&number.replace('.', "_"));
+            sanitized.push_str(&number.replace('.', "_"));
         } else {
-            cleaned.push_str(number);
+            sanitized.push_str(number);
         }
         let other = after.find(|it: char| it.is_ascii_digit() || it == '.').unwrap_or(after.len());
         let (other, after) = after.split_at(other);
-        cleaned
+        sanitized
             .push_str(&other.replace(|it: char| matches!(it, ':' | '|') || it.is_control(), "_"));
         rest = after;
     }
-    cleaned
+    sanitized
 }
 
 #[cfg(test)]
@@ -117,8 +116,8 @@ mod tests {
     use super::sanitize;
 
     #[test]
-    fn what_separates_names_is_replaced() {
-        for (text, cleaned) in [
+    fn sanitize_replaces_separators() {
+        for (text, sanitized) in [
             ("/foo:*:bar", "/foo_*_bar"),
             ("a|b", "a_b"),
             ("10.1.2.3", "10_1_2_3"),
@@ -128,7 +127,7 @@ mod tests {
             ("a\nb", "a_b"),
             ("", ""),
         ] {
-            assert_eq!(sanitize(text), cleaned);
+            assert_eq!(sanitize(text), sanitized);
         }
     }
 }

@@ -9,9 +9,9 @@ use super::file::SourceLocation;
 /// A warning with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileWarning {
-    /// Where.
+    /// The location.
     pub location: SourceLocation,
-    /// The warning and its fix.
+    /// The warning, whose text has the fix.
     pub warning: Warning,
 }
 
@@ -21,39 +21,39 @@ impl fmt::Display for CompileWarning {
     }
 }
 
-/// Kinds of warnings. The text names the fix.
+/// Kinds of warnings. The text says what happens and how to fix it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Warning {
-    /// A key in the wrong place, where it is ignored.
+    /// A key of limits files in a map where it is ignored.
     #[error("key {key:?} is ignored here; {instead}")]
     Misplaced {
         /// The key.
         key: &'static str,
-        /// Where it belongs.
+        /// The fix: the map that it belongs to.
         instead: &'static str,
     },
-    /// A repeated key of one map. The last one counts.
+    /// A map has a key twice. The last one counts.
     #[error(
         "key {key:?} occurs twice in one map, first in line {line}; this one counts, so remove the other"
     )]
     DuplicateKey {
         /// The key.
         key: String,
-        /// Line of the first.
+        /// Line of the first one, from 1.
         line: usize,
     },
-    /// The rest of a file is not loaded.
+    /// The file has more than one YAML document, of which only the first is loaded.
     #[error(
         "a further YAML document begins here and is ignored, as by envoyproxy/ratelimit: only the first of a file is \
          loaded; move it to a file of its own"
     )]
     ExtraDocument,
-    /// Counts as zero.
+    /// `requests_per_unit` is missing, and counts as 0.
     #[error(
         "requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant"
     )]
     MissingRequests,
-    /// An earlier pattern matches all that this one does.
+    /// A pattern is never reached, because an earlier one matches all values that it matches.
     #[error(
         "never reached, because the pattern {earlier:?} above it matches the same values; put it first"
     )]
@@ -61,7 +61,7 @@ pub enum Warning {
         /// The earlier pattern.
         earlier: String,
     },
-    /// A pattern matches every value, and takes precedence over the key alone.
+    /// A node without a value is never reached, because a pattern of the same key matches every value.
     #[error(
         "never reached, because the pattern {pattern:?} of the same key matches every value; remove one of them"
     )]
@@ -69,12 +69,12 @@ pub enum Warning {
         /// The pattern.
         pattern: String,
     },
-    /// A `*` in a key, which is not a pattern.
+    /// A key has a `*`, which is an ordinary character there.
     #[error(
         "the * in the key is an ordinary character here; a pattern goes into value, keys are matched exactly"
     )]
     StarInKey,
-    /// Two nodes that are equal for envoyproxy/ratelimit.
+    /// Two nodes are the same for envoyproxy/ratelimit.
     #[error(
         "envoyproxy/ratelimit joins key and value by _ and takes this for a duplicate of {other} in {location}; here \
          they differ, so rename one if both servers are to read the file"
@@ -82,29 +82,29 @@ pub enum Warning {
     SameUpstreamKey {
         /// Key and value of the other node.
         other: String,
-        /// Its location.
+        /// Location of the other node.
         location: String,
     },
-    /// A key about limits on a node without a limit.
+    /// A key that concerns limits is on a node without a limit.
     #[error(
         "{0} has no effect on a descriptor without a limit, and is not passed on to those below; move it to a \
          descriptor with a limit"
     )]
     IgnoredWithoutLimit(&'static str),
-    /// A key about the rules here and below, where there are none.
+    /// A key that concerns the limits here and below is on a node without any.
     #[error("{0} has no effect, because there is no limit here or below; remove it")]
     IgnoredWithoutLimitBelow(&'static str),
-    /// A key about how values are shown, where they are not shown.
+    /// A key that adds values to metrics is beside `share_threshold`, which shows the pattern instead.
     #[error(
         "{0} has no effect beside share_threshold, because all values are shown as the pattern; remove one of them"
     )]
     IgnoredForSharedValue(&'static str),
-    /// Quota mode has no effect in shadow mode.
+    /// `quota_mode` is beside `shadow_mode` and has no effect.
     #[error(
         "quota_mode has no effect beside shadow_mode, which refuses no request; remove one of them"
     )]
     QuotaInShadow,
-    /// A limit that does not apply.
+    /// A number of a limit is beside `unlimited` and has no effect.
     #[error("{0} has no effect beside unlimited; remove one of them")]
     IgnoredByUnlimited(&'static str),
     /// `replaces` names a limit that does not exist.
@@ -112,7 +112,7 @@ pub enum Warning {
         "no limit of the domain is named {0:?}, so nothing is replaced; correct or remove the name"
     )]
     NameUnknown(String),
-    /// `replaces` names more than one limit.
+    /// `replaces` has a name that several limits have.
     #[error(
         "all {count} limits named {name:?} are replaced, first those in {first} and {second}; give them different \
          names if one is meant"
@@ -122,12 +122,12 @@ pub enum Warning {
         name: String,
         /// Number of limits with this name.
         count: usize,
-        /// Location of one.
+        /// Location of the first.
         first: String,
-        /// Location of another.
+        /// Location of the second.
         second: String,
     },
-    /// A name of several limits.
+    /// Several limits have the same name.
     #[error(
         "{count} limits are named {name:?}, the first in {first}; callers and replaces cannot tell them apart, so \
          give them different names"
@@ -140,17 +140,17 @@ pub enum Warning {
         /// Location of the first.
         first: String,
     },
-    /// One request uses several slots, where a tenant would give one.
+    /// The limits that one request checks are on several slots, and would be on one slot if `tenant` were set.
     #[error(
         "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set \
          tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which \
          refuses that key, no longer reads it"
     )]
     TenantSuggested {
-        /// Key that the chains have in common.
+        /// The key that identifies the tenant.
         key: String,
     },
-    /// Envoy does not escape names in headers.
+    /// The name of a limit has a double quote, which Envoy does not escape in headers.
     #[error(
         "the name has a double quote, which breaks Envoy's x-ratelimit-limit header; remove it"
     )]

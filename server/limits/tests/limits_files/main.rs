@@ -99,7 +99,7 @@ fn shared(rules: &RuleSet, descriptor: &str) -> String {
     let text = |pattern: &Option<&[u8]>| {
         pattern.map_or_else(|| "-".to_owned(), |it| String::from_utf8(it.to_vec()).unwrap())
     };
-    found.shared.iter().map(text).collect::<Vec<_>>().join(" ")
+    found.shared_patterns.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
 /// What a rule enforces, in words.

@@ -82,7 +82,7 @@ impl Returns {
     /// Whether that was noted since.
     fn since(&self, asked: u64, key: &CounterKey) -> bool {
         let is_later = |it: &AtomicU64| it.load(SeqCst) > asked;
-        let is_heard = Fix::RefundsOutdateRefusals.is_active();
+        let is_heard = Fix::RefundsInvalidateRefusals.is_active();
         is_later(&self.of_all) || is_heard && self.part(key).is_some_and(is_later)
     }
 }
@@ -155,7 +155,7 @@ impl Remembered {
             hits: hits.max(1),
             limit: check.limit,
             // The store may have refused at any moment since it was asked, and a window that ended since is over.
-            until: if Fix::RefusalsAgeFromQuestion.is_active() { asked.at } else { now } + life,
+            until: if Fix::RefusalsExpireFromRequest.is_active() { asked.at } else { now } + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
@@ -173,7 +173,7 @@ impl Remembered {
                 self.forget(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
-                && (is_only_one(group, check) || !Fix::RefusalsOfOneCheck.is_active())
+                && (is_only_one(group, check) || !Fix::RepeatedCountersNotCached.is_active())
             {
                 self.remember(check, decision, asked);
             }
@@ -335,7 +335,7 @@ async fn of_whole(group: Group, late: PendingAnswers) -> Answers {
 
 fn gives_back(check: &Check) -> bool {
     let Charge::Refund { receipt, .. } = check.charge else { return false };
-    receipt.is_none() || Fix::UndoneChargesOutdateRefusals.is_active()
+    receipt.is_none() || Fix::UndoneChargesInvalidateRefusals.is_active()
 }
 
 /// Whether no other check of the group is on the same counter. The charge of one may have been refunded because the

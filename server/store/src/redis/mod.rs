@@ -446,7 +446,7 @@ impl<'a> Piece<'a> {
         let begun = pieces.len();
         for (offset, (check, &slot)) in group.iter().zip(&slots).enumerate() {
             let check =
-                Check { refusal_scope: check.refusal_scope.for_part_of_request(), ..check.clone() };
+                Check { refusal_scope: check.refusal_scope.for_one_slot(), ..check.clone() };
             let known = pieces.iter_mut().skip(begun).find(|piece| piece.slot == slot);
             match known {
                 Some(known) => {

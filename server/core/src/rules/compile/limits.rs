@@ -1,4 +1,4 @@
-//! The limits of one descriptor.
+//! Compilation of the limits of one descriptor.
 
 use crate::{
     Algorithm, Counting, Limit, Window,
@@ -15,7 +15,7 @@ use crate::{
 use super::Compiler;
 
 impl<'f> Compiler<'f> {
-    /// The limits of a node; `None` without limits, or if they have mistakes.
+    /// Compiles the limits of a node; `None` if it has none, or if all of them have mistakes.
     pub(super) fn limits(
         &mut self,
         node: &'f DescriptorNode,
@@ -35,7 +35,7 @@ impl<'f> Compiler<'f> {
             if Unit::from_name(&unit.value).is_some() {
                 self.mistake(&unit.location, Mistake::UnlimitedExcludes("unit"));
             } else {
-                // Accepted, as by envoyproxy/ratelimit.
+                // envoyproxy/ratelimit accepts it.
                 self.warn(&unit.location, Warning::IgnoredByUnlimited("unit"));
             }
         }
@@ -102,9 +102,9 @@ impl<'f> Compiler<'f> {
         }
         let requests = node.requests_per_unit.as_ref().map_or(0, |it| it.value);
         let (name, replaces) = (self.name(node), self.replaces(node));
-        let (window, shown) = self.window(node, requests)?;
+        let (window, displayed) = self.window(node, requests)?;
         match Limit::new(algorithm, requests, window, node.burst.as_ref().map(|it| it.value)) {
-            Ok(limit) => Some(RuleLimit { limit, displayed: shown, name, replaces }),
+            Ok(limit) => Some(RuleLimit { limit, displayed, name, replaces }),
             Err(error) => {
                 let number = match error {
                     LimitError::LogTooLong { .. } | LimitError::GcraTooFast { .. } => None,
@@ -117,7 +117,8 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// Reports mistakes that do not depend on unreadable parts.
+    /// Reports the mistakes in a limit of which some part could not be read, except those that may be caused by that
+    /// part.
     fn check_incomplete(&mut self, node: &'f LimitNode) {
         self.name(node);
         self.replaces(node);
@@ -126,7 +127,7 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// The window, and how callers see it.
+    /// The window of a limit, and its rate as callers are shown it.
     fn window(&mut self, node: &LimitNode, requests: u32) -> Option<(Window, DisplayedRate)> {
         let both = "unit and window are both given";
         match (&node.unit, &node.window) {
@@ -140,8 +141,8 @@ impl<'f> Compiler<'f> {
             }
             (None, Some(window)) => {
                 if let Some(multiplier) = &node.unit_multiplier {
-                    let alone = "unit_multiplier is given without unit";
-                    self.mistake(&multiplier.location, Mistake::Window(alone));
+                    let without_unit = "unit_multiplier is given without unit";
+                    self.mistake(&multiplier.location, Mistake::Window(without_unit));
                 }
                 let seconds = window.value.as_secs();
                 if window.value.subsec_nanos() > 0 {
@@ -152,23 +153,28 @@ impl<'f> Compiler<'f> {
                 Some((length, DisplayedRate::in_units(requests, length)))
             }
             (Some(unit), None) => {
-                let Some(known) = Unit::from_name(&unit.value) else {
+                let Some(known_unit) = Unit::from_name(&unit.value) else {
                     self.mistake(&unit.location, Mistake::UnknownUnit);
                     return None;
                 };
                 let unit_multiplier = node.unit_multiplier.as_ref().map_or(1, |it| it.value);
-                let length = Window::from_unit(known, unit_multiplier);
+                let length = Window::from_unit(known_unit, unit_multiplier);
                 let location =
                     node.unit_multiplier.as_ref().map_or(&unit.location, |it| &it.location);
                 let length = self.checked(location, length)?;
                 Some((
                     length,
-                    DisplayedRate { requests_per_unit: requests, unit: known, unit_multiplier },
+                    DisplayedRate {
+                        requests_per_unit: requests,
+                        unit: known_unit,
+                        unit_multiplier,
+                    },
                 ))
             }
         }
     }
 
+    /// Reports an error as a mistake.
     fn checked<T>(
         &mut self,
         location: &SourceLocation,
@@ -177,6 +183,7 @@ impl<'f> Compiler<'f> {
         result.map_err(|error| self.mistake(location, error)).ok()
     }
 
+    /// The name of a limit, which `replaces` can refer to.
     fn name(&mut self, node: &'f LimitNode) -> Option<Box<str>> {
         let name = node.name.as_ref().filter(|name| !name.value.is_empty())?;
         if name.value.contains('"') {
@@ -186,6 +193,7 @@ impl<'f> Compiler<'f> {
         Some(name.value.as_str().into())
     }
 
+    /// The names that a limit replaces.
     fn replaces(&mut self, node: &'f LimitNode) -> Box<[Box<str>]> {
         for replaced in &node.replaces {
             if replaced.value.is_empty() {

@@ -1,4 +1,4 @@
-//! Compiles limits files into a rule set, or reports all mistakes.
+//! Compilation of limits files into a rule set, or a report of all mistakes.
 
 mod limits;
 mod names;
@@ -18,40 +18,42 @@ use super::{
 use crate::{Counting, OnFailure, Rule};
 use names::LimitNames;
 
-/// Options for all files.
+/// Options of compilation, for all files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompileOptions {
-    /// Default of `counting`, if neither rule nor domain has it.
+    /// `counting` of rules that have none, in domains that have none.
     pub default_counting: Counting,
-    /// Default of `on_failure`, if neither rule nor domain has it.
+    /// `on_failure` of rules that have none, in domains that have none.
     pub default_on_failure: OnFailure,
-    /// Whether several files may describe one domain. Their trees are merged at the first level, in the order of the
-    /// files; a setting of the domain in one file applies to all.
+    /// Whether several files may describe one domain. Their trees are then merged at the first level, in the order of
+    /// the files, and a setting of the domain in one file applies to all.
     pub merge_domains: bool,
     /// Modes of all rules.
     pub modes: Modes,
 }
 
-/// Findings in limits files.
+/// Mistakes and warnings that were found in limits files.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Mistakes: with a mistake no file is served.
+    /// Mistakes. With any mistake there is no rule set.
     pub mistakes: Findings<CompileError>,
     /// Warnings.
     pub warnings: Findings<CompileWarning>,
 }
 
-/// Compiles all files into one rule set. `report` has the findings of reading them.
+/// Compiles all files into one rule set. `report` has the mistakes and warnings that were found when the files were
+/// read.
 ///
 /// # Errors
-/// The mistakes in all files, those of the report first. Compiling stops at the first that is not listed.
+/// The mistakes of the report, followed by those of compilation. Compilation stops after
+/// [`LISTED_MAX`](super::LISTED_MAX) mistakes.
 pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,
     mut report: Report,
 ) -> Result<RuleSet, Findings<CompileError>> {
     let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
-    let domains = domains(files, options.merge_domains, &mut report.mistakes);
+    let domains = files_by_domain(files, options.merge_domains, &mut report.mistakes);
     let (mut next_id, mut path_bytes) = (0, 0);
     for (index, files) in domains.iter().enumerate() {
         let Some(first) = files.first() else { continue };
@@ -72,8 +74,8 @@ pub fn compile(
     Ok(RuleSet { warnings: report.warnings, ..set })
 }
 
-/// The files of each domain, in the order of the files.
-fn domains<'f>(
+/// Groups the files by domain, in the order of the files. Reports missing and duplicate domains.
+fn files_by_domain<'f>(
     files: &'f [LimitsFile],
     merge: bool,
     errors: &mut Findings<CompileError>,
@@ -108,32 +110,32 @@ fn domains<'f>(
     domains
 }
 
-/// Results of compiling a domain beside its rules.
+/// What the compilation of a domain returns beside the domain.
 struct CompileOutput {
     report: Report,
     path_bytes: usize,
     searches_max: usize,
 }
 
-/// Compiles one domain.
+/// Compiles one domain: its state while it walks the tree.
 struct Compiler<'f> {
     defaults: Defaults,
-    /// Whether the domain names the key that tells tenants apart.
+    /// Whether the domain has `tenant`.
     has_tenant: bool,
     /// Id of the domain's first rule.
     next_id: usize,
     rules: Vec<Rule>,
-    /// The nodes that lead to the one being compiled, and that node.
+    /// The nodes from the first level to the one that is being compiled.
     trail: Vec<&'f DescriptorNode>,
-    /// The path to the node being compiled, for people.
+    /// The path of the node that is being compiled, as messages and metrics show it.
     path: String,
-    /// Bytes of the domain's name.
+    /// Length of the domain's name in bytes.
     domain_bytes: usize,
     names: LimitNames<'f>,
-    /// Whether the key of a tenant was suggested: a domain can have one.
+    /// Whether a warning has suggested to set `tenant`. It is given once, because a domain has one tenant key.
     tenant_suggested: bool,
     report: Report,
-    /// Bytes of paths so far, of [`PATH_BYTES_MAX`], with those of earlier domains.
+    /// Bytes of the paths of all rules so far, also of earlier domains. At most [`PATH_BYTES_MAX`].
     path_bytes: usize,
     /// As in [`RuleSet::searches_max`].
     searches_max: usize,
@@ -181,7 +183,7 @@ impl<'f> Compiler<'f> {
             name: name.into(),
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
             defaults: self.defaults,
-            replaces: self.rules.iter().any(|rule| rule.limits.replaces_others()),
+            has_replacing_limits: self.rules.iter().any(|rule| rule.limits.replaces_others()),
             rules: mem::take(&mut self.rules),
             root,
         };
@@ -189,16 +191,16 @@ impl<'f> Compiler<'f> {
         (domain, CompileOutput { report, path_bytes, searches_max })
     }
 
-    /// A setting of the domain, on which all files that have it must agree.
+    /// A setting of the domain, which must be the same in all files that have it.
     fn common_setting<T: PartialEq>(
         &mut self,
         files: &[&'f LimitsFile],
         key: &'static str,
         get: impl Fn(&'f LimitsFile) -> Option<&'f Located<T>>,
     ) -> Option<&'f T> {
-        let mut said = files.iter().filter_map(|file| get(file));
-        let first = said.next()?;
-        for other in said.filter(|other| other.value != first.value) {
+        let mut settings = files.iter().filter_map(|file| get(file));
+        let first = settings.next()?;
+        for other in settings.filter(|other| other.value != first.value) {
             let first = first.location.relative_to(&other.location.file);
             self.mistake(&other.location, Mistake::ConflictingSettings { key, other: first });
         }

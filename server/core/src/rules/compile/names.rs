@@ -1,4 +1,4 @@
-//! Names of limits, and references to them in `replaces`.
+//! Names of limits, and the references to them in `replaces`.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::rules::{
     findings::quoted,
 };
 
-/// The names of one domain.
+/// The names of limits in one domain, and the names in `replaces`.
 #[derive(Default)]
 pub(super) struct LimitNames<'f> {
-    /// Locations of the limits with each name. A limit that aliases repeat counts once.
+    /// By name, the locations of the limits with that name.
     defined: BTreeMap<&'f str, Vec<&'f SourceLocation>>,
     replaced: Vec<&'f Located<String>>,
 }
@@ -27,13 +27,14 @@ impl<'f> LimitNames<'f> {
         self.replaced.push(name);
     }
 
-    /// Adds warnings, once all names are known.
+    /// Adds the warnings about names. Called when all names are known.
     pub(super) fn warn(mut self, warnings: &mut Findings<CompileWarning>) {
+        // A limit that aliases repeat counts once.
         for locations in self.defined.values_mut() {
             locations.sort_by_key(|location| location.position());
             locations.dedup_by_key(|location| location.position());
         }
-        let odd = |replaced: &&Located<String>| {
+        let unclear = |replaced: &&Located<String>| {
             let name = &replaced.value;
             let warning = match self.defined.get(name.as_str()).map(Vec::as_slice) {
                 None => Warning::NameUnknown(quoted(name)),
@@ -47,13 +48,13 @@ impl<'f> LimitNames<'f> {
             };
             Some(CompileWarning { location: replaced.location.clone(), warning })
         };
-        let same = self.defined.iter().filter_map(|(name, locations)| {
+        let duplicate = self.defined.iter().filter_map(|(name, locations)| {
             let [first, second, ..] = locations.as_slice() else { return None };
             let first = first.relative_to(&second.file);
             let warning =
                 Warning::DuplicateName { name: quoted(name), count: locations.len(), first };
             Some(CompileWarning { location: (*second).clone(), warning })
         });
-        self.replaced.iter().filter_map(odd).chain(same).for_each(|it| warnings.push(it));
+        self.replaced.iter().filter_map(unclear).chain(duplicate).for_each(|it| warnings.push(it));
     }
 }

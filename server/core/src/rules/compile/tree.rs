@@ -1,4 +1,4 @@
-//! The tree of rules of one domain.
+//! Compilation of the tree of rules of one domain.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -16,48 +16,53 @@ use crate::{
     },
 };
 
-/// The most patterns of one key that a later one is compared with, to warn that they hide it. Comparing all
-/// would be quadratic.
-const HIDERS_MAX: usize = 1_000;
+/// The most earlier patterns of one key that a pattern is compared with, to warn that one of them hides it. Comparing
+/// all patterns takes quadratic time.
+const COMPARED_PATTERNS_MAX: usize = 1_000;
 
-/// The most `_` of one key at which it is split, to warn that envoyproxy/ratelimit confuses it with another.
-const JOINTS_MAX: usize = 16;
+/// The most `_` of one key at which it is split, to warn that envoyproxy/ratelimit confuses it with another node.
+const UNDERSCORES_MAX: usize = 16;
 
-/// The path to a level.
+/// What is known of the path to a level.
 #[derive(Clone, Copy)]
 struct PathContext {
     depth: usize,
-    /// Whether every value on the path is exact, so that all requests here share them.
-    constant: bool,
+    /// Whether every value on the path is exact or a shared pattern, so that all requests here have the same counter
+    /// key so far.
+    is_constant: bool,
 }
 
-/// A level and the depths, as bits, at which there are limits that count.
-type WithDepths<T> = (T, u64);
+/// A level or a node, and a bit for each depth at which it or a node below it has a limit that counts.
+type WithCountedDepths<T> = (T, u64);
 
 /// The nodes of a level by key and value.
 type Seen<'f> = HashMap<(&'f str, Option<&'f str>), &'f SourceLocation>;
 
 impl<'f> Compiler<'f> {
-    /// The first level, of all files of the domain.
+    /// Compiles the first level, of all files of the domain.
     pub(super) fn root(&mut self, files: &[&'f LimitsFile]) -> Level {
         let nodes: Vec<_> = files.iter().flat_map(|file| &file.descriptors).collect();
-        self.level(&nodes, PathContext { depth: 0, constant: true }).0
+        self.level(&nodes, PathContext { depth: 0, is_constant: true }).0
     }
 
-    fn level(&mut self, nodes: &[&'f DescriptorNode], way: PathContext) -> WithDepths<Level> {
+    fn level(
+        &mut self,
+        nodes: &[&'f DescriptorNode],
+        path: PathContext,
+    ) -> WithCountedDepths<Level> {
         let mut level = Level::default();
-        let mut limited = 0;
+        let mut counted_depths = 0;
         let mut seen = Seen::new();
         for node in nodes {
             if self.report.mistakes.unlisted() > 0 {
                 break;
             }
-            if way.depth >= LEVELS_MAX {
+            if path.depth >= LEVELS_MAX {
                 self.mistake(&node.location, Mistake::TooDeep);
                 break;
             }
             let value = value(node);
-            let above = self.path.len();
+            let parent_length = self.path.len();
             self.descend(&node.key, value);
             if node.key.is_empty() {
                 self.mistake(&node.location, Mistake::Missing("key"));
@@ -73,19 +78,19 @@ impl<'f> Compiler<'f> {
                 }
             }
             self.trail.push(node);
-            let (compiled, below) = self.node(node, value, way);
+            let (compiled, depths) = self.node(node, value, path);
             self.trail.pop();
-            self.path.truncate(above);
-            limited |= below;
+            self.path.truncate(parent_length);
+            counted_depths |= depths;
             self.insert(&mut level, node, value, compiled);
         }
         let searches = level.keys.values().map(Values::searches).max();
         self.searches_max = self.searches_max.max(searches.unwrap_or_default());
         self.warn_of_level(nodes, &level, &seen);
-        (level, limited)
+        (level, counted_depths)
     }
 
-    /// Adds a node to the path.
+    /// Appends a node to the path.
     fn descend(&mut self, key: &str, value: Option<&str>) {
         if !self.path.is_empty() {
             self.path.push('.');
@@ -101,35 +106,37 @@ impl<'f> Compiler<'f> {
         &mut self,
         node: &'f DescriptorNode,
         value: Option<&str>,
-        way: PathContext,
-    ) -> WithDepths<Node> {
+        path: PathContext,
+    ) -> WithCountedDepths<Node> {
         let pattern = value.filter(|value| value.contains('*'));
         if node.share_threshold && pattern.is_none() {
             self.mistake(&node.location, Mistake::ShareWithoutPattern);
         }
         let rules = self.rules.len();
         let (rule, counts) = self.rule(node);
-        let shared = pattern.filter(|_| node.share_threshold).map(|it| it.as_bytes().into());
-        let open = value.is_none() || (pattern.is_some() && shared.is_none());
+        let shared_pattern: Option<Box<[u8]>> =
+            pattern.filter(|_| node.share_threshold).map(|it| it.as_bytes().into());
+        let varies = value.is_none() || (pattern.is_some() && shared_pattern.is_none());
         let below: Vec<_> = node.descriptors.iter().collect();
-        let constant = way.constant && !open;
-        let (below, mut limited) =
-            self.level(&below, PathContext { depth: way.depth + 1, constant });
-        limited |= u64::from(counts) << way.depth;
-        self.warn_of_node(node, limited > 0, self.rules.len() > rules);
-        if way.constant
-            && open
-            && limited.count_ones() > 1
+        let is_constant = path.is_constant && !varies;
+        let (below, mut counted_depths) =
+            self.level(&below, PathContext { depth: path.depth + 1, is_constant });
+        counted_depths |= u64::from(counts) << path.depth;
+        self.warn_of_node(node, counted_depths > 0, self.rules.len() > rules);
+        if path.is_constant
+            && varies
+            && counted_depths.count_ones() > 1
             && !self.has_tenant
             && !self.tenant_suggested
         {
             self.tenant_suggested = true;
             self.warn(&node.location, Warning::TenantSuggested { key: quoted(&node.key) });
         }
-        (Node { location: node.location.clone(), rule, shared, below }, limited)
+        (Node { location: node.location.clone(), rule, shared_pattern, below }, counted_depths)
     }
 
-    /// The rule of a node that has limits: its position among the domain's rules, and whether it counts.
+    /// Compiles the rule of a node, if it has limits. Returns its position among the domain's rules, and whether it
+    /// counts hits.
     fn rule(&mut self, node: &'f DescriptorNode) -> (Option<usize>, bool) {
         let counting = node.counting.as_ref().map_or(self.defaults.counting, |it| it.value);
         let Some(limits) = self.limits(node, counting) else { return (None, false) };
@@ -178,10 +185,11 @@ impl<'f> Compiler<'f> {
         };
         values.exact.insert(value.as_bytes().into(), index);
         if let Some(pattern) = Pattern::new(value.as_bytes()) {
-            // A pattern that matches this one's text, with its stars as ordinary characters, matches all of its values.
-            let mut earlier = values.patterns.iter().take(HIDERS_MAX);
-            let hides = earlier.find(|(earlier, _)| earlier.matches(value.as_bytes()));
-            let earlier = hides.map(|(earlier, _)| quoted(earlier));
+            // A pattern that matches the text of this one, with its `*` as ordinary characters, matches all values that
+            // it matches.
+            let mut earlier = values.patterns.iter().take(COMPARED_PATTERNS_MAX);
+            let hiding = earlier.find(|(earlier, _)| earlier.matches(value.as_bytes()));
+            let earlier = hiding.map(|(earlier, _)| quoted(earlier));
             values.patterns.push((pattern, index));
             if let Some(earlier) = earlier {
                 self.warn(&node.location, Warning::HiddenPattern { earlier });
@@ -189,14 +197,14 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// Adds warnings about a node, once all nodes below are known: whether any limit here or below counts,
-    /// and whether there is any rule.
+    /// Adds the warnings about a node. Called when all nodes below it are compiled. `counts` tells whether the node or
+    /// one below it has a limit that counts, `has_rules` whether any of them has a rule.
     fn warn_of_node(&mut self, node: &DescriptorNode, counts: bool, has_rules: bool) {
         if node.key.contains('*') {
             self.warn(&node.location, Warning::StarInKey);
         }
         if node.limits.is_none() {
-            let about_limits = [
+            let keys_about_limits = [
                 ("shadow_mode", node.shadow_mode),
                 ("quota_mode", node.quota_mode),
                 ("counting", node.counting.is_some()),
@@ -204,7 +212,7 @@ impl<'f> Compiler<'f> {
                 ("metadata", node.metadata.is_some()),
                 ("detailed_metric", node.detailed_metric),
             ];
-            for (key, _) in about_limits.into_iter().filter(|(_, given)| *given) {
+            for (key, _) in keys_about_limits.into_iter().filter(|(_, is_set)| *is_set) {
                 self.warn(&node.location, Warning::IgnoredWithoutLimit(key));
             }
         } else if node.shadow_mode && node.quota_mode {
@@ -216,17 +224,17 @@ impl<'f> Compiler<'f> {
         if node.share_threshold && !counts {
             self.warn(&node.location, Warning::IgnoredWithoutLimitBelow("share_threshold"));
         } else if node.share_threshold {
-            let about_values = [
+            let keys_about_values = [
                 ("detailed_metric", node.detailed_metric),
                 ("value_to_metric", node.value_to_metric),
             ];
-            for (key, _) in about_values.into_iter().filter(|(_, given)| *given) {
+            for (key, _) in keys_about_values.into_iter().filter(|(_, is_set)| *is_set) {
                 self.warn(&node.location, Warning::IgnoredForSharedValue(key));
             }
         }
     }
 
-    /// Adds warnings about the nodes of a level, once all are known.
+    /// Adds the warnings about the nodes of a level. Called when all of them are compiled.
     fn warn_of_level(&mut self, nodes: &[&'f DescriptorNode], level: &Level, seen: &Seen<'f>) {
         for node in nodes {
             let value = value(node);
@@ -246,17 +254,18 @@ impl<'f> Compiler<'f> {
     }
 }
 
-/// The node's value. An empty value is none, as in envoyproxy/ratelimit.
+/// The node's value. An empty value is the same as no value, as in envoyproxy/ratelimit.
 fn value(node: &DescriptorNode) -> Option<&str> {
     node.value.as_ref().map(|it| it.value.as_str()).filter(|it| !it.is_empty())
 }
 
-/// A node's part of a path.
+/// Key and value of a node, as in a path.
 fn name(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
 }
 
-/// A node of another key with the same text once key and value are joined by `_`.
+/// Name and location of a node with another key that is the same for envoyproxy/ratelimit, which joins key and value by
+/// `_`.
 fn same_upstream_key<'f>(
     key: &str,
     value: Option<&str>,
@@ -264,7 +273,7 @@ fn same_upstream_key<'f>(
 ) -> Option<(String, &'f SourceLocation)> {
     let text =
         |rest: &str| value.map_or_else(|| rest.to_owned(), |value| format!("{rest}_{value}"));
-    key.match_indices('_').take(JOINTS_MAX).find_map(|(at, _)| {
+    key.match_indices('_').take(UNDERSCORES_MAX).find_map(|(at, _)| {
         let (key, rest) = (key.get(..at)?, text(key.get(at + 1..)?));
         let location = seen.get(&(key, Some(rest.as_str())))?;
         Some((quoted(name(key, Some(&rest))), *location))

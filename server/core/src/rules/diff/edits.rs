@@ -1,4 +1,4 @@
-//! Differences between two rules, or two domains, of one name.
+//! Changed keys of a rule or a domain.
 
 use std::fmt::{self, Display};
 
@@ -12,7 +12,7 @@ use crate::{
 /// Text for an absent value.
 const NONE: &str = "none";
 
-/// One key with a changed value.
+/// A changed key, with its old and new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// The key.
@@ -21,7 +21,7 @@ pub struct Edit {
     pub from: String,
     /// The new value, as text.
     pub to: String,
-    /// Whether counters get other keys, so that they start from zero.
+    /// Whether the change resets counters: they get other keys, and so start from zero.
     pub resets_counters: bool,
 }
 
@@ -33,14 +33,14 @@ impl Display for Edit {
     }
 }
 
-/// Differences of the settings of a domain.
+/// The changed settings of a domain.
 pub(super) fn domain_edits(old: &Domain, new: &Domain) -> Vec<Edit> {
     let mut edits = Edits::default();
     let tenant = |domain: &Domain| {
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         domain.tenant.as_deref().map_or_else(|| NONE.to_owned(), text)
     };
-    // The tenant's value is the hash tag in counter keys.
+    // Resets counters, because the tenant is the hash tag of their keys.
     edits.add_resetting("tenant", tenant(old), tenant(new));
     let (old, new) = (old.defaults, new.defaults);
     edits.add("defaults.algorithm", old.algorithm.name(), new.algorithm.name());
@@ -49,14 +49,14 @@ pub(super) fn domain_edits(old: &Domain, new: &Domain) -> Vec<Edit> {
     edits.edits
 }
 
-/// Differences of the rules of one node.
+/// The changed keys of a node's rule, which may have been added to the node or removed from it.
 pub(super) fn rule_edits(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
     let mut edits = Edits::default();
     let (Some(old), Some(new)) = (old, new) else {
-        let words = |rule: Option<&Rule>| {
+        let describe = |rule: Option<&Rule>| {
             rule.map_or_else(|| NONE.to_owned(), |rule| describe_limits(&rule.limits))
         };
-        edits.add("limit", words(old), words(new));
+        edits.add("limit", describe(old), describe(new));
         return edits.edits;
     };
     edits.limits(&old.limits, &new.limits);
@@ -66,7 +66,8 @@ pub(super) fn rule_edits(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
     edits.add("quota_mode", old.quota_mode, new.quota_mode);
     edits.add("detailed_metric", old.detailed_metric, new.detailed_metric);
     edits.add("value_to_metric", old.value_to_metric, new.value_to_metric);
-    let metadata = |rule: &Rule| rule.metadata.as_ref().map_or_else(|| NONE.to_owned(), map);
+    let metadata =
+        |rule: &Rule| rule.metadata.as_ref().map_or_else(|| NONE.to_owned(), describe_map);
     edits.add("metadata", metadata(old), metadata(new));
     edits.edits
 }
@@ -86,23 +87,26 @@ fn describe_limit(limit: &RuleLimit) -> String {
     format!("{} ({}{burst})", limit.displayed, limit.limit.algorithm().name())
 }
 
-/// The capacity, if it differs from the requests.
+/// The burst, if it differs from the requests per window.
 fn burst(limit: &RuleLimit) -> Option<u32> {
     let limit = limit.limit;
-    let own = limit.algorithm().has_burst() && limit.capacity() != limit.requests();
-    own.then(|| limit.capacity())
+    let differs = limit.algorithm().has_burst() && limit.capacity() != limit.requests();
+    differs.then(|| limit.capacity())
 }
 
+/// Collects changed keys.
 #[derive(Default)]
 struct Edits {
     edits: Vec<Edit>,
 }
 
 impl Edits {
+    /// Adds a key, if its value has changed.
     fn add(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
         self.push(key.into(), from.to_string(), to.to_string(), false);
     }
 
+    /// Adds a key whose change resets counters, if its value has changed.
     fn add_resetting(&mut self, key: impl Into<String>, from: impl Display, to: impl Display) {
         self.push(key.into(), from.to_string(), to.to_string(), true);
     }
@@ -122,13 +126,13 @@ impl Edits {
                 self.names("", old_name.as_deref(), new_name.as_deref());
                 self.replaces("", old, new);
             }
-            (RuleLimits::Limited(old), RuleLimits::Limited(new)) => self.each(old, new),
+            (RuleLimits::Limited(old), RuleLimits::Limited(new)) => self.paired_limits(old, new),
             _ => self.add("limit", describe_limits(old), describe_limits(new)),
         }
     }
 
-    /// Pairs limits that share a counter; the others in order.
-    fn each(&mut self, old: &[RuleLimit], new: &[RuleLimit]) {
+    /// Compares limits in pairs: those that share a counter, then the others in order.
+    fn paired_limits(&mut self, old: &[RuleLimit], new: &[RuleLimit]) {
         let mut unpaired: Vec<Option<&RuleLimit>> = old.iter().map(Some).collect();
         let mut pairs: Vec<Option<&RuleLimit>> = new
             .iter()
@@ -152,27 +156,28 @@ impl Edits {
                 None => self.add(at, NONE, describe_limit(new)),
             }
         }
-        for gone in rest {
-            self.add("limits", describe_limit(gone), NONE);
+        for removed in rest {
+            self.add("limits", describe_limit(removed), NONE);
         }
-        // Overrides take the algorithm of the first limit.
+        // The order matters, because overrides use the algorithm of the first limit.
         let [from, to] = [old, new].map(|limits| limits.iter().map(counter).collect::<Vec<_>>());
         if from != to && from.len() == to.len() && from.iter().all(|it| to.contains(it)) {
-            let words = |limits: &[RuleLimit]| {
+            let describe = |limits: &[RuleLimit]| {
                 limits.iter().map(describe_limit).collect::<Vec<_>>().join(", ")
             };
-            self.add("order of limits", words(old), words(new));
+            self.add("order of limits", describe(old), describe(new));
         }
     }
 
+    /// Compares two limits. `at` is the path of the new one.
     fn limit(&mut self, at: &str, old: &RuleLimit, new: &RuleLimit) {
-        let RuleLimit { limit: from, displayed: old_shown, name: old_name, replaces: old_replaces } =
+        let RuleLimit { limit: from, displayed: old_rate, name: old_name, replaces: old_replaces } =
             old;
-        let RuleLimit { limit: to, displayed: new_shown, name: new_name, replaces: new_replaces } =
+        let RuleLimit { limit: to, displayed: new_rate, name: new_name, replaces: new_replaces } =
             new;
         self.add(format!("{at}requests_per_unit"), from.requests(), to.requests());
         let resets_counters = from.window() != to.window();
-        self.push(format!("{at}window"), window(*old_shown), window(*new_shown), resets_counters);
+        self.push(format!("{at}window"), window(*old_rate), window(*new_rate), resets_counters);
         self.add_resetting(
             format!("{at}algorithm"),
             from.algorithm().name(),
@@ -196,30 +201,33 @@ impl Edits {
     }
 }
 
-/// The part of a counter's key that comes from the limit.
+/// What identifies the limit's counter among those of its descriptor.
 fn counter(limit: &RuleLimit) -> (crate::Algorithm, crate::Window) {
     (limit.limit.algorithm(), limit.limit.window())
 }
 
-fn window(shown: DisplayedRate) -> String {
-    match shown.unit_multiplier {
-        1 => shown.unit.name().to_owned(),
-        many => format!("{many} {}s", shown.unit.name()),
+fn window(rate: DisplayedRate) -> String {
+    match rate.unit_multiplier {
+        1 => rate.unit.name().to_owned(),
+        units => format!("{units} {}s", rate.unit.name()),
     }
 }
 
-fn map(map: &Map) -> String {
-    let entries: Vec<_> = map.iter().map(|(name, it)| format!("{name:?}: {}", value(it))).collect();
+fn describe_map(map: &Map) -> String {
+    let entries = map.iter().map(|(name, value)| format!("{name:?}: {}", describe_value(value)));
+    let entries: Vec<_> = entries.collect();
     format!("{{{}}}", entries.join(", "))
 }
 
-fn value(it: &Value) -> String {
-    match it {
+fn describe_value(value: &Value) -> String {
+    match value {
         Value::Null => "null".to_owned(),
         Value::Bool(it) => it.to_string(),
         Value::Number(it) => it.to_string(),
         Value::Text(it) => format!("{it:?}"),
-        Value::List(list) => format!("[{}]", list.iter().map(value).collect::<Vec<_>>().join(", ")),
-        Value::Map(it) => map(it),
+        Value::List(list) => {
+            format!("[{}]", list.iter().map(describe_value).collect::<Vec<_>>().join(", "))
+        }
+        Value::Map(it) => describe_map(it),
     }
 }

@@ -1,7 +1,7 @@
-//! Comparison of two rule sets.
+//! Differences of two rule sets.
 //!
-//! They are compared node by node. A node is identified by its domain and its path of keys and values;
-//! its location in the files does not matter, but the order of patterns does.
+//! Rule sets are compared node by node. A node is identified by its domain and its path of keys and values. Its
+//! location in the files does not matter, but the order of patterns does.
 
 mod edits;
 
@@ -26,7 +26,7 @@ const PATTERNS_SHOWN: usize = 8;
 pub struct Change {
     /// The domain.
     pub domain: Box<str>,
-    /// The path of keys and values in it; empty for the domain itself.
+    /// The path of keys and values in the domain; empty for the domain itself.
     pub path: Box<str>,
     /// The kind of difference.
     pub kind: ChangeKind,
@@ -35,16 +35,16 @@ pub struct Change {
 /// Kinds of differences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Added; the text describes its limits.
+    /// The node was added, with limits that the text describes.
     Added(String),
-    /// Removed; the text describes its limits.
+    /// The node was removed, with limits that the text describes.
     Removed(String),
-    /// Changed. Never empty.
+    /// Keys of the node were changed. Never empty.
     Changed(Vec<Edit>),
 }
 
 impl Change {
-    /// The changed keys; empty if the whole is added or removed.
+    /// The changed keys; empty if the node or domain was added or removed.
     #[must_use]
     pub fn edits(&self) -> &[Edit] {
         match &self.kind {
@@ -53,7 +53,7 @@ impl Change {
         }
     }
 
-    /// Whether counters start from zero. Counters of added or removed rules do not count.
+    /// Whether the change resets counters, because they get other keys. Adding or removing a rule resets no counter.
     #[must_use]
     pub fn resets_counters(&self) -> bool {
         self.edits().iter().any(|edit| edit.resets_counters)
@@ -61,17 +61,17 @@ impl Change {
 }
 
 impl fmt::Display for Change {
-    /// A line for each edit, or one.
+    /// One line, or a line for each changed key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, path, kind: what } = self;
+        let Self { domain, path, kind } = self;
         let colon = if path.is_empty() { "" } else { ": " };
-        match what {
-            ChangeKind::Added(words) => write!(f, "added {domain}{colon}{path}: {words}"),
-            ChangeKind::Removed(words) => write!(f, "removed {domain}{colon}{path}: {words}"),
+        match kind {
+            ChangeKind::Added(limits) => write!(f, "added {domain}{colon}{path}: {limits}"),
+            ChangeKind::Removed(limits) => write!(f, "removed {domain}{colon}{path}: {limits}"),
             ChangeKind::Changed(edits) => {
                 for (index, edit) in edits.iter().enumerate() {
-                    let line = if index == 0 { "" } else { "\n" };
-                    write!(f, "{line}changed {domain}{colon}{path}: {edit}")?;
+                    let separator = if index == 0 { "" } else { "\n" };
+                    write!(f, "{separator}changed {domain}{colon}{path}: {edit}")?;
                 }
                 Ok(())
             }
@@ -88,12 +88,12 @@ pub struct ChangeCounts {
     pub removed: usize,
     /// Changed rules and domains.
     pub changed: usize,
-    /// Those of `changed` whose counters start from zero.
+    /// How many of `changed` reset counters.
     pub resetting: usize,
 }
 
 impl ChangeCounts {
-    /// Counts changes.
+    /// Counts changes by kind.
     #[must_use]
     pub fn of(changes: &[Change]) -> Self {
         let mut counts = Self::default();
@@ -119,7 +119,8 @@ impl fmt::Display for ChangeCounts {
     }
 }
 
-/// The differences of `new`, by domain and path. Empty if both decide and report all requests equally.
+/// The changes from `old` to `new`, sorted by domain and path. Empty if both decide and report every request in the
+/// same way.
 #[must_use]
 pub fn diff(old: &RuleSet, new: &RuleSet) -> Vec<Change> {
     let names: BTreeSet<&str> = old.domains().chain(new.domains()).map(|it| &*it.name).collect();
@@ -133,7 +134,7 @@ pub fn diff(old: &RuleSet, new: &RuleSet) -> Vec<Change> {
     changes
 }
 
-/// Compares both trees of a domain.
+/// Compares the old and the new tree of one domain.
 struct Comparison<'r, 'c> {
     domain: &'r str,
     old: Option<&'r Domain>,
@@ -142,22 +143,22 @@ struct Comparison<'r, 'c> {
 }
 
 impl<'r> Comparison<'r, '_> {
-    fn push(&mut self, path: &str, what: ChangeKind) {
-        self.changes.push(Change { domain: self.domain.into(), path: path.into(), kind: what });
+    fn push(&mut self, path: &str, kind: ChangeKind) {
+        self.changes.push(Change { domain: self.domain.into(), path: path.into(), kind });
     }
 
-    fn changed(&mut self, path: &str, edits: Vec<Edit>) {
+    fn push_edits(&mut self, path: &str, edits: Vec<Edit>) {
         if !edits.is_empty() {
             self.push(path, ChangeKind::Changed(edits));
         }
     }
 
     fn domain(&mut self) {
-        let rules = |domain: &Domain| format!("a domain of {} rules", domain.rules.len());
+        let describe = |domain: &Domain| format!("a domain of {} rules", domain.rules.len());
         match (self.old, self.new) {
-            (None, Some(new)) => self.push("", ChangeKind::Added(rules(new))),
-            (Some(old), None) => self.push("", ChangeKind::Removed(rules(old))),
-            (Some(old), Some(new)) => self.changed("", edits::domain_edits(old, new)),
+            (None, Some(new)) => self.push("", ChangeKind::Added(describe(new))),
+            (Some(old), None) => self.push("", ChangeKind::Removed(describe(old))),
+            (Some(old), Some(new)) => self.push_edits("", edits::domain_edits(old, new)),
             (None, None) => {}
         }
     }
@@ -171,17 +172,17 @@ impl<'r> Comparison<'r, '_> {
         }
     }
 
-    /// The nodes of one key.
+    /// Compares the nodes of one key.
     fn values(
         &mut self,
-        above: &str,
+        parent: &str,
         key: &[u8],
         old: Option<&'r Values>,
         new: Option<&'r Values>,
     ) {
-        let of_key = join(above, key, None);
+        let of_key = join(parent, key, None);
         if let Some(edit) = old.zip(new).and_then(|(old, new)| pattern_order_edit(old, new)) {
-            self.changed(&of_key, vec![edit]);
+            self.push_edits(&of_key, vec![edit]);
         }
         let values = |values: Option<&'r Values>| {
             values.into_iter().flat_map(|values| {
@@ -190,46 +191,48 @@ impl<'r> Comparison<'r, '_> {
             })
         };
         let all: BTreeSet<Option<&[u8]>> = values(old).chain(values(new)).collect();
-        let alone = all.len() == 1;
+        let is_only = all.len() == 1;
         for value in all {
             let (old, new) =
                 (old.and_then(|it| node(it, value)), new.and_then(|it| node(it, value)));
-            self.node(&join(above, key, value), alone, old, new);
+            self.node(&join(parent, key, value), is_only, old, new);
         }
     }
 
-    /// One node; `alone` if no other has its key.
-    fn node(&mut self, path: &str, alone: bool, old: Option<&'r Node>, new: Option<&'r Node>) {
-        // A node on the path to others, which takes no requests from its siblings.
-        let is_step = |node: &Node| alone && node.rule.is_none() && !node.below.keys.is_empty();
+    /// Compares one node. `is_only` tells whether no other node of its level has its key.
+    fn node(&mut self, path: &str, is_only: bool, old: Option<&'r Node>, new: Option<&'r Node>) {
+        // A node that only leads to others. With siblings it would be a change, because their requests may match it
+        // instead.
+        let only_leads =
+            |node: &Node| is_only && node.rule.is_none() && !node.below.keys.is_empty();
         match (old, new) {
-            (None, Some(new)) if !is_step(new) => {
-                let describe_rule = words(rule(self.new, new));
-                self.push(path, ChangeKind::Added(describe_rule));
+            (None, Some(new)) if !only_leads(new) => {
+                let limits = describe_rule(rule(self.new, new));
+                self.push(path, ChangeKind::Added(limits));
             }
-            (Some(old), None) if !is_step(old) => {
-                let words = words(rule(self.old, old));
-                self.push(path, ChangeKind::Removed(words));
+            (Some(old), None) if !only_leads(old) => {
+                let limits = describe_rule(rule(self.old, old));
+                self.push(path, ChangeKind::Removed(limits));
             }
             (Some(old), Some(new)) => {
                 let mut edits = edits::rule_edits(rule(self.old, old), rule(self.new, new));
                 edits.extend(self.share_threshold_edit(old, new));
-                self.changed(path, edits);
+                self.push_edits(path, edits);
             }
             _ => {}
         }
         self.level(path, old.map(|it| &it.below), new.map(|it| &it.below));
     }
 
-    /// Sharing of a counter is part of the counters' keys.
+    /// The change of `share_threshold`, if any. It resets counters, because their keys have the pattern or the value.
     fn share_threshold_edit(&self, old: &Node, new: &Node) -> Option<Edit> {
-        let (from, to) = (old.shared.is_some(), new.shared.is_some());
-        let both_count = || counts(self.old, old) && counts(self.new, new);
+        let (from, to) = (old.shared_pattern.is_some(), new.shared_pattern.is_some());
+        let both_have_counters = || has_counters(self.old, old) && has_counters(self.new, new);
         (from != to).then(|| Edit {
             key: "share_threshold".to_owned(),
             from: from.to_string(),
             to: to.to_string(),
-            resets_counters: both_count(),
+            resets_counters: both_have_counters(),
         })
     }
 }
@@ -256,13 +259,14 @@ fn rule<'r>(domain: Option<&'r Domain>, node: &Node) -> Option<&'r Rule> {
 }
 
 /// Whether any limit of the node, or below it, has a counter.
-fn counts(domain: Option<&Domain>, node: &Node) -> bool {
+fn has_counters(domain: Option<&Domain>, node: &Node) -> bool {
     let here = rule(domain, node).is_some_and(|rule| matches!(rule.limits, RuleLimits::Limited(_)));
     let mut below = node.below.keys.values().flat_map(|values| &values.nodes);
-    here || below.any(|node| counts(domain, node))
+    here || below.any(|node| has_counters(domain, node))
 }
 
-/// Whether the common patterns have another order: the first that matches applies.
+/// The change of the order of the patterns that both have, if any. Order matters, because the first that matches
+/// applies.
 fn pattern_order_edit(old: &Values, new: &Values) -> Option<Edit> {
     if old.patterns.is_empty() || new.patterns.is_empty() {
         return None;
@@ -271,29 +275,30 @@ fn pattern_order_edit(old: &Values, new: &Values) -> Option<Edit> {
     if from == to {
         return None;
     }
-    let [of_old, of_new] = [&from, &to].map(|texts| texts.iter().cloned().collect::<BTreeSet<_>>());
-    from.retain(|text| of_new.contains(text));
-    to.retain(|text| of_old.contains(text));
-    let at = from.iter().zip(&to).position(|(from, to)| from != to)?;
-    let shown = |texts: &[String]| {
-        let some: Vec<_> = texts.iter().skip(at).take(PATTERNS_SHOWN).cloned().collect();
-        let more = if texts.len() > at + PATTERNS_SHOWN { ", ..." } else { "" };
-        format!("{}{more}", some.join(", "))
+    let [old_texts, new_texts] =
+        [&from, &to].map(|texts| texts.iter().cloned().collect::<BTreeSet<_>>());
+    from.retain(|text| new_texts.contains(text));
+    to.retain(|text| old_texts.contains(text));
+    let first = from.iter().zip(&to).position(|(from, to)| from != to)?;
+    let describe = |texts: &[String]| {
+        let shown: Vec<_> = texts.iter().skip(first).take(PATTERNS_SHOWN).cloned().collect();
+        let more = if texts.len() > first + PATTERNS_SHOWN { ", ..." } else { "" };
+        format!("{}{more}", shown.join(", "))
     };
     let key = "order of patterns".to_owned();
-    Some(Edit { key, from: shown(&from), to: shown(&to), resets_counters: false })
+    Some(Edit { key, from: describe(&from), to: describe(&to), resets_counters: false })
 }
 
-/// The patterns of a key as they are written, in the order in which they are tried.
+/// The texts of the patterns of a key, in the order in which they are compared.
 fn patterns(values: &Values) -> Vec<String> {
-    let written: HashMap<usize, &[u8]> =
+    let texts: HashMap<usize, &[u8]> =
         values.exact.iter().map(|(value, node)| (*node, &**value)).collect();
-    let text = |node| String::from_utf8_lossy(written.get(node).copied().unwrap_or_default());
+    let text = |node| String::from_utf8_lossy(texts.get(node).copied().unwrap_or_default());
     values.patterns.iter().map(|(_, node)| text(node).into_owned()).collect()
 }
 
-/// The limits of a node, as text.
-fn words(rule: Option<&Rule>) -> String {
+/// The limits and modes of a rule, as text.
+fn describe_rule(rule: Option<&Rule>) -> String {
     let Some(rule) = rule else { return "no limit".to_owned() };
     let modes = [(", shadow_mode", rule.shadow_mode), (", quota_mode", rule.quota_mode)];
     let modes = modes.into_iter().filter(|(_, is_set)| *is_set).map(|(mode, _)| mode);

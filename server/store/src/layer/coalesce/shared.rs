@@ -70,10 +70,8 @@ impl<S: Lanes> Shared<S> {
         }
         let part = |(place, positions): (Place, Vec<usize>)| {
             let checks = positions.iter().filter_map(|&at| group.get(at)).cloned();
-            let checks = checks.map(|check| Check {
-                refusal_scope: check.refusal_scope.for_part_of_request(),
-                ..check
-            });
+            let checks = checks
+                .map(|check| Check { refusal_scope: check.refusal_scope.for_one_slot(), ..check });
             Part { place, group: checks.collect(), positions }
         };
         places.into_iter().map(part).collect()

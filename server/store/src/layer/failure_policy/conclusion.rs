@@ -54,7 +54,7 @@ impl LocalCheck {
     /// The check against this process's share of the limit.
     pub(super) fn share(&self, check: &Check) -> Check {
         let limit = check.limit.per_replica(self.replicas);
-        Check { limit, refusal_scope: check.refusal_scope.for_part_of_request(), ..check.clone() }
+        Check { limit, refusal_scope: check.refusal_scope.for_one_slot(), ..check.clone() }
     }
 }
 

@@ -172,7 +172,7 @@ impl<S: Store> FailurePolicy<S> {
         }
         if group.len() > 1
             && !self.0.inner.settles_atomically(&group)
-            && Fix::SettlingOutlivesCaller.is_active()
+            && Fix::SettleAfterDisconnect.is_active()
         {
             // Rare, so that what it keeps is not part of every request's future.
             return Box::pin(self.decide_split(group, deadline)).await;

@@ -108,7 +108,7 @@ impl<S: Store> Shared<S> {
             self.record(group, &conclusion);
         }
         if let Some(late) = late
-            && Fix::LateChargesReturn.is_active()
+            && Fix::RefundLateCharges.is_active()
         {
             // Afterwards: what is not listed to be debited stays charged.
             let failed = refused || deferred;
