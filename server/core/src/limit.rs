@@ -403,7 +403,7 @@ pub enum LimitError {
         algorithm: Algorithm,
     },
     /// A burst of 0 was given with a limit above 0. No hit would ever pass.
-    #[error("a burst of 0 lets nothing pass")]
+    #[error("a burst of 0 refuses all requests")]
     BurstZero,
     /// More requests per window than a sliding window log may record.
     #[error("sliding_window_log holds at most {SLIDING_LOG_MAX} hits, not {requests}")]
@@ -435,7 +435,7 @@ impl LimitError {
             Self::WindowLength { .. } => "choose a window from 1 s to 366 days".to_owned(),
             Self::BurstUnsupported { .. } => "remove burst, or use token_bucket or gcra".to_owned(),
             Self::BurstZero => {
-                "remove burst or make it at least 1; 0 requests_per_unit refuse everything"
+                "remove burst or make it at least 1; requests_per_unit: 0 refuses all requests"
                     .to_owned()
             }
             Self::LogTooLong { .. } => "use sliding_window_counter".to_owned(),

@@ -134,7 +134,7 @@ async fn validate_prints_warnings_and_all_mistakes() {
         (
             0,
             "\
-warning: b.yaml:5: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant
+warning: b.yaml:5: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses all requests; write 0 if that is intended
 ok: 1 domains, 1 rules, 1 warnings
 "
         )

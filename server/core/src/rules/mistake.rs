@@ -139,7 +139,7 @@ pub enum Mistake {
     #[error("{0}")]
     Window(&'static str),
     /// The window is not a whole number of seconds.
-    #[error("the window is no whole number of seconds")]
+    #[error("the window is not a whole number of seconds")]
     WindowNotWhole,
     /// A descriptor has both `rate_limit` and `limits`.
     #[error("rate_limit and limits are both given")]
@@ -148,7 +148,7 @@ pub enum Mistake {
     #[error("unlimited excludes {0}")]
     UnlimitedExcludes(&'static str),
     /// A list of limits contains `unlimited`.
-    #[error("unlimited makes no sense in a list of limits")]
+    #[error("unlimited is not allowed in a list of limits")]
     UnlimitedInList,
     /// A list of limits is empty.
     #[error("limits is empty")]
@@ -193,7 +193,7 @@ impl Mistake {
                 "shorten keys and values that have many rules below them, or split the rules between servers"
                     .to_owned()
             }
-            Self::TooDeep => "make it flatter".to_owned(),
+            Self::TooDeep => "reduce the number of levels".to_owned(),
             Self::DuplicateDomain { .. } => {
                 "keep a domain in one file, or set --merge-domains".to_owned()
             }
@@ -210,7 +210,7 @@ impl Mistake {
             Self::UnlimitedExcludes(key) => format!("remove {key} or unlimited"),
             Self::UnlimitedInList => "use rate_limit with unlimited in place of limits".to_owned(),
             Self::NoLimits => "add a limit, or remove limits".to_owned(),
-            Self::TooManyLimits(_) => "remove some".to_owned(),
+            Self::TooManyLimits(_) => "remove some of them".to_owned(),
             Self::SameCounter => "change the algorithm or the window of one".to_owned(),
             Self::ReplacesItself(_) => "remove it from replaces".to_owned(),
             Self::ShareWithoutPattern => {

@@ -50,7 +50,7 @@ pub enum Warning {
     ExtraDocument,
     /// `requests_per_unit` is missing, and counts as 0.
     #[error(
-        "requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant"
+        "requests_per_unit is missing, so the rule refuses all requests; write 0 if that is intended"
     )]
     MissingRequests,
     /// A pattern is never reached, because an earlier one matches all values that it matches.
@@ -115,7 +115,7 @@ pub enum Warning {
     /// `replaces` has a name that several limits have.
     #[error(
         "all {count} limits named {name:?} are replaced, first those in {first} and {second}; give them different \
-         names if one is meant"
+         names if only one is intended"
     )]
     ReplacesSeveral {
         /// The name.
@@ -129,7 +129,7 @@ pub enum Warning {
     },
     /// Several limits have the same name.
     #[error(
-        "{count} limits are named {name:?}, the first in {first}; callers and replaces cannot tell them apart, so \
+        "{count} limits are named {name:?}, the first in {first}; callers and replaces cannot distinguish them, so \
          give them different names"
     )]
     DuplicateName {
@@ -142,9 +142,9 @@ pub enum Warning {
     },
     /// The limits that one request checks are on several slots, and would be on one slot if `tenant` were set.
     #[error(
-        "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set \
+        "one request can check several limits below {key:?}, which a Redis Cluster keeps on different slots; set \
          tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which \
-         refuses that key, no longer reads it"
+         rejects that key, no longer reads it"
     )]
     TenantSuggested {
         /// The key that identifies the tenant.

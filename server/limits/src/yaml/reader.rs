@@ -365,7 +365,7 @@ impl Reader<'_> {
             _ => match scalar(node) {
                 Some(_) if is_null(node) => "an empty value".to_owned(),
                 Some((text, style)) => describe_scalar(text, style),
-                None => "something with a tag".to_owned(),
+                None => "a tagged value".to_owned(),
             },
         };
         self.mistake(location, Mistake::WrongType { found, wanted });

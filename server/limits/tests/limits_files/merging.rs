@@ -150,7 +150,7 @@ fn names_and_tenants_are_looked_for_in_all_files() {
     let files = Files::new(&[replaces, names, &more]);
     assert_eq!(
         files.nameless(&warnings(&files.compile().unwrap())),
-        "a.yaml:4: descriptors[0].rate_limit.replaces[0].name: all 2 limits named \"n\" are replaced, first those in b.yaml:4 and c.yaml:4; give them different names if one is meant\n\
-         c.yaml:4: descriptors[0].rate_limit.name: 2 limits are named \"n\", the first in b.yaml:4; callers and replaces cannot tell them apart, so give them different names\n"
+        "a.yaml:4: descriptors[0].rate_limit.replaces[0].name: all 2 limits named \"n\" are replaced, first those in b.yaml:4 and c.yaml:4; give them different names if only one is intended\n\
+         c.yaml:4: descriptors[0].rate_limit.name: 2 limits are named \"n\", the first in b.yaml:4; callers and replaces cannot distinguish them, so give them different names\n"
     );
 }

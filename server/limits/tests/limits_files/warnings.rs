@@ -23,7 +23,7 @@ fn requests_per_unit_missing() {
         &descriptors(
             "key: a, rate_limit: {unit: second}\nkey: b, rate_limit: {unit: second, requests_per_unit: 0}",
         ),
-        "3: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses everything; write 0 if that is meant",
+        "3: descriptors[0].rate_limit: requests_per_unit is missing, so the rule refuses all requests; write 0 if that is intended",
     );
 }
 
@@ -112,10 +112,10 @@ fn names_that_replaces_does_not_find_and_names_that_several_have() {
             ",
         ),
         "\
-5: descriptors[2].rate_limit.name: 2 limits are named \"twice\", the first in line 3; callers and replaces cannot tell them apart, so give them different names
+5: descriptors[2].rate_limit.name: 2 limits are named \"twice\", the first in line 3; callers and replaces cannot distinguish them, so give them different names
 5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct or remove the name
-7: descriptors[4].rate_limit.name: 2 limits are named \"unused\", the first in line 6; callers and replaces cannot tell them apart, so give them different names
-8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if one is meant",
+7: descriptors[4].rate_limit.name: 2 limits are named \"unused\", the first in line 6; callers and replaces cannot distinguish them, so give them different names
+8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if only one is intended",
     );
 }
 
@@ -243,7 +243,7 @@ fn quotes_in_names() {
 fn chains_without_a_tenant() {
     let advice = |key: &str| {
         format!(
-            "one request can meet several limits below {key:?}, which a Redis Cluster keeps in different slots; set tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which refuses that key, no longer reads it"
+            "one request can check several limits below {key:?}, which a Redis Cluster keeps on different slots; set tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which rejects that key, no longer reads it"
         )
     };
     let chain =
