@@ -1,6 +1,7 @@
-//! Opens and reads files whose paths and folders others may write to: limits files, certificates, secrets.
+//! Opens and reads files in folders that other users may write to: limits files, certificates, secrets.
 //!
-//! A link to `/dev/zero`, a FIFO or a device in the place of a file neither blocks the reader nor fills its memory.
+//! If such a file is replaced by a link to `/dev/zero`, by a FIFO or by a device, opening it neither blocks nor fills
+//! memory.
 
 use std::{
     fs::{self, File, FileType},
@@ -9,30 +10,32 @@ use std::{
     path::Path,
 };
 
-/// The most bytes of a certificate, a chain of certificates or a key.
+/// The most bytes of a PEM file: a certificate, a chain of certificates or a key.
 pub const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// The most bytes of a file whose first line is a secret.
 pub const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// Opens a regular file. Links are followed.
+/// Opens a regular file for reading. Follows links. Does not block, unless the file system itself does not respond.
 ///
 /// # Errors
-/// It cannot be opened, or is something else than a file. A file on a file system that does not answer still blocks.
+/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Before it is opened, which alone makes some devices act.
+    // Checked before opening, because opening alone has effects on some devices.
     require_regular(fs::metadata(path)?.file_type())?;
-    // It may have been replaced since: a FIFO would block until a process writes to it, a terminal become ours.
+    // The file may have been replaced since. Without the flags, opening a FIFO blocks until a process writes to it, and
+    // opening a terminal can make it the controlling terminal.
     let file =
         File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     require_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Reads a regular file of at most so many bytes.
+/// Reads a regular file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As for [`open`], or the file is larger. What is read counts too: some files say that they are empty, and never end.
+/// As for [`open`], or the file is larger than `bytes_max`. Both its size and the bytes read are compared, because
+/// files such as those in `/proc` have the size 0.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let too_large = || {
         let why = format!("larger than {bytes_max} bytes");
@@ -47,7 +50,8 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if read as u64 > bytes_max { too_large() } else { Ok(bytes) }
 }
 
-/// The first line of a file of at most [`SECRET_BYTES_MAX`], without the white space around it: a password, a token.
+/// Reads the first line of a file of at most [`SECRET_BYTES_MAX`] bytes, such as a password or a token, without white
+/// space around it.
 ///
 /// # Errors
 /// As for [`read`].

@@ -1,4 +1,4 @@
-//! Arguments of a command line that say how limits files are read: the same for the server and for `sluicectl`.
+//! Command-line arguments that set how limits files are read. The server and `sluicectl` have the same.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -10,7 +10,7 @@ use sluicegate_core::{
 
 use crate::ReadBounds;
 
-/// What holds where rules do not say, and for all of them.
+/// Default failure policy, and modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct DefaultArguments {
     /// Failure policy of rules without their own, if their domain has none either: see `on_failure` in the limits
@@ -23,12 +23,12 @@ pub struct DefaultArguments {
     )]
     pub default_on_failure: OnFailureName,
 
-    /// What holds for all rules.
+    /// Modes of all rules.
     #[command(flatten)]
     pub modes: ModeArguments,
 }
 
-/// What holds for all rules.
+/// Modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ModeArguments {
     /// Allow every request: all rules count and report what they would refuse.
@@ -60,7 +60,7 @@ pub struct ModeArguments {
 }
 
 impl ModeArguments {
-    /// What holds for all rules.
+    /// The modes that these arguments set.
     #[must_use]
     pub const fn modes(self) -> Modes {
         let Self { shadow_mode, quota_mode } = self;
@@ -69,18 +69,18 @@ impl ModeArguments {
 }
 
 impl DefaultArguments {
-    /// What applies to all files.
+    /// The options of compilation that these arguments and `compile` set.
     #[must_use]
-    pub fn options(self, compiling: CompileArguments) -> CompileOptions {
+    pub fn options(self, compile: CompileArguments) -> CompileOptions {
         CompileOptions {
             default_on_failure: self.default_on_failure.into(),
             modes: self.modes.modes(),
-            ..compiling.options()
+            ..compile.options()
         }
     }
 }
 
-/// How limits files are read.
+/// Default counting, merging of domains, and bounds of reading.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CompileArguments {
     /// Counting of rules without their own, if their domain has none either: see `counting` in the limits files.
@@ -105,16 +105,17 @@ pub struct CompileArguments {
     )]
     pub merge_domains: bool,
 
-    /// How much is read of them.
+    /// Bounds of reading.
     #[command(flatten)]
-    pub reading: ReadBoundsArguments,
+    pub read_bounds: ReadBoundsArguments,
 }
 
 impl CompileArguments {
-    /// What applies to all files, for commands that decide nothing.
+    /// The options of compilation that these arguments set, with the defaults for others: enough for commands that do
+    /// not decide requests.
     #[must_use]
     pub fn options(self) -> CompileOptions {
-        let Self { default_counting, merge_domains, reading: _ } = self;
+        let Self { default_counting, merge_domains, read_bounds: _ } = self;
         CompileOptions {
             default_counting: default_counting.into(),
             merge_domains,
@@ -123,7 +124,7 @@ impl CompileArguments {
     }
 }
 
-/// How much is read of limits files.
+/// Bounds of reading limits files.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ReadBoundsArguments {
     /// Maximum number of limits files, in all folders. With more, none is loaded.
@@ -148,7 +149,7 @@ pub struct ReadBoundsArguments {
 }
 
 impl ReadBoundsArguments {
-    /// The bounds of a load.
+    /// The bounds that these arguments set.
     #[must_use]
     pub const fn bounds(self) -> ReadBounds {
         let Self { limits_max_files, limits_max_bytes } = self;
@@ -156,7 +157,7 @@ impl ReadBoundsArguments {
     }
 }
 
-/// [`Counting`] on the command line.
+/// Values of [`Counting`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountingName {
     /// Refused hits are not charged.
@@ -177,7 +178,7 @@ impl From<CountingName> for Counting {
     }
 }
 
-/// [`OnFailure`] on the command line.
+/// Values of [`OnFailure`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailureName {
     /// Hits are allowed, uncounted.

@@ -16,10 +16,10 @@ use sluicegate_core::rules::{
 
 use crate::yaml;
 
-/// The deepest folder below a given one.
+/// The most levels of folders that are read: the given one, and those below it.
 const FOLDERS_MAX: usize = 16;
 
-/// The most entries of all folders together.
+/// The most entries of all folders together, files or not.
 const ENTRIES_MAX: usize = 100_000;
 
 /// Bounds of all limits files together.
@@ -37,47 +37,47 @@ impl Default for ReadBounds {
     }
 }
 
-/// Contents of limits files. Equal sources compile to equal rules.
+/// Contents of limits files, or the errors of reading them. Equal sources compile to equal rules.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sources(Vec<SourceFile>);
 
-/// A path, with its text or the error.
+/// A path, with the text of the file or the error of reading it.
 type SourceFile = (PathBuf, Result<String, String>);
 
 impl Sources {
-    /// Reads limits files. A folder stands for every `.yaml` and `.yml` file in it, at any depth, in the
-    /// order of their names. Names that begin with a dot are skipped, so the inner files of a mounted
-    /// `ConfigMap` are not read twice. A folder with several links to it is read once.
+    /// Reads limits files. A path of a folder means all `.yaml` and `.yml` files in it and in the folders below it, in
+    /// the order of their names. Names that begin with a dot are skipped, so that the files of a mounted `ConfigMap`
+    /// are not read twice. A folder that several links lead to is read once.
     #[must_use]
     pub fn read(paths: &[PathBuf], bounds: ReadBounds) -> Self {
-        let mut reading = Collector {
-            left: bounds,
+        let mut collector = Collector {
+            remaining: bounds,
             bounds,
             entries: 0,
             visited: HashSet::new(),
             sources: Vec::new(),
         };
         for path in paths {
-            reading.visited.clear();
-            let before = reading.sources.len();
-            if reading.collect(path, FOLDERS_MAX).is_break() {
+            collector.visited.clear();
+            let before = collector.sources.len();
+            if collector.collect(path, FOLDERS_MAX).is_break() {
                 break;
             }
-            if reading.sources.len() == before {
-                reading.failed(path, "no .yaml or .yml file in this folder");
+            if collector.sources.len() == before {
+                collector.add_error(path, "no .yaml or .yml file in this folder");
             }
         }
-        Self(reading.sources)
+        Self(collector.sources)
     }
 
-    /// A hash below 2^53, which a double holds exactly, of the texts in their order and of the options. Paths do
-    /// not matter.
+    /// A hash of the texts, in their order, and of the options. Paths do not matter. Below 2^53, so that a double holds
+    /// it exactly.
     #[must_use]
     pub fn hash(&self, options: &CompileOptions) -> u64 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{options:?}").as_bytes());
         for text in self.0.iter().filter_map(|(_, text)| text.as_ref().ok()) {
-            // With its length, so that other divisions of the same bytes have other hashes.
+            // The length distinguishes the same bytes in other files.
             hasher.update(&text.len().to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -89,67 +89,68 @@ impl Sources {
     /// Compiles the files.
     ///
     /// # Errors
-    /// The mistakes in all files, in the order of files and lines. The search stops at the first that is not
+    /// The mistakes in all files, in the order of files and lines. The search stops when there are more than are
     /// listed.
     pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<CompileError>> {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
-        let mut shared = yaml::ReadState::default();
+        let mut state = yaml::ReadState::default();
         let mut files = Vec::new();
         for (name, (_, text)) in names.iter().zip(&self.0) {
-            if shared.report.mistakes.unlisted() > 0 {
+            if state.report.mistakes.unlisted() > 0 {
                 break;
             }
             match text {
-                Ok(text) => files.extend(yaml::read(name, text, &mut shared)),
-                Err(why) => shared.report.mistakes.push(unreadable(name, why)),
+                Ok(text) => files.extend(yaml::read(name, text, &mut state)),
+                Err(why) => state.report.mistakes.push(unreadable(name, why)),
             }
         }
-        finish(&files, options, shared, names.iter().map(|name| &**name))
+        finish(&files, options, state, names.iter().map(|name| &**name))
     }
 }
 
-/// Compiles one file from its text; mistakes show `name`.
+/// Compiles the text of one limits file, which mistakes and warnings call `name`.
 ///
 /// # Errors
-/// Every mistake in it.
+/// The mistakes in the file.
 pub fn parse(name: &str, text: &str) -> Result<RuleSet, Findings<CompileError>> {
-    let mut shared = yaml::ReadState::default();
-    let file = yaml::read(name, text, &mut shared);
-    finish(file.as_slice(), &CompileOptions::default(), shared, [name].into_iter())
+    let mut state = yaml::ReadState::default();
+    let file = yaml::read(name, text, &mut state);
+    finish(file.as_slice(), &CompileOptions::default(), state, [name].into_iter())
 }
 
-/// Compiles what could be read, so that the mistakes of reading and of compiling are listed together.
+/// Compiles the files that could be read, so that mistakes of reading and of compilation are listed together.
 fn finish<'n>(
     files: &[LimitsFile],
     options: &CompileOptions,
-    shared: yaml::ReadState,
+    state: yaml::ReadState,
     names: impl Iterator<Item = &'n str>,
 ) -> Result<RuleSet, Findings<CompileError>> {
-    compile(files, options, shared.report).map_err(|mut mistakes| {
+    compile(files, options, state.report).map_err(|mut mistakes| {
         mistakes.sort(names);
         mistakes
     })
 }
 
-/// State of reading limits files.
+/// Collects the sources of limits files, within the bounds.
 struct Collector {
     bounds: ReadBounds,
-    /// Remaining bounds.
-    left: ReadBounds,
+    /// Files and bytes that may still be read.
+    remaining: ReadBounds,
     /// Entries of folders seen so far.
     entries: usize,
-    /// Device and inode of folders read below the given path.
+    /// Device and inode of the folders that were read below the given path.
     visited: HashSet<(u64, u64)>,
     sources: Vec<SourceFile>,
 }
 
 impl Collector {
-    /// Adds the file, or the files of the folder. Breaks if a bound is exceeded.
+    /// Adds the file, or the files in the folder and at most `folders` levels of folders. Breaks if a bound is
+    /// exceeded.
     fn collect(&mut self, path: &Path, folders: usize) -> ControlFlow<()> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) => {
-                self.failed(path, error);
+                self.add_error(path, error);
                 return ControlFlow::Continue(());
             }
         };
@@ -160,32 +161,32 @@ impl Collector {
             return ControlFlow::Continue(());
         }
         if folders == 0 {
-            self.failed(path, "too many folders within folders");
+            self.add_error(path, "too many folders within folders");
             return ControlFlow::Continue(());
         }
         let entries = match self.list(path) {
             Ok(entries) => entries,
             Err(error) => {
-                self.failed(path, error);
+                self.add_error(path, error);
                 return ControlFlow::Continue(());
             }
         };
         if self.entries > ENTRIES_MAX {
-            self.failed(path, format_args!("more than {ENTRIES_MAX} entries in all folders"));
+            self.add_error(path, format_args!("more than {ENTRIES_MAX} entries in all folders"));
             return ControlFlow::Break(());
         }
         for entry in entries {
-            let hidden =
+            let is_hidden =
                 entry.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-            let yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
-            if !hidden && (yaml || entry.is_dir()) {
+            let is_yaml = entry.extension().is_some_and(|it| it == "yaml" || it == "yml");
+            if !is_hidden && (is_yaml || entry.is_dir()) {
                 self.collect(&entry, folders - 1)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Entries of a folder by name, within the bounds.
+    /// The entries of a folder, sorted by name. Incomplete if the bound on entries is exceeded.
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -199,32 +200,36 @@ impl Collector {
         Ok(entries)
     }
 
+    /// Adds a file. Breaks if a bound is exceeded.
     fn file(&mut self, path: &Path) -> ControlFlow<()> {
         let ReadBounds { files, bytes } = self.bounds;
-        if self.left.files == 0 {
-            self.failed(path, format_args!("more than {files} files in all (--limits-max-files)"));
+        if self.remaining.files == 0 {
+            self.add_error(
+                path,
+                format_args!("more than {files} files in all (--limits-max-files)"),
+            );
             return ControlFlow::Break(());
         }
-        self.left.files -= 1;
-        let text = match sluicegate_files::read(path, self.left.bytes) {
+        self.remaining.files -= 1;
+        let text = match sluicegate_files::read(path, self.remaining.bytes) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let why = format_args!("more than {bytes} bytes in all files (--limits-max-bytes)");
-                self.failed(path, why);
+                self.add_error(path, why);
                 return ControlFlow::Break(());
             }
             Err(error) => {
-                self.failed(path, error);
+                self.add_error(path, error);
                 return ControlFlow::Continue(());
             }
         };
-        self.left.bytes -= text.len() as u64;
+        self.remaining.bytes -= text.len() as u64;
         let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned());
         self.sources.push((path.to_owned(), text));
         ControlFlow::Continue(())
     }
 
-    fn failed(&mut self, path: &Path, why: impl fmt::Display) {
+    fn add_error(&mut self, path: &Path, why: impl fmt::Display) {
         self.sources.push((path.to_owned(), Err(why.to_string())));
     }
 }
@@ -252,12 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn hashes_tell_texts_and_options_apart_and_not_folders() {
-        let usual = CompileOptions::default();
-        let of = |texts: &[&str]| hash(texts, "/etc/limits", &usual);
-        assert_eq!(of(&["domain: a", "domain: b"]), hash(&["domain: a", "domain: b"], "x", &usual));
+    fn hash_depends_on_texts_and_options_but_not_on_paths() {
+        let default = CompileOptions::default();
+        let of = |texts: &[&str]| hash(texts, "/etc/limits", &default);
+        assert_eq!(
+            of(&["domain: a", "domain: b"]),
+            hash(&["domain: a", "domain: b"], "x", &default)
+        );
         let modes = Modes { shadow_mode: true, ..Modes::default() };
-        let shadow = CompileOptions { modes, ..usual };
+        let shadow = CompileOptions { modes, ..default };
         let all = [
             of(&["domain: a", "domain: b"]),
             of(&["domain: a", "domain: c"]),
@@ -266,8 +274,8 @@ mod tests {
             of(&["domain: adomain: b"]),
             hash(&["domain: a"], "/etc/limits", &shadow),
         ];
-        let apart: std::collections::BTreeSet<_> = all.into_iter().collect();
-        assert_eq!(apart.len(), all.len(), "{all:?}");
+        let distinct: std::collections::BTreeSet<_> = all.into_iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
         assert!(all.iter().all(|it| *it < 1 << 53) && all.iter().any(|it| *it > 1 << 32));
     }
 }

@@ -1,7 +1,6 @@
-//! Reads limits files and compiles them to rules, for the server and for `sluicectl load`, which verifies a server
-//! against them.
+//! Finds and reads limits files and compiles them to rules, for the server and for `sluicectl`.
 //!
-//! The server itself puts rules in force and reloads them.
+//! Reloading them, and putting the rules in force, is up to the server.
 
 #[cfg(feature = "arguments")]
 pub mod arguments;

@@ -1,10 +1,10 @@
-//! Reads the YAML of a limits file into [`LimitsFile`], and notes everything that is not of its shape.
+//! Reads the YAML of a limits file into [`LimitsFile`], and reports all mistakes in its structure.
 //!
-//! A reader of our own rather than serde's, because serde stops at the first mistake. What is broken is
-//! noted and left out, so that the rest can still be checked.
+//! serde is not used, because it stops at the first mistake. This reader reports a broken part, leaves it out, and
+//! checks the rest.
 //!
-//! The file may be something else than limits, by mistake or on purpose. So nothing of its text goes into what is noted:
-//! values are described, and only keys of limits files are named.
+//! The file may be something else than a limits file, by mistake or on purpose. So mistakes do not quote its text: they
+//! describe values, and name only keys that limits files define.
 
 mod document;
 mod flat;
@@ -27,10 +27,11 @@ pub use self::flat::{FlatEntry, FlatMistake, FlatValue, read_flat};
 pub(super) use self::reader::ReadState;
 pub use self::schema::schema;
 
-/// Reads one file; `None` if it is no map with a domain, or if there are more mistakes than are listed.
+/// Reads one limits file, and adds mistakes and warnings to `shared`. `None` if the file is not a map with a domain, or
+/// if there are more mistakes than are listed.
 pub(super) fn read(name: &str, text: &str, shared: &mut ReadState) -> Option<LimitsFile> {
     let mut nodes_left = shared.nodes_left;
-    let mut reader = Reader { file: Arc::from(name), shared, noted: 0 };
+    let mut reader = Reader { file: Arc::from(name), shared, mistakes: 0 };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let loaded = shape::load(text, &mut nodes_left, |at, warning| reader.warn(&at, warning));
     reader.shared.nodes_left = nodes_left;

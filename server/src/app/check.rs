@@ -56,7 +56,7 @@ impl CheckedSettings {
 }
 
 fn read_limits(settings: &LimitsSettings) -> Result<CompiledLimits, StartError> {
-    let bounds = settings.compiling.reading.bounds();
+    let bounds = settings.compiling.read_bounds.bounds();
     CompiledLimits::read(settings.limits.clone(), bounds, settings.options())
         .map_err(StartError::Limits)
 }

@@ -31,7 +31,7 @@ pub fn diff(settings: &DiffSettings) -> ExitCode {
 
 /// The rules of a file or folder. Mistakes are printed.
 fn read(path: &PathBuf, compiling: CompileArguments) -> Option<RuleSet> {
-    let rules = Sources::read(slice::from_ref(path), compiling.reading.bounds())
+    let rules = Sources::read(slice::from_ref(path), compiling.read_bounds.bounds())
         .compile(&compiling.options());
     rules.map_err(|mistakes| mistakes.lines().for_each(say)).ok()
 }

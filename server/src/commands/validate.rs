@@ -14,7 +14,7 @@ use crate::{app::print_error, explain::explain, settings::ValidateSettings};
 /// meet the limits that it would meet.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    let sources = Sources::read(&settings.limits, settings.compiling.reading.bounds());
+    let sources = Sources::read(&settings.limits, settings.compiling.read_bounds.bounds());
     match sources.compile(&settings.holding.options(settings.compiling)) {
         Ok(set) => match settings.explain.request() {
             Some(request) => explain_offline(&set, &request, &settings.explain.key_prefix),

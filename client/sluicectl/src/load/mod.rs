@@ -255,7 +255,7 @@ impl LoadSettings {
             first: mistakes.lines().next().unwrap_or_default(),
             more: mistakes.total().saturating_sub(1),
         };
-        let sources = Sources::read(&self.limits, self.compiling.0.reading.bounds());
+        let sources = Sources::read(&self.limits, self.compiling.0.read_bounds.bounds());
         let options = CompileOptions { modes: self.modes.0.modes(), ..self.compiling.0.options() };
         sources.compile(&options).map(Some).map_err(wrong)
     }

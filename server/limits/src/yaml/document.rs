@@ -1,4 +1,4 @@
-//! The structure of a limits file: which keys are allowed where.
+//! Reads the maps of a limits file: which keys a map has, and of which types.
 
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
@@ -14,11 +14,13 @@ use super::{
 };
 
 impl Reader<'_> {
+    /// Reads the root of a file; `None` if the file is not a map with a domain, or if there are more mistakes than are
+    /// listed.
     pub(super) fn file(&mut self, root: &Node<'_>) -> Option<LimitsFile> {
-        // The location is the whole file, from which the key is missing.
+        // A missing key is reported at the beginning of the file.
         let fields = self.map(&FileLocation::file_start(), root, MapKind::Root)?;
         let location = self.source_location(&fields.location);
-        let is_limits_file = fields.get("domain").is_some();
+        let has_domain = fields.get("domain").is_some();
         let domain = self.required(&fields, "domain");
         let defaults = fields.get("defaults").filter(|(_, node)| !is_null(node));
         let algorithm = defaults.and_then(|(location, node)| {
@@ -29,15 +31,15 @@ impl Reader<'_> {
         let counting = self.counting(&fields);
         let on_failure = self.on_failure(&fields);
         let descriptors = self.descriptors(&fields);
-        if !is_limits_file {
-            // Further mistakes would quote names of a file that may not be a limits file. A reported unknown key may be this one,
-            // misspelt.
-            if !fields.noted {
+        if !has_domain {
+            // The compiler would quote names of the file, which may not be a limits file. If an unknown key was
+            // reported, it may be the misspelt `domain`.
+            if !fields.has_mistakes {
                 self.mistake(&fields.location, Mistake::Missing("domain"));
             }
             return None;
         }
-        if self.is_full() {
+        if self.has_unlisted_mistakes() {
             return None;
         }
         Some(LimitsFile { location, domain, tenant, counting, on_failure, algorithm, descriptors })
@@ -47,7 +49,7 @@ impl Reader<'_> {
         let nodes = self.list(of, "descriptors");
         let mut descriptors = Vec::with_capacity(nodes.len());
         for (location, node) in nodes {
-            if self.is_full() {
+            if self.has_unlisted_mistakes() {
                 break;
             }
             descriptors.extend(self.descriptor(&location, node));
@@ -81,40 +83,41 @@ impl Reader<'_> {
                 self.mistake(&location, Mistake::LimitsTwice);
             }
             let nodes = self.list(of, "limits");
-            let asked = nodes.len();
+            let count = nodes.len();
             let limits: Vec<_> = nodes
                 .into_iter()
                 .filter_map(|(location, node)| self.limit(&location, node, MapKind::LimitOfList))
                 .collect();
-            // An element that is not a limit was reported; the rest of the list must not cause another mistake.
-            let empty = limits.is_empty() && asked > 0;
-            return (!empty).then(|| LimitsNode::Several(self.source_location(&location), limits));
+            // If no element is a limit, each was reported; the empty list would be a further mistake.
+            let has_only_mistakes = limits.is_empty() && count > 0;
+            return (!has_only_mistakes)
+                .then(|| LimitsNode::Several(self.source_location(&location), limits));
         }
         let (location, node) = one?;
         let limit = self.limit(&location, node, MapKind::Limit)?;
         Some(LimitsNode::One(Box::new(limit)))
     }
 
-    /// One limit; `None` if the node is not a map.
+    /// Reads one limit; `None` if the node is not a map.
     fn limit(
         &mut self,
         location: &FileLocation,
         node: &Node<'_>,
         kind: MapKind,
     ) -> Option<LimitNode> {
-        let noted = self.noted;
+        let mistakes = self.mistakes;
         let fields = self.map(location, node, kind)?;
         let requests_per_unit = self.number(&fields, "requests_per_unit");
         let unit_multiplier = self.number(&fields, "unit_multiplier");
         let burst = self.number(&fields, "burst");
         let unlimited = self.flag(&fields, "unlimited");
         let name = self.text(&fields, "name");
-        let known = self.noted;
+        let mistakes_before_unit = self.mistakes;
         let unit = self.text(&fields, "unit");
-        let unit = unit.filter(|_| self.noted == known);
+        let unit = unit.filter(|_| self.mistakes == mistakes_before_unit);
         let window = self.duration(&fields, "window");
         let algorithm = self.algorithm(&fields).map(|it| it.value);
-        let broken = self.noted > noted;
+        let is_incomplete = self.mistakes > mistakes;
         Some(LimitNode {
             location: self.source_location(&fields.location),
             requests_per_unit,
@@ -126,7 +129,7 @@ impl Reader<'_> {
             unlimited,
             name,
             replaces: self.replaces(&fields),
-            is_incomplete: broken,
+            is_incomplete,
         })
     }
 

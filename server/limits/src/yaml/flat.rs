@@ -1,4 +1,4 @@
-//! Flat maps: names with a scalar or a list of scalars each, as in a file of settings.
+//! Reads flat maps, in which each name has a scalar or a list of scalars, as in a file of settings.
 
 use granit_parser::ScalarStyle;
 use sluicegate_core::rules::Warning;
@@ -9,12 +9,12 @@ use super::{
     shape::{self, NODES_MAX},
 };
 
-/// A name of a flat map with its value.
+/// An entry of a flat map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlatEntry {
-    /// The name; nothing where a list or a map is in the place of a name.
+    /// The name; `None` if it is a list or a map.
     pub name: Option<String>,
-    /// The line of the name, from 1.
+    /// Line of the name, from 1.
     pub line: usize,
     /// The value.
     pub value: FlatValue,
@@ -23,31 +23,31 @@ pub struct FlatEntry {
 /// A value of a flat map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlatValue {
-    /// Nothing, or `null`.
+    /// No value, or `null`.
     Null,
-    /// `true` or `false`, not in quotes.
+    /// `true` or `false` without quotes.
     Boolean(bool),
     /// A text or a number, as it is written.
     Text(String),
-    /// A list, with the line of each element.
+    /// A list: each element with its line, from 1.
     List(Vec<(usize, Self)>),
-    /// A map.
+    /// A map, which a flat map must not have as a value.
     Map,
 }
 
 /// A mistake in a flat map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlatMistake {
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The mistake, as a message.
     pub text: String,
 }
 
-/// Reads a flat map. An empty document is an empty map.
+/// Reads a flat map from YAML. An empty document is an empty map.
 ///
 /// # Errors
-/// The document is not YAML or not a map, a name is there twice, or there is another document.
+/// All mistakes: the text is not YAML, the document is not a map, a name occurs twice, or there is a further document.
 pub fn read_flat(text: &str) -> Result<Vec<FlatEntry>, Vec<FlatMistake>> {
     let mut mistakes = Vec::new();
     let mut nodes_left = NODES_MAX;
@@ -99,17 +99,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_scalars_or_lists() {
+    fn flat_map_has_scalars_and_lists() {
         let text = "store: memory\nreplicas: 0x10\nshadow-mode: TRUE\nkey-prefix: 'true'\n\
                     limits:\n  - a\n  - b: 1\nlog-level:\n";
         let entries = read_flat(text).unwrap();
-        let shown: Vec<_> = entries
+        let entries: Vec<_> = entries
             .into_iter()
             .map(|entry| (entry.name.unwrap(), entry.line, entry.value))
             .collect();
         let text = |text: &str| FlatValue::Text(text.to_owned());
         assert_eq!(
-            shown,
+            entries,
             [
                 ("store".to_owned(), 1, text("memory")),
                 ("replicas".to_owned(), 2, text("0x10")),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flat_map_is_a_mistake_with_its_line() {
+    fn other_documents_are_mistakes_with_their_line() {
         let lines = |text: &str| {
             let mistakes = read_flat(text).unwrap_err();
             mistakes.into_iter().map(|it| (it.line, it.text)).collect::<Vec<_>>()

@@ -1,17 +1,21 @@
-//! Keys of limits files: their places, and errors for keys in other places.
+//! Keys of limits files: which map has which keys, and the mistakes for other keys.
 
 use sluicegate_core::rules::Mistake;
 
 /// A kind of map in a limits file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapKind {
+    /// The whole file.
     Root,
+    /// `defaults`.
     Defaults,
+    /// An element of `descriptors`.
     Descriptor,
     /// `rate_limit`.
     Limit,
-    /// One of `limits`.
+    /// An element of `limits`.
     LimitOfList,
+    /// An element of `replaces`.
     Replace,
 }
 
@@ -45,7 +49,7 @@ const LIMIT: &[&str] = &[
 ];
 const REPLACE: &[&str] = &["name"];
 
-/// The keys of envoyproxy/ratelimit, which accepts each of them anywhere, and ignores it in the wrong place.
+/// The keys of envoyproxy/ratelimit, which accepts each of them in every map, and ignores it where it has no meaning.
 pub(super) const UPSTREAM: &[&str] = &[
     "domain",
     "descriptors",
@@ -65,8 +69,8 @@ pub(super) const UPSTREAM: &[&str] = &[
     "metadata",
 ];
 
-/// The map that a key belongs to, for the hint.
-const KEY_PLACES: [(&[&str], &str); 3] = [
+/// Keys, and the fix for a key that is in another map.
+const KEY_FIXES: [(&[&str], &str); 3] = [
     (LIMIT, "move it into rate_limit"),
     (DESCRIPTOR, "move it into a descriptor"),
     (ROOT, "move it to the top of the file"),
@@ -84,7 +88,7 @@ impl MapKind {
         }
     }
 
-    /// Whether a key is accepted here, because envoyproxy/ratelimit loads the file and ignores it.
+    /// Whether a key is accepted here with a warning, because envoyproxy/ratelimit accepts and ignores it.
     pub(super) fn tolerates(self, key: &str) -> bool {
         !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM.contains(&key)
     }
@@ -102,15 +106,15 @@ impl MapKind {
 
 /// The mistake for an unknown key.
 pub(super) fn unknown_key(key: &str, column: usize, known: &[&str]) -> Mistake {
-    if let Some((key, instead)) = key_place(key) {
+    if let Some((key, instead)) = key_fix(key) {
         return Mistake::MisplacedKey { key, instead };
     }
     let distance = |name: &str| strsim::damerau_levenshtein(name, key);
-    let close = |name: &&&str| {
-        // The comparison takes memory of the product of both lengths.
+    let is_similar = |name: &&&str| {
+        // The lengths are compared first, because the distance needs memory in proportion to their product.
         key.len() <= name.len() * 2 && distance(name) <= (key.len() / 3).max(1)
     };
-    let nearest = known.iter().filter(close).min_by_key(|name| distance(name));
+    let nearest = known.iter().filter(is_similar).min_by_key(|name| distance(name));
     let instead = match nearest {
         Some(name) => format!("did you mean {name}?"),
         None => format!("use one of {}", known.join(", ")),
@@ -118,15 +122,15 @@ pub(super) fn unknown_key(key: &str, column: usize, known: &[&str]) -> Mistake {
     Mistake::UnknownKey { column, instead }
 }
 
-/// The known key of this name, and the map that it belongs to.
-fn key_place(key: &str) -> Option<(&'static str, &'static str)> {
-    KEY_PLACES.iter().find_map(|(keys, home)| Some((*keys.iter().find(|it| **it == key)?, *home)))
+/// The key with this name, and the fix if it is in another map; `None` for an unknown key.
+fn key_fix(key: &str) -> Option<(&'static str, &'static str)> {
+    KEY_FIXES.iter().find_map(|(keys, fix)| Some((*keys.iter().find(|it| **it == key)?, *fix)))
 }
 
-/// A key in a path: known keys by name, all others as `*`.
+/// A key as paths show it: known keys by name, all others as `*`, because the file may not be a limits file.
 pub(super) fn path_step(key: &str) -> &'static str {
     if key == "<<" {
         return "<<";
     }
-    key_place(key).map_or("*", |(key, _)| key)
+    key_fix(key).map_or("*", |(key, _)| key)
 }

@@ -1,10 +1,10 @@
-//! Positions in a limits file.
+//! Locations in a limits file.
 
 use sluicegate_core::rules::NodePath;
 
 use super::node::{Node, Position};
 
-/// Position and path of a node.
+/// Line, column and path of a node. Becomes a `SourceLocation` with the name of the file.
 #[derive(Clone)]
 pub(super) struct FileLocation {
     pub(super) line: usize,
@@ -13,6 +13,7 @@ pub(super) struct FileLocation {
 }
 
 impl FileLocation {
+    /// The location at a position.
     pub(super) fn at(at: Position, path: NodePath) -> Self {
         Self { line: at.line as usize, column: at.column as usize, path }
     }
@@ -22,6 +23,7 @@ impl FileLocation {
         Self { line: 1, column: 1, path: NodePath::default() }
     }
 
+    /// The location of a node.
     pub(super) fn of(node: &Node<'_>, path: NodePath) -> Self {
         Self::at(node.at, path)
     }

@@ -1,4 +1,4 @@
-//! `metadata`: a free map of JSON values.
+//! Reads `metadata`: a free map of JSON values.
 
 use granit_parser::ScalarStyle;
 use sluicegate_core::metadata::{self, Value};
@@ -22,7 +22,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value of any type; `None` after a reported mistake.
+    /// Reads a value of any type; `None` if it has a mistake, which is reported.
     fn any_value(&mut self, location: &FileLocation, node: &Node<'_>) -> Option<Value> {
         match &node.data {
             NodeData::List(nodes) => {
@@ -42,7 +42,7 @@ impl Reader<'_> {
                             return None;
                         }
                         Some(
-                            self.name(&at, key)
+                            self.metadata_key(&at, key)
                                 .zip(self.any_value(&value_location(location, key), value)),
                         )
                     })
@@ -75,8 +75,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A key: a text, as in JSON.
-    fn name(&mut self, at: &FileLocation, key: &Node<'_>) -> Option<Box<str>> {
+    /// Reads a key, which must be a text, as in JSON; `None` if it is not, which is reported.
+    fn metadata_key(&mut self, at: &FileLocation, key: &Node<'_>) -> Option<Box<str>> {
         match scalar(key) {
             Some(_) if is_not_text(key) => {
                 self.wrong_type(at, key, "the key in quotes");
@@ -90,7 +90,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds entries of the map in `<<` that the map lacks.
+    /// Adds the entries of a map, or of a list of maps, under `<<` that `into` lacks. `None` if it has a mistake, which
+    /// is reported.
     fn merge(
         &mut self,
         into: &mut metadata::Map,
@@ -114,13 +115,13 @@ impl Reader<'_> {
     }
 }
 
-/// Location of a key's value.
+/// Location of the value of a key.
 fn value_location(location: &FileLocation, key: &Node<'_>) -> FileLocation {
     FileLocation::of(key, location.path.key("*"))
 }
 
-/// All values, if none is missing. Unlike `collect`, it evaluates those after a missing one too, so that every mistake is
-/// reported.
+/// All values; `None` if one is missing. Unlike `collect`, evaluates the values after a missing one too, so that every
+/// mistake is reported.
 fn collect_all<T, C: FromIterator<T>>(values: impl Iterator<Item = Option<T>>) -> Option<C> {
     let values: Vec<_> = values.collect();
     values.into_iter().collect()

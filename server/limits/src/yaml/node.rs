@@ -4,14 +4,14 @@ use std::{borrow::Cow, rc::Rc};
 
 use granit_parser::{Marker, ScalarStyle};
 
-/// A node of a document. Copies share its children.
+/// A node of a document. Clones share its children.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'t> {
     pub(super) at: Position,
     pub(super) data: NodeData<'t>,
 }
 
-/// Position of a node's beginning.
+/// Position of the beginning of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     /// Line, from 1.
@@ -23,10 +23,10 @@ pub(super) struct Position {
 /// Kinds of nodes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeData<'t> {
-    /// A scalar as written. A tag of type string counts as quotes.
+    /// A scalar as written, and its style. With the tag `!!str` the style is that of a text in quotes.
     Scalar(Cow<'t, str>, ScalarStyle),
     List(Rc<[Node<'t>]>),
-    /// Keys and values. Of equal keys only the last is kept.
+    /// Keys and values. Of equal keys only the last one is there.
     Map(Rc<[(Node<'t>, Node<'t>)]>),
     /// A list or a map with a tag that YAML does not define.
     Tagged,

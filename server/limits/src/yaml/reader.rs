@@ -1,4 +1,4 @@
-//! Reads nodes as maps, lists, texts and numbers, and reports nodes of other types.
+//! Reads nodes as maps, lists, texts, numbers and so on, and reports nodes of other types.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,14 +18,14 @@ use super::{
     shape::NODES_MAX,
 };
 
-/// State shared by files that are read together.
+/// State that all files that are read together share.
 #[derive(Debug)]
 pub(crate) struct ReadState {
-    /// Nodes left of [`NODES_MAX`].
+    /// How many of [`NODES_MAX`] nodes may still be read.
     pub(super) nodes_left: usize,
-    /// Number of placeholders for unreadable texts.
+    /// Number of placeholders that were made for unreadable texts.
     placeholders: usize,
-    /// Findings.
+    /// Mistakes and warnings of all files.
     pub(crate) report: Report,
 }
 
@@ -35,18 +35,18 @@ impl Default for ReadState {
     }
 }
 
-/// A map's values by key.
+/// The values of a map by key.
 pub(super) struct Fields<'n, 'y> {
     pub(super) location: FileLocation,
     fields: Vec<Field<'n, 'y>>,
-    /// Whether an unknown key was reported, which may be a misspelt one that is now missing.
-    pub(super) noted: bool,
+    /// Whether a key of the map was reported, which may be a misspelt one that is missing here.
+    pub(super) has_mistakes: bool,
 }
 
-/// A key and its value.
+/// A key of a map, and its value.
 struct Field<'n, 'y> {
     name: &'n str,
-    /// Position of the key: its value may begin lines below.
+    /// Position of the key. The value may begin some lines below.
     at: Position,
     value: &'n Node<'y>,
 }
@@ -59,29 +59,32 @@ impl<'n, 'y> Fields<'n, 'y> {
     }
 }
 
-/// Reads nodes and reports mistakes.
+/// Reads the nodes of one file and reports mistakes.
 pub(super) struct Reader<'e> {
     pub(super) file: Arc<str>,
     pub(super) shared: &'e mut ReadState,
-    /// Number of mistakes reported in this file.
-    pub(super) noted: usize,
+    /// Number of mistakes in this file so far.
+    pub(super) mistakes: usize,
 }
 
 impl Reader<'_> {
-    /// A map's fields, including those of merged maps (`<<`); reports unknown keys.
+    /// Reads a map, with the keys of maps that it merges (`<<`), and reports unknown keys; `None` if the node is not a
+    /// map.
     pub(super) fn map<'n, 'y>(
         &mut self,
         location: &FileLocation,
         node: &'n Node<'y>,
         kind: MapKind,
     ) -> Option<Fields<'n, 'y>> {
-        let mut fields = Fields { location: location.clone(), fields: Vec::new(), noted: false };
-        let before = self.noted;
+        let mut fields =
+            Fields { location: location.clone(), fields: Vec::new(), has_mistakes: false };
+        let before = self.mistakes;
         let is_map = self.collect_fields(location, node, kind, &mut fields);
-        fields.noted = self.noted > before;
+        fields.has_mistakes = self.mistakes > before;
         is_map.then_some(fields)
     }
 
+    /// Adds the keys of a map that `into` lacks, and reports unknown keys. Returns whether the node is a map.
     fn collect_fields<'n, 'y>(
         &mut self,
         location: &FileLocation,
@@ -97,7 +100,7 @@ impl Reader<'_> {
         };
         let mut merged = Vec::new();
         for (key, value) in map.iter() {
-            if self.is_full() {
+            if self.has_unlisted_mistakes() {
                 break;
             }
             let at = FileLocation::of(key, location.path.clone());
@@ -114,7 +117,7 @@ impl Reader<'_> {
                         {
                             self.warn(&at, Warning::Misplaced { key, instead });
                         }
-                        self.ignored(
+                        self.check_ignored(
                             &FileLocation::of(value, at.path.key(path_step(name))),
                             name,
                             value,
@@ -140,8 +143,8 @@ impl Reader<'_> {
         true
     }
 
-    /// Checks the structure below an ignored key, as envoyproxy/ratelimit does.
-    fn ignored(&mut self, location: &FileLocation, key: &str, node: &Node<'_>) {
+    /// Checks the structure of the value of an ignored key, as envoyproxy/ratelimit does.
+    fn check_ignored(&mut self, location: &FileLocation, key: &str, node: &Node<'_>) {
         if key == "metadata" {
             return;
         }
@@ -151,7 +154,7 @@ impl Reader<'_> {
                     let at = FileLocation::of(key, location.path.clone());
                     match scalar(key) {
                         Some((name, _)) if UPSTREAM.contains(&name) || name == "<<" => {
-                            self.ignored(
+                            self.check_ignored(
                                 &FileLocation::of(value, location.path.key(path_step(name))),
                                 name,
                                 value,
@@ -168,7 +171,7 @@ impl Reader<'_> {
                 for (index, node) in nodes.iter().enumerate() {
                     let at = FileLocation::of(node, location.path.index(index));
                     match &node.data {
-                        NodeData::Map(_) => self.ignored(&at, key, node),
+                        NodeData::Map(_) => self.check_ignored(&at, key, node),
                         _ => self.wrong_type(&at, node, "a map"),
                     }
                 }
@@ -182,7 +185,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The elements of a list; none if the key is absent.
+    /// The elements of the list under a key; none if the key is missing or its value is not a list, which is reported.
     pub(super) fn list<'n, 'y>(
         &mut self,
         of: &Fields<'n, 'y>,
@@ -203,8 +206,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A text. Numbers and booleans are accepted as written, as in Go's reader; floats are not,
-    /// because 1.10 may be intended as a text or as a number.
+    /// The text under a key; `None` if it is missing. Integers and booleans are accepted as written, as by Go's YAML
+    /// reader. Floats are reported, because `1.10` may be intended as a text or as a number.
     pub(super) fn text(
         &mut self,
         of: &Fields<'_, '_>,
@@ -226,40 +229,42 @@ impl Reader<'_> {
         Some(Located { value, location: self.source_location(&location) })
     }
 
-    /// A text that must not be missing; empty if it is.
+    /// The text under a required key. If it is missing: an empty text, which the compiler reports, or a placeholder if
+    /// it may be missing because it is misspelt.
     pub(super) fn required(&mut self, of: &Fields<'_, '_>, key: &'static str) -> Located<String> {
         self.text(of, key).unwrap_or_else(|| {
-            let value = if of.noted { self.placeholder() } else { String::new() };
+            let value = if of.has_mistakes { self.placeholder() } else { String::new() };
             let location =
                 of.get(key).map_or_else(|| of.location.clone(), |(location, _)| location);
             Located { value, location: self.source_location(&location) }
         })
     }
 
-    /// A descriptor's value. If an unknown key was reported, it may be the misspelt key of the value.
+    /// The value of a descriptor. A placeholder if it may be missing because its key is misspelt.
     pub(super) fn value(&mut self, of: &Fields<'_, '_>) -> Option<Located<String>> {
         let value = self.text(of, "value");
-        let missing = of.noted && of.get("value").is_none();
+        let may_be_misspelt = of.has_mistakes && of.get("value").is_none();
         value.or_else(|| {
-            missing.then(|| Located {
+            may_be_misspelt.then(|| Located {
                 value: self.placeholder(),
                 location: self.source_location(&of.location),
             })
         })
     }
 
-    /// A placeholder for an unreadable text that was reported. It differs from all other texts and is valid as a pattern, so
-    /// that it causes no further mistakes.
+    /// A placeholder for an unreadable text that was reported. It differs from all other texts and is a valid pattern,
+    /// so that it causes no further mistakes.
     fn placeholder(&mut self) -> String {
         self.shared.placeholders += 1;
         format!("unreadable text {}*", self.shared.placeholders)
     }
 
-    /// Whether a mistake was found that is not listed. The result is not used then.
-    pub(super) const fn is_full(&self) -> bool {
+    /// Whether there are more mistakes than are listed. Then the rules are not used, and reading stops.
+    pub(super) const fn has_unlisted_mistakes(&self) -> bool {
         self.shared.report.mistakes.unlisted() > 0
     }
 
+    /// The whole number under a key; `None` if it is missing or not valid, which is reported.
     pub(super) fn number(
         &mut self,
         of: &Fields<'_, '_>,
@@ -273,7 +278,7 @@ impl Reader<'_> {
             .filter(|(_, style)| *style == ScalarStyle::Plain)
             .and_then(|(text, _)| Some((text, whole_number(text)?)));
         let number = match number {
-            // Go's reader parses 010 as an octal number.
+            // Go's YAML reader parses 010 as an octal number.
             Some((text, _)) if has_leading_zero(text) => {
                 self.wrong_type(&location, node, "it without a zero in front");
                 None
@@ -287,6 +292,7 @@ impl Reader<'_> {
         number.map(|value| Located { value, location: self.source_location(&location) })
     }
 
+    /// The boolean under a key; false if it is missing or not valid, which is reported.
     pub(super) fn flag(&mut self, of: &Fields<'_, '_>, key: &'static str) -> bool {
         let Some((location, node)) = of.get(key) else { return false };
         let text = scalar(node).filter(|(_, style)| *style == ScalarStyle::Plain);
@@ -300,6 +306,7 @@ impl Reader<'_> {
         }
     }
 
+    /// The length of time under a key; `None` if it is missing or not valid, which is reported.
     pub(super) fn duration(
         &mut self,
         of: &Fields<'_, '_>,
@@ -318,6 +325,8 @@ impl Reader<'_> {
         duration.map(|value| Located { value, location: self.source_location(&location) })
     }
 
+    /// The value under a key that `find` knows by name; `None` if it is missing or unknown, which is reported. `wanted`
+    /// lists the names.
     pub(super) fn word<T>(
         &mut self,
         of: &Fields<'_, '_>,
@@ -333,6 +342,7 @@ impl Reader<'_> {
         word.map(|value| Located { value, location: self.source_location(&location) })
     }
 
+    /// A location with the name of this file.
     pub(super) fn source_location(&self, location: &FileLocation) -> SourceLocation {
         SourceLocation {
             file: Arc::clone(&self.file),
@@ -342,17 +352,20 @@ impl Reader<'_> {
         }
     }
 
+    /// Reports a mistake.
     pub(super) fn mistake(&mut self, location: &FileLocation, mistake: Mistake) {
-        self.noted += 1;
+        self.mistakes += 1;
         let location = self.source_location(location);
         self.shared.report.mistakes.push(CompileError { location, mistake });
     }
 
+    /// Reports a warning.
     pub(super) fn warn(&mut self, location: &FileLocation, warning: Warning) {
         let location = self.source_location(location);
         self.shared.report.warnings.push(CompileWarning { location, warning });
     }
 
+    /// Reports a value of a wrong type. `wanted` is the expected type.
     pub(super) fn wrong_type(
         &mut self,
         location: &FileLocation,

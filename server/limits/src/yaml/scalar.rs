@@ -1,11 +1,11 @@
-//! Scalars as written.
+//! Interpretation of scalars: nulls, numbers and booleans, as Go's YAML reader interprets them.
 
 use granit_parser::ScalarStyle;
 use sluicegate_core::metadata::Value;
 
 use super::node::{Node, NodeData};
 
-/// A scalar as written, and its style.
+/// The text of a scalar as written, and its style; `None` for other nodes.
 pub(super) fn scalar<'n>(node: &'n Node<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
         NodeData::Scalar(text, style) => Some((text, *style)),
@@ -13,33 +13,36 @@ pub(super) fn scalar<'n>(node: &'n Node<'_>) -> Option<(&'n str, ScalarStyle)> {
     }
 }
 
+/// Whether a node is null: an empty scalar, or `null` without quotes.
 pub(super) fn is_null(node: &Node<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
 }
 
+/// Whether a decimal number has a leading zero.
 pub(super) fn has_leading_zero(number: &str) -> bool {
     let digits = number.strip_prefix('+').unwrap_or(number);
-    let other = |it: &u8| matches!(it, b'x' | b'X' | b'b' | b'B');
-    digits.len() > 1 && digits.starts_with('0') && !digits.as_bytes().get(1).is_some_and(other)
+    let is_radix = |it: &u8| matches!(it, b'x' | b'X' | b'b' | b'B');
+    digits.len() > 1 && digits.starts_with('0') && !digits.as_bytes().get(1).is_some_and(is_radix)
 }
 
-/// Whether YAML would parse the plain text as a number that is not an integer.
+/// Whether YAML parses the text, without quotes, as a number that is not an integer.
 pub(super) fn is_float(text: &str) -> bool {
     if is_special(text) {
         return true;
     }
-    let digits = text.bytes().any(|byte| byte.is_ascii_digit());
-    let part = text.contains(['.', 'e', 'E']);
-    digits && part && text.parse::<f64>().is_ok()
+    let has_digits = text.bytes().any(|byte| byte.is_ascii_digit());
+    let has_fraction = text.contains(['.', 'e', 'E']);
+    has_digits && has_fraction && text.parse::<f64>().is_ok()
 }
 
-/// Whether a duration is in months or years, which have other lengths there than as a unit.
+/// Whether a length of time is in months or years, whose lengths for humantime differ from those of the units `month`
+/// and `year`.
 pub(super) fn has_ambiguous_unit(text: &str) -> bool {
-    let vague = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
-    text.split(|letter: char| !letter.is_alphabetic()).any(|word| vague.contains(&word))
+    let ambiguous = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+    text.split(|letter: char| !letter.is_alphabetic()).any(|word| ambiguous.contains(&word))
 }
 
-/// Whether a key without quotes is not a text.
+/// Whether a key without quotes is a number, a boolean or null, and not a text.
 pub(super) fn is_not_text(key: &Node<'_>) -> bool {
     match scalar(key) {
         Some((text, ScalarStyle::Plain)) => {
@@ -49,7 +52,7 @@ pub(super) fn is_not_text(key: &Node<'_>) -> bool {
     }
 }
 
-/// An integer in range, as in Go's reader: 12, `1_000`, 0x1f, 0b11.
+/// A whole number from 0 to 2^32 - 1, in the notations of Go's YAML reader: 12, `1_000`, 0x1f, 0b11.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
 pub(super) fn whole_number(text: &str) -> Option<u32> {
     let is_float = !text.starts_with(['0', '+']) && text.contains(['.', 'e', 'E']);
@@ -57,7 +60,7 @@ pub(super) fn whole_number(text: &str) -> Option<u32> {
     (0.0..=f64::from(u32::MAX)).contains(&number).then_some(number as u32)
 }
 
-/// A description of a scalar that reveals only its kind and length.
+/// A description of a scalar that tells only its kind and length.
 pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
     let of_length = || {
         let length = text.chars().count();
@@ -72,8 +75,8 @@ pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
     }
 }
 
-/// The value of a text without quotes, as in Go's reader of YAML 1.1; `None` for a number that JSON cannot
-/// express.
+/// The JSON value of a text without quotes, by the rules of YAML 1.1 as Go's reader applies them; `None` for a number
+/// that JSON cannot express.
 pub(super) fn plain(text: &str) -> Option<Value> {
     match text {
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
@@ -90,13 +93,13 @@ pub(super) fn plain(text: &str) -> Option<Value> {
     }
 }
 
-/// Whether it is YAML's infinity or not-a-number.
+/// Whether a text is YAML's infinity or not-a-number.
 fn is_special(text: &str) -> bool {
     let magnitude = text.strip_prefix(['+', '-']).unwrap_or(text);
     matches!(magnitude, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN")
 }
 
-/// A number: 12, -1.5, 1e3, `1_000`, 0x1f, 0o17, 017, 0b11.
+/// A number in any notation: 12, -1.5, 1e3, `1_000`, 0x1f, 0o17, 017, 0b11; `None` for other texts.
 #[expect(clippy::cast_precision_loss, reason = "numbers of JSON are doubles")]
 fn number(text: &str) -> Option<f64> {
     let (sign, rest) = match text.strip_prefix('-') {

@@ -1,14 +1,18 @@
-//! The JSON Schema of limits files, made from the tables of keys that the reader uses. Editors complete and check with it.
+//! The JSON Schema of limits files, for editors. Made from the tables of keys that the reader uses.
 //!
-//! It accepts every file that the reader accepts. It cannot know what YAML does before JSON: quotes, anchors, further documents;
-//! nor what rules of a file say about each other.
+//! The schema accepts the files that the reader accepts, except two that are unlikely: `burst: 0` beside
+//! `requests_per_unit: 0`, and `unlimited` beside an unknown unit, of which the reader warns.
+//!
+//! It also accepts files that the reader rejects. It sees JSON, which has lost the quotes, anchors and further
+//! documents of the YAML, and it cannot express how the rules of a file depend on each other or on settings of the
+//! server.
 
 use serde_json::{Map, Value, json};
 use sluicegate_core::{Algorithm, Counting, OnFailure, limit::Unit};
 
 use super::keys::{MapKind, UPSTREAM};
 
-/// Where the schema's own definitions are.
+/// Prefix of references to the schema's own definitions.
 const DEFINITIONS: &str = "#/definitions/";
 
 /// The JSON Schema of limits files.
@@ -22,7 +26,7 @@ pub fn schema() -> Value {
         MapKind::Replace,
     ];
     let definitions: Map<_, _> =
-        kinds.into_iter().map(|kind| (name(kind).to_owned(), map(kind))).collect();
+        kinds.into_iter().map(|kind| (definition_name(kind).to_owned(), map(kind))).collect();
     let mut schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Limits file of Sluicegate",
@@ -34,7 +38,8 @@ pub fn schema() -> Value {
     schema
 }
 
-const fn name(kind: MapKind) -> &'static str {
+/// The name of a definition.
+const fn definition_name(kind: MapKind) -> &'static str {
     match kind {
         MapKind::Root => "file",
         MapKind::Defaults => "defaults",
@@ -53,7 +58,7 @@ fn map(kind: MapKind) -> Value {
         let why = "Ignored here, as in envoyproxy/ratelimit";
         ((*key).to_owned(), json!({"description": why, "deprecationMessage": why}))
     });
-    // What it names may have every key.
+    // A merged map may have every key.
     let merged = [("<<".to_owned(), json!({"description": "Keys of other maps (YAML merge)"}))];
     let properties: Map<_, _> = own.chain(tolerated).chain(merged).collect();
     let mut schema = json!({
@@ -69,16 +74,16 @@ fn map(kind: MapKind) -> Value {
         }
         MapKind::Replace => required("name"),
         MapKind::Limit | MapKind::LimitOfList => {
-            let excluded = ["unit", "window", "burst"].map(|key| together("unlimited", key));
-            let mut rules = vec![together("unit", "window")];
+            let excluded = ["unit", "window", "burst"].map(|key| not_both("unlimited", key));
+            let mut rules = vec![not_both("unit", "window")];
             rules.extend(excluded);
             if kind == MapKind::LimitOfList {
                 let unlimited = json!({"unlimited": {"const": true}});
                 rules.push(json!({"not": {"required": ["unlimited"], "properties": unlimited}}));
             }
-            let length =
+            let any_of =
                 ["unit", "window", "unlimited", "<<"].map(|key| json!({"required": [key]}));
-            json!({"allOf": rules, "anyOf": length})
+            json!({"allOf": rules, "anyOf": any_of})
         }
         MapKind::Defaults => json!({}),
     };
@@ -88,8 +93,9 @@ fn map(kind: MapKind) -> Value {
     schema
 }
 
-/// Two keys that must not be given together. `unlimited` is given only if it is true.
-fn together(one: &str, other: &str) -> Value {
+/// The schema of maps that do not have both keys. A key with `null` counts as missing, and so does `unlimited` unless
+/// it is true.
+fn not_both(one: &str, other: &str) -> Value {
     let given = |key: &str| match key {
         "unlimited" => json!({"const": true}),
         _ => json!({"not": {"type": "null"}}),
@@ -99,11 +105,12 @@ fn together(one: &str, other: &str) -> Value {
     json!({"not": {"required": [one, other], "properties": properties}})
 }
 
-/// A key that must be there, or in a merged map.
+/// The schema of maps that have a key, or merge another map, which may have it.
 fn required(key: &str) -> Value {
     json!({"anyOf": [{"required": [key]}, {"required": ["<<"]}]})
 }
 
+/// The schema of a key's value, with a description.
 fn described(kind: MapKind, key: &str) -> Value {
     let (mut schema, description) = value(kind, key).unwrap_or_default();
     if let Some(schema) = schema.as_object_mut() {
@@ -112,10 +119,10 @@ fn described(kind: MapKind, key: &str) -> Value {
     schema
 }
 
-/// The schema of a key's value, and what the key means; nothing for a key that is not known here.
+/// The schema of a key's value, and the description of the key; `None` for a key that the map does not have.
 fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
     Some(match (kind, key) {
-        (_, "domain") => (needed_text(), "Name that requests carry"),
+        (_, "domain") => (required_text(), "Name that requests carry"),
         (MapKind::Root, "descriptors") => (list(MapKind::Descriptor), "The tree of rules"),
         (_, "descriptors") => (list(MapKind::Descriptor), "The next level, for the next entry"),
         (_, "tenant") => (text(), "Key of the entry that identifies the tenant"),
@@ -126,7 +133,7 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
         ),
         (_, "defaults") => (optional(MapKind::Defaults), "What applies to limits that do not say"),
         (_, "algorithm") => (word(Algorithm::ALL.map(Algorithm::name)), "How hits are counted"),
-        (_, "key") => (needed_text(), "Key of the entry, matched exactly"),
+        (_, "key") => (required_text(), "Key of the entry, matched exactly"),
         (_, "value") => {
             (text(), "Value of the entry, or a pattern with *; without it any value matches")
         }
@@ -154,7 +161,7 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
         (_, "unit") => (unit(), "Length of the window"),
         (_, "requests_per_unit") => (number(0), "Hits per window; 0 refuses every request"),
         (_, "unlimited") => (flag(), "Every request is allowed and nothing is counted"),
-        (MapKind::Replace, "name") => (needed_text(), "Name of a limit that does not apply"),
+        (MapKind::Replace, "name") => (required_text(), "Name of a limit that does not apply"),
         (_, "name") => (text(), "Name that is returned to callers"),
         (_, "replaces") => (
             list(MapKind::Replace),
@@ -170,17 +177,18 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
     })
 }
 
-/// A text. Numbers and booleans are read as they are written.
+/// A text. Integers and booleans are accepted as written.
 fn text() -> Value {
     json!({"type": ["string", "integer", "boolean", "null"]})
 }
 
 /// A text that must not be empty.
-fn needed_text() -> Value {
+fn required_text() -> Value {
     json!({"type": ["string", "integer", "boolean"], "minLength": 1})
 }
 
-/// A whole number from a minimum, also as only YAML 1.1 writes it: `1_000`.
+/// A whole number of at least `minimum`, also in notations of YAML 1.1 that JSON Schema sees as strings, such as
+/// `1_000`.
 fn number(minimum: u32) -> Value {
     json!({
         "type": ["integer", "string", "null"],
@@ -190,40 +198,42 @@ fn number(minimum: u32) -> Value {
     })
 }
 
-/// True or false, also in words of YAML 1.1.
+/// A boolean, also in words of YAML 1.1 that JSON Schema sees as strings, such as `yes`.
 fn flag() -> Value {
     let words = ["yes", "on", "y", "true", "no", "off", "n", "false"].map(any_case);
     let words = format!("^({})$", words.join("|"));
     json!({"anyOf": [{"type": ["boolean", "null"]}, {"type": "string", "pattern": words}]})
 }
 
+/// The name of a unit, in upper or lower case.
 fn unit() -> Value {
     let names = Unit::ALL.map(Unit::name).map(str::to_lowercase);
     let any = format!("^({})$", names.each_ref().map(|name| any_case(name)).join("|"));
     json!({"anyOf": [{"enum": names}, {"type": "string", "pattern": any}, {"type": "null"}]})
 }
 
-/// A pattern of a word in capitals or not: JSON Schema has no flag for that.
+/// A pattern that matches a word in upper or lower case. JSON Schema has no flag for that.
 fn any_case(word: &str) -> String {
     word.chars().map(|it| format!("[{}{it}]", it.to_ascii_uppercase())).collect()
 }
 
-/// One of these words.
+/// One of these names, or null.
 fn word<const N: usize>(names: [&str; N]) -> Value {
     let names = names.into_iter().map(Value::from).chain([Value::Null]);
     json!({"enum": names.collect::<Vec<_>>()})
 }
 
+/// A reference to the definition of a map.
 fn reference(kind: MapKind) -> Value {
-    json!({"$ref": format!("{DEFINITIONS}{}", name(kind))})
+    json!({"$ref": format!("{DEFINITIONS}{}", definition_name(kind))})
 }
 
-/// A map, or nothing.
+/// A map, or null.
 fn optional(kind: MapKind) -> Value {
     json!({"anyOf": [reference(kind), {"type": "null"}]})
 }
 
-/// A list of maps, or nothing.
+/// A list of maps, or null.
 fn list(kind: MapKind) -> Value {
     json!({"type": ["array", "null"], "items": reference(kind)})
 }

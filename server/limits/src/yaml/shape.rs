@@ -1,7 +1,8 @@
-//! Builds the nodes of a document, and reports what the nodes do not show: repeated keys and further
-//! documents. Stops before nesting would exhaust the stack of functions on nodes, and aliases the memory.
+//! Builds the nodes of a document from the events of the YAML parser. Reports repeated keys and further documents,
+//! which the nodes do not show.
 //!
-//! The nodes are our own, because those of the YAML library take ten times the memory and are copied for each anchor.
+//! Stops before nesting would exhaust the stack, or nodes and aliases the memory. The nodes of the YAML library are not
+//! used, because they need ten times the memory and are copied for each anchor.
 
 use std::{
     borrow::Cow,
@@ -19,35 +20,35 @@ use super::{
     node::{Node, NodeData, Position},
 };
 
-/// The most nodes that aliases may expand to: more would be a YAML bomb.
+/// The most nodes that the aliases of a file may expand to. Bounds YAML bombs.
 const ALIAS_NODES_MAX: usize = 100_000;
 
-/// The most bytes of text that aliases may expand to.
+/// The most bytes of text that the aliases of a file may expand to.
 const ALIAS_BYTES_MAX: usize = 16 << 20;
 
-/// The most nodes of all files together. A node may be two bytes of text, and takes hundreds of bytes until it is
-/// compiled.
+/// The most nodes of all files together. A node can be two bytes of text, and needs hundreds of bytes of memory until
+/// it is compiled.
 pub(super) const NODES_MAX: usize = 2_000_000;
 
-/// The deepest nesting: each level of a tree is a list and a map.
+/// The most levels of nested lists and maps. Each level of a tree of rules has two.
 const NESTING_MAX: usize = 160;
 
-/// The root of the first document, if any, with positions and scalars as written. Counts its nodes against
-/// those left of [`NODES_MAX`]. Passes warnings to `odd`.
+/// Builds the nodes of the first document. Returns its root, or `None` if the text has no document. Subtracts the
+/// number of nodes from `nodes_left`, and passes warnings to `warn`.
 ///
 /// # Errors
-/// The mistake because of which the nodes cannot be built.
+/// The mistake because of which the nodes cannot be built, with its location.
 pub(super) fn load<'t>(
     text: &'t str,
     nodes_left: &mut usize,
-    mut odd: impl FnMut(FileLocation, Warning),
+    mut warn: impl FnMut(FileLocation, Warning),
 ) -> Result<Option<Node<'t>>, (FileLocation, Mistake)> {
     let mut builder = Builder {
         open: Vec::new(),
         anchors: HashMap::new(),
         aliased: NodeSize::default(),
         nodes_left: *nodes_left,
-        odd: &mut odd,
+        warn: &mut warn,
         root: None,
     };
     let mut events = Parser::new_from_str(text);
@@ -62,12 +63,12 @@ pub(super) fn load<'t>(
     *nodes_left = builder.nodes_left;
     let root = builder.root;
     if let Some(begin) = extra_document(&mut events) {
-        odd(FileLocation::at(begin.into(), NodePath::default()), Warning::ExtraDocument);
+        warn(FileLocation::at(begin.into(), NodePath::default()), Warning::ExtraDocument);
     }
     Ok(root)
 }
 
-/// Position of the next document that is not empty.
+/// Position of the next document that is not empty, if any.
 fn extra_document<'t>(events: &mut Parser<'t, StrInput<'t>>) -> Option<Marker> {
     let mut begin = None;
     while let Some(event) = events.next_event() {
@@ -83,64 +84,70 @@ fn extra_document<'t>(events: &mut Parser<'t, StrInput<'t>>) -> Option<Marker> {
     None
 }
 
+/// The mistake for an error of the YAML parser.
 fn syntax_error(error: &ScanError) -> (FileLocation, Mistake) {
-    let said = match error.kind() {
+    let message = match error.kind() {
         // The file may not be a limits file, so the character is not quoted.
         ErrorKind::UnexpectedCharacter { .. } => "unexpected character".to_owned(),
         kind => kind.to_string(),
     };
     let location = FileLocation::at((*error.marker()).into(), NodePath::default());
-    (location, Mistake::Yaml(said))
+    (location, Mistake::Yaml(message))
 }
 
-/// Size of a node, with everything below it and everything that its aliases expand to.
+/// Size of a node, with all nodes below it and all nodes that their aliases expand to.
 #[derive(Clone, Copy, Default)]
 struct NodeSize {
     nodes: usize,
-    /// Bytes of texts.
+    /// Bytes of scalars.
     bytes: usize,
+    /// Levels of lists and maps.
     height: usize,
 }
 
-/// An open list or map.
+/// A list or map whose end has not been parsed yet.
 struct OpenCollection<'t> {
     anchor: usize,
     at: Position,
     is_tagged: bool,
-    extent: NodeSize,
+    /// Size of the items so far.
+    size: NodeSize,
     path: NodePath,
     items: CollectionItems<'t>,
 }
 
+/// The items of an open list or map so far.
 enum CollectionItems<'t> {
     List(Vec<Node<'t>>),
     Map {
         entries: Vec<(Node<'t>, Node<'t>)>,
-        /// The entry and the line of each key that is a scalar.
-        known: HashMap<Cow<'t, str>, (usize, u32)>,
-        /// The key whose value is next.
+        /// For each key that is a scalar, the position of its entry and the line of the key.
+        scalar_keys: HashMap<Cow<'t, str>, (usize, u32)>,
+        /// The key whose value is parsed next.
         key: Option<Node<'t>>,
     },
 }
 
 impl CollectionItems<'_> {
     fn map() -> Self {
-        Self::Map { entries: Vec::new(), known: HashMap::new(), key: None }
+        Self::Map { entries: Vec::new(), scalar_keys: HashMap::new(), key: None }
     }
 }
 
+/// Builds nodes from events.
 struct Builder<'t, 'o> {
     open: Vec<OpenCollection<'t>>,
-    /// Nodes that aliases may still expand to.
+    /// By anchor, the node that aliases of it expand to, and its size.
     anchors: HashMap<usize, (Node<'t>, NodeSize)>,
-    /// Size of what all aliases expand to.
+    /// Size of the nodes that all aliases so far expand to.
     aliased: NodeSize,
     nodes_left: usize,
-    odd: &'o mut dyn FnMut(FileLocation, Warning),
+    warn: &'o mut dyn FnMut(FileLocation, Warning),
     root: Option<Node<'t>>,
 }
 
 impl<'t> Builder<'t, '_> {
+    /// Adds an event.
     fn event(&mut self, event: Event<'t>, span: Span) -> Result<(), Mistake> {
         let at = span.start.into();
         match event {
@@ -168,7 +175,7 @@ impl<'t> Builder<'t, '_> {
         }
     }
 
-    /// Counts nodes against those that are left.
+    /// Subtracts nodes from those that are left.
     fn use_nodes(&mut self, nodes: usize) -> Result<(), Mistake> {
         let left = self.nodes_left.checked_sub(nodes);
         self.nodes_left = left.ok_or(Mistake::TooManyNodes { max: NODES_MAX })?;
@@ -180,47 +187,47 @@ impl<'t> Builder<'t, '_> {
         anchor: usize,
         at: Position,
         tag: Option<Cow<'_, Tag>>,
-        inside: CollectionItems<'t>,
+        items: CollectionItems<'t>,
     ) -> Result<(), Mistake> {
         self.use_nodes(1)?;
         let is_tagged = tag.is_some_and(|tag| !tag.is_yaml_core_schema());
-        let (extent, path) = (NodeSize::default(), self.path());
-        self.open.push(OpenCollection { anchor, at, is_tagged, extent, path, items: inside });
+        let (size, path) = (NodeSize::default(), self.path());
+        self.open.push(OpenCollection { anchor, at, is_tagged, size, path, items });
         self.check_height(0)
     }
 
     fn close(&mut self) {
-        let Some(OpenCollection { anchor, at, is_tagged, extent, items: inside, .. }) =
-            self.open.pop()
+        let Some(OpenCollection { anchor, at, is_tagged, size, items, .. }) = self.open.pop()
         else {
             return;
         };
-        let data = match inside {
+        let data = match items {
             _ if is_tagged => NodeData::Tagged,
             CollectionItems::List(nodes) => NodeData::List(nodes.into()),
             CollectionItems::Map { entries, .. } => NodeData::Map(entries.into()),
         };
-        self.node(anchor, Node { at, data }, NodeSize { height: extent.height + 1, ..extent });
+        self.node(anchor, Node { at, data }, NodeSize { height: size.height + 1, ..size });
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Mistake> {
-        let Some((Node { data, .. }, extent)) = self.anchors.get(&anchor).cloned() else {
+        let Some((Node { data, .. }, size)) = self.anchors.get(&anchor).cloned() else {
             return Err(Mistake::Yaml("an alias is inside its own anchor".to_owned()));
         };
-        self.aliased.nodes += extent.nodes;
-        self.aliased.bytes += extent.bytes;
+        self.aliased.nodes += size.nodes;
+        self.aliased.bytes += size.bytes;
         if self.aliased.nodes > ALIAS_NODES_MAX {
             return Err(Mistake::TooManyAliases { max: ALIAS_NODES_MAX });
         }
         if self.aliased.bytes > ALIAS_BYTES_MAX {
             return Err(Mistake::AliasesTooLong { max: ALIAS_BYTES_MAX });
         }
-        self.use_nodes(extent.nodes)?;
-        self.check_height(extent.height)?;
-        self.node(0, Node { at, data }, NodeSize { nodes: extent.nodes - 1, ..extent });
+        self.use_nodes(size.nodes)?;
+        self.check_height(size.height)?;
+        self.node(0, Node { at, data }, NodeSize { nodes: size.nodes - 1, ..size });
         Ok(())
     }
 
+    /// Checks the bound on nesting, for a node of `below` levels inside the open ones.
     fn check_height(&self, below: usize) -> Result<(), Mistake> {
         if self.open.len() + below > NESTING_MAX {
             return Err(Mistake::TooNested { max: NESTING_MAX });
@@ -228,22 +235,22 @@ impl<'t> Builder<'t, '_> {
         Ok(())
     }
 
-    /// Adds a complete node to the open one. `extent.nodes` does not include the node itself.
-    fn node(&mut self, anchor: usize, node: Node<'t>, extent: NodeSize) {
-        let extent = NodeSize { nodes: extent.nodes + 1, ..extent };
+    /// Adds a complete node to the innermost open list or map. `size.nodes` does not include the node itself.
+    fn node(&mut self, anchor: usize, node: Node<'t>, size: NodeSize) {
+        let size = NodeSize { nodes: size.nodes + 1, ..size };
         if anchor > 0 {
-            self.anchors.insert(anchor, (node.clone(), extent));
+            self.anchors.insert(anchor, (node.clone(), size));
         }
         let Some(parent) = self.open.last_mut() else {
             self.root = Some(node);
             return;
         };
-        parent.extent.nodes += extent.nodes;
-        parent.extent.bytes += extent.bytes;
-        parent.extent.height = parent.extent.height.max(extent.height);
+        parent.size.nodes += size.nodes;
+        parent.size.bytes += size.bytes;
+        parent.size.height = parent.size.height.max(size.height);
         match &mut parent.items {
             CollectionItems::List(nodes) => nodes.push(node),
-            CollectionItems::Map { entries, known, key } => {
+            CollectionItems::Map { entries, scalar_keys, key } => {
                 let Some(key) = key.take() else {
                     *key = Some(node);
                     return;
@@ -252,7 +259,7 @@ impl<'t> Builder<'t, '_> {
                     entries.push((key, node));
                     return;
                 };
-                match known.entry(text.clone()) {
+                match scalar_keys.entry(text.clone()) {
                     Entry::Vacant(entry) => {
                         entry.insert((entries.len(), key.at.line));
                         entries.push((key, node));
@@ -261,7 +268,7 @@ impl<'t> Builder<'t, '_> {
                         let (index, line) = *entry.get();
                         let line = line as usize;
                         let warning = Warning::DuplicateKey { key: quoted(text), line };
-                        (self.odd)(FileLocation::at(key.at, parent.path.clone()), warning);
+                        (self.warn)(FileLocation::at(key.at, parent.path.clone()), warning);
                         if let Some(first) = entries.get_mut(index) {
                             *first = (key, node);
                         }
@@ -271,7 +278,7 @@ impl<'t> Builder<'t, '_> {
         }
     }
 
-    /// The path of the next node.
+    /// The path of the node that is parsed next.
     fn path(&self) -> NodePath {
         let Some(open) = self.open.last() else { return NodePath::default() };
         match &open.items {
