@@ -1,0 +1,1 @@
+"""Messages, generated when the wheel is built."""
