@@ -28,7 +28,7 @@ type server struct {
 }
 
 // serve starts the real server with a limits file, until the test ends.
-func serve(t *testing.T, limits string, flags ...string) server {
+func serve(t testing.TB, limits string, flags ...string) server {
 	t.Helper()
 	binary := os.Getenv("SLUICEGATE_BINARY")
 	if binary == "" {
@@ -63,7 +63,7 @@ func serve(t *testing.T, limits string, flags ...string) server {
 }
 
 // start starts a process, waits for a line of its standard error, and ends it with the test.
-func start(t *testing.T, command *exec.Cmd, ready func(string) bool) *os.Process {
+func start(t testing.TB, command *exec.Cmd, ready func(string) bool) *os.Process {
 	t.Helper()
 	output, err := command.StderrPipe()
 	if err != nil {
@@ -140,7 +140,7 @@ func until(t *testing.T, what string, condition func() bool) {
 }
 
 // connect returns a client, until the test ends. Its timeout is that of a slow machine unless options say otherwise.
-func connect(t *testing.T, target string, options ...sluicegate.Option) *sluicegate.Client {
+func connect(t testing.TB, target string, options ...sluicegate.Option) *sluicegate.Client {
 	t.Helper()
 	options = append([]sluicegate.Option{sluicegate.WithTimeout(30 * time.Second)}, options...)
 	client, err := sluicegate.New(target, options...)
