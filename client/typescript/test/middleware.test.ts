@@ -18,7 +18,7 @@ import {
   type RateLimitOptions,
   user,
 } from "../src/index.js";
-import { freePort, redis, redisCommand, serve, until, metric } from "./server.js";
+import { freePort, metric, redis, redisCommand, serve, until } from "./server.js";
 
 const LIMITS = `
 domain: api
@@ -36,7 +36,8 @@ type Send = (headers?: Record<string, string>, body?: unknown) => Promise<Respon
 /** Applications with one handler, `POST /`, behind the middleware. */
 const FRAMEWORKS: Record<string, (t: TestContext, options: RateLimitOptions<KeyRequest>) => Promise<Send>> = {
   async express(t, options) {
-    const app = express();
+    // Elsewhere it prints errors.
+    const app = express().set("env", "test");
     app.use(express.json(), expressLimit(options));
     app.post("/", (_, response) => void response.set("x-handled", "yes").send("handled"));
     const server = app.listen(0, "127.0.0.1");
