@@ -12,16 +12,16 @@ import (
 // Unbounded is a maximum wait without end, for [Client.Acquire] with a context that ends the wait.
 const Unbounded time.Duration = math.MaxInt64
 
-// Acquire asks until the check is allowed, and returns its verdict. After a refusal it waits as long as the service reports, with
-// jitter so that the processes that share a limit do not return together.
+// Acquire asks until the check is allowed, and returns its verdict. After a refusal it waits as long as the service
+// reports, with jitter so that the processes that share a limit do not return together.
 //
-// Callers of one client that check the same descriptors share one schedule: they are served first in, first out, and only the
-// first of them asks, however many wait.
+// Callers of one client that check the same descriptors share one schedule: they are served first in, first out, and
+// only the first of them asks, however many wait.
 //
-// Acquire returns [ErrWaitExceeded] if maxWait has passed, or as soon as the next check would be later than that; a check that
-// began in time is awaited. With a maxWait of 0 it asks once, if no other caller waits. A call that fails ends the wait with its error. If ctx
-// is canceled during a call, the call is awaited in the background, and refunded if it was allowed, so that a caller that
-// gives up is not charged.
+// Acquire returns [ErrWaitExceeded] if maxWait has passed, or as soon as the next check would be later than that; a
+// check that began in time is awaited. With a maxWait of 0 it asks once, if no other caller waits. A call that fails
+// ends the wait with its error. If ctx is canceled during a call, the call is awaited in the background, and refunded
+// if it was allowed, so that a caller that gives up is not charged.
 //
 // Sluicegate reports times in whole seconds, rounded up. For a rate of more than one a second, start it with
 // --dynamic-metadata, which has the exact time.

@@ -15,10 +15,10 @@ const (
 	jitterMin = time.Millisecond
 )
 
-// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to wait
-// retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is random, between
-// retryAfter and 100 ms · 2^attempt, at most 30 s, or a tenth more than retryAfter if that is longer. It is never shorter than
-// retryAfter.
+// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to
+// wait retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is random,
+// between retryAfter and 100 ms · 2^attempt, at most 30 s, or a tenth more than retryAfter if that is longer. It is
+// never shorter than retryAfter.
 func Backoff(retryAfter time.Duration, attempt int) time.Duration {
 	retryAfter = max(0, retryAfter)
 	longest := backoffMax
@@ -29,8 +29,8 @@ func Backoff(retryAfter time.Duration, attempt int) time.Duration {
 	return retryAfter + random(max(longest-retryAfter, retryAfter/10))
 }
 
-// RetryAfter returns the time that a response asks to wait by its header Retry-After, in seconds or as a date. It returns false
-// without a valid header.
+// RetryAfter returns the time that a response asks to wait by its header Retry-After, in seconds or as a date. It
+// returns false without a valid header.
 func RetryAfter(response *http.Response) (time.Duration, bool) {
 	value := strings.TrimSpace(response.Header.Get("Retry-After"))
 	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {

@@ -11,7 +11,8 @@ import (
 
 // Requests over one connection to a handler, without and with the middleware.
 func BenchmarkMiddleware(b *testing.B) {
-	client := connect(b, serve(b, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}]").grpc)
+	limits := "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}]"
+	client := connect(b, serve(b, limits).grpc)
 	limit := client.Middleware(sluicegate.HTTPOptions{Domain: "shop", Descriptors: user})
 	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	for name, handler := range map[string]http.Handler{"bare": bare, "limited": limit(bare)} {

@@ -67,8 +67,8 @@ func Peek() Hits {
 	return Charge(0)
 }
 
-// Refund is a number of hits to return, which were charged before. Services that implement Envoy's API of before 1.38 charge them
-// instead.
+// Refund is a number of hits to return, which were charged before. Services that implement Envoy's API of before 1.38
+// charge them instead.
 func Refund(hits uint64) Hits {
 	return Hits{count: hits, set: true, refund: true}
 }
@@ -80,8 +80,8 @@ type Override struct {
 	RequestsPerUnit uint32
 	// Unit is the unit of the window.
 	Unit Unit
-	// UnitMultiplier is the number of units in a window. 0 counts as 1. Services that implement Envoy's API of before 1.40
-	// ignore it.
+	// UnitMultiplier is the number of units in a window. 0 counts as 1. Services that implement Envoy's API of before
+	// 1.40 ignore it.
 	UnitMultiplier uint32
 }
 
@@ -172,8 +172,8 @@ func (c Check) undo() Check {
 	return undone
 }
 
-// text returns what a string field can carry. A value that cannot be sent would fail the call, and with failure mode open a
-// caller could choose such a value to pass.
+// text returns what a string field can carry. A value that cannot be sent would fail the call, and with failure mode
+// open a caller could choose such a value to pass.
 func text(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -18,12 +18,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// DefaultTimeout is how long a call may take without [WithTimeout]. Envoy's default is 20 ms; this one is longer because it
-// includes opening a connection.
+// DefaultTimeout is how long a call may take without [WithTimeout]. Envoy's default is 20 ms; this one is longer
+// because it includes opening a connection.
 const DefaultTimeout = 100 * time.Millisecond
 
-// Client is a client of a rate limit service. It is safe for concurrent use, and all its calls share one connection, so that a
-// process needs one client for each service.
+// Client is a client of a rate limit service. It is safe for concurrent use, and all its calls share one connection, so
+// that a process needs one client for each service.
 type Client struct {
 	connection *grpc.ClientConn
 	service    rls.RateLimitServiceClient
@@ -49,8 +49,8 @@ func WithTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.timeout = timeout }
 }
 
-// WithTLS encrypts the connection. [LoadTLS] makes a configuration from files; an empty one trusts the system's certificate
-// authorities.
+// WithTLS encrypts the connection. [LoadTLS] makes a configuration from files; an empty one trusts the system's
+// certificate authorities.
 func WithTLS(config *tls.Config) Option {
 	return func(o *options) { o.tls = config }
 }
@@ -80,7 +80,12 @@ func New(target string, opts ...Option) (*Client, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			// gRPC's default waits up to two minutes for a service that restarts.
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{
+				BaseDelay:  100 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   time.Second,
+			},
 			MinConnectTimeout: time.Second,
 		}),
 		// Detects a service that disappeared without closing the connection.
@@ -101,9 +106,10 @@ func New(target string, opts ...Option) (*Client, error) {
 	}, nil
 }
 
-// LoadTLS returns a TLS configuration from files in PEM. caFile has the certificate authorities of the service, certFile and
-// keyFile the client's certificate chain and key, for mutual TLS. Files that are not needed are empty: without caFile the system's
-// authorities are trusted. The client's certificate is read for each connection, so that a new one needs no restart.
+// LoadTLS returns a TLS configuration from files in PEM. caFile has the certificate authorities of the service,
+// certFile and keyFile the client's certificate chain and key, for mutual TLS. Files that are not needed are empty:
+// without caFile the system's authorities are trusted. The client's certificate is read for each connection, so that a
+// new one needs no restart.
 func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if caFile != "" {

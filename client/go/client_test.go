@@ -19,7 +19,10 @@ import (
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	sluicegate "github.com/sluicegate/sluicegate/client/go"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
@@ -113,7 +116,8 @@ func TestOverridesLimitWindowsOfAnyLength(t *testing.T) {
 			t.Fatalf("%v: %d allowed", window.length, allowed)
 		}
 		status := check(t, client, attempt).Statuses[0]
-		if status.Limit == nil || status.Limit.UnitMultiplier != window.override.UnitMultiplier || status.Reset > window.length {
+		multiplier := window.override.UnitMultiplier
+		if status.Limit == nil || status.Limit.UnitMultiplier != multiplier || status.Reset > window.length {
 			t.Fatalf("%v: status %+v", window.length, status)
 		}
 	}
@@ -123,7 +127,8 @@ func TestOverrideInAnUnknownDomainIsAnError(t *testing.T) {
 	client := connect(t, serve(t, limits).grpc)
 	login := sluicegate.NewDescriptor("login", "ann")
 	login.Override = sluicegate.NewOverride(5, time.Minute)
-	_, err := client.Check(t.Context(), sluicegate.Check{Domain: "unknown", Descriptors: []sluicegate.Descriptor{login}})
+	unknown := sluicegate.Check{Domain: "unknown", Descriptors: []sluicegate.Descriptor{login}}
+	_, err := client.Check(t.Context(), unknown)
 	expectError(t, err, sluicegate.ErrOverrideNotApplied)
 }
 
@@ -184,6 +189,10 @@ func TestHealthOfAServerAndOfNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectError(t, connect(t, "127.0.0.1:1").Health(t.Context()), sluicegate.ErrUnavailable)
+	drained := health.NewServer()
+	drained.Shutdown()
+	address := listen(t, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, drained) })
+	expectError(t, connect(t, address).Health(t.Context()), sluicegate.ErrNotServing)
 }
 
 func TestErrorsHaveKinds(t *testing.T) {
@@ -271,7 +280,9 @@ func TestTLSAuthenticatesBothSides(t *testing.T) {
 			t.Fatalf("a client %s is accepted", name)
 		}
 	}
-	for _, files := range [][3]string{{"absent", "", ""}, {serverKey, "", ""}, {"", clientCert, ""}, {"", clientCert, serverKey}} {
+	for _, files := range [][3]string{
+		{"absent", "", ""}, {serverKey, "", ""}, {"", clientCert, ""}, {"", clientCert, serverKey},
+	} {
 		if _, err := sluicegate.LoadTLS(files[0], files[1], files[2]); err == nil {
 			t.Fatalf("files %v are accepted", files)
 		}

@@ -9,14 +9,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Errors of calls, for [errors.Is]. A call that fails otherwise has the code of gRPC, which [status.Code] returns. No call is
-// repeated, because one that failed may have been counted.
+// Errors of calls, for [errors.Is]. A call that fails otherwise has the code of gRPC, which [status.Code] returns. No
+// call is repeated, because one that failed may have been counted.
 var (
 	// ErrDeadlineExceeded means that the service did not answer in time.
 	ErrDeadlineExceeded = errors.New("sluicegate: deadline exceeded")
 	// ErrUnavailable means that the service cannot be reached, or that the connection broke.
 	ErrUnavailable = errors.New("sluicegate: service unavailable")
-	// ErrOverrideNotApplied means that the service allowed the request without applying its override: it does not know the domain.
+	// ErrOverrideNotApplied means that the service allowed the request without applying its override: it does not know
+	// the domain.
 	ErrOverrideNotApplied = errors.New("sluicegate: the service did not apply the override; does it know the domain?")
 	// ErrNotServing means that the service reports that it does not serve.
 	ErrNotServing = errors.New("sluicegate: service not serving")

@@ -14,13 +14,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// GRPCOptions are the options of [Client.UnaryServerInterceptor] and [Client.StreamServerInterceptor]. Domain and Descriptors
-// are required. A method is its full name, such as /package.Service/Method.
+// GRPCOptions are the options of [Client.UnaryServerInterceptor] and [Client.StreamServerInterceptor]. Domain and
+// Descriptors are required. A method is its full name, such as /package.Service/Method.
 type GRPCOptions struct {
 	// Domain selects the limits file.
 	Domain string
-	// Descriptors returns the descriptors of a call. A call without descriptors is not limited. request is the message of a
-	// unary call, and nil for a stream.
+	// Descriptors returns the descriptors of a call. A call without descriptors is not limited. request is the message
+	// of a unary call, and nil for a stream.
 	Descriptors func(ctx context.Context, method string, request any) []Descriptor
 	// Hits returns the hits of a call. Default: one hit.
 	Hits func(ctx context.Context, method string, request any) Hits
@@ -30,15 +30,16 @@ type GRPCOptions struct {
 	Timeout time.Duration
 	// Skip reports whether a call is not limited.
 	Skip func(ctx context.Context, method string) bool
-	// OnLimited returns the error of a refused call. Default: RESOURCE_EXHAUSTED with google.rpc.RetryInfo.
+	// OnLimited returns the error of a refused call. Default, also for nil: RESOURCE_EXHAUSTED with
+	// google.rpc.RetryInfo.
 	OnLimited func(ctx context.Context, method string, verdict *Verdict) error
 	// OnError is called with each failed call to the service, before the failure mode applies, for example to count it.
 	OnError func(ctx context.Context, method string, err error)
 }
 
-// UnaryServerInterceptor returns an interceptor that asks the service about each call before it calls the handler. A refused call
-// fails with RESOURCE_EXHAUSTED and retry-after in the trailing metadata. The headers of the service are sent as
-// metadata. It asks even if the caller cancels meanwhile. It panics if a required option is missing.
+// UnaryServerInterceptor returns an interceptor that asks the service about each call before it calls the handler. A
+// refused call fails with RESOURCE_EXHAUSTED and retry-after in the trailing metadata. The headers of the service are
+// sent as metadata. It asks even if the caller cancels meanwhile. It panics if a required option is missing.
 func (c *Client) UnaryServerInterceptor(o GRPCOptions) grpc.UnaryServerInterceptor {
 	o.mustBeComplete("UnaryServerInterceptor")
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -55,7 +56,8 @@ func (c *Client) UnaryServerInterceptor(o GRPCOptions) grpc.UnaryServerIntercept
 func (c *Client) StreamServerInterceptor(o GRPCOptions) grpc.StreamServerInterceptor {
 	o.mustBeComplete("StreamServerInterceptor")
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if err := c.intercept(stream.Context(), o, info.FullMethod, nil, stream.SetHeader, stream.SetTrailer); err != nil {
+		ctx, method := stream.Context(), info.FullMethod
+		if err := c.intercept(ctx, o, method, nil, stream.SetHeader, stream.SetTrailer); err != nil {
 			return err
 		}
 		return handler(server, stream)
@@ -109,7 +111,9 @@ func (c *Client) intercept(
 		setTrailer(metadata.Pairs("retry-after", strconv.FormatInt(seconds, 10)))
 	}
 	if o.OnLimited != nil {
-		return o.OnLimited(ctx, method, verdict)
+		if err := o.OnLimited(ctx, method, verdict); err != nil {
+			return err
+		}
 	}
 	refusal := status.New(codes.ResourceExhausted, detailRefused)
 	if delay, ok := verdict.delay(); ok {

@@ -16,9 +16,9 @@ import (
 // maxBodyBytes is how much of a body BodyField reads.
 const maxBodyBytes = 64 << 10
 
-// ClientIP returns the IP address of the client of a request that came through this number of trusted proxies, each of which
-// appends the address of its peer to X-Forwarded-For. Without trusted proxies, or if the header is shorter or malformed, it
-// is the address of the peer. More proxies than there are let clients choose their address.
+// ClientIP returns the IP address of the client of a request that came through this number of trusted proxies, each of
+// which appends the address of its peer to X-Forwarded-For. Without trusted proxies, or if the header is shorter or
+// malformed, it is the address of the peer. More proxies than there are let clients choose their address.
 func ClientIP(r *http.Request, trustedProxies int) string {
 	return clientIP(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), trustedProxies)
 }
@@ -53,9 +53,9 @@ func canonical(ip netip.Addr) string {
 }
 
 // BodyField returns a field of the JSON object in a request's body, such as the e-mail of a login, and leaves the body
-// unread. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is absent or neither a text nor a
-// number, and if the body has several values for it, of which the handler might read another: like encoding/json it ignores
-// the case of names.
+// unread. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is absent or neither a
+// text nor a number, and if the body has several values for it, of which the handler might read another: like
+// encoding/json it ignores the case of names.
 func BodyField(r *http.Request, name string) string {
 	if r.Body == nil || r.Body == http.NoBody {
 		return ""

@@ -89,7 +89,8 @@ func TestBodyFieldIsWhatTheHandlerReads(t *testing.T) {
 
 func TestBodyThatBreaksOffBreaksForTheHandler(t *testing.T) {
 	broken := errors.New("broken")
-	r, err := http.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(`{"email":"ann"}`), failing{broken}))
+	body := io.MultiReader(strings.NewReader(`{"email":"ann"}`), failing{broken})
+	r, err := http.NewRequest(http.MethodPost, "/", body)
 	if err != nil {
 		t.Fatal(err)
 	}

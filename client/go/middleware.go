@@ -38,15 +38,15 @@ type HTTPOptions struct {
 	Timeout time.Duration
 	// Skip reports whether a request is not limited.
 	Skip func(*http.Request) bool
-	// OnLimited writes the status and the body of the answer to a refused request. Retry-After and the headers of the service are
-	// set before. Default: status 429 with the body of the service, or else application/problem+json.
+	// OnLimited writes the status and the body of the answer to a refused request. Retry-After and the headers of the
+	// service are set before. Default: status 429 with the body of the service, or else application/problem+json.
 	OnLimited func(http.ResponseWriter, *http.Request, *Verdict)
 	// OnError is called with each failed call, before the failure mode applies, for example to count it.
 	OnError func(*http.Request, error)
 }
 
-// Middleware returns a middleware that asks the service about each request before it calls the next handler. It asks even if the
-// client disconnects meanwhile. Middleware panics if a required option is missing.
+// Middleware returns a middleware that asks the service about each request before it calls the next handler. It asks
+// even if the client disconnects meanwhile. Middleware panics if a required option is missing.
 func (c *Client) Middleware(o HTTPOptions) func(http.Handler) http.Handler {
 	if o.Domain == "" || o.Descriptors == nil {
 		panic("sluicegate: Middleware: Domain and Descriptors are required")
@@ -93,8 +93,8 @@ func (c *Client) Middleware(o HTTPOptions) func(http.Handler) http.Handler {
 	}
 }
 
-// decide checks on behalf of a remote caller. timeout is that of the middleware's options. The caller neither ends the call nor
-// shortens its deadline: with failure mode open it could choose to pass without a check.
+// decide checks on behalf of a remote caller. timeout is that of the middleware's options. The caller neither ends the
+// call nor shortens its deadline: with failure mode open it could choose to pass without a check.
 func (c *Client) decide(ctx context.Context, check Check, timeout time.Duration) (*Verdict, error) {
 	if timeout == 0 {
 		timeout = c.timeout

@@ -238,7 +238,8 @@ func (healthy) Watch(_ *healthpb.HealthCheckRequest, stream healthpb.Health_Watc
 func intercepted(t *testing.T, client *sluicegate.Client, o sluicegate.GRPCOptions) healthpb.HealthClient {
 	t.Helper()
 	address := listen(t, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, healthy{}) },
-		grpc.UnaryInterceptor(client.UnaryServerInterceptor(o)), grpc.StreamInterceptor(client.StreamServerInterceptor(o)))
+		grpc.UnaryInterceptor(client.UnaryServerInterceptor(o)),
+		grpc.StreamInterceptor(client.StreamServerInterceptor(o)))
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -307,13 +308,19 @@ func TestInterceptorOptions(t *testing.T) {
 		Skip: func(_ context.Context, method string) bool {
 			return method == healthpb.Health_Watch_FullMethodName
 		},
-		OnLimited: func(context.Context, string, *sluicegate.Verdict) error { return status.Error(codes.Aborted, "mine") },
+		OnLimited: func(context.Context, string, *sluicegate.Verdict) error {
+			return status.Error(codes.Aborted, "mine")
+		},
 	}
 	service := intercepted(t, client, o)
 	if _, _, err := unary(ctx, service); status.Code(err) != codes.Aborted {
 		t.Fatal(err)
 	}
 	if _, _, err := stream(ctx, service); err != nil {
+		t.Fatal(err)
+	}
+	o.OnLimited = func(context.Context, string, *sluicegate.Verdict) error { return nil }
+	if _, _, err := unary(ctx, intercepted(t, client, o)); status.Code(err) != codes.ResourceExhausted {
 		t.Fatal(err)
 	}
 	for mode, want := range map[sluicegate.FailureMode]codes.Code{

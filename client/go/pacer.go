@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Pacer starts the jobs of workers at the rate that a limit allows, such as that of a provider's API. Jobs of one priority start
-// first in, first out; while jobs of several priorities wait, they start in proportion to their weights. A Pacer is safe
-// for concurrent use.
+// Pacer starts the jobs of workers at the rate that a limit allows, such as that of a provider's API. Jobs of one
+// priority start first in, first out; while jobs of several priorities wait, they start in proportion to their weights.
+// A Pacer is safe for concurrent use.
 type Pacer struct {
 	client  *Client
 	check   Check
@@ -27,16 +27,16 @@ type Pacer struct {
 
 // PacerOptions are the options of [Client.NewPacer].
 type PacerOptions struct {
-	// Weights has the weight of each priority, such as {3, 1}: three jobs of priority 0 start for one of priority 1. Default: one
-	// priority.
+	// Weights has the weight of each priority, such as {3, 1}: three jobs of priority 0 start for one of priority 1.
+	// Default: one priority.
 	Weights []int
-	// OnError is called for each check that the service did not answer. The pacer waits and asks again, because no job starts
-	// without a verdict.
+	// OnError is called for each check that the service did not answer. The pacer waits and asks again, because no job
+	// starts without a verdict.
 	OnError func(error)
 }
 
-// priority is a queue of stride scheduling: the queue with the smallest pass starts next, and its pass advances by the inverse
-// of its weight.
+// priority is a queue of stride scheduling: the queue with the smallest pass starts next, and its pass advances by the
+// inverse of its weight.
 type priority struct {
 	weight int
 	pass   float64
@@ -59,8 +59,8 @@ func (c *Client) NewPacer(check Check, o PacerOptions) *Pacer {
 }
 
 // Run waits until a job of this priority may start, runs it, and returns its error. The priority is an index into
-// [PacerOptions.Weights]. If ctx is canceled before, the job does not run, and Run returns the error of ctx. Jobs run in the
-// goroutines of their callers: a pacer limits how often they start, not how many run at once.
+// [PacerOptions.Weights]. If ctx is canceled before, the job does not run, and Run returns the error of ctx. Jobs run
+// in the goroutines of their callers: a pacer limits how often they start, not how many run at once.
 func (p *Pacer) Run(ctx context.Context, priority int, job func(context.Context) error) error {
 	if err := p.wait(ctx, priority); err != nil {
 		return err

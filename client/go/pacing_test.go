@@ -50,7 +50,8 @@ func TestAcquireKeepsToTheLimit(t *testing.T) {
 	var jobs sync.WaitGroup
 	for range 30 {
 		jobs.Go(func() {
-			if verdict, err := client.Acquire(t.Context(), of("provider", "mail"), sluicegate.Unbounded); err != nil || !verdict.Allowed {
+			verdict, err := client.Acquire(t.Context(), of("provider", "mail"), sluicegate.Unbounded)
+			if err != nil || !verdict.Allowed {
 				t.Error(verdict, err)
 			}
 		})

@@ -72,8 +72,9 @@ type Header struct {
 	Value string
 }
 
-// RetryAfter returns the time after which the same request can pass, and false if the service reports none. It is the value of
-// the header retry-after if that is a whole number of seconds, otherwise the longest reset of the limits that refuse.
+// RetryAfter returns the time after which the same request can pass, and false if the service reports none. It is the
+// value of the header retry-after if that is a whole number of seconds, otherwise the longest reset of the limits that
+// refuse.
 func (v *Verdict) RetryAfter() (time.Duration, bool) {
 	if seconds, ok := v.retryAfterHeader(); ok {
 		return time.Duration(seconds) * time.Second, true
@@ -90,8 +91,8 @@ func (v *Verdict) retryAfterSeconds() (int64, bool) {
 	return max(1, ceilSeconds(reset)), ok
 }
 
-// delay returns how long to wait before the next check of the same hits: RetryAfter, or the exact time where that is only the
-// exact time rounded up to seconds.
+// delay returns how long to wait before the next check of the same hits: RetryAfter, or the exact time where that is
+// only the exact time rounded up to seconds.
 func (v *Verdict) delay() (time.Duration, bool) {
 	reported, ok := v.RetryAfter()
 	reset, _ := v.reset()
@@ -144,8 +145,8 @@ func ceilSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// newVerdict returns the verdict of an answer, or ErrOverrideNotApplied if the service has counted nothing for an override
-// of the check.
+// newVerdict returns the verdict of an answer, or ErrOverrideNotApplied if the service has counted nothing for an
+// override of the check.
 func newVerdict(check Check, message *rls.RateLimitResponse) (*Verdict, error) {
 	v := &Verdict{
 		Allowed:         message.GetOverallCode() != rls.RateLimitResponse_OVER_LIMIT,

@@ -1,5 +1,5 @@
-// Command go-http is a web application that limits its requests with Sluicegate: by address, by the e-mail of a login, and by the
-// tier of an API key.
+// Command go-http is a web application that limits its requests with Sluicegate: by address, by the e-mail of a login,
+// and by the tier of an API key.
 package main
 
 import (
@@ -86,7 +86,7 @@ func logError(_ *http.Request, err error) {
 	log.Print(err)
 }
 
-// customer is who an API key belongs to.
+// customer is the owner of an API key.
 type customer struct{ apiKey, tier string }
 
 // customerKey is the key of a customer in the context of a request.

@@ -112,7 +112,9 @@ func TestRequestsAreLimited(t *testing.T) {
 			body := fmt.Sprintf(`{"email": %q, "password": "guess %d"}`, email, i)
 			return send(t, http.MethodPost, url+"/login", fmt.Sprintf("203.0.113.%d", 10+i), "", body)
 		}
-		for i, email := range []string{"ann@example.com", "Ann@example.com", " ann@example.com", "ann@example.com", "ANN@EXAMPLE.COM"} {
+		for i, email := range []string{
+			"ann@example.com", "Ann@example.com", " ann@example.com", "ann@example.com", "ANN@EXAMPLE.COM",
+		} {
 			if status := attempt(i, email); status != http.StatusForbidden {
 				t.Fatalf("attempt %d: %d", i+1, status)
 			}
@@ -126,7 +128,9 @@ func TestRequestsAreLimited(t *testing.T) {
 	})
 
 	t.Run("tiers by API key", func(t *testing.T) {
-		addresses := map[string]string{"key-of-ann": "203.0.113.31", "key-of-bob": "203.0.113.32", "key-of-acme": "203.0.113.33"}
+		addresses := map[string]string{
+			"key-of-ann": "203.0.113.31", "key-of-bob": "203.0.113.32", "key-of-acme": "203.0.113.33",
+		}
 		call := func(apiKey, address string) int {
 			return send(t, http.MethodGet, url+"/api", address, apiKey, "")
 		}
