@@ -15,18 +15,16 @@ const (
 	jitterMin = time.Millisecond
 )
 
-// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to
-// wait retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is random,
-// between retryAfter and 100 ms · 2^attempt, at most 30 s, or a tenth more than retryAfter if that is longer. It is
-// never shorter than retryAfter.
+// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to wait
+// retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is retryAfter and a
+// random time of up to 100 ms · 2^attempt, at most 30 s, so that callers that were asked the same do not return together.
 func Backoff(retryAfter time.Duration, attempt int) time.Duration {
-	retryAfter = max(0, retryAfter)
 	longest := backoffMax
 	// 2^9 · 100 ms is longer than the maximum.
 	if attempt < 9 {
 		longest = backoffBase << max(0, attempt)
 	}
-	return retryAfter + random(max(longest-retryAfter, retryAfter/10))
+	return max(0, retryAfter) + random(longest)
 }
 
 // RetryAfter returns the time that a response asks to wait by its header Retry-After, in seconds or as a date. It

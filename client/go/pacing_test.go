@@ -353,8 +353,8 @@ func TestBackoffIsNeverShorterThanAsked(t *testing.T) {
 		{0, -1, 0, 100 * time.Millisecond},
 		{-time.Second, 0, 0, 100 * time.Millisecond},
 		{time.Second, 0, time.Second, 1100 * time.Millisecond},
-		{time.Second, 5, time.Second, 3200 * time.Millisecond},
-		{time.Hour, 2, time.Hour, 66 * time.Minute},
+		{time.Second, 5, time.Second, 4200 * time.Millisecond},
+		{time.Hour, 2, time.Hour, time.Hour + 400*time.Millisecond},
 	} {
 		delays := make(map[time.Duration]bool)
 		for range 200 {
