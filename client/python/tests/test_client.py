@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from sluicegate import (
     Unavailable,
     Unit,
 )
-from support import LIMITS, Server, free_port, redis, serving, until
+from support import LIMITS, Server, free_port, serving
 
 ANY_WINDOW = LimitOverride(requests_per_unit=2, unit=Unit.SECOND, unit_multiplier=90)
 
@@ -190,21 +188,3 @@ if child == 0:
 assert allowed and os.waitpid(child, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-c", program, server.grpc, f"fork-{os.getpid()}"], check=True, timeout=60)
-
-
-async def test_shed_request_is_refused_with_and_without_override() -> None:
-    with redis() as (store, port):
-        store_flags = ["--store", f"redis://127.0.0.1:{port}", "--decision-timeout", "1h", "--max-in-flight", "1"]
-        with serving(LIMITS, *store_flags) as server, Client(server.grpc, timeout=60) as client:
-            until("the store to be in use", lambda: server.metric("sluicegate_store_degraded") == 0)
-            # The next call stays in flight.
-            store.send_signal(signal.SIGSTOP)
-            held = threading.Thread(target=lambda: client.check(user("anna")))
-            held.start()
-            until("the call to be in flight", lambda: server.metric("sluicegate_requests_in_flight") == 1)
-            for check in [user("bob"), Check("api", [Descriptor({"address": "10.0.0.1"}, limit=ANY_WINDOW)])]:
-                verdict = client.check(check)
-                assert not verdict.allowed
-                assert all(status.limit is None for status in verdict.statuses)
-            store.send_signal(signal.SIGCONT)
-            held.join(60)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -15,8 +17,8 @@ import httpx
 import pytest
 from fastapi import FastAPI, Response
 from fastapi import Request as FastAPIRequest
-from sluicegate import AsyncClient, Client, Descriptor, LimitOverride, Unit, asgi, wsgi
-from support import LIMITS, Server, free_port, serving
+from sluicegate import AsyncClient, Check, Client, Descriptor, LimitOverride, Unit, asgi, wsgi
+from support import LIMITS, Server, free_port, redis, serving, until
 
 OVERRIDE = LimitOverride(requests_per_unit=1, unit=Unit.HOUR)
 
@@ -145,6 +147,29 @@ async def test_failure_mode_applies_without_a_verdict(server: Server, caplog: py
     with pytest.raises(ValueError, match="failure_mode"):
         with flask_app(**options, failure_mode="shut"):
             pass
+
+
+async def test_shed_request_is_refused_also_with_failure_mode_open() -> None:
+    with redis() as (store, port):
+        flags = ["--store", f"redis://127.0.0.1:{port}", "--decision-timeout", "1h", "--max-in-flight", "1"]
+        with serving(LIMITS, *flags) as server, Client(server.grpc, timeout=60) as client:
+            until("the store to be in use", lambda: server.metric("sluicegate_store_degraded") == 0)
+            # The next call stays in flight.
+            store.send_signal(signal.SIGSTOP)
+            held = threading.Thread(target=lambda: client.check(Check("api", [{"user": "anna"}])))
+            held.start()
+            until("the call to be in flight", lambda: server.metric("sluicegate_requests_in_flight") == 1)
+            for descriptor in [Descriptor({"user": "bob"}), Descriptor({"address": "10.0.0.1"}, limit=OVERRIDE)]:
+                verdict = client.check(Check("api", [descriptor]))
+                assert not verdict.allowed and all(status.limit is None for status in verdict.statuses)
+                options = {"descriptors": lambda request, it=descriptor: [it], "failure_mode": "open"}
+                async with fastapi_app(server.grpc, **options) as browser:
+                    assert (await browser.post("/")).status_code == 429
+                with flask_app(server.grpc, **options) as flask_browser:
+                    assert flask_browser.post("/").status_code == 429
+            assert server.metric("sluicegate_requests_shed_total") == 6
+            store.send_signal(signal.SIGCONT)
+            held.join(60)
 
 
 async def test_body_field_is_read_and_left_for_the_application(server: Server) -> None:

@@ -37,9 +37,9 @@ def backoff(retry_after: float | None, attempt: int) -> float:
 
 def pause_after(verdict: Verdict, attempt: int) -> float:
     """Seconds until the waiters for a limit ask again after a refusal."""
-    if verdict.retry_after is None:
+    if verdict.pause is None:
         return backoff(None, attempt)
-    return verdict.retry_after + max(JITTER_MIN, random.uniform(0, JITTER_RATIO * verdict.retry_after))
+    return verdict.pause + max(JITTER_MIN, random.uniform(0, JITTER_RATIO * verdict.pause))
 
 
 class Waiter:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.json_format import MessageToDict
 
 from ._check import Check, Unit
 from ._errors import OverrideNotApplied
@@ -85,6 +88,20 @@ class Verdict:
     """Headers to add to the request, if it is allowed."""
     raw_body: bytes
     """Body for the response to a refused client; empty if the service sent none."""
+    dynamic_metadata: Mapping[str, Any]
+    """Data of the decision, if the service sends it (`--dynamic-metadata`), else empty."""
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds for a waiter to pause: `retry_after`, which services round up to whole seconds, or the exact time.
+
+        Sluicegate sends the exact time in `dynamic_metadata`.
+        """
+        refusing = [it for it in self.dynamic_metadata.get("descriptors", ()) if it.get("code") == "OVER_LIMIT"]
+        waits = [limit["retryAfter"] for it in refusing for limit in it.get("limits", ()) if "retryAfter" in limit]
+        exact = max(waits, default=math.inf)
+        is_same = self.retry_after is not None and self.retry_after - 1 <= exact <= self.retry_after
+        return exact if is_same else self.retry_after
 
 
 _CODES: dict[int, Code] = {code.value: code for code in Code}
@@ -107,6 +124,7 @@ def verdict_of(check: Check, answer: rls_pb2.RateLimitResponse) -> Verdict:
         response_headers_to_add=response_headers,
         request_headers_to_add=_headers(answer.request_headers_to_add),
         raw_body=answer.raw_body,
+        dynamic_metadata=MessageToDict(answer.dynamic_metadata) if answer.HasField("dynamic_metadata") else {},
     )
 
 
