@@ -9,6 +9,7 @@ use sluicegate_core::{
     request::Entry,
     store::{Group, RefusalScope},
 };
+use sluicegate_simulation::ScriptCall;
 use sluicegate_store::redis;
 use sluicegate_tests::{Redis, finish};
 use tokio::{
@@ -105,8 +106,8 @@ fn group(tenant: usize, chain: usize) -> Group {
 /// `EVALSHA` and its arguments.
 fn arguments(groups: &[Group]) -> Vec<String> {
     let call = redis::Call::new(b"", groups.iter().map(|group| group.iter()), None);
-    let arguments = call.arguments().into_iter().map(|it| String::from_utf8(it.to_vec()).unwrap());
-    std::iter::once("EVALSHA".to_owned()).chain(arguments).collect()
+    let sent = ScriptCall::of(&call);
+    sent.words().into_iter().map(|it| String::from_utf8(it.to_vec()).unwrap()).collect()
 }
 
 fn command(arguments: &[String]) -> String {

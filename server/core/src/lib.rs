@@ -31,6 +31,6 @@ pub use policy::{Counting, OnFailure};
 pub use request::{InvalidRequest, Request, RequestError, TooLarge};
 pub use respond::{Code, Status, Verdict, respond};
 pub use rule::{CurrentLimit, Rule};
-pub use settle::{Counters, RefusalTally, settle, settle_with};
+pub use settle::{Counters, RefusalTally, settle};
 pub use store::{Answers, Batch, Charge, Check, Decision, Store, StoreError};
 pub use time::Time;

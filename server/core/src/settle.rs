@@ -35,51 +35,11 @@ pub trait Counters {
     ) -> Result<(), StoreError>;
 }
 
-/// Settles the checks of one group at `now` against given states.
-///
-/// `slots` has for each check the position of its counter in `states`; checks on the same counter share one.
-/// A check without a slot has no counter and is answered with `missing`. As [`settle_with`].
-pub fn settle(
-    checks: &[Check],
-    slots: &[Option<usize>],
-    states: &mut [State],
-    now: Time,
-    missing: StoreError,
-) -> Answers {
-    settle_with(checks, &mut GivenStates { slots, states, now, missing })
-}
-
-/// The arguments of [`settle`] as counters.
-struct GivenStates<'a> {
-    slots: &'a [Option<usize>],
-    states: &'a mut [State],
-    now: Time,
-    missing: StoreError,
-}
-
-impl Counters for GivenStates<'_> {
-    fn now(&self, _check: &Check) -> Time {
-        self.now
-    }
-
-    fn with_state(
-        &mut self,
-        position: usize,
-        _check: &Check,
-        access: impl FnOnce(&mut State) -> Time,
-    ) -> Result<(), StoreError> {
-        let slot = self.slots.get(position).copied().flatten();
-        let state = slot.and_then(|slot| self.states.get_mut(slot));
-        access(state.ok_or(self.missing)?);
-        Ok(())
-    }
-}
-
 /// Settles the checks of one group, each at the present time of its counter. Returns an answer to each, in order.
 ///
 /// A check without a counter is answered with the error of [`Counters::with_state`]. It counts as over its limit,
 /// unless its failure policy is `allow`.
-pub fn settle_with(checks: &[Check], counters: &mut impl Counters) -> Answers {
+pub fn settle(checks: &[Check], counters: &mut impl Counters) -> Answers {
     let mut answers = Answers::new();
     let mut times = SmallVec::<[Time; 4]>::new();
     let mut tally = RefusalTally::default();

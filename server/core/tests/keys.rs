@@ -2,14 +2,13 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-mod cases;
-
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, CounterKey, Limit, Window,
     key::{KEY_MAX, KeyBuilder, ParsedKey, TenantKeys},
     request::Entry,
 };
+use sluicegate_core_testkit::cases;
 
 fn key(domain: &str, tenant: Option<&str>, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     named(&What {

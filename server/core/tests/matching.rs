@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-mod cases;
-
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -18,6 +16,7 @@ use sluicegate_core::{
         LimitsNode, Located, NodePath, Report, RuleSet, SourceLocation, compile, diff,
     },
 };
+use sluicegate_core_testkit::cases;
 
 /// A node of a tree of rules, as written.
 #[derive(Clone, Debug)]

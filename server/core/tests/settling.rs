@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-mod cases;
-
 use proptest::{collection::vec, prelude::*, sample::select};
 use sluicegate_core::{
     Algorithm, Answers, Charge, Check, Decision, Limit, OnFailure, StoreError, Time, Window,
-    algorithm::State, key::KeyBuilder, request::Entry, settle, store::RefusalScope,
+    algorithm::State, key::KeyBuilder, request::Entry, store::RefusalScope,
 };
+use sluicegate_core_testkit::{cases, settle_states};
 
 const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
@@ -51,7 +50,7 @@ impl Counters {
             })
             .collect();
         let slots: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
-        settle(&checks, &slots, &mut self.states, now, StoreError::Full)
+        settle_states(&checks, &slots, &mut self.states, now, StoreError::Full)
     }
 
     /// What is left on each counter.
@@ -82,7 +81,7 @@ fn a_refusal_under_two_limits_of_one_counter_is_free() {
                 })
                 .collect();
             let slots = vec![Some(0); checks.len()];
-            decided(&settle(&checks, &slots, &mut states, NOW, StoreError::Full))
+            decided(&settle_states(&checks, &slots, &mut states, NOW, StoreError::Full))
         };
         let remaining = |decisions: &[Decision]| [decisions[0].remaining, decisions[1].remaining];
         let peek = [(narrow, Charge::Exactly(0)), (wide, Charge::Exactly(0))];
@@ -210,7 +209,8 @@ fn a_counter_that_cannot_be_had_refuses_and_frees_the_others() {
         check(limits[0], 0, Charge::Exactly(1), RefusalScope::Request),
         check(limits[0], 1, Charge::Exactly(1), RefusalScope::Request),
     ];
-    let answers = settle(&checks, &[Some(0), None], &mut counters.states, NOW, StoreError::Full);
+    let answers =
+        settle_states(&checks, &[Some(0), None], &mut counters.states, NOW, StoreError::Full);
     assert_eq!(answers[0].unwrap().charged, 0);
     assert_eq!(answers[1], Err(StoreError::Full));
     assert_eq!(counters.available(NOW), [5]);

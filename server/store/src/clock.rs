@@ -60,12 +60,6 @@ impl Clocks {
     pub fn system() -> Self {
         Self { memory: Arc::new(SystemClock::new()), redis: None }
     }
-
-    /// One clock for all, for tests.
-    #[must_use]
-    pub fn injected(clock: Arc<dyn Clock>) -> Self {
-        Self { memory: Arc::clone(&clock), redis: Some(clock) }
-    }
 }
 
 /// Difference from the monotonic clock above which the wall clock is followed, in microseconds.
@@ -139,47 +133,6 @@ fn wall() -> u64 {
 /// Whole microseconds of a duration.
 const fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000) + span.subsec_micros() as u64
-}
-
-/// A clock that tests set and advance.
-#[derive(Debug, Default)]
-pub struct ManualClock {
-    wall: AtomicU64,
-    steady: AtomicU64,
-}
-
-impl ManualClock {
-    /// A clock at `time`.
-    #[must_use]
-    pub const fn at(time: Time) -> Self {
-        let micros = time.as_micros();
-        Self { wall: AtomicU64::new(micros), steady: AtomicU64::new(micros) }
-    }
-
-    /// The wall clock.
-    pub fn now(&self) -> Time {
-        self.read().wall
-    }
-
-    /// Sets the wall clock to `time`, forwards or backwards, without elapsed time.
-    pub fn set_wall(&self, time: Time) {
-        self.wall.store(time.as_micros(), Ordering::Relaxed);
-    }
-
-    /// Advances both clocks.
-    pub fn advance(&self, by: Duration) {
-        let Reading { wall, steady } = self.read();
-        self.set_wall(wall.after(by));
-        self.steady.store(steady.after(by).as_micros(), Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn read(&self) -> Reading {
-        let [wall, steady] = [&self.wall, &self.steady]
-            .map(|clock| Time::from_micros(clock.load(Ordering::Relaxed)));
-        Reading { wall, steady }
-    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {

@@ -14,7 +14,7 @@ pub mod redis;
 mod replicas;
 mod stack;
 
-pub use clock::{Clock, Clocks, ManualClock, Reading, SystemClock};
+pub use clock::{Clock, Clocks, Reading, SystemClock};
 pub use inspect::{Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
 pub use layer::{
     coalesce::{BATCH_MAX, Coalesce, Lanes, Place, Redirected, Settled, WAITING_MAX},

@@ -11,7 +11,8 @@ use std::{
 
 use futures::FutureExt;
 use sluicegate_core::{
-    Algorithm, Answers, Batch, CounterKey, Decision, Plan, Request, Store, StoreError, Time,
+    Algorithm, Answers, Batch, Check, CounterKey, Counters, Decision, Plan, Request, Store,
+    StoreError, Time,
     algorithm::State,
     key::KeyBuilder,
     request::{Descriptor, Entry},
@@ -21,8 +22,8 @@ use sluicegate_core::{
     store::Group,
 };
 use sluicegate_store::{
-    Clock, Coalesce, DenyCache, FailurePolicy, Lanes, LiveReplicas, Local, ManualClock, Memory,
-    MemorySettings, Place, redis,
+    Clock, Coalesce, DenyCache, FailurePolicy, Lanes, LiveReplicas, Local, Memory, MemorySettings,
+    Place, Reading, redis,
 };
 
 /// Tenants that ask.
@@ -159,17 +160,51 @@ fn plan() -> Operation {
 
 fn settled() -> Operation {
     let groups = Asked::new().groups();
-    let mut states = [0; 3].map(|_| State::new(Algorithm::FixedWindow));
-    let slots = [Some(0), Some(1), Some(2)];
+    let mut states = States([0; 3].map(|_| State::new(Algorithm::FixedWindow)));
     Box::new(move |tenant| {
-        black_box(settle(&groups[tenant], &slots, &mut states, now(), StoreError::Full));
+        black_box(settle(&groups[tenant], &mut states));
     })
 }
 
+/// The states of the counters of one request.
+struct States([State; 3]);
+
+impl Counters for States {
+    fn now(&self, _: &Check) -> Time {
+        now()
+    }
+
+    fn with_state(
+        &mut self,
+        position: usize,
+        _: &Check,
+        access: impl FnOnce(&mut State) -> Time,
+    ) -> Result<(), StoreError> {
+        access(&mut self.0[position]);
+        Ok(())
+    }
+}
+
+/// A clock that does not advance.
+#[derive(Debug)]
+struct FixedClock(Reading);
+
+impl Clock for FixedClock {
+    fn read(&self) -> Reading {
+        self.0
+    }
+}
+
+impl FixedClock {
+    fn new() -> Self {
+        Self(Reading { wall: now(), steady: now() })
+    }
+}
+
 /// The groups of all tenants, and a store that has their counters.
-fn remembered() -> (Vec<Group>, Memory<ManualClock>) {
+fn remembered() -> (Vec<Group>, Memory<FixedClock>) {
     let settings = MemorySettings { counters_max: 1_000_000 };
-    let memory = Memory::new(settings, ManualClock::at(now()));
+    let memory = Memory::new(settings, FixedClock::new());
     let groups = Asked::new().groups();
     for group in &groups {
         decide(&memory, group);
@@ -177,7 +212,7 @@ fn remembered() -> (Vec<Group>, Memory<ManualClock>) {
     (groups, memory)
 }
 
-fn decide(memory: &Memory<ManualClock>, group: &Group) -> Answers {
+fn decide(memory: &Memory<FixedClock>, group: &Group) -> Answers {
     memory.decide(Batch::single(Arc::clone(group), None)).now_or_never().unwrap()
 }
 
@@ -207,7 +242,7 @@ fn layers() -> Operation {
     let (groups, memory) = remembered();
     let ready = Ready(decide(&memory, &groups[0])[0].unwrap());
     let coalesced = Coalesce::new(ready, NonZeroUsize::MIN);
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(now()));
+    let clock: Arc<dyn Clock> = Arc::new(FixedClock::new());
     let store = Memory::new(MemorySettings { counters_max: 1_000_000 }, clock);
     let local = Local { store, replicas: LiveReplicas::default(), known_max: 100_000 };
     let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), Some(local));

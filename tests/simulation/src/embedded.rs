@@ -12,6 +12,8 @@ use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
 use sluicegate_core::{Time, fixes::Fix};
 use sluicegate_store::redis::{Call, Reply, Script};
 
+use crate::ScriptCall;
+
 /// An embedded Lua interpreter with the scripts, and the keys of one server.
 pub struct EmbeddedRedis {
     lua: Lua,
@@ -124,7 +126,8 @@ impl EmbeddedRedis {
     /// The script fails.
     pub fn eval(&self, call: &Call, now: Time) -> Result<Reply> {
         self.data.borrow_mut().micros = now.as_micros();
-        self.run(Program::Known(&call.script.sha1), &call.keys(), &call.args())
+        let sent = ScriptCall::of(call);
+        self.run(Program::Known(&call.script.sha1), &sent.keys(), &sent.args())
     }
 
     /// Runs a script on the keys of another server, at the time that they show.

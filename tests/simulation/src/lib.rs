@@ -30,6 +30,7 @@ use std::fmt::Write as _;
 use history::{History, Outcome};
 pub use mutants::Mutant;
 pub use oracle::Violation;
+pub use resp::ScriptCall;
 pub use scenario::{Kind, Scenario};
 pub use shorten::shorten;
 

@@ -1,6 +1,47 @@
 //! The protocol of Redis (RESP2), as a server speaks it.
 
-use sluicegate_store::redis::Reply;
+use sluicegate_store::redis::{Call, Reply};
+
+/// A script call as Redis reads it.
+#[derive(Debug)]
+pub struct ScriptCall {
+    words: Vec<Vec<u8>>,
+    keys: usize,
+}
+
+impl ScriptCall {
+    /// Words in front of the keys: the command, the digest of the script and the number of keys.
+    const HEAD: usize = 3;
+
+    /// Reads the command of a call.
+    ///
+    /// # Panics
+    /// It is not a script call.
+    #[must_use]
+    pub fn of(call: &Call) -> Self {
+        let words = take_command(&mut call.command().to_vec()).unwrap();
+        let keys = std::str::from_utf8(&words[Self::HEAD - 1]).unwrap().parse().unwrap();
+        Self { words, keys }
+    }
+
+    /// The command and its arguments.
+    #[must_use]
+    pub fn words(&self) -> Vec<&[u8]> {
+        self.words.iter().map(Vec::as_slice).collect()
+    }
+
+    /// The names of the counters, each once.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&[u8]> {
+        self.words().drain(Self::HEAD..).take(self.keys).collect()
+    }
+
+    /// The arguments after the keys.
+    #[must_use]
+    pub fn args(&self) -> Vec<&[u8]> {
+        self.words().split_off(Self::HEAD + self.keys)
+    }
+}
 
 /// Takes the first whole command from the bytes that have arrived.
 pub(crate) fn take_command(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {

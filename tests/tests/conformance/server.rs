@@ -18,8 +18,8 @@ use sluicegate::{
 };
 use sluicegate_core::Time;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use sluicegate_store::{Clocks, ManualClock};
-use sluicegate_tests::until;
+use sluicegate_store::{Clock, Clocks};
+use sluicegate_tests::{ManualClock, until};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -67,7 +67,8 @@ impl Server {
             other => panic!("{other:?} is not serve"),
         };
         let clock = Arc::new(ManualClock::at(time(case.at)));
-        let clocks = Clocks::injected(Arc::<ManualClock>::clone(&clock));
+        let injected: Arc<dyn Clock> = Arc::<ManualClock>::clone(&clock);
+        let clocks = Clocks { memory: Arc::clone(&injected), redis: Some(injected) };
         let app = App::start(&settings, clocks).await.map_err(|error| {
             error.to_string().replace(&format!("{}/", folder.path().display()), "")
         })?;

@@ -16,10 +16,9 @@ use sluicegate_core::{
     store::{Group, PendingAnswers, RefusalScope},
 };
 use sluicegate_store::{
-    BATCH_MAX, Coalesce, Lanes, ManualClock, Memory, MemorySettings, Place, Redirected, Settled,
-    WAITING_MAX,
+    BATCH_MAX, Coalesce, Lanes, Memory, MemorySettings, Place, Redirected, Settled, WAITING_MAX,
 };
-use sluicegate_tests as harness;
+use sluicegate_tests::{self as harness, ManualClock};
 use tokio::sync::Semaphore;
 
 use crate::{

@@ -12,14 +12,17 @@ use sluicegate_core::{
     request::Entry,
     store::RefusalScope,
 };
-use sluicegate_simulation::embedded::EmbeddedRedis;
-use sluicegate_store::redis::{Call, Reply, state_of};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{self, Counter, TIME_MAX},
+};
+use sluicegate_simulation::{ScriptCall, embedded::EmbeddedRedis};
+use sluicegate_store::redis::{Call, Reply};
 
 use crate::{
-    cases,
     model::Model,
     server::{Redis, reply, script},
-    support::{self, Counter, TIME_MAX},
+    stored::state_of,
 };
 
 /// How long keys are made to live where they must not go: in milliseconds, above all that the scripts give.
@@ -47,7 +50,7 @@ struct Step {
 #[derive(Clone, Debug)]
 enum Pass {
     /// As it matters to the first check.
-    Gap(support::Gap),
+    Gap(counter::Gap),
     Years(u64),
     Back(u64),
     To(u64),
@@ -78,21 +81,21 @@ enum Kind {
 
 #[derive(Clone, Debug)]
 enum Amount {
-    Ask(support::Ask),
+    Ask(counter::Ask),
     Hits(u64),
 }
 
 fn cases() -> impl Strategy<Value = Case> {
     let counter =
-        (support::algorithms(), support::windows()).prop_flat_map(|(algorithm, window)| {
+        (counter::algorithms(), counter::windows()).prop_flat_map(|(algorithm, window)| {
             let nothing = Just(Limit::new(algorithm, 0, window, None).unwrap());
-            let limit = prop_oneof![12 => support::limits_of(algorithm, window), 1 => nothing];
+            let limit = prop_oneof![12 => counter::limits_of(algorithm, window), 1 => nothing];
             prop_oneof![
                 3 => limit.clone().prop_map(|limit| vec![limit]),
                 1 => prop::collection::vec(limit, 2..=3),
             ]
         });
-    let start = prop_oneof![8 => support::starts(), 1 => TIME_MAX - 100_000_000..=TIME_MAX + 9];
+    let start = prop_oneof![8 => counter::starts(), 1 => TIME_MAX - 100_000_000..=TIME_MAX + 9];
     let counters = prop::collection::vec(counter, 1..=3);
     let steps = prop::collection::vec(steps(), 1..=16);
     (start, counters, steps).prop_map(|(start, counters, steps)| Case {
@@ -105,7 +108,7 @@ fn cases() -> impl Strategy<Value = Case> {
 fn steps() -> impl Strategy<Value = Step> {
     let second = 1_000_000_u64;
     let pass = prop_oneof![
-        16 => support::gaps().prop_map(Pass::Gap),
+        16 => counter::gaps().prop_map(Pass::Gap),
         1 => (1..=40_u64).prop_map(Pass::Years),
         1 => (1..=3 * second).prop_map(Pass::Back),
         1 => (1..=9_000 * second).prop_map(Pass::Back),
@@ -146,9 +149,9 @@ fn amounts() -> impl Strategy<Value = Amount> {
     let huge = vec![HITS_MAX - 1, HITS_MAX, HITS_MAX + 1, u64::MAX];
     prop_oneof![
         1 => Just(Amount::Hits(0)),
-        12 => (1..=3_u8).prop_map(|hits| Amount::Ask(support::Ask::Few(hits))),
-        8 => (1..=20_u8).prop_map(|share| Amount::Ask(support::Ask::Share(share))),
-        4 => Just(Amount::Ask(support::Ask::Rest)),
+        12 => (1..=3_u8).prop_map(|hits| Amount::Ask(counter::Ask::Few(hits))),
+        8 => (1..=20_u8).prop_map(|share| Amount::Ask(counter::Ask::Share(share))),
+        4 => Just(Amount::Ask(counter::Ask::Rest)),
         1 => prop::sample::select(huge).prop_map(Amount::Hits),
         1 => (0..=HITS_MAX).prop_map(Amount::Hits),
     ]
@@ -192,7 +195,7 @@ impl Runs for EmbeddedRedis {
     fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>) {
         let reply = self.eval(call, now).unwrap();
         let data = self.data.borrow();
-        (reply, call.keys().into_iter().map(|key| data.given(key)).collect())
+        (reply, ScriptCall::of(call).keys().into_iter().map(|key| data.given(key)).collect())
     }
 
     fn stored(&self, check: &Check) -> Reply {
@@ -206,7 +209,8 @@ impl Runs for Redis {
     const EXPIRES: bool = false;
 
     fn run(&mut self, call: &Call, _now: Time) -> (Reply, Vec<Option<u64>>) {
-        let keys: Vec<Value> = call.keys().into_iter().map(Value::from).collect();
+        let sent = ScriptCall::of(call);
+        let keys: Vec<Value> = sent.keys().into_iter().map(Value::from).collect();
         let ask = keys.iter().map(|key| ("PTTL", vec![key.clone()]));
         let keep = keys.iter().map(|key| ("PEXPIRE", vec![key.clone(), LIFE_MILLIS.into()]));
         let commands = [("EVAL", script(call))].into_iter().chain(ask).chain(keep);
@@ -264,10 +268,10 @@ impl Run<'_> {
             Pass::Gap(gap) => {
                 let ask = match &asked.amount {
                     Amount::Ask(ask) => ask.clone(),
-                    Amount::Hits(_) => support::Ask::Few(1),
+                    Amount::Hits(_) => counter::Ask::Few(1),
                 };
                 let mut counter = self.counter(asked);
-                counter.wait(&support::Step { gap: gap.clone(), ask });
+                counter.wait(&counter::Step { gap: gap.clone(), ask });
                 counter.micros
             }
             Pass::Years(years) => self.micros + years * year,
@@ -282,7 +286,7 @@ impl Run<'_> {
         match amount {
             Amount::Hits(hits) => *hits,
             Amount::Ask(ask) => {
-                let step = support::Step { gap: support::Gap::None, ask: ask.clone() };
+                let step = counter::Step { gap: counter::Gap::None, ask: ask.clone() };
                 self.counter(asked).hits(&step)
             }
         }
@@ -358,7 +362,7 @@ fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
             let stored = state_of(&check.limit, &subject.stored(check));
             prop_assert_eq!(stored, Some(run.model.state(check)), "{}", asked());
         }
-        for (key, given) in call.keys().into_iter().zip(given) {
+        for (key, given) in ScriptCall::of(&call).keys().into_iter().zip(given) {
             let millis = now.as_micros() / 1_000;
             let expected = run.model.given.get(&key[PREFIX.len()..]).copied();
             // A server's clock goes on until it is asked.

@@ -17,10 +17,9 @@ use sluicegate_core::{
     store::{Group, PendingAnswers, Source},
 };
 use sluicegate_store::{
-    Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, Local, ManualClock, Memory,
-    MemorySettings,
+    Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, Local, Memory, MemorySettings,
 };
-use sluicegate_tests::until;
+use sluicegate_tests::{ManualClock, until};
 
 use crate::conformance::{ask, check, per_day};
 

@@ -5,16 +5,17 @@ use std::cell::RefCell;
 use fred::types::Value;
 use proptest::prelude::*;
 use sluicegate_core::{
-    Algorithm, Answers, Charge, Check, Limit, StoreError, Time, Window, algorithm::State, settle,
+    Algorithm, Answers, Charge, Check, Limit, StoreError, Time, Window, algorithm::State,
     store::RefusalScope,
 };
+use sluicegate_core_testkit::{cases, settle_states};
 use sluicegate_simulation::embedded::EmbeddedRedis;
-use sluicegate_store::redis::{Call, Reply, state_of};
+use sluicegate_store::redis::{Call, Reply};
 
 use crate::{
-    cases,
     equivalence::check,
     server::{Redis, reply},
+    stored::state_of,
 };
 
 const START: u64 = 1_800_000_000_000_000;
@@ -167,7 +168,7 @@ fn expected(check: &Check, value: &Reply) -> (Answers, State) {
     let mut states = [state.unwrap_or_else(|| State::new(check.limit.algorithm()))];
     let now = Time::from_micros(START);
     let checks = [check.clone()];
-    let answers = settle(&checks, &[Some(0)], &mut states, now, StoreError::Full);
+    let answers = settle_states(&checks, &[Some(0)], &mut states, now, StoreError::Full);
     let [state] = states;
     (answers, state)
 }

@@ -15,10 +15,9 @@ use sluicegate_core::{
     store::{self, Group, RefusalScope, Source},
 };
 use sluicegate_store::{
-    Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, ManualClock, Memory,
-    MemorySettings,
+    Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory, MemorySettings,
 };
-use sluicegate_tests as harness;
+use sluicegate_tests::{self as harness, ManualClock};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::conformance::{self, ask, check, per_day};

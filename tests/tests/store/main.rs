@@ -3,9 +3,6 @@
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]
-#[path = "../../../server/core/tests/cases/mod.rs"]
-mod cases;
-#[cfg(test)]
 mod coalesce;
 #[cfg(test)]
 mod conformance;
@@ -28,6 +25,4 @@ mod scripts;
 #[cfg(test)]
 mod server;
 #[cfg(test)]
-#[path = "../../../server/core/tests/algorithms/support.rs"]
-#[expect(dead_code, reason = "the laws of the algorithms need more of it")]
-mod support;
+mod stored;

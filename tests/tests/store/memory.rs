@@ -8,10 +8,11 @@ use sluicegate_core::{
     Algorithm, Batch, Charge, Check, Limit, Store, StoreError, Time, Window, limit::Unit,
     store::RefusalScope,
 };
-use sluicegate_store::{FailurePolicy, ManualClock, Memory, MemorySettings, SystemClock};
+use sluicegate_core_testkit::cases;
+use sluicegate_store::{FailurePolicy, Memory, MemorySettings, SystemClock};
+use sluicegate_tests::ManualClock;
 
 use crate::{
-    cases,
     conformance::{self, ask, check, per_day},
     model::Model,
 };

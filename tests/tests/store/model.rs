@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 
 use sluicegate_core::{
-    Answers, Charge, Check, CounterKey, Limit, StoreError, Time, algorithm::State, settle,
+    Answers, Charge, Check, CounterKey, Limit, StoreError, Time, algorithm::State,
     store::RefusalScope,
 };
+use sluicegate_core_testkit::settle_states;
 
 /// The longest life of a key, in microseconds.
 const EXPIRY_MAX: u64 = (1 << 53) - 1;
@@ -75,7 +76,7 @@ impl Model {
             for (position, slot) in slots.iter().enumerate() {
                 open[slot.unwrap()].changed |= gives_back(group, &slots, &states, position, now);
             }
-            let settled = settle(group, &slots, &mut states, now, StoreError::Full);
+            let settled = settle_states(group, &slots, &mut states, now, StoreError::Full);
             for (slot, answer) in slots.iter().zip(&settled) {
                 open[slot.unwrap()].changed |= answer.unwrap().charged > 0;
             }
@@ -122,7 +123,7 @@ fn gives_back(
     let mut settle = |from: usize, to: usize| {
         let mut checks = group[from..to].to_vec();
         checks.iter_mut().for_each(|check| check.refusal_scope = RefusalScope::None);
-        settle(&checks, &slots[from..to], &mut states, now, StoreError::Full);
+        settle_states(&checks, &slots[from..to], &mut states, now, StoreError::Full);
         let mut state = states[slots[position].unwrap()].clone();
         state.advance(&check.limit, now);
         state

@@ -4,6 +4,7 @@ use fred::{
     prelude::*,
     types::{ClusterHash, CustomCommand},
 };
+use sluicegate_simulation::ScriptCall;
 use sluicegate_store::redis::{Call, Reply};
 use sluicegate_tests as harness;
 use tokio::runtime::{Builder, Runtime};
@@ -60,7 +61,9 @@ impl Redis {
 
 /// The arguments of EVAL for a call.
 pub(crate) fn script(call: &Call) -> Vec<Value> {
-    let arguments = call.arguments().into_iter().skip(1).map(Value::from);
+    let sent = ScriptCall::of(call);
+    // Without the command and the digest.
+    let arguments = sent.words().into_iter().skip(2).map(Value::from);
     std::iter::once(call.script.text.as_str().into()).chain(arguments).collect()
 }
 

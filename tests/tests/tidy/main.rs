@@ -9,11 +9,15 @@
 
 mod source;
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use sluicegate_tests::tools::workspace;
 
-use source::{Modules, Source, circles, has_word, sources};
+use source::{Modules, Source, circles, has_word, path_attributes, sources};
 
 /// The crates whose files do not import each other in a circle.
 const CRATES: [&str; 5] =
@@ -221,6 +225,28 @@ fn retired_names_do_not_return() {
         }
     }
     none(&findings);
+}
+
+/// fuzz/, a workspace of its own, may: its targets need readers that are private to the server.
+#[test]
+fn no_path_attribute_leaves_its_crate() {
+    let mut findings = Vec::new();
+    for crates in ["proto", "server", "client", "tests"] {
+        for (at, named) in path_attributes(crates) {
+            let named = at.parent().unwrap().join(named).canonicalize().unwrap();
+            if !named.starts_with(manifest_folder(&at)) {
+                findings.push(format!("{}: {} is of another crate", at.display(), named.display()));
+            }
+        }
+    }
+    none(&findings);
+}
+
+/// The folder of the crate that a file belongs to.
+fn manifest_folder(file: &Path) -> PathBuf {
+    let mut folders = file.ancestors().skip(1);
+    let folder = folders.find(|it| it.join("Cargo.toml").exists()).unwrap();
+    folder.canonicalize().unwrap()
 }
 
 /// So that the checks above are known to find something.

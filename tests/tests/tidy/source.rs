@@ -28,6 +28,19 @@ pub(super) fn sources(folder: &str) -> Vec<Source> {
     files.map(|file| Source::read(&file)).collect()
 }
 
+/// The files of a folder, tests included, and what each `#[path]` in them names.
+pub(super) fn path_attributes(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    collect(&workspace().join(folder), &mut files);
+    let attributes = files.iter().flat_map(|file| {
+        let text = fs::read_to_string(file).unwrap();
+        let named = text.lines().filter_map(|line| line.trim().strip_prefix("#[path = \""));
+        let named = named.filter_map(|it| it.strip_suffix("\"]")).map(str::to_owned);
+        named.map(|named| (file.clone(), named)).collect::<Vec<_>>()
+    });
+    attributes.collect()
+}
+
 fn relative(file: &Path) -> PathBuf {
     file.strip_prefix(workspace()).unwrap().to_owned()
 }
@@ -35,7 +48,8 @@ fn relative(file: &Path) -> PathBuf {
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        let hidden = path.file_name().unwrap().as_encoded_bytes().starts_with(b".");
+        if path.is_dir() && !hidden {
             collect(&path, files);
         } else if path.extension().is_some_and(|it| it == "rs") {
             files.push(path);

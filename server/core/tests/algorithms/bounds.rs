@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit};
-
-use crate::support::{Counter, limits_by, signed, starts, steps, whole_gcra};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, limits_by, signed, starts, steps, whole_gcra},
+};
 
 /// Whether at most burst plus the rate's share of the span was admitted between any two moments.
 fn within_burst_and_rate(limit: &Limit, admitted: &[(u64, u64)]) -> bool {
@@ -46,7 +48,7 @@ fn share(previous: u64, remaining: u64, window: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1000))]
+    #![proptest_config(cases::at_least(1000))]
 
     #[test]
     fn fixed_window_admits_the_limit_in_an_aligned_window(

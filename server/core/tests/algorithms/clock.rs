@@ -1,13 +1,14 @@
 //! Looking changes nothing, and a clock that steps back admits nothing more.
 
 use proptest::prelude::*;
-
 use sluicegate_core::Algorithm;
-
-use crate::support::{Counter, limits, starts, steps};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, limits, starts, steps},
+};
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1500))]
+    #![proptest_config(cases::at_least(1500))]
 
     /// Peeks at any time between the takes, and waits computed for them, leave every decision as it was.
     #[test]

@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit, Window};
-
-use crate::support::{Counter, limits, pairs, signed, starts, steps};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, limits, pairs, signed, starts, steps},
+};
 
 /// Usage that a bucket of the other limit records in full, with room for rounding.
 fn fits(used: i64, limit: &Limit) -> bool {
@@ -12,7 +14,7 @@ fn fits(used: i64, limit: &Limit) -> bool {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1500))]
+    #![proptest_config(cases::at_least(1500))]
 
     #[test]
     fn usage_survives_an_edit(

@@ -1,8 +1,7 @@
 //! Examples from the documentation.
 
 use sluicegate_core::{Algorithm, Limit, Window};
-
-use crate::support::Counter;
+use sluicegate_core_testkit::counter::Counter;
 
 const SECOND: u64 = 1_000_000;
 

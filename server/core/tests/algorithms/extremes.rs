@@ -5,8 +5,10 @@ use sluicegate_core::{
     Algorithm, Limit, Window,
     algorithm::{HITS_MAX, Receipt},
 };
-
-use crate::support::{Counter, SPAN_MAX, TIME_MAX, limits, pairs, signed};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, SPAN_MAX, TIME_MAX, limits, pairs, signed},
+};
 
 /// The most usage that a state records.
 const USED_MAX: u64 = (1 << 53) - 1;
@@ -56,7 +58,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1500))]
+    #![proptest_config(cases::at_least(1500))]
 
     #[test]
     fn any_sequence_of_calls_is_answered((limit, other) in pairs(), acts in acts()) {

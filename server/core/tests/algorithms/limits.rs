@@ -5,8 +5,10 @@ use sluicegate_core::{
     Algorithm, Limit, Window,
     limit::{LimitError, SLIDING_LOG_MAX},
 };
-
-use crate::support::{algorithms, limits_by, sizes, windows};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{algorithms, limits_by, sizes, windows},
+};
 
 fn new(
     algorithm: Algorithm,
@@ -86,7 +88,7 @@ fn gcra_takes_bursts_that_come_back_within_142_years() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(2000))]
+    #![proptest_config(cases::at_least(2000))]
 
     #[test]
     fn an_override_is_always_possible(

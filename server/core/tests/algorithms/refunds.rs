@@ -2,11 +2,13 @@
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit, Window, algorithm::HITS_MAX};
-
-use crate::support::{Counter, SPAN_MAX, limits, signed, starts, steps};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, SPAN_MAX, limits, signed, starts, steps},
+};
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1500))]
+    #![proptest_config(cases::at_least(1500))]
 
     #[test]
     fn giving_back_at_once_leaves_no_trace(

@@ -2,11 +2,13 @@
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, algorithm::State};
-
-use crate::support::{Counter, SPAN_MAX, TIME_MAX, limits, signed, starts, steps};
+use sluicegate_core_testkit::{
+    cases,
+    counter::{Counter, SPAN_MAX, TIME_MAX, limits, signed, starts, steps},
+};
 
 proptest! {
-    #![proptest_config(crate::cases::at_least(1500))]
+    #![proptest_config(cases::at_least(1500))]
 
     #[test]
     fn retry_after_is_the_first_moment_that_admits(

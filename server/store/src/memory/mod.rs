@@ -15,7 +15,7 @@ mod shard;
 use std::{slice, time::Duration};
 
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, settle_with};
+use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, settle};
 
 use crate::{Clock, SystemClock};
 use locked::{Locked, SHARDS_MAX};
@@ -96,7 +96,7 @@ impl<C: Clock> Memory<C> {
     /// Settles one request's checks.
     fn settle(&self, group: &[Check]) -> Answers {
         let mut locked = Locked::new(&self.shards, group, || self.clock.read());
-        settle_with(group, &mut locked)
+        settle(group, &mut locked)
     }
 }
 

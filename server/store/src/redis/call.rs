@@ -95,7 +95,8 @@ impl Call {
     }
 
     /// The command that runs the script, as it is sent.
-    pub(super) fn command(&self) -> Bytes {
+    #[must_use]
+    pub fn command(&self) -> Bytes {
         self.command.clone()
     }
 
@@ -103,24 +104,6 @@ impl Call {
     pub(super) fn reply_bounds(&self) -> ReplyBounds {
         // The time, the answers, and the keys whose values are unusable.
         ReplyBounds::integers(1 + ANSWER_MAX * self.asked.len() + self.keys)
-    }
-
-    /// The arguments of `EVALSHA`.
-    #[must_use]
-    pub fn arguments(&self) -> Vec<&[u8]> {
-        command::arguments(&self.command).skip(1).collect()
-    }
-
-    /// The names of the counters, each once.
-    #[must_use]
-    pub fn keys(&self) -> Vec<&[u8]> {
-        command::arguments(&self.command).skip(HEAD).take(self.keys).collect()
-    }
-
-    /// The arguments after the keys.
-    #[must_use]
-    pub fn args(&self) -> Vec<&[u8]> {
-        command::arguments(&self.command).skip(HEAD + self.keys).collect()
     }
 
     /// What the reply says.

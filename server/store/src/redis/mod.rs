@@ -26,7 +26,6 @@ mod script;
 mod slots;
 mod sockets;
 mod stats;
-mod stored;
 mod topology;
 mod url;
 mod watched;
@@ -63,7 +62,6 @@ pub use reply::Reply;
 pub use script::Script;
 pub use slots::hash_slot;
 pub use stats::{Count, Stats};
-pub use stored::state_of;
 pub use url::{Address, Deployment, RedisUrl, UrlError};
 
 /// How often one call follows a slot that moves, or waits for it.

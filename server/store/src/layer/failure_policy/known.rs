@@ -218,7 +218,10 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
 
     use sluicegate_core::{
         Algorithm, Batch, OnFailure, Store, Time, Window,
@@ -226,7 +229,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{ManualClock, MemorySettings, clock};
+    use crate::{MemorySettings, Reading, clock};
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -259,12 +262,30 @@ mod tests {
         }
     }
 
-    type LocalMemory = Memory<Arc<ManualClock>>;
+    /// A clock that only the test advances, in microseconds since the Unix epoch.
+    #[derive(Debug)]
+    struct TestClock(AtomicU64);
+
+    impl TestClock {
+        fn advance(&self, by: Duration) {
+            let micros = u64::try_from(by.as_micros()).unwrap();
+            self.0.fetch_add(micros, Ordering::Relaxed);
+        }
+    }
+
+    impl Clock for TestClock {
+        fn read(&self) -> Reading {
+            let now = Time::from_micros(self.0.load(Ordering::Relaxed));
+            Reading { wall: now, steady: now }
+        }
+    }
+
+    type LocalMemory = Memory<Arc<TestClock>>;
 
     /// A store of this process, and its clock, which shows noon.
-    fn memory() -> (LocalMemory, Arc<ManualClock>) {
-        let noon = Time::from_micros((20_000 * 86_400 + 43_200) * 1_000_000);
-        let clock = Arc::new(ManualClock::at(noon));
+    fn memory() -> (LocalMemory, Arc<TestClock>) {
+        let noon = (20_000 * 86_400 + 43_200) * 1_000_000;
+        let clock = Arc::new(TestClock(AtomicU64::new(noon)));
         (Memory::new(MemorySettings { counters_max: 100 }, Arc::clone(&clock)), clock)
     }
 

@@ -4,7 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use sluicegate_client::{CheckError, Verdict};
 use sluicegate_core::{
-    CounterKey, Plan, StoreError, Time, algorithm::State, respond, rules::RuleSet, settle,
+    Check, CounterKey, Counters, Plan, StoreError, Time, algorithm::State, respond, rules::RuleSet,
+    settle,
 };
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::{
@@ -37,31 +38,34 @@ impl Limiter {
         let now = Time::from_micros(self.ahead + u64::try_from(now).unwrap());
         let request = request("d", descriptors, hits).unwrap();
         let (plan, group) = Plan::new(&self.rules, &request);
-        let mut keys: Vec<_> = Vec::new();
-        let slots: Vec<_> = group
-            .iter()
-            .map(|check| {
-                let slot = keys.iter().position(|key| key == &check.key);
-                Some(slot.unwrap_or_else(|| {
-                    keys.push(check.key.clone());
-                    keys.len() - 1
-                }))
-            })
-            .collect();
-        let mut states: Vec<_> = keys
-            .iter()
-            .map(|key| {
-                let check = group.iter().find(|check| check.key == *key).unwrap();
-                let state = self.states.remove(key);
-                state.unwrap_or_else(|| State::new(check.limit.algorithm()))
-            })
-            .collect();
-        let answers = settle(&group, &slots, &mut states, now, StoreError::Full);
-        self.states.extend(keys.into_iter().zip(states));
+        let answers = settle(&group, &mut Counted { states: &mut self.states, now });
         let decisions: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
         let verdict = respond(&plan, &decisions);
         let allowed = verdict.code == sluicegate_core::Code::Ok;
         answer(allowed, verdict.statuses.iter().map(status).collect())
+    }
+}
+
+/// The counters of a limiter at a time.
+struct Counted<'a> {
+    states: &'a mut HashMap<CounterKey, State>,
+    now: Time,
+}
+
+impl Counters for Counted<'_> {
+    fn now(&self, _: &Check) -> Time {
+        self.now
+    }
+
+    fn with_state(
+        &mut self,
+        _: usize,
+        check: &Check,
+        access: impl FnOnce(&mut State) -> Time,
+    ) -> Result<(), StoreError> {
+        let unused = || State::new(check.limit.algorithm());
+        access(self.states.entry(check.key.clone()).or_insert_with(unused));
+        Ok(())
     }
 }
 

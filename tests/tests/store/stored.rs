@@ -1,16 +1,14 @@
-//! What Redis keeps of a counter. The formats are described at the top of each algorithm's Lua file.
+//! Reads counters as Redis stores them. The formats are described at the top of each algorithm's Lua file.
 
 use sluicegate_core::{
     Algorithm, Limit, Time,
     algorithm::{Numbers, State},
 };
-
-use super::Reply;
+use sluicegate_store::redis::Reply;
 
 /// Reads the value of a counter's key: what GET replies or, for a log, what LRANGE replies with all of
 /// it. `None` if no counter of that limit is stored like this.
-#[must_use]
-pub fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
+pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
     let window = limit.window().micros();
     let is_time = |micros: u64| Time::from_micros(micros).as_micros() == micros;
     let numbers = match (limit.algorithm(), value) {

@@ -7,41 +7,49 @@ use sluicegate_core::{
     limit::{SLIDING_LOG_MAX, Unit},
 };
 
-/// The longest span that an answer speaks of, in microseconds.
-pub(crate) const SPAN_MAX: u64 = (1 << 53) - 1;
+/// The longest duration in an answer, in microseconds.
+pub const SPAN_MAX: u64 = (1 << 53) - 1;
 
 /// The last point in time, in microseconds since the Unix epoch.
-pub(crate) const TIME_MAX: u64 = (1 << 52) - 1;
+pub const TIME_MAX: u64 = (1 << 52) - 1;
 
-/// A state, the limit it is held against and a clock that moves by hand.
+/// A state, the limit that it is checked against, and a manual clock.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Counter {
-    pub(crate) limit: Limit,
-    pub(crate) state: State,
-    pub(crate) micros: u64,
+pub struct Counter {
+    /// The limit.
+    pub limit: Limit,
+    /// The state.
+    pub state: State,
+    /// The clock, in microseconds since the Unix epoch.
+    pub micros: u64,
 }
 
 impl Counter {
-    pub(crate) fn new(limit: Limit, micros: u64) -> Self {
+    /// An unused counter at this time.
+    #[must_use]
+    pub fn new(limit: Limit, micros: u64) -> Self {
         Self { limit, state: State::new(limit.algorithm()), micros }
     }
 
-    pub(crate) fn pass(&mut self, micros: u64) {
+    /// Advances the clock, at most to [`TIME_MAX`].
+    pub fn pass(&mut self, micros: u64) {
         self.micros = self.micros.saturating_add(micros).min(TIME_MAX);
     }
 
     /// The same counter at another time.
-    pub(crate) fn at(&self, micros: u64) -> Self {
+    #[must_use]
+    pub fn at(&self, micros: u64) -> Self {
         Self { micros, ..self.clone() }
     }
 
-    /// The same counter after a while.
-    pub(crate) fn after(&self, micros: u64) -> Self {
+    /// The same counter after this many microseconds.
+    #[must_use]
+    pub fn after(&self, micros: u64) -> Self {
         self.at(self.micros + micros)
     }
 
-    /// The time that counts, in microseconds.
-    pub(crate) fn advance(&mut self) -> u64 {
+    /// Advances the state. Returns its present, in microseconds.
+    pub fn advance(&mut self) -> u64 {
         self.now().as_micros()
     }
 
@@ -49,55 +57,63 @@ impl Counter {
         self.state.advance(&self.limit, Time::from_micros(self.micros))
     }
 
-    pub(crate) fn available(&mut self) -> i64 {
+    /// Hits that may pass; negative if more was charged than the limit allows.
+    pub fn available(&mut self) -> i64 {
         let now = self.now();
         self.state.available(&self.limit, now)
     }
 
-    pub(crate) fn charge(&mut self, hits: u64) -> Receipt {
+    /// Charges hits, whether or not they are available.
+    pub fn charge(&mut self, hits: u64) -> Receipt {
         let now = self.now();
         self.state.charge(&self.limit, now, hits)
     }
 
-    pub(crate) fn admits(&mut self, hits: u64) -> bool {
+    /// Whether the hits are available; for a peek, whether one hit is.
+    pub fn admits(&mut self, hits: u64) -> bool {
         signed(hits.max(1)) <= self.available()
     }
 
-    /// Takes these hits or nothing.
-    pub(crate) fn exactly(&mut self, hits: u64) -> Option<Receipt> {
+    /// Charges these hits if they are available, else nothing.
+    pub fn exactly(&mut self, hits: u64) -> Option<Receipt> {
         self.admits(hits).then(|| self.charge(hits))
     }
 
-    pub(crate) fn give_back(&mut self, hits: u64, receipt: Option<Receipt>) {
+    /// Refunds hits, of the charge with this receipt if there is one.
+    pub fn give_back(&mut self, hits: u64, receipt: Option<Receipt>) {
         let now = self.now();
         self.state.refund(&self.limit, now, hits, receipt);
-        // What is left may be asked at once, without advancing again.
+        // A refund leaves a state at its present: advancing it again changes nothing.
         let left = self.state.clone();
         self.now();
         assert_eq!(self.state, left);
     }
 
-    pub(crate) fn retry_after(&mut self, hits: u64) -> Option<u64> {
+    /// Microseconds until `hits` would be available without other requests; `None` if they never will be.
+    pub fn retry_after(&mut self, hits: u64) -> Option<u64> {
         let now = self.now();
         self.state.retry_after(&self.limit, now, hits)
     }
 
-    pub(crate) fn expires_after(&mut self) -> u64 {
+    /// Microseconds until the counter is unused again.
+    pub fn expires_after(&mut self) -> u64 {
         let now = self.now();
         self.state.expires_after(&self.limit, now)
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    /// The most hits at once.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
         u64::from(self.limit.capacity())
     }
 
-    /// Hits that count, rounded up.
-    pub(crate) fn used(&mut self) -> i64 {
+    /// Hits that count against the limit, rounded up.
+    pub fn used(&mut self) -> i64 {
         signed(self.capacity()) - self.available()
     }
 
-    /// Everything a caller can learn, now and at moments that matter later.
-    pub(crate) fn future(&self) -> Vec<(i64, Option<u64>, u64)> {
+    /// Available hits, time until a retry and time until the reset, now and at later times at which they change.
+    pub fn future(&self) -> Vec<(i64, Option<u64>, u64)> {
         let mut moments =
             vec![0, 1, self.limit.refill_interval(), self.limit.window().micros() / 7];
         let mut asked = self.clone();
@@ -111,8 +127,8 @@ impl Counter {
         moments.into_iter().map(look).collect()
     }
 
-    /// Lets a step's time pass.
-    pub(crate) fn wait(&mut self, step: &Step) {
+    /// Advances the clock by the gap of a step.
+    pub fn wait(&mut self, step: &Step) {
         let hits = self.hits(step).min(self.capacity());
         let window = self.limit.window().micros();
         let pass = match step.gap {
@@ -129,8 +145,8 @@ impl Counter {
         self.pass(pass);
     }
 
-    /// Hits that a step asks for.
-    pub(crate) fn hits(&mut self, step: &Step) -> u64 {
+    /// The hits of a step.
+    pub fn hits(&mut self, step: &Step) -> u64 {
         match step.ask {
             Ask::Few(hits) => u64::from(hits),
             Ask::Share(share) => {
@@ -141,9 +157,9 @@ impl Counter {
         }
     }
 
-    /// Goes through a schedule, taking exactly what is asked or nothing. Returns what was admitted: the
-    /// time that counted, in microseconds, and the hits.
-    pub(crate) fn drive(&mut self, steps: &[Step]) -> Vec<(u64, u64)> {
+    /// Goes through a schedule, and charges the hits of each step if they are available. Returns the charges: time in
+    /// microseconds, and hits.
+    pub fn drive(&mut self, steps: &[Step]) -> Vec<(u64, u64)> {
         let mut admitted = Vec::new();
         for step in steps {
             self.wait(step);
@@ -156,45 +172,53 @@ impl Counter {
     }
 }
 
-pub(crate) fn signed(count: u64) -> i64 {
+/// A number of hits as [`Counter::available`] has it.
+#[must_use]
+pub fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap()
 }
 
-/// A stretch of time and a question after it.
+/// Time that passes, and hits after it.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
-    pub(crate) gap: Gap,
-    pub(crate) ask: Ask,
+pub struct Step {
+    /// The time.
+    pub gap: Gap,
+    /// The hits.
+    pub ask: Ask,
 }
 
 /// How much time passes.
 #[derive(Clone, Debug)]
-pub(crate) enum Gap {
+pub enum Gap {
+    /// No time.
     None,
+    /// Microseconds.
     Micros(u8),
     /// 64ths of the window.
     OfWindow(u8),
-    /// The share of the window of so many hits.
+    /// The time in which this many hits are refilled: their share of the window.
     Hits(u8),
     /// Up to the last microsecond of an aligned window.
     Boundary,
-    /// Until the hits asked for pass.
+    /// Until the hits are available.
     Retry,
     /// One microsecond less.
     AlmostRetry,
 }
 
-/// What is asked for.
+/// How many hits.
 #[derive(Clone, Debug)]
-pub(crate) enum Ask {
+pub enum Ask {
+    /// This many.
     Few(u8),
-    /// 16ths of the capacity, or of so much of it as comes back in 64 windows.
+    /// 16ths of the capacity, or of the part of it that is refilled in 64 windows.
     Share(u8),
-    /// All that is left.
+    /// All available hits.
     Rest,
 }
 
-pub(crate) fn gaps() -> impl Strategy<Value = Gap> {
+/// Random gaps.
+pub fn gaps() -> impl Strategy<Value = Gap> {
     prop_oneof![
         2 => Just(Gap::None),
         3 => (1..=5_u8).prop_map(Gap::Micros),
@@ -206,7 +230,8 @@ pub(crate) fn gaps() -> impl Strategy<Value = Gap> {
     ]
 }
 
-pub(crate) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
+/// Random schedules of at most `count` steps.
+pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     let asks = prop_oneof![
         4 => (1..=3_u8).prop_map(Ask::Few),
         3 => (1..=16_u8).prop_map(Ask::Share),
@@ -217,11 +242,12 @@ pub(crate) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Near the epoch and near the present, in microseconds.
-pub(crate) fn starts() -> impl Strategy<Value = u64> {
+pub fn starts() -> impl Strategy<Value = u64> {
     prop_oneof![1 => 0..=10_000_000_u64, 4 => 1_600_000_000_000_000..=2_500_000_000_000_000_u64]
 }
 
-pub(crate) fn sizes() -> impl Strategy<Value = u32> {
+/// Random numbers of requests, from 1 to the largest.
+pub fn sizes() -> impl Strategy<Value = u32> {
     let edges = vec![1 << 16, 999_983, 1_000_000, 1 << 24, 4_000_000_000, u32::MAX - 4, u32::MAX];
     prop_oneof![
         4 => 1..=8_u32,
@@ -231,7 +257,8 @@ pub(crate) fn sizes() -> impl Strategy<Value = u32> {
     ]
 }
 
-pub(crate) fn windows() -> impl Strategy<Value = Window> {
+/// Random windows, from a second to the longest.
+pub fn windows() -> impl Strategy<Value = Window> {
     let units = prop::sample::select(&Unit::ALL).prop_map(Unit::seconds);
     let seconds = prop_oneof![
         3 => 1..=3_u32,
@@ -242,18 +269,19 @@ pub(crate) fn windows() -> impl Strategy<Value = Window> {
     seconds.prop_map(|seconds| Window::from_seconds(u64::from(seconds)).unwrap())
 }
 
-pub(crate) fn algorithms() -> impl Strategy<Value = Algorithm> {
+/// Random algorithms.
+pub fn algorithms() -> impl Strategy<Value = Algorithm> {
     prop::sample::select(&Algorithm::ALL)
 }
 
-/// A limit of any size that the algorithm can count.
-pub(crate) fn limits_of(algorithm: Algorithm, window: Window) -> impl Strategy<Value = Limit> {
+/// Random limits of an algorithm and a window.
+pub fn limits_of(algorithm: Algorithm, window: Window) -> impl Strategy<Value = Limit> {
     (sizes(), prop::option::of(sizes()))
         .prop_map(move |(requests, burst)| legal(algorithm, requests, window, burst))
 }
 
-/// A limit of GCRA whose emission interval is a whole number of microseconds.
-pub(crate) fn whole_gcra() -> impl Strategy<Value = Limit> {
+/// Random limits of GCRA whose emission interval is a whole number of microseconds.
+pub fn whole_gcra() -> impl Strategy<Value = Limit> {
     (sizes(), windows(), prop::option::of(sizes())).prop_map(|(size, window, burst)| {
         let (mut divisor, mut rest) = (window.micros(), u64::from(size));
         while rest > 0 {
@@ -263,14 +291,14 @@ pub(crate) fn whole_gcra() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// A limit of any algorithm, size and window.
-pub(crate) fn limits() -> impl Strategy<Value = Limit> {
+/// Random limits.
+pub fn limits() -> impl Strategy<Value = Limit> {
     let any =
         (algorithms(), windows()).prop_flat_map(|(algorithm, window)| limits_of(algorithm, window));
     prop_oneof![6 => any, 1 => coarse()]
 }
 
-/// A bucket whose units are worth many microseconds each.
+/// Random token buckets whose unit of usage is many microseconds.
 fn coarse() -> impl Strategy<Value = Limit> {
     let sizes = (prop_oneof![1..=10_u32, 1..=100_000_u32], 1_000_000_000..=u32::MAX);
     (sizes, 86_400..=Window::MAX.seconds()).prop_map(|((requests, burst), seconds)| {
@@ -279,13 +307,13 @@ fn coarse() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// A limit of that algorithm, with any size and window.
-pub(crate) fn limits_by(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
+/// Random limits of an algorithm.
+pub fn limits_by(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     windows().prop_flat_map(move |window| limits_of(algorithm, window))
 }
 
-/// Two limits on one counter.
-pub(crate) fn pairs() -> impl Strategy<Value = (Limit, Limit)> {
+/// Two random limits of one counter: of the same algorithm and window.
+pub fn pairs() -> impl Strategy<Value = (Limit, Limit)> {
     (algorithms(), windows()).prop_flat_map(|(algorithm, window)| {
         (limits_of(algorithm, window), limits_of(algorithm, window))
     })
