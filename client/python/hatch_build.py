@@ -17,6 +17,7 @@ class GenerateMessages(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the messages of `rls.proto` to the wheel, as the module `sluicegate._generated.rls_pb2`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Generates the messages, and adds them."""
         if self.target_name != "wheel":
             return
         # A source distribution has the file beside this one, the repository at its top.
@@ -33,5 +34,6 @@ class GenerateMessages(BuildHookInterface):  # type: ignore[type-arg]
             build_data[kind][str(generated / name)] = f"{PACKAGE}/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Removes the folder that the wheel was built from."""
         if self.target_name == "wheel":
             shutil.rmtree(self.folder)

@@ -71,16 +71,14 @@ class Server:
 
 
 @contextmanager
-def started(command: list[str], environment: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[
-    tuple[subprocess.Popen[bytes], Path]
-]:
+def started(
+    command: list[str], environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A process in this environment, by default that of the tests, and the file of its output."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=environment
-            )
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
         try:
             yield process, log
         finally:

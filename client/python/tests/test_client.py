@@ -135,7 +135,18 @@ async def test_unix_socket(tmp_path: Path) -> None:
 
 def certificate(folder: Path, name: str, signer: str | None) -> None:
     """Creates NAME.pem and NAME.key, signed by itself or by SIGNER."""
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     command += ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", f"{name}.key"]
     command += ["-out", f"{name}.pem"]
     if signer is not None:

@@ -72,7 +72,9 @@ def expect_answer(case: Any, answer: httpx.Response) -> None:
         assert answer.headers["content-length"] == str(len(answer.content))
     if wanted["body"] is not None:
         is_json = "json" in answer.headers["content-type"]
-        assert (answer.json() if is_json else answer.text) == (json.loads(wanted["body"]) if is_json else wanted["body"])
+        assert (answer.json() if is_json else answer.text) == (
+            json.loads(wanted["body"]) if is_json else wanted["body"]
+        )
 
 
 def test_verdict(case: Any, stub: Stub) -> None:

@@ -24,9 +24,9 @@ def browser() -> Iterator[httpx.Client]:
                 yield it
 
 
-def statuses(browser: httpx.Client, count: int, address: str, method: str = "GET", path: str = "/", **more: object) -> (
-    list[int]
-):
+def statuses(
+    browser: httpx.Client, count: int, address: str, method: str = "GET", path: str = "/", **more: object
+) -> list[int]:
     headers = {"x-forwarded-for": f"6.6.6.6, {address}", **more.pop("headers", {})}  # type: ignore[dict-item]
     return [browser.request(method, path, headers=headers, **more).status_code for _ in range(count)]  # type: ignore[arg-type]
 

@@ -144,9 +144,8 @@ async def test_failure_mode_applies_without_a_verdict(server: Server, caplog: py
                 answers += [flask_browser.post("/") for _ in range(2)]
             assert [it.status_code for it in answers] == [status] * 4
             assert len(caplog.messages) == 2 and f"applying failure mode {mode}" in caplog.messages[0]
-    with pytest.raises(ValueError, match="failure_mode"):
-        with flask_app(**options, failure_mode="shut"):
-            pass
+    with pytest.raises(ValueError, match="failure_mode"), flask_app(**options, failure_mode="shut"):
+        pass
 
 
 async def test_shed_request_is_refused_also_with_failure_mode_open() -> None:

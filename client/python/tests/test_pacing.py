@@ -269,6 +269,7 @@ async def test_result_and_error_of_a_job_are_those_of_run(server: Server, client
     with pytest.raises(ZeroDivisionError):
         pacer.run(lambda: 1 // 0)
     async with AsyncClient(server.grpc, timeout=10) as async_client:
+
         async def answer() -> int:
             return 42
 

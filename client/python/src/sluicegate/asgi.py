@@ -53,10 +53,11 @@ class Request(BaseRequest):
         self._body: bytes | None = None
 
     async def json_field(self, name: str) -> str:
-        """A text field of a JSON body, such as the e-mail address of a login. The application can read the body as well.
+        """A text field of a JSON body, such as the e-mail address of a login.
 
         Empty if the body is not a JSON object, or has no such text, or is longer than 64 KiB: use the value in a
-        descriptor nevertheless, so that these requests share a limit, and are not without one.
+        descriptor nevertheless, so that these requests share a limit, and are not without one. The application can
+        read the body as well.
         """
         if not self._received:
             self._body = await self._read()
@@ -134,7 +135,9 @@ class RateLimitMiddleware:
         if verdict is None:
             return await self._app(scope, request.receive, send)
         if verdict.allowed:
-            return await self._app(scope, request.receive, _adding(added_headers(verdict.response_headers_to_add), send))
+            return await self._app(
+                scope, request.receive, _adding(added_headers(verdict.response_headers_to_add), send)
+            )
         answer = self._on_limited(request, verdict) if self._on_limited else None
         if answer is not None:
             return await answer(scope, request.receive, _adding(refusal_headers(verdict), send))

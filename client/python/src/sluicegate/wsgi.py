@@ -54,10 +54,11 @@ class Request(BaseRequest):
         self._has_read = False
 
     def json_field(self, name: str) -> str:
-        """A text field of a JSON body, such as the e-mail address of a login. The application can read the body as well.
+        """A text field of a JSON body, such as the e-mail address of a login.
 
         Empty if the body is not a JSON object, or has no such text, or is longer than 64 KiB: use the value in a
-        descriptor nevertheless, so that these requests share a limit, and are not without one.
+        descriptor nevertheless, so that these requests share a limit, and are not without one. The application can
+        read the body as well.
         """
         if not self._has_read:
             self._has_read = True
