@@ -5,8 +5,8 @@ const CAP_MS = 30_000;
 const JITTER = 0.1;
 
 /**
- * Milliseconds until a caller of a rate limited service should try again: what `Retry-After` asks for, plus a random part of
- * up to 100 ms · 2^attempt, at most 30 s, so that callers that were refused together do not return together.
+ * Milliseconds until a caller of a rate limited service should try again: what `Retry-After` asks for, plus a random part
+ * of up to 100 ms · 2^attempt, at most 30 s, so that callers that were refused together do not return together.
  *
  * @param retryAfterMs - what the service asks for, if anything: see {@link parseRetryAfter}
  * @param attempt - attempts that failed before, 0 for the first

@@ -78,6 +78,7 @@ export type HealthStatus = "unknown" | "serving" | "not_serving" | "service_unkn
 export class Client {
   readonly #grpc: GrpcClient;
   readonly #timeoutMs: number;
+  #isClosed = false;
   readonly #schedules = new Schedules(this);
 
   /**
@@ -90,7 +91,7 @@ export class Client {
     }
     const tls = options.tls === true ? {} : options.tls || undefined;
     const name = tls?.serverName;
-    this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
+    this.#timeoutMs = timeout(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
     this.#grpc = new GrpcClient(endpoint, tls ? secured(tls) : credentials.createInsecure(), {
       ...CHANNEL,
       ...(name !== undefined && { "grpc.ssl_target_name_override": name, "grpc.default_authority": name }),
@@ -142,8 +143,8 @@ export class Client {
   /**
    * Waits until a check is allowed.
    *
-   * Waiters for the same domain and descriptors share one schedule, first in, first out: only the first asks the service, and
-   * after a refusal all wait as long as it told, plus jitter. A waiter that gives up charges nothing.
+   * Waiters for the same domain and descriptors share one schedule, first in, first out: only the first asks the service,
+   * and after a refusal all wait as long as it told, plus jitter. A waiter that gives up charges nothing.
    *
    * @throws WaitExceededError - the wait would be longer than `maxWaitMs`
    * @throws CheckError - a check has no verdict
@@ -169,6 +170,7 @@ export class Client {
 
   /** Closes the connection. Calls in flight fail. */
   close(): void {
+    this.#isClosed = true;
     this.#grpc.close();
   }
 
@@ -179,7 +181,10 @@ export class Client {
     responseSchema: Response,
     options: CallOptions,
   ): Promise<MessageShape<Response>> {
-    const timeoutMs = options.timeoutMs ?? this.#timeoutMs;
+    const timeoutMs = timeout(options.timeoutMs ?? this.#timeoutMs);
+    if (this.#isClosed) {
+      throw new CheckError("other", "The client is closed.", { code: status.CANCELLED });
+    }
     return new Promise((resolve, reject) => {
       this.#grpc.makeUnaryRequest(
         path,
@@ -192,6 +197,13 @@ export class Client {
       );
     });
   }
+}
+
+function timeout(milliseconds: number): number {
+  if (!(milliseconds > 0)) {
+    throw new RangeError(`timeoutMs must be more than 0: ${milliseconds}`);
+  }
+  return milliseconds;
 }
 
 function secured(tls: TlsOptions) {

@@ -2,7 +2,7 @@
  * Why a check failed:
  * - `deadline_exceeded`: no answer within the timeout. The hits may have been charged.
  * - `unavailable`: the service cannot be reached, or reports that it cannot answer.
- * - `override_not_applied`: the service ignored the limit that the request brought, because it does not know the domain.
+ * - `override_not_applied`: the service ignored the limit that the request brought: it does not know the domain.
  * - `other`: see {@link CheckError.code}.
  */
 export type CheckErrorKind = "deadline_exceeded" | "unavailable" | "override_not_applied" | "other";

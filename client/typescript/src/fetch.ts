@@ -27,7 +27,10 @@ export function rateLimit(
     async (request, ...rest) => {
       const outcome = await decide(request);
       if (!outcome.passes) {
-        return new Response(outcome.body, { status: outcome.status, headers: outcome.headers.map(([...pair]) => pair) });
+        return new Response(outcome.body, {
+          status: outcome.status,
+          headers: outcome.headers.map(([...pair]) => pair),
+        });
       }
       const response = await handler(request, ...rest);
       if (outcome.headers.length === 0) {

@@ -20,7 +20,8 @@ export interface KeyRequest {
 }
 
 /**
- * Selects the value of a descriptor's entry from a request. `undefined`: the request has none, and is not limited by it.
+ * Selects the value of a descriptor's entry from a request. `undefined`: the request has none, and is not limited by
+ * it.
  */
 export type KeyFunction<Request> = (request: Request) => string | undefined | Promise<string | undefined>;
 
@@ -35,8 +36,8 @@ export interface ClientIpOptions<Request> {
 }
 
 /**
- * Address of the client: behind `trustedProxies` proxies, the address that the outermost of them wrote, counted from the
- * right of `X-Forwarded-For`; otherwise, or if the header is malformed or too short, the other end of the connection.
+ * Address of the client: behind `trustedProxies` proxies, the address that the outermost of them wrote, counted from
+ * the right of `X-Forwarded-For`; otherwise, or if the header is malformed or too short, the other end of the connection.
  *
  * Returns `unknown` if there is no address, so that such requests share one counter and are not unlimited.
  */

@@ -28,7 +28,8 @@ export interface BaseOptions<Request> {
   /** Requests that pass without a check. */
   readonly skip?: ((request: Request) => MaybePromise<boolean>) | undefined;
   /** Called for each refused request. Returns the body to answer with, or nothing for the default. */
-  readonly onLimited?: ((request: Request, verdict: Verdict) => MaybePromise<LimitedBody | undefined | void>) | undefined;
+  readonly onLimited?:
+    ((request: Request, verdict: Verdict) => MaybePromise<LimitedBody | undefined | void>) | undefined;
   /** Called for each request without a verdict, in either failure mode: a place for a log line. */
   readonly onFailure?: ((request: Request, error: CheckError) => void) | undefined;
 }
@@ -61,8 +62,8 @@ export interface CallLimit<Request> {
   /** Key of a request, such as its IP address or user; without one it passes. */
   readonly keyFn: (request: Request) => MaybePromise<string | undefined>;
   /**
-   * Name of the limit, by default its numbers. Limits of one name share counters, so that two routes with the same numbers
-   * need names.
+   * Name of the limit, by default its numbers. Limits of one name share counters, so that two routes with the same
+   * numbers need names.
    */
   readonly name?: string | undefined;
   readonly descriptors?: never;
@@ -84,7 +85,12 @@ export type HeaderList = readonly (readonly [name: string, value: string])[];
 /** What a middleware does with a request. */
 export type Outcome =
   | { readonly passes: true; readonly headers: HeaderList }
-  | { readonly passes: false; readonly status: number; readonly headers: HeaderList; readonly body: string | Uint8Array };
+  | {
+      readonly passes: false;
+      readonly status: number;
+      readonly headers: HeaderList;
+      readonly body: string | Uint8Array;
+    };
 
 const PASSES: Outcome = { passes: true, headers: [] };
 

@@ -9,8 +9,8 @@ import { CheckError } from "./errors.js";
  */
 export interface PacerOptions<Priority extends string> extends CallOptions {
   /**
-   * Weights of the priorities, such as `{ high: 3, low: 1 }`: while jobs of several priorities wait, they start in these
-   * proportions. Jobs without a priority have the first one.
+   * Weights of the priorities, such as `{ high: 3, low: 1 }`: while jobs of several priorities wait, they start in
+   * these proportions. Jobs without a priority have the first one.
    */
   readonly priorities?: Readonly<Record<Priority, number>> | undefined;
   /** Called for each check without a verdict. The pacer then waits and asks again: no job starts without a verdict. */
@@ -40,7 +40,7 @@ interface Lane {
 }
 
 /**
- * Starts jobs no faster than the rate limit allows: a queue in front of a service that refuses callers who are too fast.
+ * Starts jobs no faster than the rate limit allows: a queue in front of a service that refuses fast callers.
  */
 export class Pacer<Priority extends string = "default"> {
   readonly #client: Client;
@@ -101,7 +101,7 @@ export class Pacer<Priority extends string = "default"> {
     if (this.#waiting) {
       return;
     }
-    for (let failures = 0; !this.#isIdle(); ) {
+    for (let failures = 0; !this.#isIdle();) {
       const { signal } = (this.#waiting = new AbortController());
       try {
         const { timeoutMs } = this.#options;
@@ -133,7 +133,10 @@ export class Pacer<Priority extends string = "default"> {
   #next(): Job | undefined {
     const lanes = [...this.#lanes.values()].filter(({ jobs }) => jobs.length > 0);
     lanes.forEach((lane) => (lane.credit += lane.weight));
-    const next = lanes.reduce<Lane | undefined>((best, lane) => (best && best.credit >= lane.credit ? best : lane), undefined);
+    const next = lanes.reduce<Lane | undefined>(
+      (best, lane) => (best && best.credit >= lane.credit ? best : lane),
+      undefined,
+    );
     if (!next) {
       return undefined;
     }

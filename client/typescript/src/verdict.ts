@@ -122,8 +122,8 @@ export function retryAfterSeconds(headers: readonly Header[]): number | undefine
 }
 
 /**
- * Milliseconds to wait after a refusal. The time of a response is in whole seconds, because Envoy expects that; Sluicegate's
- * dynamic metadata (`--dynamic-metadata`) have the exact one.
+ * Milliseconds to wait after a refusal. The time of a response is in whole seconds, because Envoy expects that;
+ * Sluicegate's dynamic metadata (`--dynamic-metadata`) have the exact one.
  */
 export function exactRetryAfterMs({ retryAfterMs, dynamicMetadata }: Verdict): number | undefined {
   const seconds = objects(dynamicMetadata?.["descriptors"])

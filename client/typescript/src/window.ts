@@ -37,7 +37,9 @@ export function limitPerWindow(requests: number, window: Window): LimitOverride 
 export function windowSeconds(window: Window): number {
   const seconds = typeof window === "number" ? window : parsed(window);
   if (!Number.isSafeInteger(seconds) || seconds < 1 || seconds > SECONDS_MAX) {
-    throw new RangeError(`A window is whole seconds from 1s to 366d, such as "90s" or "15m": ${JSON.stringify(window)}`);
+    throw new RangeError(
+      `A window is whole seconds from 1s to 366d, such as "90s" or "15m": ${JSON.stringify(window)}`,
+    );
   }
   return seconds;
 }

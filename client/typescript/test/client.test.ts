@@ -51,12 +51,19 @@ test("a peek charges nothing, a refund returns hits", async (t) => {
   // Also of one descriptor beside another.
   const both = [{ entries: [["user", "ann"]] as const, hits: 2 }, { entries: { user: "bob" } }];
   const { statuses } = await client.check({ domain: "api", descriptors: both });
-  assert.deepEqual(statuses.map((status) => status.remaining), [1, 2]);
+  assert.deepEqual(
+    statuses.map((status) => status.remaining),
+    [1, 2],
+  );
 });
 
 test("windows of any length are sent with the request", async (t) => {
   const client = new Client((await serve(t, "domain: app")).grpc);
-  for (const [window, unit, unitMultiplier] of [["15m", "minute", 15], ["90s", "second", 90], [3600, "hour", 1]] as const) {
+  for (const [window, unit, unitMultiplier] of [
+    ["15m", "minute", 15],
+    ["90s", "second", 90],
+    [3600, "hour", 1],
+  ] as const) {
     const limit = limitPerWindow(2, window);
     const check = { domain: "app", descriptors: [{ entries: { key: "ann" }, limit }] };
     const first = await client.check(check);
@@ -92,6 +99,12 @@ test("failures have a kind", async (t) => {
   await assert.rejects(client.check({ domain: "", descriptors: [{ entries: {} }] }), { kind: "other", code: 3 });
 });
 
+test("a closed client fails", async () => {
+  const client = new Client("127.0.0.1:1");
+  client.close();
+  await assert.rejects(client.check(ann()), { name: "CheckError", kind: "other", message: "The client is closed." });
+});
+
 test("checks that are not valid are rejected before they are sent", async () => {
   const client = new Client("127.0.0.1:1");
   const entries = { user: "ann" };
@@ -112,6 +125,8 @@ test("checks that are not valid are rejected before they are sent", async () => 
     assert.throws(() => limitPerWindow(1, window), RangeError, String(window));
   }
   assert.deepEqual(limitPerWindow(1, "1h 30m"), { requestsPerUnit: 1, unit: "minute", unitMultiplier: 90 });
+  assert.throws(() => new Client("127.0.0.1:1", { timeoutMs: 0 }), RangeError);
+  await assert.rejects(client.check({ domain: "api", descriptors: [{ entries }] }, { timeoutMs: -1 }), RangeError);
   assert.throws(() => new Client("http://127.0.0.1:8081"), TypeError);
 });
 
@@ -125,7 +140,15 @@ test("TLS checks the server and shows a certificate of the client", async (t) =>
   const path = await folder(t);
   const openssl = (...flags: string[]) => promisify(execFile)("openssl", flags, { cwd: path });
   const leaf = ["-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=DNS:limits.test"];
-  const pair = (name: string) => ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", `${name}.key`];
+  const pair = (name: string) => [
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:P-256",
+    "-nodes",
+    "-keyout",
+    `${name}.key`,
+  ];
   await openssl("req", "-x509", ...pair("ca"), "-subj", "/CN=ca", "-days", "2", "-out", "ca.pem");
   for (const name of ["server", "client"]) {
     const issuer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-days", "2"];
@@ -140,10 +163,16 @@ test("TLS checks the server and shows a certificate of the client", async (t) =>
   const patient = { timeoutMs: 5_000 };
   const client = new Client(grpc, { tls: { ...tls, ...certificate }, ...patient });
   assert.equal((await client.check(ann())).allowed, true);
-  for (const wrong of [tls, { ...tls, ...certificate, serverName: "other.test" }, { ...tls, ...certificate, ca: undefined }]) {
+  for (const wrong of [
+    tls,
+    { ...tls, ...certificate, serverName: "other.test" },
+    { ...tls, ...certificate, ca: undefined },
+  ]) {
     await assert.rejects(new Client(grpc, { tls: wrong, ...patient }).check(ann()), { kind: "unavailable" });
   }
-  await assert.rejects(new Client(grpc.replace("127.0.0.1", "localhost"), { tls: true, ...patient }).check(ann()), { kind: "unavailable" });
+  await assert.rejects(new Client(grpc.replace("127.0.0.1", "localhost"), { tls: true, ...patient }).check(ann()), {
+    kind: "unavailable",
+  });
 });
 
 test("health is reported", async (t) => {

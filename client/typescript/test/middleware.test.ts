@@ -65,7 +65,11 @@ const FRAMEWORKS: Record<string, (t: TestContext, options: RateLimitOptions<KeyR
 
 function sender(url: string): Send {
   return (headers = {}, body = {}) => {
-    return fetch(url, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body) });
+    return fetch(url, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+      body: JSON.stringify(body),
+    });
   };
 }
 
@@ -137,11 +141,10 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
     assert.equal((await send()).status, 200);
     assert.equal((await send()).headers.get("content-type"), "application/problem+json");
     const own = await send({ "x-json": "1" });
-    assert.deepEqual([own.status, own.headers.get("content-type"), await own.json()], [
-      429,
-      "application/json",
-      { refused: true },
-    ]);
+    assert.deepEqual(
+      [own.status, own.headers.get("content-type"), await own.json()],
+      [429, "application/json", { refused: true }],
+    );
     assert.ok(own.headers.has("retry-after"));
     assert.equal((await send({ "x-skip": "1" })).status, 200);
   });
@@ -164,13 +167,19 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
       status: 503,
       detail: "The rate limit service does not answer.",
     });
-    assert.deepEqual(failures.map(({ kind }) => kind), ["unavailable", "unavailable"]);
+    assert.deepEqual(
+      failures.map(({ kind }) => kind),
+      ["unavailable", "unavailable"],
+    );
   });
 
   test(`${framework}: a limit in the call needs only a domain`, async (t) => {
     const client = new Client((await serve(t, "domain: app\ndefaults: {algorithm: sliding_window_log}")).grpc);
     const keyFn = header("x-api-key");
-    for (const [window, seconds] of [["15m", 900], ["90s", 90]] as const) {
+    for (const [window, seconds] of [
+      ["15m", 900],
+      ["90s", 90],
+    ] as const) {
       const send = await application(t, { client, window, limit: 2, keyFn });
       const ann = { "x-api-key": "ann" };
       assert.equal((await send(ann)).status, 200);
@@ -184,7 +193,10 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
     }
     // Limits of one name share counters.
     const named = { client, window: "1h", limit: 1, keyFn: () => "ann" };
-    const [first, second] = [await application(t, { ...named, name: "a" }), await application(t, { ...named, name: "b" })];
+    const [first, second] = [
+      await application(t, { ...named, name: "a" }),
+      await application(t, { ...named, name: "b" }),
+    ];
     assert.deepEqual([(await first()).status, (await second()).status, (await first()).status], [200, 200, 429]);
   });
 
@@ -253,7 +265,10 @@ test("errors of the application's functions go to the framework", async (t) => {
     const send = await FRAMEWORKS[framework]?.(t, { client, domain: "api", descriptors });
     assert.equal((await send?.())?.status, 500);
   }
-  await assert.rejects(async () => (await FRAMEWORKS["fetch"]?.(t, { client, domain: "api", descriptors }))?.(), /mistake/);
+  await assert.rejects(
+    async () => (await FRAMEWORKS["fetch"]?.(t, { client, domain: "api", descriptors }))?.(),
+    /mistake/,
+  );
 });
 
 test("the client's address is the one that the last trusted proxy wrote", () => {

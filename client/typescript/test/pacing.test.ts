@@ -1,7 +1,16 @@
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { backoff, type Check, CheckError, Client, Pacer, parseRetryAfter, type Verdict, WaitExceededError } from "../src/index.js";
+import {
+  backoff,
+  type Check,
+  CheckError,
+  Client,
+  Pacer,
+  parseRetryAfter,
+  type Verdict,
+  WaitExceededError,
+} from "../src/index.js";
 import { serve } from "./server.js";
 
 const LIMITS = `
@@ -59,14 +68,18 @@ test("without dynamic metadata, acquire waits whole seconds", async (t) => {
 });
 
 test("only the first waiter asks, and not before the time that the service told", async (t) => {
-  const { client, calls } = answered(t, async (call) => (call === 2 ? { allowed: false, retryAfterMs: 60 } : { allowed: true }));
+  const { client, calls } = answered(t, async (call) =>
+    call === 2 ? { allowed: false, retryAfterMs: 60 } : { allowed: true },
+  );
   await Promise.all([client.acquire(check("a")), client.acquire(check("a")), client.acquire(check("a"))]);
   assert.equal(calls.length, 4);
   assert.ok(calls[2]! - calls[1]! >= 60, `${calls}`);
 });
 
 test("keys have schedules of their own", async (t) => {
-  const { client, calls } = answered(t, async (call) => (call === 1 ? { allowed: false, retryAfterMs: 3_600_000 } : { allowed: true }));
+  const { client, calls } = answered(t, async (call) =>
+    call === 1 ? { allowed: false, retryAfterMs: 3_600_000 } : { allowed: true },
+  );
   const stop = new AbortController();
   const slow = client.acquire(check("a"), { signal: stop.signal });
   await client.acquire(check("b"));
@@ -157,7 +170,10 @@ test("a pacer returns what jobs return, and cancels those that wait", async (t) 
   await sleep(20);
   stop.abort();
   await assert.rejects(cancelled, { name: "AbortError" });
-  await assert.rejects(pacer.run(() => 1, { signal: stop.signal }), { name: "AbortError" });
+  await assert.rejects(
+    pacer.run(() => 1, { signal: stop.signal }),
+    { name: "AbortError" },
+  );
   const other = new Pacer(await connected(t), check("wide"));
   const failing = () => {
     throw new Error("job");
@@ -194,7 +210,10 @@ test("options of a pacer are checked", async () => {
     assert.throws(() => new Pacer(client, check("a"), { priorities: { high } }), RangeError);
   }
   const priority = "none" as "high";
-  await assert.rejects(new Pacer(client, check("a"), { priorities: { high: 1 } }).run(() => 1, { priority }), TypeError);
+  await assert.rejects(
+    new Pacer(client, check("a"), { priorities: { high: 1 } }).run(() => 1, { priority }),
+    TypeError,
+  );
 });
 
 test("backoff never returns before Retry-After", () => {

@@ -13,9 +13,7 @@ import { promisify } from "node:util";
 const BINARY = process.env["SLUICEGATE_BINARY"] ?? resolve("../../target/debug/sluicegate");
 
 /** The environment without settings that the server would take. */
-const ENVIRONMENT = Object.fromEntries(
-  Object.entries(process.env).filter(([name]) => !name.startsWith("SLUICEGATE_")),
-);
+const ENVIRONMENT = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SLUICEGATE_")));
 
 /** A running server: the endpoint of its gRPC listener, and its HTTP address. */
 export interface Server {
@@ -32,7 +30,11 @@ export async function folder(test: TestContext): Promise<string> {
 }
 
 /** Starts a server with limits files of these texts; it stops with the test. */
-export async function serve(test: TestContext, limits: string | readonly string[], flags: string[] = []): Promise<Server> {
+export async function serve(
+  test: TestContext,
+  limits: string | readonly string[],
+  flags: string[] = [],
+): Promise<Server> {
   const path = await folder(test);
   for (const [at, text] of [limits].flat().entries()) {
     await writeFile(join(path, `${at}.yaml`), text);

@@ -1,4 +1,5 @@
-// A web application that limits its requests with Sluicegate: by address, by the e-mail of a login, and by the tier of an API key.
+// A web application that limits its requests with Sluicegate: by address, by the e-mail of a login, and by the tier of an
+// API key.
 import { bodyField, Client, clientIp, descriptorsOf } from "@sluicegate/client";
 import { rateLimit } from "@sluicegate/client/express";
 import express from "express";

@@ -20,7 +20,10 @@ async function application(t, endpoint = undefined) {
   const url = line.replace("listening on ", "");
   return (path, headers = {}, body = undefined) => {
     const json = body && { method: "POST", body: JSON.stringify(body) };
-    return fetch(url + path, { ...json, headers: { "content-type": "application/json", "x-forwarded-for": "192.0.2.1", ...headers } });
+    return fetch(url + path, {
+      ...json,
+      headers: { "content-type": "application/json", "x-forwarded-for": "192.0.2.1", ...headers },
+    });
   };
 }
 
@@ -63,7 +66,8 @@ test("an e-mail has 5 logins in 15 minutes, from all addresses", async (t) => {
 test("a tier comes from the API key, and without one there is 401", async (t) => {
   const send = await application(t);
   // More than an address may request.
-  const api = (key, at = 0) => send("/api", { "x-api-key": key, "x-forwarded-for": `192.0.2.${at % 4}`, "x-tier": "enterprise" });
+  const api = (key, at = 0) =>
+    send("/api", { "x-api-key": key, "x-forwarded-for": `192.0.2.${at % 4}`, "x-tier": "enterprise" });
   assert.deepEqual(await statuses(11, (at) => api("key-of-ann", at)), [...times(10, 200), 429]);
   assert.deepEqual(await statuses(61, (at) => api("key-of-bob", at)), [...times(60, 200), 429]);
   assert.deepEqual(await statuses(120, (at) => api("key-of-acme", at)), times(120, 200));

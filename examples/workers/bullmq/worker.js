@@ -1,5 +1,5 @@
-// Workers that send jobs to a provider no faster than it permits, whatever the number of worker processes. Users wait for jobs of
-// the queue `interactive`, which gets three of four requests while both queues have jobs.
+// Workers that send jobs to a provider no faster than it permits, whatever the number of worker processes. Users wait for
+// jobs of the queue `interactive`, which gets three of four requests while both queues have jobs.
 import { backoff, Client, Pacer, parseRetryAfter } from "@sluicegate/client";
 import { Worker } from "bullmq";
 import { Redis } from "ioredis";
@@ -17,13 +17,17 @@ const pacer = new Pacer(client, check, {
 
 async function send(job, priority) {
   for (let attempt = 0; ; attempt++) {
-    const response = await pacer.run(() => fetch(provider, { method: "POST", body: JSON.stringify(job.data) }), { priority });
+    const response = await pacer.run(() => fetch(provider, { method: "POST", body: JSON.stringify(job.data) }), {
+      priority,
+    });
     await response.body?.cancel();
     if (response.status !== 429) {
       return response.status;
     }
     // Only if others use the provider's limit too.
-    await new Promise((resolve) => setTimeout(resolve, backoff(parseRetryAfter(response.headers.get("retry-after")), attempt)));
+    await new Promise((resolve) =>
+      setTimeout(resolve, backoff(parseRetryAfter(response.headers.get("retry-after")), attempt)),
+    );
   }
 }
 

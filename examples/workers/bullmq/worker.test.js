@@ -12,8 +12,8 @@ const JOBS = 300;
 const INTERVAL_MS = 100;
 
 /**
- * A provider that permits 10 requests a second, and two at once: requests that are sent 100 ms apart do not arrive so exactly.
- * It answers 429 to others.
+ * A provider that permits 10 requests a second, and two at once: requests sent 100 ms apart do not arrive so exactly. It
+ * answers 429 to others.
  */
 async function startProvider(t) {
   const seen = { statuses: [], queues: [], begin: 0, end: 0 };
@@ -50,14 +50,22 @@ test("two workers send 300 jobs at the provider's rate, and share it by priority
   const connection = new Redis(url, { maxRetriesPerRequest: null });
   const queues = ["interactive", "batch"].map((name) => new Queue(name, { connection }));
   for (const queue of queues) {
-    await queue.addBulk(Array.from({ length: JOBS / 2 }, (_, at) => ({ name: "send", data: { queue: queue.name, at } })));
+    await queue.addBulk(
+      Array.from({ length: JOBS / 2 }, (_, at) => ({ name: "send", data: { queue: queue.name, at } })),
+    );
   }
   const env = { ...process.env, SLUICEGATE_ENDPOINT: grpc, REDIS_URL: url, PROVIDER_URL: provider.url };
-  const workers = [1, 2].map(() => spawn(process.execPath, ["worker.js"], { env, stdio: ["ignore", "ignore", "inherit"] }));
+  const workers = [1, 2].map(() =>
+    spawn(process.execPath, ["worker.js"], { env, stdio: ["ignore", "ignore", "inherit"] }),
+  );
   try {
-    const completed = async () => (await Promise.all(queues.map((queue) => queue.getCompletedCount()))).reduce((a, b) => a + b);
+    const completed = async () =>
+      (await Promise.all(queues.map((queue) => queue.getCompletedCount()))).reduce((a, b) => a + b);
     while ((await completed()) < JOBS) {
-      assert.ok(workers.every((worker) => worker.exitCode === null), "a worker ended");
+      assert.ok(
+        workers.every((worker) => worker.exitCode === null),
+        "a worker ended",
+      );
       await new Promise((resolve) => setTimeout(resolve, 200));
     }
   } finally {
