@@ -284,6 +284,12 @@ def test_jitter_never_wakes_before_the_told_time() -> None:
     def verdict(retry_after: float | None, exact: float | None = None) -> Verdict:
         limits = [{}, {"retryAfter": 0.01}, {"retryAfter": exact}]
         refusing = {"code": "OVER_LIMIT", "limits": limits}
+        others = [
+            {},
+            "text",
+            {"code": "OVER_LIMIT"},
+            {"code": "OVER_LIMIT", "limits": ["text", {"retryAfter": "text"}]},
+        ]
         return Verdict(
             allowed=False,
             statuses=(),
@@ -291,7 +297,7 @@ def test_jitter_never_wakes_before_the_told_time() -> None:
             response_headers_to_add=(),
             request_headers_to_add=(),
             raw_body=b"",
-            dynamic_metadata={} if exact is None else {"descriptors": [{}, refusing]},
+            dynamic_metadata={} if exact is None else {"descriptors": [*others, refusing]},
         )
 
     pauses = [pacing.pause_after(verdict(2.0), 0) for _ in range(1000)]

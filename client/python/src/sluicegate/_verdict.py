@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -97,9 +97,7 @@ class Verdict:
 
         Sluicegate sends the exact time in `dynamic_metadata`.
         """
-        refusing = [it for it in self.dynamic_metadata.get("descriptors", ()) if it.get("code") == "OVER_LIMIT"]
-        waits = [limit["retryAfter"] for it in refusing for limit in it.get("limits", ()) if "retryAfter" in limit]
-        exact = max(waits, default=math.inf)
+        exact = max(_exact_waits(self.dynamic_metadata), default=math.inf)
         is_same = self.retry_after is not None and self.retry_after - 1 <= exact <= self.retry_after
         return exact if is_same else self.retry_after
 
@@ -158,6 +156,17 @@ def _seconds(duration: Duration) -> float | None:
 
 def _headers(messages: Iterable[rls_pb2.RateLimitResponse.HeaderValue]) -> tuple[Header, ...]:
     return tuple(Header(name=it.key, value=it.value.encode() or it.raw_value) for it in messages)
+
+
+def _exact_waits(metadata: Mapping[str, Any]) -> Iterator[float]:
+    # Another service may send anything here.
+    descriptors = metadata.get("descriptors")
+    for descriptor in descriptors if isinstance(descriptors, list) else []:
+        if isinstance(descriptor, dict) and descriptor.get("code") == "OVER_LIMIT":
+            limits = descriptor.get("limits")
+            for limit in limits if isinstance(limits, list) else []:
+                if isinstance(limit, dict) and isinstance(limit.get("retryAfter"), (int, float)):
+                    yield limit["retryAfter"]
 
 
 def _retry_after(headers: tuple[Header, ...], statuses: tuple[Status, ...]) -> float | None:
