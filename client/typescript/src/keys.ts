@@ -72,13 +72,14 @@ export function user(field = "id"): (request: KeyRequest) => string | undefined 
 }
 
 /**
- * A field of the JSON body, such as the e-mail address of a login. Of a body larger than 64 KiB: `undefined`.
+ * A field of the JSON body, such as the e-mail address of a login. Empty if there is none, or the body is larger than
+ * 64 KiB: such requests share one counter, so that no client evades the limit by a body that is not read.
  *
  * Express and Fastify parse the body before: put `express.json()` in front of the middleware, and use Fastify's
  * `preHandler`. Their own limits bound its size.
  */
-export function bodyField(field: string): (request: KeyRequest) => Promise<string | undefined> {
-  return async (request) => fieldOf(isFetchRequest(request) ? await json(request) : request.body, field);
+export function bodyField(field: string): (request: KeyRequest) => Promise<string> {
+  return async (request) => fieldOf(isFetchRequest(request) ? await json(request) : request.body, field) ?? "";
 }
 
 /**

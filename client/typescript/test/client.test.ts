@@ -7,21 +7,25 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
 import { type Check, CheckError, Client, limitPerWindow } from "../src/index.js";
-import { folder, freePort, metric, redis, redisCommand, serve, until } from "./server.js";
+import { folder, freePort, metric, PATIENT, redis, redisCommand, serve, until } from "./server.js";
 
 const LIMITS = `
 domain: api
+defaults: {algorithm: sliding_window_log}
 descriptors:
   - key: user
     rate_limit: {name: per_user, unit: hour, requests_per_unit: 3}
 `;
+
+/** A domain without rules, for limits of requests. */
+const EMPTY = "domain: app\ndefaults: {algorithm: sliding_window_log}";
 
 function ann(hits?: number): Check {
   return { domain: "api", descriptors: [{ entries: { user: "ann" } }], hits };
 }
 
 test("a check is allowed up to the limit", async (t) => {
-  const client = new Client((await serve(t, LIMITS, ["--response-headers", "ratelimit-draft-11"])).grpc);
+  const client = new Client((await serve(t, LIMITS, ["--response-headers", "ratelimit-draft-11"])).grpc, PATIENT);
   const first = await client.check(ann());
   assert.equal(first.allowed, true);
   const [status] = first.statuses;
@@ -38,7 +42,7 @@ test("a check is allowed up to the limit", async (t) => {
 });
 
 test("a peek charges nothing, a refund returns hits", async (t) => {
-  const client = new Client((await serve(t, LIMITS)).grpc);
+  const client = new Client((await serve(t, LIMITS)).grpc, PATIENT);
   const remaining = async () => (await client.peek(ann())).statuses[0]?.remaining;
   assert.equal(await remaining(), 3);
   await client.check(ann(3));
@@ -58,7 +62,7 @@ test("a peek charges nothing, a refund returns hits", async (t) => {
 });
 
 test("windows of any length are sent with the request", async (t) => {
-  const client = new Client((await serve(t, "domain: app")).grpc);
+  const client = new Client((await serve(t, EMPTY)).grpc, PATIENT);
   for (const [window, unit, unitMultiplier] of [
     ["15m", "minute", 15],
     ["90s", "second", 90],
@@ -76,14 +80,14 @@ test("windows of any length are sent with the request", async (t) => {
 });
 
 test("an override in an unknown domain is an error", async (t) => {
-  const client = new Client((await serve(t, "domain: app")).grpc);
+  const client = new Client((await serve(t, EMPTY)).grpc, PATIENT);
   const limit = limitPerWindow(2, "15m");
   const check = { domain: "other", descriptors: [{ entries: { key: "ann" }, limit }] };
   await assert.rejects(client.check(check), { name: "CheckError", kind: "override_not_applied", code: undefined });
 });
 
 test("failures have a kind", async (t) => {
-  const nowhere = new Client(`127.0.0.1:${await freePort()}`);
+  const nowhere = new Client(`127.0.0.1:${await freePort()}`, PATIENT);
   await assert.rejects(nowhere.check(ann()), { name: "CheckError", kind: "unavailable", code: 14 });
   const silent = createServer().listen(0, "127.0.0.1");
   silent.on("connection", (socket) => t.after(() => socket.destroy()));
@@ -95,7 +99,7 @@ test("failures have a kind", async (t) => {
   await assert.rejects(waiting.check(ann(), { timeoutMs: 30 }), { kind: "deadline_exceeded", code: 4 });
   waiting.close();
   const server = await serve(t, LIMITS);
-  const client = new Client(server.grpc);
+  const client = new Client(server.grpc, PATIENT);
   await assert.rejects(client.check({ domain: "", descriptors: [{ entries: {} }] }), { kind: "other", code: 3 });
 });
 
@@ -133,7 +137,7 @@ test("checks that are not valid are rejected before they are sent", async () => 
 test("a unix socket is an endpoint", async (t) => {
   const endpoint = `unix:${join(await folder(t), "grpc.sock")}`;
   await serve(t, LIMITS, ["--grpc-listen", endpoint]);
-  assert.equal((await new Client(endpoint).check(ann())).allowed, true);
+  assert.equal((await new Client(endpoint, PATIENT).check(ann())).allowed, true);
 });
 
 test("TLS checks the server and shows a certificate of the client", async (t) => {
@@ -160,23 +164,22 @@ test("TLS checks the server and shows a certificate of the client", async (t) =>
   const read = (name: string) => readFile(file(name));
   const tls = { ca: await read("ca.pem"), serverName: "limits.test" };
   const certificate = { cert: await read("client.pem"), key: await read("client.key") };
-  const patient = { timeoutMs: 5_000 };
-  const client = new Client(grpc, { tls: { ...tls, ...certificate }, ...patient });
+  const client = new Client(grpc, { tls: { ...tls, ...certificate }, ...PATIENT });
   assert.equal((await client.check(ann())).allowed, true);
   for (const wrong of [
     tls,
     { ...tls, ...certificate, serverName: "other.test" },
     { ...tls, ...certificate, ca: undefined },
   ]) {
-    await assert.rejects(new Client(grpc, { tls: wrong, ...patient }).check(ann()), { kind: "unavailable" });
+    await assert.rejects(new Client(grpc, { tls: wrong, ...PATIENT }).check(ann()), { kind: "unavailable" });
   }
-  await assert.rejects(new Client(grpc.replace("127.0.0.1", "localhost"), { tls: true, ...patient }).check(ann()), {
+  await assert.rejects(new Client(grpc.replace("127.0.0.1", "localhost"), { tls: true, ...PATIENT }).check(ann()), {
     kind: "unavailable",
   });
 });
 
 test("health is reported", async (t) => {
-  const client = new Client((await serve(t, LIMITS)).grpc);
+  const client = new Client((await serve(t, LIMITS)).grpc, PATIENT);
   assert.equal(await client.health(), "serving");
   assert.equal(await client.health("envoy.service.ratelimit.v3.RateLimitService"), "serving");
   await assert.rejects(client.health("none"), { kind: "other", code: 5 });
@@ -185,7 +188,7 @@ test("health is reported", async (t) => {
 test("the client connects again after the server restarts", async (t) => {
   const endpoint = `unix:${join(await folder(t), "grpc.sock")}`;
   const first = await serve(t, LIMITS, ["--grpc-listen", endpoint]);
-  const client = new Client(endpoint);
+  const client = new Client(endpoint, PATIENT);
   await client.check(ann());
   await first.stop();
   await assert.rejects(client.check(ann()), { kind: "unavailable" });
@@ -197,7 +200,7 @@ test("a request that the server sheds is refused", async (t) => {
   const port = await redis(t);
   const flags = ["--store", `redis://127.0.0.1:${port}`, "--decision-timeout", "5s", "--max-in-flight", "1"];
   const server = await serve(t, "domain: app", flags);
-  const client = new Client(server.grpc, { timeoutMs: 10_000 });
+  const client = new Client(server.grpc, PATIENT);
   const descriptor = { entries: { key: "ann" }, limit: limitPerWindow(10, "15m") };
   const check = { domain: "app", descriptors: [descriptor] };
   await until(async () => (await client.check(check)).allowed);

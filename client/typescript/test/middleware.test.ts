@@ -18,7 +18,7 @@ import {
   type RateLimitOptions,
   user,
 } from "../src/index.js";
-import { freePort, metric, redis, redisCommand, serve, until } from "./server.js";
+import { freePort, metric, PATIENT, redis, redisCommand, serve, until } from "./server.js";
 
 const LIMITS = `
 domain: api
@@ -28,6 +28,9 @@ descriptors:
   - {key: email, rate_limit: {window: 15m, requests_per_unit: 1}}
   - {key: user, rate_limit: {window: 15m, requests_per_unit: 1}}
 `;
+/** A domain without rules, for limits in the call. */
+const EMPTY = "domain: app\ndefaults: {algorithm: sliding_window_log}";
+
 const HEADERS = ["--response-headers", "ratelimit-draft-11"];
 
 /** What a test sends to the application, and what it reads of the answer. */
@@ -75,7 +78,7 @@ function sender(url: string): Send {
 
 for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: the request beyond the limit gets 429`, async (t) => {
-    const client = new Client((await serve(t, LIMITS, HEADERS)).grpc);
+    const client = new Client((await serve(t, LIMITS, HEADERS)).grpc, PATIENT);
     const descriptors = descriptorsOf<KeyRequest>({ remote_address: clientIp({ trustedProxies: 1 }) });
     const send = await application(t, { client, domain: "api", descriptors });
     const from = (address: string) => send({ "x-forwarded-for": `1.2.3.4, ${address}` });
@@ -103,7 +106,7 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${framework}: keys come from body, header and user`, async (t) => {
-    const client = new Client((await serve(t, LIMITS)).grpc);
+    const client = new Client((await serve(t, LIMITS)).grpc, PATIENT);
     const send = await application(t, {
       client,
       domain: "api",
@@ -120,13 +123,19 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
     assert.deepEqual(await statuses(2, { "x-user": "ann" }, { email: "bob@a.test" }), [200, 429]);
     // A refusal by one limit is charged to none.
     assert.deepEqual(await statuses(2, { "x-user": "cat" }, { email: "ann@a.test" }), [429, 429]);
-    assert.deepEqual(await statuses(1, { "x-user": "cat" }), [200]);
-    // Without any key nothing is asked.
-    assert.deepEqual(await statuses(3), [200, 200, 200]);
+    assert.deepEqual(await statuses(1, { "x-user": "cat" }, { email: "cat@a.test" }), [200]);
+    // Without the field there is one counter, without the header none.
+    assert.deepEqual(await statuses(2), [200, 429]);
+    const byUser = await application(t, {
+      client,
+      domain: "api",
+      descriptors: descriptorsOf({ user: header("x-user") }),
+    });
+    assert.deepEqual([(await byUser()).status, (await byUser()).status], [200, 200]);
   });
 
   test(`${framework}: options skip, charge more and answer otherwise`, async (t) => {
-    const client = new Client((await serve(t, LIMITS)).grpc);
+    const client = new Client((await serve(t, LIMITS)).grpc, PATIENT);
     const send = await application(t, {
       client,
       domain: "api",
@@ -150,7 +159,7 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${framework}: the failure mode decides without a verdict`, async (t) => {
-    const client = new Client(`127.0.0.1:${await freePort()}`);
+    const client = new Client(`127.0.0.1:${await freePort()}`, PATIENT);
     const failures: CheckError[] = [];
     const options: RateLimitOptions<KeyRequest> = {
       client,
@@ -174,7 +183,7 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${framework}: a limit in the call needs only a domain`, async (t) => {
-    const client = new Client((await serve(t, "domain: app\ndefaults: {algorithm: sliding_window_log}")).grpc);
+    const client = new Client((await serve(t, EMPTY)).grpc, PATIENT);
     const keyFn = header("x-api-key");
     for (const [window, seconds] of [
       ["15m", 900],
@@ -201,7 +210,7 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${framework}: a limit in the call never passes silently in an unknown domain`, async (t) => {
-    const client = new Client((await serve(t, "domain: app")).grpc);
+    const client = new Client((await serve(t, EMPTY)).grpc, PATIENT);
     const kinds: string[] = [];
     const onFailure = (_: KeyRequest, error: CheckError) => void kinds.push(error.kind);
     const options = { client, domain: "other", window: "15m", limit: 2, keyFn: () => "ann", onFailure };
@@ -213,8 +222,8 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: a shed request is refused with failure mode open`, async (t) => {
     const port = await redis(t);
     const flags = ["--store", `redis://127.0.0.1:${port}`, "--decision-timeout", "5s", "--max-in-flight", "1"];
-    const server = await serve(t, "domain: app", flags);
-    const client = new Client(server.grpc, { timeoutMs: 10_000 });
+    const server = await serve(t, EMPTY, flags);
+    const client = new Client(server.grpc, PATIENT);
     const failures: CheckError[] = [];
     const send = await application(t, {
       client,
@@ -236,7 +245,7 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
 }
 
 test("the call of three options asks SLUICEGATE_ENDPOINT", async (t) => {
-  const { grpc } = await serve(t, "domain: app");
+  const { grpc } = await serve(t, EMPTY);
   process.env["SLUICEGATE_ENDPOINT"] = grpc;
   t.after(() => delete process.env["SLUICEGATE_ENDPOINT"]);
   const app = express().use(expressLimit({ window: "15m", limit: 1, keyFn: (request) => request.ip }));
@@ -301,11 +310,11 @@ test("key functions return nothing where the request has nothing", async () => {
   const email = bodyField("email");
   assert.equal(await email(request('{"email": "ann@a.test"}')), "ann@a.test");
   for (const body of ["", "no", "null", "[]", "{}", '{"email": null}', '{"email": {}}']) {
-    assert.equal(await email(request(body)), undefined, body);
+    assert.equal(await email(request(body)), "", body);
   }
-  assert.equal(await email(request(JSON.stringify({ email: "ann@a.test", rest: "x".repeat(64 * 1024) }))), undefined);
+  assert.equal(await email(request(JSON.stringify({ email: "ann@a.test", rest: "x".repeat(64 * 1024) }))), "");
   assert.equal(await email({ headers: {}, body: { email: 7 } }), "7");
-  assert.equal(await bodyField("toString")({ headers: {}, body: {} }), undefined);
+  assert.equal(await bodyField("toString")({ headers: {}, body: {} }), "");
   assert.equal(header("X-Api-Key")({ headers: { "x-api-key": "k" } }), "k");
   assert.equal(header("x-api-key")({ headers: { "x-api-key": "" } }), undefined);
   assert.equal(user()({ headers: {}, user: { id: 7 } }), "7");
@@ -315,7 +324,7 @@ test("key functions return nothing where the request has nothing", async () => {
 });
 
 test("a handler still reads the body that a key came from", async (t) => {
-  const client = new Client((await serve(t, LIMITS)).grpc);
+  const client = new Client((await serve(t, LIMITS)).grpc, PATIENT);
   const limited = fetchLimit({ client, domain: "api", descriptors: descriptorsOf({ email: bodyField("email") }) });
   const body = JSON.stringify({ email: "ann@a.test", password: "secret" });
   const response = await limited(async (request) => Response.json(await request.json()))(

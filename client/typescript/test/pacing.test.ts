@@ -15,6 +15,7 @@ import { serve } from "./server.js";
 
 const LIMITS = `
 domain: jobs
+defaults: {algorithm: sliding_window_log}
 descriptors:
   - {key: provider, value: mail, rate_limit: {unit: second, requests_per_unit: 20, algorithm: gcra, burst: 1}}
   - {key: provider, value: slow, rate_limit: {unit: hour, requests_per_unit: 1}}

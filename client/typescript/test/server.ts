@@ -12,6 +12,9 @@ import { promisify } from "node:util";
 
 const BINARY = process.env["SLUICEGATE_BINARY"] ?? resolve("../../target/debug/sluicegate");
 
+/** Options of a client on a machine that is busy with other tests. */
+export const PATIENT = { timeoutMs: 10_000 };
+
 /** The environment without settings that the server would take. */
 const ENVIRONMENT = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SLUICEGATE_")));
 

@@ -16,13 +16,13 @@ const customers = new Map([
 ]);
 
 // SLUICEGATE_ENDPOINT, or 127.0.0.1:8081.
-const client = new Client();
+const client = new Client(undefined, { timeoutMs: 500 });
 const common = { client, domain: "express", onFailure: (_, error) => console.error(error.message) };
 
 const perAddress = rateLimit({ ...common, descriptors: descriptorsOf({ remote_address: ip }) });
 const perAccount = rateLimit({
   ...common,
-  descriptors: descriptorsOf({ email: async (request) => (await bodyField("email")(request))?.trim().toLowerCase() }),
+  descriptors: descriptorsOf({ email: async (request) => (await bodyField("email")(request)).trim().toLowerCase() }),
   // Without an answer, passwords could be guessed without a limit.
   failureMode: "closed",
 });
@@ -31,7 +31,7 @@ const perKey = rateLimit({
   descriptors: descriptorsOf({ tier: (request) => request.customer.tier, api_key: (request) => request.customer.id }),
 });
 // The quick way: the limit is in the call, in the empty domain of limits/app.yaml.
-const perSearch = rateLimit({ window: "90s", limit: 3, keyFn: ip });
+const perSearch = rateLimit({ client, window: "90s", limit: 3, keyFn: ip });
 
 // Answers 401 without a valid API key. The tier comes from here and never from the client.
 function authenticate(request, response, next) {
