@@ -25,15 +25,14 @@ use tonic::{
     transport::Channel,
 };
 
-use crate::{Builder, Check, CheckError, Endpoint};
+use crate::{Builder, CallError, Check, Endpoint};
 
-/// The largest answer: explanations of many descriptors are long.
-const ANSWER_MAX: usize = 64 << 20;
+/// Maximum size of a response message. Explanations of many descriptors are larger than tonic's default of 4 MiB.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 /// A client of Sluicegate's admin listener.
 ///
-/// Its answers are the messages of `sluicegate.admin.v1`. Clones are cheap and share the
-/// connection.
+/// Methods return the response messages of `sluicegate.admin.v1`. Clones are cheap and share the connection.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     service: AdminServiceClient<Channel>,
@@ -66,7 +65,8 @@ impl AdminClient {
     }
 
     pub(crate) fn new(channel: Channel, endpoint: Endpoint, deadline: Duration) -> Self {
-        let service = AdminServiceClient::new(channel).max_decoding_message_size(ANSWER_MAX);
+        let service =
+            AdminServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         Self { service, endpoint: Arc::new(endpoint), deadline, authorization: None }
     }
 
@@ -106,20 +106,22 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn explain(&self, check: Check) -> Result<ExplainResponse, CheckError> {
+    pub async fn explain(&self, check: Check) -> Result<ExplainResponse, CallError> {
         let RateLimitRequest { domain, descriptors, hits_addend } = check.into();
-        let request = self.timed(ExplainRequest { domain, descriptors, hits_addend });
+        let request =
+            self.request_with_deadline(ExplainRequest { domain, descriptors, hits_addend });
         let mut service = self.service.clone();
-        self.answer(service.explain(request)).await
+        self.respond(service.explain(request)).await
     }
 
     /// Returns the log level.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn log_level(&self) -> Result<LogLevel, CheckError> {
+    pub async fn log_level(&self) -> Result<LogLevel, CallError> {
         let mut service = self.service.clone();
-        let answer = self.answer(service.get_log_level(self.timed(GetLogLevelRequest {})));
+        let answer =
+            self.respond(service.get_log_level(self.request_with_deadline(GetLogLevelRequest {})));
         Ok(answer.await?.log_level.unwrap_or_default())
     }
 
@@ -131,13 +133,14 @@ impl AdminClient {
         &self,
         level: &str,
         duration: Option<Duration>,
-    ) -> Result<LogLevel, CheckError> {
+    ) -> Result<LogLevel, CallError> {
         // A duration beyond the message's range becomes the longest one.
         let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
         let duration = duration.map(|span| span.try_into().unwrap_or(longest));
-        let request = self.timed(SetLogLevelRequest { level: level.to_owned(), duration });
+        let request =
+            self.request_with_deadline(SetLogLevelRequest { level: level.to_owned(), duration });
         let mut service = self.service.clone();
-        Ok(self.answer(service.set_log_level(request)).await?.log_level.unwrap_or_default())
+        Ok(self.respond(service.set_log_level(request)).await?.log_level.unwrap_or_default())
     }
 
     /// Lists the rules in force, in the order of their files: of one domain, if given, with paths that have
@@ -149,23 +152,23 @@ impl AdminClient {
         &self,
         domain: &str,
         path_prefix: &str,
-    ) -> Result<Answers<ListRulesResponse>, CheckError> {
+    ) -> Result<ResponseStream<ListRulesResponse>, CallError> {
         let (domain, path_prefix) = (domain.to_owned(), path_prefix.to_owned());
         let request = self.request(ListRulesRequest { domain, path_prefix });
         let mut service = self.service.clone();
-        let stream = self.answer(service.list_rules(request)).await?;
-        Ok(self.answers(stream))
+        let stream = self.respond(service.list_rules(request)).await?;
+        Ok(self.stream(stream))
     }
 
     /// Returns the state of the counters of a check's descriptors. Charges nothing.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn peek(&self, check: Check) -> Result<PeekCountersResponse, CheckError> {
+    pub async fn peek(&self, check: Check) -> Result<PeekCountersResponse, CallError> {
         let RateLimitRequest { domain, descriptors, .. } = check.into();
-        let request = self.timed(PeekCountersRequest { domain, descriptors });
+        let request = self.request_with_deadline(PeekCountersRequest { domain, descriptors });
         let mut service = self.service.clone();
-        self.answer(service.peek_counters(request)).await
+        self.respond(service.peek_counters(request)).await
     }
 
     /// Lists the counters of a tenant, at most `limit`; 0 for the server's default. Charges nothing.
@@ -177,13 +180,13 @@ impl AdminClient {
         domain: &str,
         tenant: &[u8],
         limit: u32,
-    ) -> Result<Answers<ListCountersResponse>, CheckError> {
+    ) -> Result<ResponseStream<ListCountersResponse>, CallError> {
         let tenant = tenant.to_vec().into();
         let request =
             self.request(ListCountersRequest { domain: domain.to_owned(), tenant, limit });
         let mut service = self.service.clone();
-        let stream = self.answer(service.list_counters(request)).await?;
-        Ok(self.answers(stream))
+        let stream = self.respond(service.list_counters(request)).await?;
+        Ok(self.stream(stream))
     }
 
     /// Resets the counters of the first descriptor of a check: of the limit with this name, or all.
@@ -195,7 +198,7 @@ impl AdminClient {
         check: Check,
         limit_name: &str,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CheckError> {
+    ) -> Result<ResetCounterResponse, CallError> {
         let RateLimitRequest { domain, descriptors, .. } = check.into();
         let limit_name = limit_name.to_owned();
         let descriptor = descriptors.into_iter().next();
@@ -211,7 +214,7 @@ impl AdminClient {
         &self,
         counter_key: &str,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CheckError> {
+    ) -> Result<ResetCounterResponse, CallError> {
         self.reset(Counters::CounterKey(counter_key.to_owned()), dry_run).await
     }
 
@@ -219,14 +222,15 @@ impl AdminClient {
         &self,
         counters: Counters,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CheckError> {
-        let request = self.timed(ResetCounterRequest { counters: Some(counters), dry_run });
+    ) -> Result<ResetCounterResponse, CallError> {
+        let request =
+            self.request_with_deadline(ResetCounterRequest { counters: Some(counters), dry_run });
         let mut service = self.service.clone();
-        self.answer(service.reset_counter(request)).await
+        self.respond(service.reset_counter(request)).await
     }
 
-    /// Resets every counter of a tenant in a domain, in steps, and reports progress. Dropping the answers
-    /// stops it.
+    /// Resets every counter of a tenant in a domain, step by step. Each message reports the progress. Dropping the
+    /// stream stops the reset.
     ///
     /// # Errors
     /// The call failed.
@@ -235,32 +239,32 @@ impl AdminClient {
         domain: &str,
         tenant: &[u8],
         dry_run: bool,
-    ) -> Result<Answers<ResetTenantResponse>, CheckError> {
+    ) -> Result<ResponseStream<ResetTenantResponse>, CallError> {
         let (domain, tenant) = (domain.to_owned(), tenant.to_vec().into());
         let request = self.request(ResetTenantRequest { domain, tenant, dry_run });
         let mut service = self.service.clone();
-        let stream = self.answer(service.reset_tenant(request)).await?;
-        Ok(self.answers(stream))
+        let stream = self.respond(service.reset_tenant(request)).await?;
+        Ok(self.stream(stream))
     }
 
     /// Returns the status of the server and its store.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn status(&self) -> Result<GetStatusResponse, CheckError> {
-        let request = self.timed(GetStatusRequest {});
+    pub async fn status(&self) -> Result<GetStatusResponse, CallError> {
+        let request = self.request_with_deadline(GetStatusRequest {});
         let mut service = self.service.clone();
-        self.answer(service.get_status(request)).await
+        self.respond(service.get_status(request)).await
     }
 
     /// Lists the counters that refuse most.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn top(&self, request: TopRequest) -> Result<TopResponse, CheckError> {
-        let request = self.timed(request);
+    pub async fn top(&self, request: TopRequest) -> Result<TopResponse, CallError> {
+        let request = self.request_with_deadline(request);
         let mut service = self.service.clone();
-        self.answer(service.top(request)).await
+        self.respond(service.top(request)).await
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -271,50 +275,52 @@ impl AdminClient {
         request
     }
 
-    /// A request with its deadline.
-    fn timed<T>(&self, message: T) -> Request<T> {
+    /// A request with the token, and the deadline in `grpc-timeout`. Streams get no `grpc-timeout`, because the
+    /// deadline applies to each of their messages.
+    fn request_with_deadline<T>(&self, message: T) -> Request<T> {
         let mut request = self.request(message);
         request.set_timeout(self.deadline);
         request
     }
 
-    async fn answer<T>(
+    async fn respond<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CheckError> {
+    ) -> Result<T, CallError> {
         within(self.deadline, call).await.map(Response::into_inner)
     }
 
-    const fn answers<T>(&self, stream: Streaming<T>) -> Answers<T> {
-        Answers { stream, deadline: self.deadline }
+    const fn stream<T>(&self, stream: Streaming<T>) -> ResponseStream<T> {
+        ResponseStream { stream, deadline: self.deadline }
     }
 }
 
-/// An answer that comes in several messages.
+/// The messages of a streaming call.
 #[derive(Debug)]
-pub struct Answers<T> {
+pub struct ResponseStream<T> {
     stream: Streaming<T>,
     deadline: Duration,
 }
 
-impl<T> Answers<T> {
+impl<T> ResponseStream<T> {
     /// The next message; `None` after the last one. The client's deadline applies to each.
     ///
     /// # Errors
     /// The message did not arrive.
-    pub async fn next(&mut self) -> Result<Option<T>, CheckError> {
+    pub async fn next(&mut self) -> Result<Option<T>, CallError> {
         within(self.deadline, self.stream.message()).await
     }
 }
 
+/// Awaits a call or a message of a stream, at most until the deadline.
 async fn within<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, Status>>,
-) -> Result<T, CheckError> {
+) -> Result<T, CallError> {
     // tonic's own timer starts only when there is a connection.
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(status)) => Err(CheckError::new(&status, deadline, "the admin listener")),
-        Err(_) => Err(CheckError::DeadlineExceeded { deadline }),
+        Ok(Err(status)) => Err(CallError::new(&status, deadline, "the admin listener")),
+        Err(_) => Err(CallError::DeadlineExceeded { deadline }),
     }
 }

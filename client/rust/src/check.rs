@@ -11,10 +11,10 @@ use sluicegate_proto::envoy::{
 
 use crate::Unit;
 
-/// A request: may these descriptors pass?
+/// A rate limit request: a domain and descriptors.
 ///
-/// It passes if every descriptor is within its limit. One hit is charged to each, unless hits are set
-/// here for all, or on a [`Descriptor`].
+/// The request is allowed if every descriptor is within its limit. Each descriptor is charged one hit, unless hits are
+/// set here for all descriptors, or on a [`Descriptor`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Check {
@@ -43,7 +43,7 @@ impl Check {
 
     /// Sets the hits to charge. 0 is a [`peek`](Self::peek).
     pub const fn hits(mut self, hits: u64) -> Self {
-        self.hits = Some(Hits::Take(hits));
+        self.hits = Some(Hits::Charge(hits));
         self
     }
 
@@ -54,29 +54,29 @@ impl Check {
 
     /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
     /// them instead.
-    pub const fn give_back(mut self, hits: u64) -> Self {
-        self.hits = Some(Hits::GiveBack(hits));
+    pub const fn refund(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::Refund(hits));
         self
     }
 }
 
 impl From<Check> for RateLimitRequest {
     fn from(check: Check) -> Self {
-        // The request has a number of hits, where zero means unset. Peeks and refunds are set on
-        // each descriptor.
-        let plain = match check.hits {
-            Some(Hits::Take(hits)) => u32::try_from(hits).ok().filter(|hits| *hits > 0),
+        // On the request, `hits_addend` is a 32-bit number, 0 means unset, and there is no sign. So peeks, refunds and
+        // larger numbers are set on each descriptor.
+        let request_hits = match check.hits {
+            Some(Hits::Charge(hits)) => u32::try_from(hits).ok().filter(|hits| *hits > 0),
             _ => None,
         };
-        let inherited = if plain.is_some() { None } else { check.hits };
+        let inherited = if request_hits.is_some() { None } else { check.hits };
         Self {
             domain: check.domain,
             descriptors: check
                 .descriptors
                 .into_iter()
-                .map(|part| part.message(inherited))
+                .map(|descriptor| descriptor.message(inherited))
                 .collect(),
-            hits_addend: plain.unwrap_or_default(),
+            hits_addend: request_hits.unwrap_or_default(),
         }
     }
 }
@@ -106,7 +106,7 @@ impl Descriptor {
 
     /// Sets the hits to charge. 0 is a [`peek`](Self::peek).
     pub const fn hits(mut self, hits: u64) -> Self {
-        self.hits = Some(Hits::Take(hits));
+        self.hits = Some(Hits::Charge(hits));
         self
     }
 
@@ -117,8 +117,8 @@ impl Descriptor {
 
     /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
     /// them instead.
-    pub const fn give_back(mut self, hits: u64) -> Self {
-        self.hits = Some(Hits::GiveBack(hits));
+    pub const fn refund(mut self, hits: u64) -> Self {
+        self.hits = Some(Hits::Refund(hits));
         self
     }
 
@@ -136,8 +136,8 @@ impl Descriptor {
     fn message(self, inherited: Option<Hits>) -> RateLimitDescriptor {
         let (hits_addend, is_negative_hits) = match self.hits.or(inherited) {
             None => (None, false),
-            Some(Hits::Take(hits)) => (Some(hits), false),
-            Some(Hits::GiveBack(hits)) => (Some(hits), true),
+            Some(Hits::Charge(hits)) => (Some(hits), false),
+            Some(Hits::Refund(hits)) => (Some(hits), true),
         };
         RateLimitDescriptor {
             entries: self.entries.into_iter().map(|(key, value)| Entry { key, value }).collect(),
@@ -200,19 +200,19 @@ impl LimitOverride {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hits {
-    Take(u64),
-    GiveBack(u64),
+    Charge(u64),
+    Refund(u64),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Hits of the request, then hits and sign of each descriptor.
+    /// `hits_addend` of the request, then `hits_addend` and `is_negative_hits` of each descriptor.
     fn hits(check: Check) -> (u32, Vec<(Option<u64>, bool)>) {
         let message = RateLimitRequest::from(check);
-        let parts = message.descriptors.iter();
-        (message.hits_addend, parts.map(|part| (part.hits_addend, part.is_negative_hits)).collect())
+        let hits = message.descriptors.iter().map(|it| (it.hits_addend, it.is_negative_hits));
+        (message.hits_addend, hits.collect())
     }
 
     fn check() -> Check {
@@ -220,21 +220,21 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_said_where_the_message_has_room_for_them() {
-        let unsaid = (None, false);
-        assert_eq!(hits(check()), (0, vec![unsaid, unsaid]));
-        assert_eq!(hits(check().hits(3)), (3, vec![unsaid, unsaid]));
+    fn peeks_refunds_and_large_hits_are_set_on_each_descriptor() {
+        let unset = (None, false);
+        assert_eq!(hits(check()), (0, vec![unset, unset]));
+        assert_eq!(hits(check().hits(3)), (3, vec![unset, unset]));
         assert_eq!(hits(check().peek()), (0, vec![(Some(0), false); 2]));
-        assert_eq!(hits(check().give_back(3)), (0, vec![(Some(3), true); 2]));
+        assert_eq!(hits(check().refund(3)), (0, vec![(Some(3), true); 2]));
         let many = u64::from(u32::MAX) + 1;
         assert_eq!(hits(check().hits(many)), (0, vec![(Some(many), false); 2]));
     }
 
     #[test]
-    fn a_descriptor_has_the_last_word_on_its_hits() {
+    fn hits_of_a_descriptor_override_those_of_the_request() {
         let own = Descriptor::from([("c", "3")]).hits(7);
-        let given = Descriptor::from([("c", "3")]).give_back(7);
-        let check = check().descriptor(own).descriptor(given);
+        let refund = Descriptor::from([("c", "3")]).refund(7);
+        let check = check().descriptor(own).descriptor(refund);
         assert_eq!(
             hits(check.clone().peek()),
             (0, vec![(Some(0), false), (Some(0), false), (Some(7), false), (Some(7), true)])

@@ -1,13 +1,11 @@
-//! The client.
+//! The client of Envoy's rate limit service.
 
 use std::{sync::Arc, time::Duration};
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tonic::{Request, transport::Channel};
 
-use crate::{
-    Builder, Check, CheckError, ConnectError, Endpoint, Verdict, connect::LONGEST_DEADLINE,
-};
+use crate::{Builder, CallError, Check, ConnectError, Endpoint, Verdict, connect::DEADLINE_MAX};
 
 /// A client of a rate limit service.
 ///
@@ -30,7 +28,7 @@ impl Client {
         Self::builder(endpoint.parse()?).connect().await
     }
 
-    /// Settings of a client.
+    /// Settings for a client.
     pub fn builder(endpoint: Endpoint) -> Builder {
         Builder::new(endpoint)
     }
@@ -49,22 +47,22 @@ impl Client {
     /// A clone with another deadline, see [`Builder::deadline`].
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
-        Self { deadline: deadline.min(LONGEST_DEADLINE), ..self.clone() }
+        Self { deadline: deadline.min(DEADLINE_MAX), ..self.clone() }
     }
 
     /// Sends a request, once.
     ///
     /// # Errors
     /// The call failed. It may have been counted, so it is not retried.
-    pub async fn check(&self, check: Check) -> Result<Verdict, CheckError> {
+    pub async fn check(&self, check: Check) -> Result<Verdict, CallError> {
         let mut request = Request::new(check.into());
         request.set_timeout(self.deadline);
         let mut service = self.service.clone();
-        // tonic's own timer starts only when there is a connection.
+        // tonic's own timer does not include the time to connect.
         match tokio::time::timeout(self.deadline, service.should_rate_limit(request)).await {
             Ok(Ok(response)) => Ok(response.into_inner().into()),
-            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline, "the gRPC listener")),
-            Err(_) => Err(CheckError::DeadlineExceeded { deadline: self.deadline }),
+            Ok(Err(status)) => Err(CallError::new(&status, self.deadline, "the gRPC listener")),
+            Err(_) => Err(CallError::DeadlineExceeded { deadline: self.deadline }),
         }
     }
 }

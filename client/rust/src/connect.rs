@@ -1,4 +1,4 @@
-//! Settings of clients.
+//! Settings of clients, and connecting.
 
 use std::{
     fs,
@@ -10,8 +10,8 @@ use tonic::transport::{self, Certificate, ClientTlsConfig, Identity};
 
 use crate::{AdminClient, Client, ConnectError, Endpoint, error::describe_error};
 
-/// The longest deadline of a call.
-pub(crate) const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Maximum deadline of a call.
+pub(crate) const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Settings of a [`Client`] or an [`AdminClient`].
 ///
@@ -70,7 +70,7 @@ impl Builder {
     /// Envoy's default is 20 ms. This default is longer because it includes opening a connection if there
     /// is none. The service gets the deadline in `grpc-timeout`.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline.min(LONGEST_DEADLINE);
+        self.deadline = deadline.min(DEADLINE_MAX);
         self
     }
 
@@ -89,10 +89,9 @@ impl Builder {
         self
     }
 
-    /// Sets the CA certificates for the service (PEM), in place of the
-    /// system's.
+    /// Sets the CA certificates for the service (PEM), in place of the system's.
     ///
-    /// Like the other files, it is read once, when the client is built.
+    /// All TLS files are read once, when the client connects or is built with a lazy connection.
     pub fn tls_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.ca = Some(path.into());
         self
@@ -149,8 +148,8 @@ impl Builder {
         Ok(AdminClient::new(channel, self.endpoint, self.deadline))
     }
 
-    /// A connection for any service of the server, such as `grpc.health.v1`, opened when the first call is made. It knows
-    /// nothing of [`deadline`](Self::deadline).
+    /// A gRPC channel for any service of the server, such as `grpc.health.v1`. It connects with the first call.
+    /// [`deadline`](Self::deadline) does not apply to it.
     ///
     /// # Errors
     /// As [`connect_lazy`](Self::connect_lazy).
@@ -183,11 +182,11 @@ impl Tls {
     fn config(&self) -> Result<ClientTlsConfig, ConnectError> {
         let mut config = ClientTlsConfig::new();
         config = match &self.ca {
-            Some(path) => config.ca_certificate(authorities(path)?),
+            Some(path) => config.ca_certificate(read_ca(path)?),
             None => config.with_native_roots(),
         };
         if let Some((cert, key)) = &self.client {
-            config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+            config = config.identity(Identity::from_pem(read_file(cert)?, read_file(key)?));
         }
         if let Some(name) = &self.server_name {
             config = config.domain_name(name);
@@ -196,8 +195,8 @@ impl Tls {
     }
 }
 
-fn authorities(path: &Path) -> Result<Certificate, ConnectError> {
-    let pem = read(path)?;
+fn read_ca(path: &Path) -> Result<Certificate, ConnectError> {
+    let pem = read_file(path)?;
     // rustls would trust no certificate, and report it only when the connection fails.
     let marker = b"-----BEGIN CERTIFICATE-----";
     if !pem.windows(marker.len()).any(|window| window == marker) {
@@ -206,6 +205,6 @@ fn authorities(path: &Path) -> Result<Certificate, ConnectError> {
     Ok(Certificate::from_pem(pem))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, ConnectError> {
     fs::read(path).map_err(|source| ConnectError::File { path: path.to_owned(), source })
 }

@@ -37,7 +37,8 @@ impl Endpoint {
         self.secure
     }
 
-    /// Whether the network cannot read the connection: it is encrypted, or stays on the machine.
+    /// Whether the network cannot read the connection: it is encrypted, or its endpoint is a unix socket or a loopback
+    /// address.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         self.secure || self.local
@@ -59,7 +60,7 @@ impl FromStr for Endpoint {
             return Ok(Self { text: text.to_owned(), secure: false, local: true });
         }
         if !text.contains("://") {
-            // `localhost:8081` parses as a URL, but cannot be connected to.
+            // `localhost:8081` parses as a URL with the scheme `localhost`.
             return Err(InvalidEndpoint::Scheme);
         }
         let url: Uri = text.parse()?;
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_encrypted_or_stays_on_the_machine_is_private() {
+    fn only_tls_unix_sockets_and_loopback_are_private() {
         for (text, private) in [
             ("http://127.0.0.1:8082", true),
             ("http://127.8.9.1:8082", true),
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_what_is_missing() {
+    fn invalid_endpoints_are_rejected_with_the_reason() {
         let scheme = "must start with http://, https:// or unix:";
         assert_eq!(problem("localhost:8081"), scheme);
         assert_eq!(problem("/run/sluicegate.sock"), scheme);

@@ -1,4 +1,4 @@
-//! Errors, by what a caller can do about them.
+//! Errors of connecting and of calls.
 
 use std::{error::Error, io, iter, path::PathBuf, time::Duration};
 
@@ -20,7 +20,7 @@ pub enum ConnectError {
     /// A certificate or key cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// Its path or address.
+        /// Path of the file.
         path: PathBuf,
         /// The error.
         source: io::Error,
@@ -28,14 +28,14 @@ pub enum ConnectError {
     /// The file of CA certificates has none.
     #[error("{} holds no certificate in PEM", .0.display())]
     NoCertificate(PathBuf),
-    /// The settings do not fit together, for example certificate and key.
+    /// The settings contradict each other: for example, the key does not belong to the certificate.
     #[error("settings cannot be used")]
     Settings(#[source] tonic::transport::Error),
     /// The service cannot be reached. [`Builder::connect_lazy`](crate::Builder::connect_lazy) does not
     /// need it.
     #[error("cannot connect to {endpoint}: {reason}")]
     Unreachable {
-        /// Its path or address.
+        /// Address of the service.
         endpoint: Endpoint,
         /// The error.
         reason: String,
@@ -45,8 +45,8 @@ pub enum ConnectError {
 /// Why a call failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum CheckError {
-    /// The service rejects the request, and would reject it again.
+pub enum CallError {
+    /// The service rejects the request. It would reject a second attempt too.
     #[error("invalid request: {reason}")]
     InvalidRequest {
         /// The message of the service.
@@ -74,9 +74,9 @@ pub enum CheckError {
     },
 }
 
-/// Messages of a connection that ends because only one side uses TLS, or because the client has no
-/// certificate. Which message appears depends on which side notices first.
-const CUT_OFF: [&str; 5] = [
+/// Parts of error texts that are typical of a connection where only one side uses TLS, or where the client lacks a
+/// certificate. Which text occurs depends on which side notices first.
+const TLS_MISMATCH_ERRORS: [&str; 5] = [
     "operation was canceled",
     "connection closed",
     "broken pipe",
@@ -84,25 +84,27 @@ const CUT_OFF: [&str; 5] = [
     "frame with invalid size",
 ];
 
-/// tonic's message for an answer that is not gRPC.
-const NO_GRPC: &str = "grpc-status header missing, mapped from HTTP status code";
+/// Beginning of tonic's message for a response that is not gRPC.
+const NOT_GRPC: &str = "grpc-status header missing, mapped from HTTP status code";
 
-/// Hints for a connection that was cut off.
-const CUT_OFF_HINT: &str =
+/// Text that is added to [`TLS_MISMATCH_ERRORS`].
+const TLS_MISMATCH_HINT: &str =
     "does it ask for TLS or for a client certificate, or is it another listener?";
 
-impl CheckError {
-    /// The error of a call that failed with this status. `deadline` is that of the call, and `listener` names the listener
-    /// that serves it, for an address that does not.
+impl CallError {
+    /// Converts the status of a failed call.
+    ///
+    /// `deadline` is the deadline of the call. `listener` names the listener that serves such calls: if the address is
+    /// another listener, the error asks "is this …?".
     #[must_use]
     pub fn new(status: &Status, deadline: Duration, listener: &str) -> Self {
-        // Only a status from this side has a source.
+        // Only a status that tonic created in this process has a source.
         let local = status.source();
         let mut reason = local.map_or_else(|| status.message().to_owned(), describe_error);
-        if local.is_some() && CUT_OFF.iter().any(|part| reason.contains(part)) {
-            reason = format!("{reason}; {CUT_OFF_HINT}");
+        if local.is_some() && TLS_MISMATCH_ERRORS.iter().any(|part| reason.contains(part)) {
+            reason = format!("{reason}; {TLS_MISMATCH_HINT}");
         }
-        if reason.is_empty() || reason.starts_with(NO_GRPC) {
+        if reason.is_empty() || reason.starts_with(NOT_GRPC) {
             reason = match status.code() {
                 Code::Unimplemented => format!("no such service here; is this {listener}?"),
                 code if reason.is_empty() => code.description().to_owned(),
@@ -112,8 +114,7 @@ impl CheckError {
         match status.code() {
             Code::InvalidArgument | Code::OutOfRange => Self::InvalidRequest { reason },
             Code::DeadlineExceeded => Self::DeadlineExceeded { deadline },
-            // tonic's code for its own deadlines, on either side. Nothing else cancels an awaited
-            // call.
+            // tonic's client and server return this code when a deadline passes.
             Code::Cancelled if local.is_none_or(is_timeout) => Self::DeadlineExceeded { deadline },
             Code::Unavailable => Self::Unavailable { reason },
             _ if local.is_some() => Self::Unavailable { reason },
@@ -152,60 +153,60 @@ mod tests {
     const LISTENER: &str = "the listener";
 
     #[test]
-    fn codes_become_what_a_caller_can_act_on() {
-        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER);
+    fn grpc_codes_map_to_call_errors() {
+        let error = |status: Status| CallError::new(&status, DEADLINE, LISTENER);
         let reason = || "why".to_owned();
 
         assert_eq!(
             error(Status::invalid_argument("why")),
-            CheckError::InvalidRequest { reason: reason() }
+            CallError::InvalidRequest { reason: reason() }
         );
         assert_eq!(
             error(Status::out_of_range("why")),
-            CheckError::InvalidRequest { reason: reason() }
+            CallError::InvalidRequest { reason: reason() }
         );
-        assert_eq!(error(Status::unavailable("why")), CheckError::Unavailable { reason: reason() });
+        assert_eq!(error(Status::unavailable("why")), CallError::Unavailable { reason: reason() });
         for late in [Status::deadline_exceeded("why"), Status::cancelled("why")] {
-            assert_eq!(error(late), CheckError::DeadlineExceeded { deadline: DEADLINE });
+            assert_eq!(error(late), CallError::DeadlineExceeded { deadline: DEADLINE });
         }
         assert_eq!(
             error(Status::unimplemented("why")),
-            CheckError::Other { code: Code::Unimplemented, reason: reason() }
+            CallError::Other { code: Code::Unimplemented, reason: reason() }
         );
     }
 
     #[test]
-    fn a_broken_connection_is_unavailable_whatever_its_code() {
+    fn broken_connection_is_unavailable_with_any_code() {
         let broken = io::Error::new(io::ErrorKind::ConnectionReset, "reset");
-        let error = CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER);
-        assert_eq!(error, CheckError::Unavailable { reason: "reset".to_owned() });
+        let error = CallError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER);
+        assert_eq!(error, CallError::Unavailable { reason: "reset".to_owned() });
     }
 
     #[test]
-    fn a_wrong_listener_is_asked_about() {
-        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER).to_string();
+    fn errors_of_another_listener_name_the_expected_one() {
+        let error = |status: Status| CallError::new(&status, DEADLINE, LISTENER).to_string();
         assert_eq!(
             error(Status::unimplemented("")),
             "Unimplemented: no such service here; is this the listener?"
         );
         // The answer of a web server, which tonic converts to a status.
         assert_eq!(
-            error(Status::unimplemented(format!("{NO_GRPC} 404"))),
+            error(Status::unimplemented(format!("{NOT_GRPC} 404"))),
             "Unimplemented: no such service here; is this the listener?"
         );
         assert_eq!(
-            error(Status::permission_denied(format!("{NO_GRPC} 403"))),
-            format!("PermissionDenied: {NO_GRPC} 403; is this the listener?")
+            error(Status::permission_denied(format!("{NOT_GRPC} 403"))),
+            format!("PermissionDenied: {NOT_GRPC} 403; is this the listener?")
         );
         assert_eq!(error(Status::unimplemented("why")), "Unimplemented: why");
         assert_eq!(error(Status::internal("")), "Internal: Internal error");
     }
 
     #[test]
-    fn a_connection_that_is_cut_off_is_asked_about() {
+    fn dropped_connection_hints_at_tls_or_another_listener() {
         let error = |text: &str| {
             let broken = io::Error::other(text.to_owned());
-            CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER).to_string()
+            CallError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER).to_string()
         };
         for text in [
             "operation was canceled: connection closed",
@@ -213,14 +214,12 @@ mod tests {
             "connection error detected: frame with invalid size",
             "Connection reset by peer (os error 104)",
         ] {
-            let asked =
-                "does it ask for TLS or for a client certificate, or is it another listener?";
-            assert_eq!(error(text), format!("unavailable: {text}; {asked}"));
+            assert_eq!(error(text), format!("unavailable: {text}; {TLS_MISMATCH_HINT}"));
         }
         assert_eq!(error("Connection refused"), "unavailable: Connection refused");
         // Messages of the service pass unchanged.
-        let said = Status::unavailable("connection closed");
-        let error = CheckError::new(&said, DEADLINE, LISTENER);
+        let status = Status::unavailable("connection closed");
+        let error = CallError::new(&status, DEADLINE, LISTENER);
         assert_eq!(error.to_string(), "unavailable: connection closed");
     }
 }

@@ -1,7 +1,7 @@
 //! A client for rate limit services with Envoy's API.
 //!
-//! The service is Sluicegate or any other with Envoy's `RateLimitService`. The service has the limits;
-//! a caller sends a domain and descriptors of the request:
+//! The service is Sluicegate or any other with Envoy's `RateLimitService`. The limits are configured in the service.
+//! A caller sends a domain and descriptors:
 //!
 //! ```no_run
 //! use sluicegate_client::{Check, Client};
@@ -13,7 +13,7 @@
 //!     .check(Check::new("api").descriptor([("tenant", "acme"), ("user", "bob")]).hits(3))
 //!     .await?;
 //! if !verdict.allowed {
-//!     println!("come back in {:?}", verdict.retry_after());
+//!     println!("retry after {:?}", verdict.retry_after());
 //! }
 //! # Ok(())
 //! # }
@@ -22,17 +22,16 @@
 //! # Failed calls
 //!
 //! If a call fails, the caller decides whether its request passes; Envoy lets it pass by
-//! default. [`CheckError`] has the kinds of failures.
+//! default. [`CallError`] lists the kinds of failures.
 //!
-//! The client never retries. A failed call may have been counted, and a second one would count again.
+//! The client never retries: a failed call may have been charged, and a second one would be charged again.
 //!
 //! # Types
 //!
 //! - [`Client`], and [`Builder`] for TLS, deadlines and lazy connections
 //! - [`Check`], [`Descriptor`] and [`LimitOverride`]: the request
 //! - [`Verdict`] and [`Status`]: the answer
-//! - [`AdminClient`]: Sluicegate's admin listener: explanations, counters and resets, top counters, status of the
-//!   server
+//! - [`AdminClient`]: Sluicegate's admin service: explanations, counters and resets, top counters, status of the server
 
 mod admin;
 mod check;
@@ -42,12 +41,12 @@ mod endpoint;
 mod error;
 mod verdict;
 
-pub use admin::{AdminClient, Answers, InvalidToken};
+pub use admin::{AdminClient, InvalidToken, ResponseStream};
 pub use check::{Check, Descriptor, LimitOverride};
 pub use client::Client;
 pub use connect::Builder;
 pub use endpoint::{Endpoint, InvalidEndpoint};
-pub use error::{CheckError, ConnectError, describe_error};
-/// The gRPC code of a failed call, in [`CheckError::Other`].
+pub use error::{CallError, ConnectError, describe_error};
+/// gRPC code of [`CallError::Other`].
 pub use tonic::Code as GrpcCode;
 pub use verdict::{Code, Header, Limit, Status, Unit, Verdict};

@@ -1,4 +1,4 @@
-//! Answers of a rate limit service.
+//! ResponseStream of a rate limit service.
 
 use std::{fmt, time::Duration};
 
@@ -30,8 +30,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Time until all refusing limits have reset. `None` if none refuses, or none
-    /// reports it.
+    /// Time until the last of the refusing limits resets. `None` if no limit refuses, or the service reports no times.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
@@ -54,7 +53,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether an unlimited rule applies. Services report it as the largest number remaining.
+    /// Whether an unlimited rule applies. Services report it as the largest possible `limit_remaining`, without a
+    /// limit.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.limit.is_none() && self.remaining == u32::MAX
@@ -121,7 +121,7 @@ impl Unit {
         }
     }
 
-    /// The number on the wire. The enum of overrides has the same numbers, except the week.
+    /// The number on the wire. The enum of overrides has the same numbers, but no week.
     pub(crate) fn number(self) -> i32 {
         let unit = match self {
             Self::Second => WireUnit::Second,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn units_keep_their_numbers() {
+    fn units_map_to_their_wire_numbers() {
         for number in 1..=7 {
             assert_eq!(Unit::from_number(number).unwrap().number(), number);
         }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_waits_for_the_last_limit_that_refuses() {
+    fn retry_after_is_the_longest_wait_of_the_refusing_limits() {
         let status = |code, seconds| Status {
             code,
             limit: None,

@@ -33,7 +33,7 @@ impl Question {
     pub(super) fn check(&self, hits: i64) -> Check {
         let check = Check::new(&self.domain).descriptors(self.descriptors.iter().cloned());
         let number = hits.unsigned_abs();
-        if hits < 0 { check.give_back(number) } else { check.hits(number) }
+        if hits < 0 { check.refund(number) } else { check.hits(number) }
     }
 }
 

@@ -44,7 +44,7 @@ pub use self::{
     status::StatusSettings,
     top::TopSettings,
 };
-use sluicegate_client::{CheckError, ConnectError, Endpoint, InvalidToken, describe_error};
+use sluicegate_client::{CallError, ConnectError, Endpoint, InvalidToken, describe_error};
 
 /// Asks a rate limit service: Sluicegate, or (check and load) any other that speaks Envoy's API.
 #[derive(Debug, Parser)]
@@ -129,9 +129,9 @@ enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
-    Ask { endpoint: Endpoint, source: CheckError },
+    Ask { endpoint: Endpoint, source: CallError },
     #[error("{endpoint}")]
-    Missing { endpoint: Endpoint, source: CheckError },
+    Missing { endpoint: Endpoint, source: CallError },
     #[error(transparent)]
     Load(#[from] load::LoadFailure),
     #[error("the terminal cannot be used")]
@@ -146,10 +146,10 @@ enum Failure {
 
 impl Failure {
     /// Why an operator has no answer about something that is named: unlike others, that there is no such thing is one.
-    fn about(endpoint: &Endpoint, source: CheckError) -> Self {
+    fn about(endpoint: &Endpoint, source: CallError) -> Self {
         let endpoint = endpoint.clone();
         match source {
-            CheckError::Other { code: Code::NotFound, .. } => Self::Missing { endpoint, source },
+            CallError::Other { code: Code::NotFound, .. } => Self::Missing { endpoint, source },
             _ => Self::Ask { endpoint, source },
         }
     }

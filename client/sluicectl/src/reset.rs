@@ -15,7 +15,7 @@ use super::{
     descriptor::{printable_bytes, typed_descriptors},
     output,
 };
-use sluicegate_client::{AdminClient, Check, CheckError, Descriptor};
+use sluicegate_client::{AdminClient, CallError, Check, Descriptor};
 
 /// Settings of `sluicectl reset`.
 #[derive(Args, Clone, Debug)]
@@ -174,7 +174,7 @@ async fn every(
     settings: &ResetCounterSettings,
     client: &AdminClient,
     results: &mut Vec<ResetCounterResult>,
-) -> Result<(), CheckError> {
+) -> Result<(), CallError> {
     let dry_run = settings.dry_run;
     if let Some(key) = &settings.key {
         results.extend(client.reset_counter(key, dry_run).await?.results);

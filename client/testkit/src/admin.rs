@@ -1,4 +1,5 @@
-//! An admin service that explains as it is told and keeps what it was asked.
+//! An admin service whose `Explain` returns a scripted answer and records the requests. Other methods are
+//! unimplemented.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,13 +11,13 @@ use tokio::net::TcpListener;
 use tokio_stream::{Pending, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::Server};
 
-/// What it was asked: the metadata and the message.
-pub type Asked = Arc<Mutex<Vec<(MetadataMap, ExplainRequest)>>>;
+/// Received requests: metadata and message.
+pub type ReceivedRequests = Arc<Mutex<Vec<(MetadataMap, ExplainRequest)>>>;
 
 #[derive(Clone)]
 struct Admin {
     answer: Result<ExplainResponse, Status>,
-    asked: Asked,
+    received: ReceivedRequests,
 }
 
 #[tonic::async_trait]
@@ -26,7 +27,7 @@ impl AdminService for Admin {
         request: Request<ExplainRequest>,
     ) -> Result<Response<ExplainResponse>, Status> {
         let metadata = request.metadata().clone();
-        self.asked.lock().unwrap().push((metadata, request.into_inner()));
+        self.received.lock().unwrap().push((metadata, request.into_inner()));
         self.answer.clone().map(Response::new)
     }
 
@@ -100,20 +101,20 @@ impl AdminService for Admin {
     }
 }
 
-/// Starts one. Where it is, and what it is asked.
-pub async fn start(answer: Result<ExplainResponse, Status>) -> (String, Asked) {
-    let admin = Admin { answer, asked: Asked::default() };
-    let asked = Arc::clone(&admin.asked);
+/// Starts the service. Returns its endpoint and the requests that it receives.
+pub async fn start(answer: Result<ExplainResponse, Status>) -> (String, ReceivedRequests) {
+    let admin = Admin { answer, received: ReceivedRequests::default() };
+    let received = Arc::clone(&admin.received);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let router = Server::builder().add_service(AdminServiceServer::new(admin));
     tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
-    (endpoint, asked)
+    (endpoint, received)
 }
 
-/// An explanation without a rule.
+/// An explanation of one descriptor whose domain is not configured.
 #[must_use]
-pub fn unmatched(would_pass: Option<bool>) -> ExplainResponse {
+pub fn unmatched_response(would_pass: Option<bool>) -> ExplainResponse {
     let descriptor = DescriptorExplanation {
         outcome: Outcome::DomainNotConfigured.into(),
         ..DescriptorExplanation::default()

@@ -1,4 +1,4 @@
-//! Services that answer as they are told, for the tests of the clients.
+//! Services with scripted answers, for the tests of the clients.
 
 #![expect(
     clippy::unwrap_used,

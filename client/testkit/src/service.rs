@@ -1,4 +1,4 @@
-//! A rate limit service that answers as it is told and keeps what it was asked.
+//! A rate limit service that returns a scripted answer and records the requests.
 
 use std::{
     net::SocketAddr,
@@ -20,29 +20,29 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
-/// What the service says.
+/// The answer of the service to every call.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// This response.
     Response(RateLimitResponse),
     /// An error.
     Error(Status),
-    /// Nothing, ever.
+    /// None: the call never ends.
     Never,
 }
 
-/// A service, for as long as the test's runtime lasts.
+/// A service, which runs until the test's runtime ends.
 #[derive(Clone, Debug)]
 pub struct Service {
     answer: Answer,
-    asked: Arc<Mutex<Vec<(MetadataMap, RateLimitRequest)>>>,
+    received: Arc<Mutex<Vec<(MetadataMap, RateLimitRequest)>>>,
 }
 
 impl Service {
     /// A service with this answer.
     #[must_use]
     pub fn new(answer: Answer) -> Self {
-        Self { answer, asked: Arc::default() }
+        Self { answer, received: Arc::default() }
     }
 
     /// Starts on a free port.
@@ -77,9 +77,9 @@ impl Service {
         format!("unix:{}", path.display()).parse().unwrap()
     }
 
-    /// What was asked since the last look.
-    pub fn asked(&self) -> Vec<(MetadataMap, RateLimitRequest)> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    /// Takes the requests that were received since the last call, with their metadata.
+    pub fn take_requests(&self) -> Vec<(MetadataMap, RateLimitRequest)> {
+        std::mem::take(&mut self.received.lock().unwrap())
     }
 }
 
@@ -90,7 +90,7 @@ impl RateLimitService for Service {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let metadata = request.metadata().clone();
-        self.asked.lock().unwrap().push((metadata, request.into_inner()));
+        self.received.lock().unwrap().push((metadata, request.into_inner()));
         match &self.answer {
             Answer::Response(response) => Ok(Response::new(response.clone())),
             Answer::Error(status) => Err(status.clone()),
@@ -99,9 +99,9 @@ impl RateLimitService for Service {
     }
 }
 
-/// One limit of ten a minute, with so many left.
+/// A response for one descriptor with a limit of ten per minute.
 #[must_use]
-pub fn limited(code: Code, left: u32) -> Answer {
+pub fn response_with_limit(code: Code, remaining: u32) -> Answer {
     let status = DescriptorStatus {
         code: code.into(),
         current_limit: Some(RateLimit {
@@ -110,7 +110,7 @@ pub fn limited(code: Code, left: u32) -> Answer {
             unit: Unit::Minute.into(),
             unit_multiplier: None,
         }),
-        limit_remaining: left,
+        limit_remaining: remaining,
         duration_until_reset: "42s".parse().ok(),
         quota: None,
     };
@@ -121,18 +121,18 @@ pub fn limited(code: Code, left: u32) -> Answer {
     })
 }
 
-/// A question about one descriptor.
-pub fn question() -> Check {
+/// A check of one descriptor.
+pub fn sample_check() -> Check {
     Check::new("api").descriptor([("tenant", "acme"), ("user", "bob")])
 }
 
-/// A client that waits long enough for a machine with other things to do.
+/// A lazy client with a deadline of 30 s, so that a busy machine does not fail the test.
 #[must_use]
-pub fn patient(endpoint: Endpoint) -> Client {
+pub fn client_of(endpoint: Endpoint) -> Client {
     Client::builder(endpoint).deadline(std::time::Duration::from_secs(30)).connect_lazy().unwrap()
 }
 
-/// An address that nothing listens on.
+/// A free address of the loopback, without a listener.
 pub async fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

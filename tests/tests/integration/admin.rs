@@ -9,7 +9,7 @@ use std::{
 use nix::sys::signal::Signal;
 use prost::Message as _;
 use prost_types::FileDescriptorProto;
-use sluicegate_client::{AdminClient, Check, CheckError, GrpcCode};
+use sluicegate_client::{AdminClient, CallError, Check, GrpcCode};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{ExplainRequest, admin_service_client::AdminServiceClient},
@@ -66,13 +66,13 @@ fn question() -> Check {
     Check::new("api").descriptor([("user", "bob")])
 }
 
-async fn shows(server: &Sluicegate, token: &str) -> Result<(), CheckError> {
+async fn shows(server: &Sluicegate, token: &str) -> Result<(), CallError> {
     client(server).with_token(token).unwrap().explain(question()).await.map(|_| ())
 }
 
-fn is_turned_away(answer: Result<(), CheckError>) {
+fn is_turned_away(answer: Result<(), CallError>) {
     match answer {
-        Err(CheckError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
+        Err(CallError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
         other => panic!("{other:?}"),
     }
 }

@@ -1,9 +1,9 @@
-//! The admin client against an admin service that answers as it is told.
+//! The admin client against an admin service with scripted answers.
 
-use sluicegate_client::{AdminClient, CheckError, InvalidToken};
+use sluicegate_client::{AdminClient, CallError, InvalidToken};
 use sluicegate_client_testkit::{
-    admin::{start, unmatched},
-    service::{Service, limited, patient, question},
+    admin::{start, unmatched_response},
+    service::{Service, client_of, response_with_limit, sample_check},
 };
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tonic::Status;
@@ -14,13 +14,16 @@ fn client(endpoint: &str) -> AdminClient {
 }
 
 #[tokio::test]
-async fn the_question_arrives_with_the_token() {
-    let (endpoint, asked) = start(Ok(unmatched(Some(true)))).await;
+async fn explain_sends_the_request_and_the_token() {
+    let (endpoint, received) = start(Ok(unmatched_response(Some(true)))).await;
     let client = client(&endpoint);
-    assert_eq!(client.explain(question().hits(3)).await.unwrap(), unmatched(Some(true)));
-    client.clone().with_token("s3cret").unwrap().explain(question()).await.unwrap();
-    let asked = asked.lock().unwrap();
-    let [(bare, first), (with_token, _)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(
+        client.explain(sample_check().hits(3)).await.unwrap(),
+        unmatched_response(Some(true))
+    );
+    client.clone().with_token("s3cret").unwrap().explain(sample_check()).await.unwrap();
+    let received = received.lock().unwrap();
+    let [(bare, first), (with_token, _)] = &received[..] else { panic!("{received:?}") };
     assert_eq!((&*first.domain, first.descriptors.len(), first.hits_addend), ("api", 1, 3));
     assert_eq!(&first.descriptors[0].entries[1].value[..], b"bob");
     assert!(bare.get("authorization").is_none());
@@ -28,7 +31,7 @@ async fn the_question_arrives_with_the_token() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_not_sent() {
+async fn invalid_tokens_are_rejected() {
     let client = client("http://127.0.0.1:1");
     for token in ["", "two words", "nö", "line\n"] {
         let error = client.clone().with_token(token).unwrap_err();
@@ -42,19 +45,20 @@ async fn what_is_no_token_is_not_sent() {
 }
 
 #[tokio::test]
-async fn errors_are_told_apart() {
+async fn invalid_argument_becomes_invalid_request() {
     let (endpoint, _) = start(Err(Status::invalid_argument("no domain"))).await;
-    let error = client(&endpoint).explain(question()).await.unwrap_err();
-    assert_eq!(error, CheckError::InvalidRequest { reason: "no domain".to_owned() });
+    let error = client(&endpoint).explain(sample_check()).await.unwrap_err();
+    assert_eq!(error, CallError::InvalidRequest { reason: "no domain".to_owned() });
 }
 
 #[tokio::test]
-async fn the_listener_that_envoy_asks_is_not_the_admin_listener() {
-    let envoy = Service::new(limited(Code::Ok, 9)).start().await;
-    let error = client(&envoy.to_string()).explain(question()).await.unwrap_err().to_string();
+async fn wrong_listener_is_named_in_the_error() {
+    let envoy = Service::new(response_with_limit(Code::Ok, 9)).start().await;
+    let error = client(&envoy.to_string()).explain(sample_check()).await.unwrap_err().to_string();
     assert_eq!(error, "Unimplemented: no such service here; is this the admin listener?");
 
-    let (admin, _) = start(Ok(unmatched(None))).await;
-    let error = patient(admin.parse().unwrap()).check(question()).await.unwrap_err().to_string();
+    let (admin, _) = start(Ok(unmatched_response(None))).await;
+    let error =
+        client_of(admin.parse().unwrap()).check(sample_check()).await.unwrap_err().to_string();
     assert_eq!(error, "Unimplemented: no such service here; is this the gRPC listener?");
 }

@@ -1,8 +1,8 @@
-//! What a call comes to.
+//! Results and errors of a call.
 
 use std::time::Duration;
 
-use sluicegate_client::{CheckError, Client, Code, GrpcCode, Unit};
+use sluicegate_client::{CallError, Client, Code, GrpcCode, Unit};
 use sluicegate_proto::envoy::{
     config::core::v3::HeaderValue,
     service::ratelimit::v3::{
@@ -13,20 +13,20 @@ use sluicegate_proto::envoy::{
 use tonic::Status;
 
 use sluicegate_client_testkit::service::{
-    Answer, Service, free_address, limited, patient, question,
+    Answer, Service, client_of, free_address, response_with_limit, sample_check,
 };
 
-async fn fails(status: Status) -> CheckError {
-    let client = patient(Service::new(Answer::Error(status)).start().await);
-    client.check(question()).await.unwrap_err()
+async fn error_of(status: Status) -> CallError {
+    let client = client_of(Service::new(Answer::Error(status)).start().await);
+    client.check(sample_check()).await.unwrap_err()
 }
 
 #[tokio::test]
 async fn allowed() {
-    let service = Service::new(limited(rate_limit_response::Code::Ok, 9));
+    let service = Service::new(response_with_limit(rate_limit_response::Code::Ok, 9));
     let client = Client::connect(&service.start().await.to_string()).await.unwrap();
     let verdict =
-        client.with_deadline(Duration::from_secs(30)).check(question().hits(3)).await.unwrap();
+        client.with_deadline(Duration::from_secs(30)).check(sample_check().hits(3)).await.unwrap();
 
     assert!(verdict.allowed);
     assert_eq!(verdict.retry_after(), None);
@@ -40,8 +40,8 @@ async fn allowed() {
 
 #[tokio::test]
 async fn refused() {
-    let service = Service::new(limited(rate_limit_response::Code::OverLimit, 0));
-    let verdict = patient(service.start().await).check(question()).await.unwrap();
+    let service = Service::new(response_with_limit(rate_limit_response::Code::OverLimit, 0));
+    let verdict = client_of(service.start().await).check(sample_check()).await.unwrap();
 
     assert!(!verdict.allowed);
     assert_eq!(verdict.statuses[0].code, Code::OverLimit);
@@ -56,7 +56,7 @@ async fn unlimited_is_not_the_same_as_no_limit() {
         statuses: vec![status(u32::MAX), status(0)],
         ..RateLimitResponse::default()
     }));
-    let verdict = patient(service.start().await).check(question()).await.unwrap();
+    let verdict = client_of(service.start().await).check(sample_check()).await.unwrap();
 
     let unlimited: Vec<bool> =
         verdict.statuses.iter().map(sluicegate_client::Status::is_unlimited).collect();
@@ -64,7 +64,7 @@ async fn unlimited_is_not_the_same_as_no_limit() {
 }
 
 #[tokio::test]
-async fn headers_come_as_bytes() {
+async fn headers_and_body_are_bytes() {
     let text =
         HeaderValue { key: "x-a".to_owned(), value: "1".to_owned(), ..HeaderValue::default() };
     let raw = HeaderValue {
@@ -78,7 +78,7 @@ async fn headers_come_as_bytes() {
         raw_body: b"slow down"[..].into(),
         ..RateLimitResponse::default()
     }));
-    let verdict = patient(service.start().await).check(question()).await.unwrap();
+    let verdict = client_of(service.start().await).check(sample_check()).await.unwrap();
 
     let [text] = &verdict.response_headers_to_add[..] else { panic!("{verdict:?}") };
     assert_eq!((text.name.as_str(), &text.value[..]), ("x-a", &b"1"[..]));
@@ -88,20 +88,20 @@ async fn headers_come_as_bytes() {
 }
 
 #[tokio::test]
-async fn a_service_that_never_answers_is_not_waited_for() {
+async fn check_ends_at_its_deadline_without_an_answer() {
     let service = Service::new(Answer::Never);
     let deadline = Duration::from_millis(50);
-    let client = patient(service.start().await).with_deadline(deadline);
+    let client = client_of(service.start().await).with_deadline(deadline);
 
-    let error = client.check(question()).await.unwrap_err();
-    assert_eq!(error, CheckError::DeadlineExceeded { deadline });
+    let error = client.check(sample_check()).await.unwrap_err();
+    assert_eq!(error, CallError::DeadlineExceeded { deadline });
     assert_eq!(error.to_string(), "no answer within 50ms");
-    assert!(service.asked().len() <= 1, "retried");
+    assert!(service.take_requests().len() <= 1, "retried");
 }
 
 #[tokio::test]
-async fn a_service_that_never_accepts_is_not_waited_for() {
-    // The kernel accepts; no one speaks TLS or HTTP.
+async fn check_ends_at_its_deadline_during_the_tls_handshake() {
+    // The kernel accepts the connection; the TLS handshake is never answered.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("https://{}", listener.local_addr().unwrap());
     let deadline = Duration::from_millis(50);
@@ -116,42 +116,42 @@ async fn a_service_that_never_accepts_is_not_waited_for() {
         .connect_lazy()
         .unwrap();
 
-    let error = client.check(question()).await.unwrap_err();
-    assert_eq!(error, CheckError::DeadlineExceeded { deadline });
+    let error = client.check(sample_check()).await.unwrap_err();
+    assert_eq!(error, CallError::DeadlineExceeded { deadline });
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_there_is_unavailable() {
-    let client = patient(format!("http://{}", free_address().await).parse().unwrap());
-    let CheckError::Unavailable { reason } = client.check(question()).await.unwrap_err() else {
+async fn unreachable_service_is_unavailable() {
+    let client = client_of(format!("http://{}", free_address().await).parse().unwrap());
+    let CallError::Unavailable { reason } = client.check(sample_check()).await.unwrap_err() else {
         panic!("another error");
     };
     assert!(reason.contains("refused"), "{reason}");
 }
 
 #[tokio::test]
-async fn a_service_that_rejects_the_question_says_why() {
+async fn rejected_request_carries_the_message_of_the_service() {
     assert_eq!(
-        fails(Status::invalid_argument("domain must not be empty")).await,
-        CheckError::InvalidRequest { reason: "domain must not be empty".to_owned() }
+        error_of(Status::invalid_argument("domain must not be empty")).await,
+        CallError::InvalidRequest { reason: "domain must not be empty".to_owned() }
     );
 }
 
 #[tokio::test]
 async fn other_errors_keep_their_code() {
     assert_eq!(
-        fails(Status::internal("store is gone")).await,
-        CheckError::Other { code: GrpcCode::Internal, reason: "store is gone".to_owned() }
+        error_of(Status::internal("store failed")).await,
+        CallError::Other { code: GrpcCode::Internal, reason: "store failed".to_owned() }
     );
 }
 
 #[tokio::test]
-async fn nothing_is_retried() {
+async fn failed_calls_are_not_retried() {
     let service = Service::new(Answer::Error(Status::unavailable("draining")));
-    let client = patient(service.start().await);
+    let client = client_of(service.start().await);
     assert_eq!(
-        client.check(question()).await,
-        Err(CheckError::Unavailable { reason: "draining".to_owned() })
+        client.check(sample_check()).await,
+        Err(CallError::Unavailable { reason: "draining".to_owned() })
     );
-    assert_eq!(service.asked().len(), 1);
+    assert_eq!(service.take_requests().len(), 1);
 }

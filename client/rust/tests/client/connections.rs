@@ -1,17 +1,19 @@
-//! Ways to reach a service.
+//! Unix sockets, TLS, lazy and eager connections.
 
 use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use sluicegate_client::{CheckError, Client, ConnectError, Endpoint};
+use sluicegate_client::{CallError, Client, ConnectError, Endpoint};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tempfile::TempDir;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use sluicegate_client_testkit::service::{Service, free_address, limited, patient, question};
+use sluicegate_client_testkit::service::{
+    Service, client_of, free_address, response_with_limit, sample_check,
+};
 
 fn service() -> Service {
-    Service::new(limited(Code::Ok, 9))
+    Service::new(response_with_limit(Code::Ok, 9))
 }
 
 /// A certificate authority with a certificate for the service and one for the client.
@@ -55,32 +57,32 @@ impl Certificates {
 async fn unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = service().start_unix(&folder.path().join("limiter.sock"));
-    assert!(patient(endpoint).check(question()).await.unwrap().allowed);
+    assert!(client_of(endpoint).check(sample_check()).await.unwrap().allowed);
 }
 
 #[tokio::test]
-async fn a_unix_socket_that_is_not_there_is_unavailable() {
+async fn missing_unix_socket_is_unavailable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none.sock");
     let endpoint: Endpoint = format!("unix:{}", path.display()).parse().unwrap();
-    let error = patient(endpoint).check(question()).await.unwrap_err();
-    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
+    let error = client_of(endpoint).check(sample_check()).await.unwrap_err();
+    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn a_caller_can_start_before_the_service() {
+async fn lazy_client_can_start_before_the_service() {
     let address = free_address().await;
     let endpoint: Endpoint = format!("http://{address}").parse().unwrap();
-    let client = patient(endpoint.clone());
+    let client = client_of(endpoint.clone());
 
-    let error = client.check(question()).await.unwrap_err();
-    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
+    let error = client.check(sample_check()).await.unwrap_err();
+    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
     service().start_on(address).await;
-    assert!(client.check(question()).await.unwrap().allowed);
+    assert!(client.check(sample_check()).await.unwrap().allowed);
 }
 
 #[tokio::test]
-async fn connecting_at_once_needs_the_service() {
+async fn connect_fails_without_the_service() {
     let error = Client::connect(&format!("http://{}", free_address().await)).await.unwrap_err();
     let ConnectError::Unreachable { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("refused"), "{reason}");
@@ -105,10 +107,10 @@ async fn tls_with_a_client_certificate() {
         .tls_client_files(certificates.file("client.pem"), certificates.file("client.key"))
         .connect_lazy()
         .unwrap();
-    assert!(known.check(question()).await.unwrap().allowed);
+    assert!(known.check(sample_check()).await.unwrap().allowed);
 
     let plain: Endpoint = endpoint.to_string().replace("https:", "http:").parse().unwrap();
-    let error = patient(plain).check(question()).await.unwrap_err().to_string();
+    let error = client_of(plain).check(sample_check()).await.unwrap_err().to_string();
     assert!(
         error.ends_with(
             "; does it ask for TLS or for a client certificate, or is it another listener?"
@@ -117,12 +119,12 @@ async fn tls_with_a_client_certificate() {
     );
 
     let unknown = builder().connect_lazy().unwrap();
-    let error = unknown.check(question()).await.unwrap_err();
-    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
+    let error = unknown.check(sample_check()).await.unwrap_err();
+    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn tls_trusts_only_who_it_should() {
+async fn tls_rejects_other_names_and_authorities() {
     let certificates = Certificates::new();
     let tls = ServerTlsConfig::new().identity(certificates.server.clone());
     let endpoint = service().start_tls(tls).await;
@@ -141,7 +143,7 @@ async fn tls_trusts_only_who_it_should() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_used_are_told_apart() {
+async fn unusable_settings_have_distinct_errors() {
     let certificates = Certificates::new();
     let secure = || Client::builder("https://limiter.example".parse().unwrap());
     let missing = certificates.file("missing.pem");

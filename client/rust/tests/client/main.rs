@@ -1,4 +1,4 @@
-//! The client against a service that answers as it is told.
+//! The client against a service with scripted answers.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the service gets to see.
+//! The messages that the service receives.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use sluicegate_proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
 };
 
-use sluicegate_client_testkit::service::{Service, limited, patient};
+use sluicegate_client_testkit::service::{Service, client_of, response_with_limit};
 
-async fn seen(check: Check) -> RateLimitRequest {
-    let service = Service::new(limited(Code::Ok, 9));
-    patient(service.start().await).check(check).await.unwrap();
-    let mut asked = service.asked();
-    assert_eq!(asked.len(), 1);
-    asked.remove(0).1
+async fn sent(check: Check) -> RateLimitRequest {
+    let service = Service::new(response_with_limit(Code::Ok, 9));
+    client_of(service.start().await).check(check).await.unwrap();
+    let mut received = service.take_requests();
+    assert_eq!(received.len(), 1);
+    received.remove(0).1
 }
 
 fn entry(key: &'static str, value: &'static [u8]) -> Entry {
@@ -26,14 +26,14 @@ fn entry(key: &'static str, value: &'static [u8]) -> Entry {
 }
 
 #[tokio::test]
-async fn a_plain_question() {
+async fn hits_and_entries_on_the_wire() {
     let check = Check::new("api")
         .descriptor([("tenant", "acme"), ("user", "bob")])
         .descriptor([("path", "")])
         .hits(3);
     let descriptor = |entries| RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
     assert_eq!(
-        seen(check).await,
+        sent(check).await,
         RateLimitRequest {
             domain: "api".to_owned(),
             descriptors: vec![
@@ -46,12 +46,12 @@ async fn a_plain_question() {
 }
 
 #[tokio::test]
-async fn everything_a_descriptor_can_say() {
+async fn descriptor_options_on_the_wire() {
     let pairs = || [("k", b"\xff\x00")];
     let entries = || vec![entry("k", b"\xff\x00")];
     let check = Check::new("api")
         .descriptor(Descriptor::from(pairs()).peek())
-        .descriptor(Descriptor::from(pairs()).give_back(5))
+        .descriptor(Descriptor::from(pairs()).refund(5))
         .descriptor(
             Descriptor::from(pairs())
                 .limit(LimitOverride::new(7, Unit::Week).unit_multiplier(2))
@@ -59,7 +59,7 @@ async fn everything_a_descriptor_can_say() {
         );
     let limit = RateLimitOverride { requests_per_unit: 7, unit: 7, unit_multiplier: Some(2) };
     assert_eq!(
-        seen(check).await.descriptors,
+        sent(check).await.descriptors,
         [
             RateLimitDescriptor {
                 entries: entries(),
@@ -83,15 +83,15 @@ async fn everything_a_descriptor_can_say() {
 }
 
 #[tokio::test]
-async fn a_peek_at_all_is_a_zero_on_each() {
-    let message = seen(Check::new("api").descriptor([("a", "1")]).peek()).await;
+async fn peek_sets_zero_hits_on_each_descriptor() {
+    let message = sent(Check::new("api").descriptor([("a", "1")]).peek()).await;
     assert_eq!((message.hits_addend, message.descriptors[0].hits_addend), (0, Some(0)));
 }
 
 #[tokio::test]
-async fn the_service_is_told_the_deadline() {
-    let service = Service::new(limited(Code::Ok, 9));
-    let client = patient(service.start().await).with_deadline(Duration::from_secs(20));
+async fn deadline_is_sent_as_grpc_timeout() {
+    let service = Service::new(response_with_limit(Code::Ok, 9));
+    let client = client_of(service.start().await).with_deadline(Duration::from_secs(20));
     client.check(Check::new("api").descriptor([("a", "1")])).await.unwrap();
-    assert_eq!(service.asked()[0].0.get("grpc-timeout").unwrap(), "20000000u");
+    assert_eq!(service.take_requests()[0].0.get("grpc-timeout").unwrap(), "20000000u");
 }

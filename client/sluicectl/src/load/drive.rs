@@ -16,7 +16,7 @@ use super::{
     history::History,
     template::{Draw, Requests},
 };
-use sluicegate_client::{Check, CheckError, Client, Descriptor, Verdict};
+use sluicegate_client::{CallError, Check, Client, Descriptor, Verdict};
 
 /// How often the progress is shown anew.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -90,7 +90,7 @@ pub(super) struct LoadResult {
     pub(super) history: History,
 }
 
-/// Answers, counted.
+/// ResponseStream, counted.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     pub(super) allowed: u64,
@@ -118,7 +118,7 @@ impl Tally {
         self.allowed + self.refused + self.failed()
     }
 
-    fn note(&mut self, number: u64, took: u64, answer: &Result<Verdict, CheckError>) {
+    fn note(&mut self, number: u64, took: u64, answer: &Result<Verdict, CallError>) {
         let allowed = answer.as_ref().ok().map(|verdict| verdict.allowed);
         if let Err(error) = answer {
             let mut why = error.to_string();
@@ -291,7 +291,7 @@ impl Shared {
         draw: Draw,
         latency: Duration,
         times: [Duration; 2],
-        answer: &Result<Verdict, CheckError>,
+        answer: &Result<Verdict, CallError>,
     ) {
         let [sent, answered] = times.map(|it| i64::try_from(it.as_micros()).unwrap_or(i64::MAX));
         self.tally.note(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);

@@ -6,7 +6,7 @@ use sluicegate_client::Endpoint;
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tonic::Status;
 
-use sluicegate_client_testkit::service::{Answer, Service, free_address, limited};
+use sluicegate_client_testkit::service::{Answer, Service, free_address, response_with_limit};
 
 /// Exit code, standard output and standard error.
 type Outcome = (Option<i32>, String, String);
@@ -21,13 +21,13 @@ async fn sluicectl(server: &str, arguments: &[&str]) -> Outcome {
 }
 
 async fn check(server: &Endpoint, more: &[&str]) -> Outcome {
-    let question = ["check", "--domain", "api", "--descriptor", "tenant=acme,user=bob"];
-    sluicectl(&server.to_string(), &[&question, more].concat()).await
+    let sample_check = ["check", "--domain", "api", "--descriptor", "tenant=acme,user=bob"];
+    sluicectl(&server.to_string(), &[&sample_check, more].concat()).await
 }
 
 #[tokio::test]
 async fn allowed_is_0() {
-    let server = Service::new(limited(Code::Ok, 9)).start().await;
+    let server = Service::new(response_with_limit(Code::Ok, 9)).start().await;
     let (code, out, err) = check(&server, &[]).await;
     let line = "  tenant=acme, user=bob    9 of 10 per minute left, resets in 42s (per user)";
     assert_eq!((code, out, err), (Some(0), format!("allowed\n{line}\n"), String::new()));
@@ -35,7 +35,7 @@ async fn allowed_is_0() {
 
 #[tokio::test]
 async fn refused_is_1() {
-    let server = Service::new(limited(Code::OverLimit, 0)).start().await;
+    let server = Service::new(response_with_limit(Code::OverLimit, 0)).start().await;
     let (code, out, err) = check(&server, &[]).await;
     let line = "  tenant=acme, user=bob    over 10 per minute, retry in 42s (per user)";
     assert_eq!(
@@ -46,7 +46,7 @@ async fn refused_is_1() {
 
 #[tokio::test]
 async fn json_is_one_object() {
-    let server = Service::new(limited(Code::OverLimit, 0)).start().await;
+    let server = Service::new(response_with_limit(Code::OverLimit, 0)).start().await;
     let (code, out, _) = check(&server, &["--output", "json"]).await;
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, out.lines().count()), (Some(1), 1));
@@ -56,16 +56,16 @@ async fn json_is_one_object() {
 
 #[tokio::test]
 async fn hits_have_a_sign() {
-    let service = Service::new(limited(Code::Ok, 9));
+    let service = Service::new(response_with_limit(Code::Ok, 9));
     let server = service.start().await;
     for (hits, on_request, on_descriptor, negative) in
         [("3", 3, None, false), ("0", 0, Some(0), false), ("-3", 0, Some(3), true)]
     {
         assert_eq!(check(&server, &["--hits", hits]).await.0, Some(0));
-        let [(_, asked)] = &service.asked()[..] else { panic!("not asked once") };
-        let descriptor = &asked.descriptors[0];
+        let [(_, received)] = &service.take_requests()[..] else { panic!("not one request") };
+        let descriptor = &received.descriptors[0];
         assert_eq!(
-            (asked.hits_addend, descriptor.hits_addend, descriptor.is_negative_hits),
+            (received.hits_addend, descriptor.hits_addend, descriptor.is_negative_hits),
             (on_request, on_descriptor, negative),
             "--hits {hits}"
         );
@@ -124,7 +124,9 @@ async fn nothing_that_a_server_sends_reaches_the_terminal_raw() {
         );
         assert!(!hidden(&err), "{err:?}");
     }
-    let Answer::Response(mut response) = limited(Code::OverLimit, 0) else { panic!("no response") };
+    let Answer::Response(mut response) = response_with_limit(Code::OverLimit, 0) else {
+        panic!("no response")
+    };
     for status in &mut response.statuses {
         status.current_limit.as_mut().unwrap().name = HOSTILE.to_owned();
     }

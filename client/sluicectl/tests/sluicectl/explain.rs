@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sluicegate_client_testkit::admin::{start, unmatched};
+use sluicegate_client_testkit::admin::{start, unmatched_response};
 use tonic::Status;
 
 async fn explain(server: &str, more: &[&str]) -> (Option<i32>, String, String) {
@@ -21,7 +21,7 @@ async fn the_exit_code_says_whether_the_hits_would_pass() {
         (Some(false), 1, "would be refused"),
         (None, 3, "explained from files: no counter was read"),
     ] {
-        let (endpoint, _) = start(Ok(unmatched(would_pass))).await;
+        let (endpoint, _) = start(Ok(unmatched_response(would_pass))).await;
         let (exit, out, err) = explain(&endpoint, &[]).await;
         assert_eq!((exit, err.as_str()), (Some(code), ""));
         let rest = "  (no entries)\n    no limit applies: no limits file has this domain\n";

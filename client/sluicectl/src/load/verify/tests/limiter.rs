@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use sluicegate_client::{CheckError, Verdict};
+use sluicegate_client::{CallError, Verdict};
 use sluicegate_core::{
     Check, CounterKey, Counters, Plan, StoreError, Time, algorithm::State, respond, rules::RuleSet,
     settle,
@@ -162,7 +162,7 @@ impl Run {
                 verdict.statuses.clear();
                 Ok(verdict)
             }
-            Way::Lost => Err(CheckError::DeadlineExceeded { deadline: Duration::from_millis(1) }),
+            Way::Lost => Err(CallError::DeadlineExceeded { deadline: Duration::from_millis(1) }),
         };
         if way != Way::Before {
             self.history.add(draw, [sent, answered], &answer);
