@@ -1,4 +1,4 @@
-//! ResponseStream of a rate limit service.
+//! Answers of a rate limit service.
 
 use std::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Which admin listener to ask, and how.
+//! Arguments for the admin listener, or several, and the connection to it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Failure, server::ConnectionSettings};
 use sluicegate_client::{AdminClient, Endpoint};
 
-/// Which admin listener to ask, and how.
+/// The admin listener, the token and the connection.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct AdminServerSettings {
@@ -24,19 +24,19 @@ pub struct AdminServerSettings {
     #[arg(long, env = "SLUICECTL_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// How to connect to it.
+    /// The connection.
     #[command(flatten)]
     pub connection: ConnectionSettings,
 }
 
 impl AdminServerSettings {
-    /// A client of that listener. It connects when it is first used, so that one deadline covers all.
+    /// A lazy client of the listener, so that one deadline covers connecting and the call.
     pub(super) fn client(&self) -> Result<AdminClient, Failure> {
         client(&self.admin_server, self.token_file.as_deref(), &self.connection)
     }
 }
 
-/// Which admin listeners to ask, and how.
+/// Several admin listeners, the token and the connections.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct AdminServersSettings {
@@ -55,13 +55,13 @@ pub struct AdminServersSettings {
     #[arg(long, env = "SLUICECTL_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// How to connect to them.
+    /// The connections.
     #[command(flatten)]
     pub connection: ConnectionSettings,
 }
 
 impl AdminServersSettings {
-    /// A client of each listener. They connect when they are first used.
+    /// A lazy client of each listener.
     pub(super) fn clients(&self) -> Result<Vec<AdminClient>, Failure> {
         let client = |server| client(server, self.token_file.as_deref(), &self.connection);
         self.admin_server.iter().map(client).collect()

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, OutputFormat, Question, ServerSettings, descriptor, output};
+use super::{Failure, OutputFormat, RequestArguments, ServerSettings, descriptor, output};
 use sluicegate_client::{Code, Descriptor, Header, Limit, Status, Unit, Verdict};
 
 /// Settings of `sluicectl check`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct CheckSettings {
-    /// What to ask about.
+    /// The request.
     #[command(flatten)]
-    pub question: Question,
+    pub request: RequestArguments,
 
     /// Hits to charge. 0 peeks and charges nothing; a negative number is a refund.
     #[arg(long, value_name = "HITS", default_value = "1", allow_negative_numbers = true)]
@@ -24,7 +24,7 @@ pub struct CheckSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which server to ask.
+    /// The server.
     #[command(flatten)]
     pub server: ServerSettings,
 }
@@ -42,14 +42,14 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  no decision: the server is unreachable, too slow, or returned an error";
 
-/// Asks, prints the verdict and says it again in the exit code.
+/// Sends the request and prints the verdict. The exit code is 0 if the request is allowed, 1 if it is refused.
 pub(super) async fn run(settings: &CheckSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let verdict = client
-        .check(settings.question.check(settings.hits))
+        .check(settings.request.check(settings.hits))
         .await
-        .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
-    let descriptors = &settings.question.descriptors;
+        .map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })?;
+    let descriptors = &settings.request.descriptors;
     output::print(
         settings.output,
         &match settings.output {
@@ -60,7 +60,7 @@ pub(super) async fn run(settings: &CheckSettings) -> Result<ExitCode, Failure> {
     Ok(if verdict.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The widest descriptor that the column of limits still waits for.
+/// Maximum width of the first column. A longer descriptor shifts the second column of its line.
 const COLUMN_MAX: usize = 48;
 
 fn text(descriptors: &[Descriptor], verdict: &Verdict) -> String {
@@ -73,7 +73,7 @@ fn text(descriptors: &[Descriptor], verdict: &Verdict) -> String {
     let widths = names.iter().map(|name| name.chars().count());
     let width = widths.filter(|width| *width <= COLUMN_MAX).max().unwrap_or_default();
     for (at, status) in verdict.statuses.iter().enumerate() {
-        let name = names.get(at).map_or("(not asked about)", String::as_str);
+        let name = names.get(at).map_or("(not requested)", String::as_str);
         lines.push(format!("  {name:width$}    {}", outcome(status)));
     }
     lines.extend(header_lines("response header", &verdict.response_headers_to_add));
@@ -86,17 +86,17 @@ fn outcome(status: &Status) -> String {
     let Some(limit) = &status.limit else {
         return match status.code {
             _ if status.is_unlimited() => "unlimited".to_owned(),
-            // A service that has too much to do refuses without looking for a limit.
-            Code::OverLimit => "refused, though no limit is named".to_owned(),
+            // For example, a server that sheds requests refuses before it matches them.
+            Code::OverLimit => "refused without a limit".to_owned(),
             Code::Ok => "no limit applies".to_owned(),
             _ => "not decided".to_owned(),
         };
     };
-    let left = status.remaining;
-    let mut text = match (refused, left) {
+    let remaining = status.remaining;
+    let mut text = match (refused, remaining) {
         (true, 0) => format!("over {}", rate(limit)),
-        (true, _) => format!("over {}, {left} left", rate(limit)),
-        (false, _) => format!("{left} of {} left", rate(limit)),
+        (true, _) => format!("over {}, {remaining} left", rate(limit)),
+        (false, _) => format!("{remaining} of {} left", rate(limit)),
     };
     if let Some(span) = status.until_reset.map(output::format_span) {
         text += &format!(", {} in {span}", if refused { "retry" } else { "resets" });
@@ -127,7 +127,7 @@ fn header_lines(kind: &str, headers: &[Header]) -> impl Iterator<Item = String> 
     })
 }
 
-/// Every key is always there; what is not known is null.
+/// Every key is always present; an unknown value is null.
 fn json(descriptors: &[Descriptor], verdict: &Verdict) -> Value {
     let statuses: Vec<Value> = verdict
         .statuses
@@ -176,7 +176,7 @@ fn json_headers(headers: &[Header]) -> Vec<Value> {
     headers.iter().map(header).collect()
 }
 
-/// JSON has no room for bytes that are not text.
+/// Text for JSON, with U+FFFD in place of bytes that are not UTF-8.
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -227,15 +227,15 @@ mod tests {
     }
 
     #[test]
-    fn text_of_what_is_allowed() {
-        let asked = descriptors(&["tenant=acme,user=bob", "path=/free", "user=root"]);
+    fn text_of_an_allowed_request() {
+        let requested = descriptors(&["tenant=acme,user=bob", "path=/free", "user=root"]);
         let verdict = verdict(vec![
             status(Code::Ok, Some(limit(10, Unit::Minute)), 9),
             status(Code::Ok, None, 0),
             status(Code::Ok, None, u32::MAX),
         ]);
         assert_eq!(
-            text(&asked, &verdict),
+            text(&requested, &verdict),
             "\
 allowed
   tenant=acme, user=bob    9 of 10 per minute left, resets in 42s
@@ -245,8 +245,8 @@ allowed
     }
 
     #[test]
-    fn text_of_what_is_refused() {
-        let asked = descriptors(&["a=1", "b=2", "c=3"]);
+    fn text_of_a_refused_request() {
+        let requested = descriptors(&["a=1", "b=2", "c=3"]);
         let named = RateLimit { name: "burst".to_owned(), ..limit(10, Unit::Second) };
         let long = RateLimit { unit_multiplier: Some(5), ..limit(7, Unit::Hour) };
         let verdict = verdict(vec![
@@ -255,30 +255,30 @@ allowed
             status(Code::OverLimit, None, 0),
         ]);
         assert_eq!(
-            text(&asked, &verdict),
+            text(&requested, &verdict),
             "\
 refused, retry in 42s
   a=1    over 10 per second, retry in 42s (burst)
   b=2    over 7 per 5 hours, 2 left, retry in 42s
-  c=3    refused, though no limit is named"
+  c=3    refused without a limit"
         );
     }
 
     #[test]
-    fn text_stays_readable_past_a_long_descriptor() {
+    fn long_descriptors_do_not_widen_the_column() {
         let long = format!("a={}", "x".repeat(60));
-        let asked = descriptors(&[&long, "b=2"]);
-        let free = || status(Code::Ok, None, 0);
-        let mut response = response(vec![free(), free(), status(Code::Unknown, None, 0)]);
+        let requested = descriptors(&[&long, "b=2"]);
+        let no_limit = || status(Code::Ok, None, 0);
+        let mut response = response(vec![no_limit(), no_limit(), status(Code::Unknown, None, 0)]);
         response.response_headers_to_add = vec![header("1\r\n")];
         assert_eq!(
-            text(&asked, &response.into()),
+            text(&requested, &response.into()),
             format!(
                 "\
 allowed
   {long}    no limit applies
   b=2    no limit applies
-  (not asked about)    not decided
+  (not requested)    not decided
   response header x-a: 1\u{fffd}\u{fffd}"
             )
         );
@@ -286,14 +286,14 @@ allowed
 
     #[test]
     fn json_has_every_key() {
-        let asked = descriptors(&["tenant=acme", "b=2"]);
+        let requested = descriptors(&["tenant=acme", "b=2"]);
         let mut response = response(vec![
             status(Code::OverLimit, Some(limit(10, Unit::Minute)), 0),
             status(Code::Ok, None, u32::MAX),
         ]);
         response.request_headers_to_add = vec![header("1")];
         assert_eq!(
-            json(&asked, &response.into()),
+            json(&requested, &response.into()),
             serde_json::json!({
                 "allowed": false,
                 "retry_after_seconds": 42,

@@ -1,4 +1,4 @@
-//! Descriptors as people type them.
+//! Descriptors on the command line.
 
 use std::ffi::OsString;
 
@@ -12,9 +12,9 @@ use sluicegate_proto::text::descriptor::{self, InvalidDescriptor};
 
 use sluicegate_client::{Check, Descriptor};
 
-/// What to ask about.
+/// Domain and descriptors of a request.
 #[derive(Args, Clone, Debug)]
-pub struct Question {
+pub struct RequestArguments {
     /// Domain of the request.
     #[arg(long, value_name = "DOMAIN")]
     pub domain: String,
@@ -24,40 +24,40 @@ pub struct Question {
     ///
     /// A value may be empty and may contain `=`. Write `\,` for a comma and `\\` for a backslash.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
-    #[arg(value_parser = typed_descriptors())]
+    #[arg(value_parser = descriptor_parser())]
     pub descriptors: Vec<Descriptor>,
 }
 
-impl Question {
-    /// The question with so many hits; a negative number gives hits back.
+impl RequestArguments {
+    /// The request with this number of hits. A negative number is a refund.
     pub(super) fn check(&self, hits: i64) -> Check {
         let check = Check::new(&self.domain).descriptors(self.descriptors.iter().cloned());
-        let number = hits.unsigned_abs();
-        if hits < 0 { check.refund(number) } else { check.hits(number) }
+        let count = hits.unsigned_abs();
+        if hits < 0 { check.refund(count) } else { check.hits(count) }
     }
 }
 
-/// Reads what stands behind `--descriptor`.
-pub(super) fn typed_descriptors() -> impl TypedValueParser<Value = Descriptor> {
-    OsStringValueParser::new().try_map(typed_descriptor)
+/// Parses a value of `--descriptor`.
+pub(super) fn descriptor_parser() -> impl TypedValueParser<Value = Descriptor> {
+    OsStringValueParser::new().try_map(parse_argument)
 }
 
-/// The entries from the wire as they can be typed.
+/// The entries of a message, in the syntax of `--descriptor`.
 pub(super) fn entries(entries: &[Entry]) -> String {
     descriptor::render(entries.iter().map(|entry| (&*entry.key, &*entry.value)))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
-fn typed_descriptor(text: OsString) -> Result<Descriptor, InvalidDescriptor> {
+#[expect(clippy::needless_pass_by_value, reason = "clap's signature of a parser")]
+fn parse_argument(text: OsString) -> Result<Descriptor, InvalidDescriptor> {
     parse(text.as_encoded_bytes())
 }
 
-/// Reads a descriptor.
+/// Parses a descriptor.
 pub(super) fn parse(text: &[u8]) -> Result<Descriptor, InvalidDescriptor> {
     descriptor::parse(text).map(Descriptor::from)
 }
 
-/// The descriptor as it can be typed.
+/// The descriptor, in the syntax of `--descriptor`.
 pub(super) fn render(descriptor: &Descriptor) -> String {
     descriptor::render(descriptor.entries())
 }

@@ -9,15 +9,15 @@ use sluicegate_proto::{
     text::explanation::{outcome_word, reason_word, text},
 };
 
-use super::{AdminServerSettings, Failure, OutputFormat, Question, output};
+use super::{AdminServerSettings, Failure, OutputFormat, RequestArguments, output};
 
 /// Settings of `sluicectl explain`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct ExplainSettings {
-    /// What to ask about.
+    /// The request.
     #[command(flatten)]
-    pub question: Question,
+    pub request: RequestArguments,
 
     /// Hits to explain. 0 is explained as one hit; a negative number as a refund. Nothing is charged or refunded.
     #[arg(long, value_name = "HITS", default_value = "1", allow_negative_numbers = true)]
@@ -27,7 +27,7 @@ pub struct ExplainSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -42,13 +42,14 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server or its store is unreachable, too slow, or returned an error";
 
-/// Asks, prints the explanation and says in the exit code whether the hits would pass.
+/// Prints the explanation. The exit code is 0 if the hits would be allowed, 1 if refused, 3 if the store did not
+/// answer.
 pub(super) async fn run(settings: &ExplainSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let explained = client
-        .explain(settings.question.check(settings.hits))
+        .explain(settings.request.check(settings.hits))
         .await
-        .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
+        .map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })?;
     output::print(
         settings.output,
         &match settings.output {
@@ -63,7 +64,7 @@ pub(super) async fn run(settings: &ExplainSettings) -> Result<ExitCode, Failure>
     }))
 }
 
-/// Every key is always there; what is not known is null.
+/// Every key is always present; an unknown value is null.
 fn json(explained: &ExplainResponse) -> Value {
     json!({
         "would_pass": explained.would_pass,

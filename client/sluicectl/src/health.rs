@@ -24,7 +24,7 @@ pub struct HealthSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which server to ask.
+    /// The server.
     #[command(flatten)]
     pub server: ServerSettings,
 }
@@ -36,14 +36,14 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server is unreachable, or does not know the service";
 
-/// Asks, prints the status and says in the exit code whether it is SERVING.
+/// Prints the health status. The exit code is 0 if it is SERVING.
 pub(super) async fn run(settings: &HealthSettings) -> Result<ExitCode, Failure> {
     let ServerSettings { server, connection } = &settings.server;
     let mut client = HealthClient::new(connection.builder(server).channel_lazy()?);
     let mut request = Request::new(HealthCheckRequest { service: settings.service.clone() });
     request.set_timeout(connection.timeout);
-    let failed = |source| Failure::Ask { endpoint: server.clone(), source };
-    // tonic's own timer starts only when there is a connection.
+    let failed = |source| Failure::Call { endpoint: server.clone(), source };
+    // tonic's own timer does not include the time to connect.
     let answer = tokio::time::timeout(connection.timeout, client.check(request)).await;
     let answer = answer
         .map_err(|_| failed(CallError::DeadlineExceeded { deadline: connection.timeout }))?

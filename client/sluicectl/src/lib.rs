@@ -1,4 +1,4 @@
-//! The command line of `sluicectl`: one file for each command, and what they share.
+//! The command line of `sluicectl`: a file for each command, and the arguments and output that commands share.
 
 mod admin_server;
 mod check;
@@ -30,7 +30,7 @@ use tonic::Code;
 pub use self::{
     admin_server::{AdminServerSettings, AdminServersSettings},
     check::CheckSettings,
-    descriptor::Question,
+    descriptor::RequestArguments,
     explain::ExplainSettings,
     health::HealthSettings,
     load::{InvalidTemplate, LoadSettings, Template},
@@ -46,11 +46,11 @@ pub use self::{
 };
 use sluicegate_client::{CallError, ConnectError, Endpoint, InvalidToken, describe_error};
 
-/// Asks a rate limit service: Sluicegate, or (check and load) any other that speaks Envoy's API.
+/// Inspects and tests Sluicegate. The commands check, health and load work with any server of Envoy's API.
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -67,7 +67,7 @@ Exit codes:
   2  invalid command line
   3  the server could not be reached";
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Check whether a request is allowed, and what remains of its limits.
@@ -121,7 +121,7 @@ pub enum Command {
     Top(TopSettings),
 }
 
-/// Why a command has no answer.
+/// Why a command failed.
 #[derive(Debug, Error)]
 enum Failure {
     #[error("cannot start")]
@@ -129,9 +129,9 @@ enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
-    Ask { endpoint: Endpoint, source: CallError },
+    Call { endpoint: Endpoint, source: CallError },
     #[error("{endpoint}")]
-    Missing { endpoint: Endpoint, source: CallError },
+    NotFound { endpoint: Endpoint, source: CallError },
     #[error(transparent)]
     Load(#[from] load::LoadFailure),
     #[error("the terminal cannot be used")]
@@ -145,27 +145,28 @@ enum Failure {
 }
 
 impl Failure {
-    /// Why an operator has no answer about something that is named: unlike others, that there is no such thing is one.
-    fn about(endpoint: &Endpoint, source: CallError) -> Self {
+    /// The failure of a call about a named domain, tenant, limit or counter. That it does not exist is a negative
+    /// result.
+    fn from_lookup(endpoint: &Endpoint, source: CallError) -> Self {
         let endpoint = endpoint.clone();
         match source {
-            CallError::Other { code: Code::NotFound, .. } => Self::Missing { endpoint, source },
-            _ => Self::Ask { endpoint, source },
+            CallError::Other { code: Code::NotFound, .. } => Self::NotFound { endpoint, source },
+            _ => Self::Call { endpoint, source },
         }
     }
 
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Missing { .. } => ExitCode::from(1),
+            Self::NotFound { .. } => ExitCode::from(1),
             Self::Load(failure) => ExitCode::from(failure.exit_code()),
-            // The command connects when it asks, so this is about settings.
+            // Clients connect lazily, so these errors are about settings.
             Self::Connect(_) | Self::Token(_) | Self::TokenExposed(_) => ExitCode::from(2),
-            Self::Start(_) | Self::Terminal(_) | Self::Ask { .. } => ExitCode::from(3),
+            Self::Start(_) | Self::Terminal(_) | Self::Call { .. } => ExitCode::from(3),
         }
     }
 }
 
-/// Does what the command line says.
+/// Runs the command and returns its exit code.
 #[must_use]
 pub fn run(cli: &Cli) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -188,6 +189,6 @@ pub fn run(cli: &Cli) -> ExitCode {
 }
 
 fn report(failure: &(dyn Error + 'static)) {
-    // There is nowhere left to say that this fails.
+    // If standard error cannot be written, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "error: {}", printable(&describe_error(failure)));
 }

@@ -26,7 +26,7 @@ pub struct LogLevelSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -41,7 +41,7 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server is unreachable, or rejects the level";
 
-/// Asks or changes, and prints what is in force.
+/// Changes the level if one is given, and prints the level in force.
 pub(super) async fn run(settings: &LogLevelSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let answer = match &settings.level {
@@ -49,7 +49,7 @@ pub(super) async fn run(settings: &LogLevelSettings) -> Result<ExitCode, Failure
         Some(level) => client.set_log_level(level, settings.duration).await,
     };
     let in_force =
-        answer.map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
+        answer.map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })?;
     output::print(
         settings.output,
         &match settings.output {

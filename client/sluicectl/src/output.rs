@@ -1,4 +1,4 @@
-//! How answers are written, whatever the command.
+//! Output that the commands share: escaping, tables, and JSON of rules and limits.
 
 use std::io::{self, Write as _};
 
@@ -14,7 +14,7 @@ use sluicegate_proto::{
     },
 };
 
-/// Formats of the answer.
+/// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// Text.
@@ -23,23 +23,24 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Writes the answer, which is of this format, to the standard output. Names and values in it may come from anybody.
-pub(super) fn print(format: OutputFormat, answer: &str) {
-    let answer = match format {
-        OutputFormat::Text => printable_lines(answer.trim_end()),
-        OutputFormat::Json => printable_json(answer.trim_end()),
+/// Writes text of this format to standard output. Control characters are escaped, because names and values in it are
+/// not trusted.
+pub(super) fn print(format: OutputFormat, text: &str) {
+    let text = match format {
+        OutputFormat::Text => printable_lines(text.trim_end()),
+        OutputFormat::Json => printable_json(text.trim_end()),
     };
-    // A reader that has gone does not change the answer, which is also in the exit code.
-    let _ = writeln!(io::stdout(), "{answer}");
+    // If the reader has closed the pipe, the exit code still reports the result.
+    let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// Columns as wide as what stands in them.
+/// A table whose columns are as wide as their widest cell.
 pub(super) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Table<N> {
-    /// One with these heads.
+    /// A table with these column headings.
     pub(super) fn new(heads: [&str; N]) -> Self {
         Self { rows: vec![heads.map(str::to_owned)] }
     }
@@ -49,7 +50,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|cell| printable(&cell).into_owned()));
     }
 
-    /// The lines.
+    /// The table as lines of text.
     pub(super) fn text(&self) -> String {
         let mut widths = [0; N];
         for row in &self.rows {
@@ -65,7 +66,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// A rule and its place.
+/// A rule, with file and line.
 pub(super) fn rule(rule: &Rule) -> Value {
     json!({ "path": rule.path, "file": rule.file, "line": rule.line })
 }
@@ -76,14 +77,14 @@ pub(super) fn entries(entries: &[Entry]) -> Value {
     entries.iter().map(entry).collect()
 }
 
-/// Puts one more key into an object.
-pub(super) fn put(object: &mut Value, key: &str, value: Value) {
+/// Inserts a key into an object.
+pub(super) fn insert(object: &mut Value, key: &str, value: Value) {
     if let Value::Object(object) = object {
         object.insert(key.to_owned(), value);
     }
 }
 
-/// A limit and its counter. Every key is always there; what is not known is null.
+/// A limit and its counter. Every key is always present; an unknown value is null.
 pub(super) fn limit(limit: &LimitExplanation) -> Value {
     let (counter, unanswered) = match &limit.state {
         Some(State::Counter(state)) => (Some(counter(state)), None),
@@ -120,7 +121,7 @@ fn counter(state: &CounterState) -> Value {
     })
 }
 
-/// JSON has no room for bytes that are not text.
+/// Text for JSON, with U+FFFD in place of bytes that are not UTF-8.
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -17,7 +17,7 @@ use sluicegate_proto::{
 
 use super::{
     AdminServerSettings, Failure, OutputFormat,
-    descriptor::{entries, printable_bytes, typed_descriptors},
+    descriptor::{descriptor_parser, entries, printable_bytes},
     output,
 };
 use sluicegate_client::{AdminClient, Check, Descriptor};
@@ -32,7 +32,7 @@ pub struct PeekSettings {
 
     /// Show the counters of this descriptor. Repeatable.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required_unless_present = "tenant")]
-    #[arg(value_parser = typed_descriptors(), conflicts_with = "tenant")]
+    #[arg(value_parser = descriptor_parser(), conflicts_with = "tenant")]
     pub descriptors: Vec<Descriptor>,
 
     /// Show every counter of this tenant: the value of the entry that the domain names with `tenant`.
@@ -48,7 +48,7 @@ pub struct PeekSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -64,16 +64,16 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server or its store is unreachable, too slow, or returned an error";
 
-/// Prints the counters. None of them counts that.
+/// Prints the counters, without a charge.
 pub(super) async fn run(settings: &PeekSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     match &settings.tenant {
-        Some(tenant) => of_tenant(settings, &client, tenant.as_encoded_bytes()).await,
-        None => of_descriptors(settings, &client).await,
+        Some(tenant) => list_tenant(settings, &client, tenant.as_encoded_bytes()).await,
+        None => peek_descriptors(settings, &client).await,
     }
 }
 
-async fn of_descriptors(
+async fn peek_descriptors(
     settings: &PeekSettings,
     client: &AdminClient,
 ) -> Result<ExitCode, Failure> {
@@ -81,7 +81,7 @@ async fn of_descriptors(
     let peeked = client
         .peek(Check::new(&settings.domain).descriptors(descriptors))
         .await
-        .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
+        .map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })?;
     output::print(
         settings.output,
         &match settings.output {
@@ -91,11 +91,11 @@ async fn of_descriptors(
     );
     let counters = peeked.descriptors.iter().flat_map(|it| &it.counters);
     let limits: Vec<_> = counters.map(|counter| counter.limit.as_ref()).collect();
-    Ok(code(&limits))
+    Ok(exit_code(&limits))
 }
 
-/// What the exit code says about counters and the limits that they are held against.
-fn code(limits: &[Option<&LimitExplanation>]) -> ExitCode {
+/// 3 if a counter was not read, 1 if there are no counters, otherwise 0.
+fn exit_code(limits: &[Option<&LimitExplanation>]) -> ExitCode {
     let unanswered = |limit: &&LimitExplanation| matches!(limit.state, Some(State::Unanswered(_)));
     ExitCode::from(match limits.iter().flatten().any(unanswered) {
         true => 3,
@@ -122,12 +122,12 @@ fn text(peeked: &PeekCountersResponse) -> String {
     lines.join("\n")
 }
 
-/// Every key is always there; what is not known is null.
+/// Every key is always present; an unknown value is null.
 fn json(peeked: &PeekCountersResponse) -> Value {
     let descriptors = peeked.descriptors.iter().map(|descriptor| {
         let counters = descriptor.counters.iter().map(|counter| {
             let mut json = counter.limit.as_ref().map_or(Value::Null, output::limit);
-            output::put(&mut json, "key_hash", json!(counter.key_hash));
+            output::insert(&mut json, "key_hash", json!(counter.key_hash));
             json
         });
         json!({
@@ -139,16 +139,16 @@ fn json(peeked: &PeekCountersResponse) -> Value {
     json!({ "descriptors": descriptors.collect::<Vec<_>>() })
 }
 
-async fn of_tenant(
+async fn list_tenant(
     settings: &PeekSettings,
     client: &AdminClient,
     tenant: &[u8],
 ) -> Result<ExitCode, Failure> {
-    let ask = |source| Failure::about(client.endpoint(), source);
-    let mut answers =
-        client.counters(&settings.domain, tenant, settings.limit).await.map_err(ask)?;
+    let failed = |source| Failure::from_lookup(client.endpoint(), source);
+    let mut pages =
+        client.counters(&settings.domain, tenant, settings.limit).await.map_err(failed)?;
     let (mut counters, mut more) = (Vec::new(), false);
-    while let Some(page) = answers.next().await.map_err(ask)? {
+    while let Some(page) = pages.next().await.map_err(failed)? {
         counters.extend(page.counters);
         more |= page.more;
     }
@@ -166,7 +166,7 @@ async fn of_tenant(
         },
     );
     let limits: Vec<_> = counters.iter().map(|counter| counter.limit.as_ref()).collect();
-    Ok(code(&limits))
+    Ok(exit_code(&limits))
 }
 
 fn tenant_text(counters: &[TenantCounter], more: bool) -> String {
@@ -183,7 +183,7 @@ fn tenant_text(counters: &[TenantCounter], more: bool) -> String {
             Some((_, None)) | None => ("?".to_owned(), String::new()),
         };
         let rule = counter.rule.as_ref().map_or_else(
-            || "(not told by the name)".to_owned(),
+            || "(unknown: the name contains a digest)".to_owned(),
             |rule| printable_bytes(rule.path.as_bytes()),
         );
         table.row([counter.counter_key.clone(), used, resets, rule, counter.key_hash.clone()]);

@@ -12,7 +12,7 @@ use sluicegate_proto::sluicegate::admin::v1::{ResetCounterResult, ResetTenantRes
 
 use super::{
     AdminServerSettings, Failure, OutputFormat,
-    descriptor::{printable_bytes, typed_descriptors},
+    descriptor::{descriptor_parser, printable_bytes},
     output,
 };
 use sluicegate_client::{AdminClient, CallError, Check, Descriptor};
@@ -50,7 +50,7 @@ pub struct ResetCounterSettings {
 
     /// Reset the counters of this descriptor. Repeatable.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required_unless_present = "key")]
-    #[arg(value_parser = typed_descriptors(), conflicts_with = "key")]
+    #[arg(value_parser = descriptor_parser(), conflicts_with = "key")]
     pub descriptors: Vec<Descriptor>,
 
     /// Reset only the counter of the limit with this name.
@@ -69,7 +69,7 @@ pub struct ResetCounterSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -109,7 +109,7 @@ pub struct ResetTenantSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -124,7 +124,7 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server or its store is unreachable, too slow, or returned an error";
 
-/// Resets, and says in the exit code whether there was something to reset.
+/// Resets counters. The exit code is 1 if no counter was in use.
 pub(super) async fn run(settings: &ResetSettings) -> Result<ExitCode, Failure> {
     match &settings.what {
         ResetWhat::Counter(settings) => counter(settings).await,
@@ -136,9 +136,9 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let dry_run = settings.dry_run;
     let mut results = Vec::new();
-    let asked = every(settings, &client, &mut results).await;
+    let reset = reset_each(settings, &client, &mut results).await;
     let endpoint = client.endpoint();
-    let outcome = match asked.map_err(|source| Failure::about(endpoint, source)) {
+    let outcome = match reset.map_err(|source| Failure::from_lookup(endpoint, source)) {
         Err(failure) if results.is_empty() => return Err(failure),
         outcome => outcome,
     };
@@ -169,8 +169,8 @@ async fn counter(settings: &ResetCounterSettings) -> Result<ExitCode, Failure> {
     outcome.map(|()| ExitCode::from(u8::from(used == 0)))
 }
 
-/// Resets what is asked for, until something fails. What was done before is in `results`.
-async fn every(
+/// Resets the counter of `--key`, or those of each descriptor, until a call fails. `results` has the completed resets.
+async fn reset_each(
     settings: &ResetCounterSettings,
     client: &AdminClient,
     results: &mut Vec<ResetCounterResult>,
@@ -194,20 +194,21 @@ async fn tenant(settings: &ResetTenantSettings) -> Result<ExitCode, Failure> {
     if !settings.dry_run && !settings.yes && !confirmed(settings, &client) {
         return Ok(ExitCode::FAILURE);
     }
-    let ask = |source| Failure::about(client.endpoint(), source);
+    let failed = |source| Failure::from_lookup(client.endpoint(), source);
     let (tenant, dry_run) = (settings.tenant.as_encoded_bytes(), settings.dry_run);
-    let mut answers = client.reset_tenant(&settings.domain, tenant, dry_run).await.map_err(ask)?;
-    let mut done = ResetTenantResponse::default();
-    while let Some(progress) = answers.next().await.map_err(ask)? {
-        done = progress;
-        if !done.complete && io::stderr().is_terminal() {
-            let _unseen = write!(io::stderr(), "\r{} counters so far", done.counters);
+    let mut stream =
+        client.reset_tenant(&settings.domain, tenant, dry_run).await.map_err(failed)?;
+    let mut last = ResetTenantResponse::default();
+    while let Some(progress) = stream.next().await.map_err(failed)? {
+        last = progress;
+        if !last.complete && io::stderr().is_terminal() {
+            let _unseen = write!(io::stderr(), "\r{} counters so far", last.counters);
         }
     }
     if io::stderr().is_terminal() {
         let _unseen = write!(io::stderr(), "\r\x1b[K");
     }
-    let ResetTenantResponse { counters, complete, more } = done;
+    let ResetTenantResponse { counters, complete, more } = last;
     output::print(settings.output, &match settings.output {
         OutputFormat::Text => {
             let at_least = if more { "at least " } else { "" };
@@ -223,7 +224,7 @@ async fn tenant(settings: &ResetTenantSettings) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(counters == 0)))
 }
 
-/// Whether somebody at a terminal is sure. Where nobody can be asked, the command line is what is wanted.
+/// Asks for confirmation in a terminal. Without a terminal the reset is confirmed.
 fn confirmed(settings: &ResetTenantSettings, client: &AdminClient) -> bool {
     if !io::stdin().is_terminal() {
         return true;

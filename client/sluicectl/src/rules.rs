@@ -27,7 +27,7 @@ pub struct RulesSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -42,13 +42,13 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server is unreachable, too slow, or returned an error";
 
-/// Prints the rules, as they come.
+/// Prints the rules, in the order of their files.
 pub(super) async fn run(settings: &RulesSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
-    let ask = |source| Failure::Ask { endpoint: client.endpoint().clone(), source };
-    let mut answers = client.rules(&settings.domain, &settings.path).await.map_err(ask)?;
+    let failed = |source| Failure::Call { endpoint: client.endpoint().clone(), source };
+    let mut pages = client.rules(&settings.domain, &settings.path).await.map_err(failed)?;
     let mut rules = Vec::new();
-    while let Some(page) = answers.next().await.map_err(ask)? {
+    while let Some(page) = pages.next().await.map_err(failed)? {
         rules.extend(page.rules);
     }
     output::print(
@@ -67,7 +67,7 @@ pub(super) async fn run(settings: &RulesSettings) -> Result<ExitCode, Failure> {
 fn text(rules: &[ListedRule]) -> String {
     let mut table = output::Table::new(["DOMAIN", "RULE", "LIMIT", "COUNTED", "PLACE"]);
     for rule in rules {
-        let (path, place) = rule.rule.as_ref().map_or_else(Default::default, |rule| {
+        let (path, location) = rule.rule.as_ref().map_or_else(Default::default, |rule| {
             (
                 printable_bytes(rule.path.as_bytes()),
                 format!("{}:{}", printable_bytes(rule.file.as_bytes()), rule.line),
@@ -81,7 +81,7 @@ fn text(rules: &[ListedRule]) -> String {
         for (at, limit) in limits.into_iter().enumerate() {
             let once = |text: &str| if at == 0 { text.to_owned() } else { String::new() };
             let domain = printable_bytes(rule.domain.as_bytes());
-            table.row([once(&domain), once(&path), limit, once(&counted), once(&place)]);
+            table.row([once(&domain), once(&path), limit, once(&counted), once(&location)]);
         }
     }
     table.text()
@@ -125,7 +125,7 @@ fn on_failure(rule: &ListedRule) -> String {
     word(rule.on_failure().as_str_name(), "ON_FAILURE_")
 }
 
-/// Every key is always there; what is not known is null.
+/// Every key is always present; an unknown value is null.
 fn json(rule: &ListedRule) -> Value {
     let limits = rule.limits.iter().map(|limit| {
         json!({

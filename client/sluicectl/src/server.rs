@@ -1,4 +1,4 @@
-//! Which server to ask, and how.
+//! Arguments for the gRPC listener and the connection to a server.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use sluicegate_client::{Builder, Client, ConnectError, Endpoint};
 
-/// Which server to ask, and how.
+/// The gRPC listener and the connection.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct ServerSettings {
@@ -19,12 +19,12 @@ pub struct ServerSettings {
     )]
     pub server: Endpoint,
 
-    /// How to connect to it.
+    /// The connection.
     #[command(flatten)]
     pub connection: ConnectionSettings,
 }
 
-/// How to connect to a server.
+/// Timeout and TLS of a connection.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectionSettings {
     /// Time for the response, including the connection.
@@ -50,14 +50,14 @@ pub struct ConnectionSettings {
 }
 
 impl ServerSettings {
-    /// A client of that server. It connects when it is first used, so that one deadline covers all.
+    /// A lazy client of the server, so that one deadline covers connecting and the call.
     pub(super) fn client(&self) -> Result<Client, ConnectError> {
         self.connection.builder(&self.server).connect_lazy()
     }
 }
 
 impl ConnectionSettings {
-    /// A client to be, of the server at that endpoint.
+    /// The settings of a client for this endpoint.
     pub(super) fn builder(&self, endpoint: &Endpoint) -> Builder {
         let mut builder =
             Client::builder(endpoint.clone()).connect_timeout(self.timeout).deadline(self.timeout);

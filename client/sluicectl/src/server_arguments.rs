@@ -1,8 +1,8 @@
-//! Arguments that the server has too, with variables of `sluicectl`.
+//! Arguments that `sluicegate serve` has too, with environment variables of `sluicectl`.
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, Id};
 
-/// What the variables of the server are called here.
+/// Environment variables of the server, and those of `sluicectl` in their place.
 const VARIABLES: [(&str, &str); 6] = [
     ("SLUICEGATE_DEFAULT_COUNTING", "SLUICECTL_DEFAULT_COUNTING"),
     ("SLUICEGATE_LIMITS_MAX_BYTES", "SLUICECTL_LIMITS_MAX_BYTES"),
@@ -12,7 +12,7 @@ const VARIABLES: [(&str, &str); 6] = [
     ("SLUICEGATE_SHADOW_MODE", "SLUICECTL_SHADOW_MODE"),
 ];
 
-/// Arguments of the server.
+/// Arguments of the server whose variables begin with `SLUICECTL_`.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerArguments<T>(pub T);
 

@@ -22,7 +22,7 @@ pub struct StatusSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listener to ask.
+    /// The admin listener.
     #[command(flatten)]
     pub server: AdminServerSettings,
 }
@@ -34,13 +34,13 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  the server is unreachable, too slow, or returned an error";
 
-/// Prints how the server does, and says in the exit code whether all is well.
+/// Prints the status of the server. The exit code is 1 if it is unhealthy.
 pub(super) async fn run(settings: &StatusSettings) -> Result<ExitCode, Failure> {
     let client = settings.server.client()?;
     let status = client
         .status()
         .await
-        .map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })?;
+        .map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })?;
     output::print(
         settings.output,
         &match settings.output {
@@ -48,10 +48,10 @@ pub(super) async fn run(settings: &StatusSettings) -> Result<ExitCode, Failure> 
             OutputFormat::Json => json(&status).to_string(),
         },
     );
-    Ok(ExitCode::from(u8::from(!is_well(&status))))
+    Ok(ExitCode::from(u8::from(!is_healthy(&status))))
 }
 
-fn is_well(status: &GetStatusResponse) -> bool {
+fn is_healthy(status: &GetStatusResponse) -> bool {
     status.serving
         && status.store.as_ref().is_none_or(|store| !store.degraded)
         && status.config.as_ref().is_none_or(|config| config.rejected.is_none())
@@ -74,10 +74,10 @@ fn text(status: &GetStatusResponse) -> String {
             s(config.rules),
             config.warnings,
             s(config.warnings),
-            config.loaded_at.map_or_else(|| "at some time".to_owned(), time),
+            config.loaded_at.map_or_else(|| "at an unknown time".to_owned(), time),
         ));
         if let Some(rejected) = &config.rejected {
-            let at = rejected.at.map_or_else(|| "at some time".to_owned(), time);
+            let at = rejected.at.map_or_else(|| "at an unknown time".to_owned(), time);
             lines.push(format!("          files rejected {at}, these limits stay in force:"));
             let mistakes = rejected.mistakes.iter();
             lines.extend(
@@ -120,7 +120,7 @@ fn time(at: impl TryInto<SystemTime>) -> String {
     humantime::format_rfc3339_seconds(at).to_string()
 }
 
-/// Every key is always there; what is not known is null.
+/// Every key is always present; an unknown value is null.
 fn json(status: &GetStatusResponse) -> Value {
     let config = status.config.as_ref().map(|config| {
         let rejected = config.rejected.as_ref().map(|rejected| {

@@ -48,7 +48,7 @@ pub struct TopSettings {
     #[arg(long, env = "SLUICECTL_OUTPUT", value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 
-    /// Which admin listeners to ask.
+    /// The admin listeners.
     #[command(flatten)]
     pub servers: AdminServersSettings,
 }

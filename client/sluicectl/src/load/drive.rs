@@ -90,7 +90,7 @@ pub(super) struct LoadResult {
     pub(super) history: History,
 }
 
-/// ResponseStream, counted.
+/// Numbers of answers by kind.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     pub(super) allowed: u64,

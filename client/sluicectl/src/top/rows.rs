@@ -64,7 +64,7 @@ pub(super) async fn ask(clients: &[AdminClient], settings: &TopSettings, kind: K
             if clients.len() > 1 { COUNT_OF_MANY.max(settings.count) } else { settings.count };
         asking.spawn(async move {
             let answer = client.top(TopRequest { kind, count, domain }).await;
-            answer.map_err(|source| Failure::Ask { endpoint: client.endpoint().clone(), source })
+            answer.map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })
         });
     }
     let (mut answers, mut failures) = (Vec::new(), Vec::new());

@@ -21,8 +21,8 @@ async fn sluicectl(server: &str, arguments: &[&str]) -> Outcome {
 }
 
 async fn check(server: &Endpoint, more: &[&str]) -> Outcome {
-    let sample_check = ["check", "--domain", "api", "--descriptor", "tenant=acme,user=bob"];
-    sluicectl(&server.to_string(), &[&sample_check, more].concat()).await
+    let command = ["check", "--domain", "api", "--descriptor", "tenant=acme,user=bob"];
+    sluicectl(&server.to_string(), &[&command, more].concat()).await
 }
 
 #[tokio::test]
