@@ -183,7 +183,7 @@ fn tenant_text(counters: &[TenantCounter], more: bool) -> String {
             Some((_, None)) | None => ("?".to_owned(), String::new()),
         };
         let rule = counter.rule.as_ref().map_or_else(
-            || "(unknown: the name contains a digest)".to_owned(),
+            || "(unknown rule)".to_owned(),
             |rule| printable_bytes(rule.path.as_bytes()),
         );
         table.row([counter.counter_key.clone(), used, resets, rule, counter.key_hash.clone()]);

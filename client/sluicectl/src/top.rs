@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::printable};
 
 use super::{Failure, OutputFormat, admin_server::AdminServersSettings, output, report};
-use rows::{Asked, Row, Rows};
+use rows::{CounterRow, Rows, TopResults};
 use sluicegate_client::describe_error;
 
 /// Settings of `sluicectl top`.
@@ -53,7 +53,7 @@ pub struct TopSettings {
     pub servers: AdminServersSettings,
 }
 
-/// Which counters.
+/// Lists of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Counters that refuse most.
@@ -63,7 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name.
+    /// Name on the command line and in JSON.
     const fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
@@ -100,7 +100,7 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  a server is unreachable, too slow, or returned an error; the results of the others are printed";
 
-/// The shortest time between two questions.
+/// Minimum refresh interval.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -113,7 +113,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows who is being limited: live in a terminal, else once.
+/// Shows the counters: in a terminal as a live table, otherwise once.
 pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
     let clients = settings.servers.clients()?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
@@ -121,8 +121,8 @@ pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
         live::run(settings, clients).await.map_err(Failure::Terminal)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Asked { rows, mut failures } = rows::ask(&clients, settings, settings.kind).await;
-    // What the others say is worth something only if somebody has said something.
+    let TopResults { rows, mut failures } = rows::fetch(&clients, settings, settings.kind).await;
+    // If no server replied, only the failures are reported.
     if rows.servers > 0 {
         output::print(
             settings.output,
@@ -138,10 +138,10 @@ pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
 }
 
 fn text(kind: Kind, rows: &Rows) -> String {
-    let mut lines = vec![rows.head(kind)];
+    let mut lines = vec![rows.title(kind)];
     lines.extend(rows.notes());
     if !rows.rows.is_empty() {
-        let mut table = output::Table::new(rows::HEADS);
+        let mut table = output::Table::new(rows::HEADINGS);
         for row in &rows.rows {
             table.row(row.cells());
         }
@@ -151,7 +151,7 @@ fn text(kind: Kind, rows: &Rows) -> String {
 }
 
 fn json(kind: Kind, rows: &Rows, failures: &[Failure]) -> Value {
-    let counters = rows.rows.iter().map(|row: &Row| {
+    let counters = rows.rows.iter().map(|row: &CounterRow| {
         json!({
             "domain": row.domain,
             "rule": row.rule,
@@ -176,7 +176,7 @@ fn json(kind: Kind, rows: &Rows, failures: &[Failure]) -> Value {
     })
 }
 
-/// What came from a server, safe on a terminal.
-fn safe(text: &str) -> String {
+/// Text of a server with control characters escaped.
+fn escape(text: &str) -> String {
     printable(text).into_owned()
 }

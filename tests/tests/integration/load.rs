@@ -281,7 +281,7 @@ async fn mistakes_are_told_plainly() {
         (
             vec!["--limits", limits, "--descriptor", "gcra=a", "--descriptor", "user={3},b=c"],
             2,
-            "error: --descriptor user=1, b=c: no rule of the limits files is about it",
+            "error: --descriptor user=1, b=c: no rule of the limits files matches it",
         ),
         (with(&["--domain", "shop"]), 2, "--domain shop: the limits files describe no such domain"),
         (with(&["--rate", "0"]), 2, "must be above 0, and 1000000 at most"),

@@ -98,7 +98,7 @@ async fn who_passes_near_the_limit_is_told_apart_by_the_share() {
         .collect();
     let shadow = "s1:tb:86400:{api:shadow=x}";
     assert_eq!(shares, [(shadow, 1000), (&*name("nearest"), 1000), (&*name("near"), 800)]);
-    assert!(totals(&told(&[&server], &[]).await).is_empty(), "nobody is refused");
+    assert!(totals(&told(&[&server], &[]).await).is_empty(), "no refusals");
     // Looking is not using.
     let mut peek = request(&[&[("user", "nearest")]]);
     peek.descriptors[0].hits_addend = Some(0);
@@ -168,7 +168,7 @@ async fn a_bounded_number_is_remembered() {
 async fn without_a_terminal_one_table_is_printed() {
     let server = serve(&["--top-labels", "plain"]).await;
     let Finished { code, stdout, .. } = finish(top(&[&server], &[])).await;
-    assert_eq!((code, stdout.trim()), (0, "nobody is refused in the last 10s, 1 server"));
+    assert_eq!((code, stdout.trim()), (0, "no refusals in the last 10s, 1 server"));
     take(&server, "bob", 13).await;
     take(&server, "eve", 11).await;
     let Finished { code, stdout, .. } = finish(top(&[&server], &[])).await;

@@ -1,4 +1,4 @@
-//! Sends the requests of a load and counts their answers.
+//! Sends the requests of a load and counts the answers.
 
 use std::{
     collections::BTreeMap,
@@ -18,49 +18,49 @@ use super::{
 };
 use sluicegate_client::{CallError, Check, Client, Descriptor, Verdict};
 
-/// How often the progress is shown anew.
+/// Refresh interval of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest latency that is told apart from longer ones.
+/// Upper end of the latency histogram, an hour. Longer latencies are recorded as this.
 const LATENCY_MAX_MICROS: u64 = 3_600_000_000;
 
-/// The most errors that are told apart.
-const ERRORS_TOLD: usize = 20;
+/// Maximum number of different error texts in the report.
+const ERROR_TEXTS_MAX: usize = 20;
 
-/// What others are called.
-const OTHERS: &str = "others";
+/// Name of all further errors.
+const OTHER_ERRORS: &str = "others";
 
 /// Nanoseconds in a second.
 const NANOS: f64 = 1e9;
 
-/// Digits of latencies.
+/// Significant digits of the latency histogram.
 const LATENCY_DIGITS: u8 = 3;
 
-/// What to send.
+/// The requests to send.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) domain: String,
     pub(super) requests: Requests,
     pub(super) hits: u64,
-    /// Requests a second; `None`: as many as the callers can.
+    /// Requests per second of all callers together. `None`: each caller sends as soon as it has an answer.
     pub(super) rate: Option<f64>,
     pub(super) callers: usize,
     pub(super) until: Until,
-    /// Whether to keep every answer.
+    /// Whether to store every answer.
     pub(super) keeps_history: bool,
 }
 
-/// When to end.
+/// When a load ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Until {
-    /// After so many requests.
+    /// After this number of requests.
     Count(u64),
-    /// After this time. Requests that are due by then and not sent are left out.
+    /// After this time. Requests that are due by then and not sent are counted as not sent.
     Elapsed(Duration),
 }
 
 impl Load {
-    /// How many requests there are; `None`: as many as the callers can send.
+    /// Number of requests. `None`: as many as the callers can send.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -77,43 +77,43 @@ impl Load {
     }
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug)]
 pub(super) struct LoadResult {
-    pub(super) tally: Tally,
+    pub(super) counts: AnswerCounts,
     pub(super) took: Duration,
     pub(super) ended: EndReason,
-    /// Requests that were due and not sent before the end.
+    /// Requests that were due before the end and not sent.
     pub(super) not_sent: u64,
     pub(super) requests: Requests,
-    /// Every answer, if they were kept.
+    /// Every answer, if answers are stored.
     pub(super) history: History,
 }
 
-/// Numbers of answers by kind.
+/// Counts of answers and errors.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct AnswerCounts {
     pub(super) allowed: u64,
     pub(super) refused: u64,
-    /// By what they say.
+    /// By text.
     pub(super) errors: BTreeMap<String, u64>,
-    /// The number of the first request that was refused.
+    /// Number of the first refused request, from 1.
     pub(super) first_refused: Option<u64>,
-    /// The number of the last request.
+    /// Number of the last request.
     pub(super) last: u64,
-    /// Whether it was allowed, if it was answered.
+    /// Whether the last request was allowed. `None` if it has no answer.
     pub(super) last_allowed: Option<bool>,
-    /// Of answers, in microseconds: from when the request was due, or sent where no rate is given.
+    /// Latency of answers in microseconds: from the time when the request was due, or without a rate from sending it.
     pub(super) latency: Histogram<u64>,
 }
 
-impl Tally {
+impl AnswerCounts {
     /// Requests without an answer.
     pub(super) fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// Requests that have ended.
+    /// Requests with an answer or an error.
     pub(super) fn sent(&self) -> u64 {
         self.allowed + self.refused + self.failed()
     }
@@ -122,8 +122,8 @@ impl Tally {
         let allowed = answer.as_ref().ok().map(|verdict| verdict.allowed);
         if let Err(error) = answer {
             let mut why = error.to_string();
-            if self.errors.len() >= ERRORS_TOLD && !self.errors.contains_key(&why) {
-                OTHERS.clone_into(&mut why);
+            if self.errors.len() >= ERROR_TEXTS_MAX && !self.errors.contains_key(&why) {
+                OTHER_ERRORS.clone_into(&mut why);
             }
             *self.errors.entry(why).or_default() += 1;
         } else {
@@ -144,38 +144,38 @@ impl Tally {
     }
 }
 
-/// Why it ended.
+/// Why a load ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndReason {
-    /// It was done.
+    /// All requests were sent, or the time was over.
     Done,
-    /// It was interrupted.
+    /// Ctrl-C.
     Interrupted,
-    /// No more answers can be kept.
+    /// The history is full.
     Full,
 }
 
-/// What the callers share.
+/// State that all callers share.
 #[derive(Debug)]
-struct Shared {
+struct LoadState {
     load: Load,
     started: Instant,
-    /// How many requests have been begun.
-    numbers: u64,
-    ends: Option<EndReason>,
-    tally: Tally,
+    /// Number of requests taken by callers.
+    taken: u64,
+    end_reason: Option<EndReason>,
+    counts: AnswerCounts,
     history: History,
 }
 
-/// The next request.
-struct Next {
+/// A request for a caller. `due` is `None` without a rate.
+struct DueRequest {
     number: u64,
     due: Option<Instant>,
     draw: Draw,
     check: Check,
 }
 
-/// Sends requests, to each of the servers in turn, until all are sent and answered.
+/// Sends the requests, to each server in turn, until all are sent and answered.
 pub(super) async fn drive(
     clients: Arc<[Client]>,
     load: Load,
@@ -183,11 +183,11 @@ pub(super) async fn drive(
     let latency = Histogram::new_with_bounds(1, LATENCY_MAX_MICROS, LATENCY_DIGITS)?;
     let callers = load.callers;
     let bar = progress(load.until);
-    let shared = Arc::new(Mutex::new(Shared::new(load, latency)));
+    let state = Arc::new(Mutex::new(LoadState::new(load, latency)));
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
-        tasks.spawn(call(Arc::clone(&clients), Arc::clone(&shared), stopped.clone()));
+        tasks.spawn(run_caller(Arc::clone(&clients), Arc::clone(&state), stopped.clone()));
     }
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     let mut interrupt = pin!(tokio::signal::ctrl_c());
@@ -195,28 +195,28 @@ pub(super) async fn drive(
     loop {
         tokio::select! {
             ended = tasks.join_next() => if ended.is_none() { break },
-            _ = ticks.tick() => with(&shared, |shared| shared.show(&bar)),
-            heard = &mut interrupt, if !is_interrupted => {
+            _ = ticks.tick() => lock(&state, |state| state.show(&bar)),
+            signal = &mut interrupt, if !is_interrupted => {
                 is_interrupted = true;
-                if heard.is_ok() {
-                    with(&shared, |shared| shared.ends = Some(EndReason::Interrupted));
+                if signal.is_ok() {
+                    lock(&state, |state| state.end_reason = Some(EndReason::Interrupted));
                     stop.send_replace(true);
                 }
             }
         }
     }
     bar.finish_and_clear();
-    Ok(with(&shared, Shared::finish))
+    Ok(lock(&state, LoadState::finish))
 }
 
-/// Sends one request after the other.
-async fn call(
+/// A caller: sends one request after the other.
+async fn run_caller(
     clients: Arc<[Client]>,
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<LoadState>>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let started = with(&shared, |shared| shared.started);
-    while let Some(Next { number, due, draw, check }) = with(&shared, Shared::next) {
+    let started = lock(&state, |state| state.started);
+    while let Some(DueRequest { number, due, draw, check }) = lock(&state, LoadState::next) {
         if let Some(due) = due {
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {}
@@ -228,19 +228,19 @@ async fn call(
         let sent = started.elapsed();
         let answer = client.check(check).await;
         let answered = started.elapsed();
-        // Requests that wait for a caller wait for the server.
+        // All callers wait for the server, so the time until one is free is latency of the server.
         let latency = answered.saturating_sub(due.map_or(sent, |due| due - started));
-        with(&shared, |shared| shared.note(number, draw, latency, [sent, answered], &answer));
+        lock(&state, |state| state.note(number, draw, latency, [sent, answered], &answer));
     }
 }
 
-fn with<T>(shared: &Mutex<Shared>, look: impl FnOnce(&mut Shared) -> T) -> T {
-    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
+fn lock<T>(state: &Mutex<LoadState>, access: impl FnOnce(&mut LoadState) -> T) -> T {
+    access(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-impl Shared {
+impl LoadState {
     fn new(load: Load, latency: Histogram<u64>) -> Self {
-        let tally = Tally {
+        let counts = AnswerCounts {
             allowed: 0,
             refused: 0,
             errors: BTreeMap::new(),
@@ -250,18 +250,18 @@ impl Shared {
             latency,
         };
         let (started, history) = (Instant::now(), History::default());
-        Self { load, started, numbers: 0, ends: None, tally, history }
+        Self { load, started, taken: 0, end_reason: None, counts, history }
     }
 
-    /// The next request, unless there is none.
-    fn next(&mut self) -> Option<Next> {
+    /// The next request. `None` at the end of the load.
+    fn next(&mut self) -> Option<DueRequest> {
         if self.history.is_full() {
-            self.ends = self.ends.or(Some(EndReason::Full));
+            self.end_reason = self.end_reason.or(Some(EndReason::Full));
         }
-        if self.ends.is_some() {
+        if self.end_reason.is_some() {
             return None;
         }
-        if self.load.requests().is_some_and(|requests| self.numbers >= requests) {
+        if self.load.requests().is_some_and(|requests| self.taken >= requests) {
             return None;
         }
         if let Until::Elapsed(end) = self.load.until
@@ -269,20 +269,20 @@ impl Shared {
         {
             return None;
         }
-        let after = self.load.rate.map(|rate| self.numbers as f64 / rate);
-        // A time that no clock can tell never comes.
+        let after = self.load.rate.map(|rate| self.taken as f64 / rate);
+        // A time beyond the range of the clock is never reached.
         let after = after.map(|after| Duration::try_from_secs_f64(after).unwrap_or(Duration::MAX));
         let due = match after {
             Some(after) => Some(self.started.checked_add(after)?),
             None => None,
         };
-        self.numbers += 1;
+        self.taken += 1;
         let draw = self.load.requests.draw();
         let descriptors = self.load.requests.descriptors(&draw);
         let check = Check::new(&self.load.domain)
             .descriptors(descriptors.into_iter().map(Descriptor::from))
             .hits(self.load.hits);
-        Some(Next { number: self.numbers, due, draw, check })
+        Some(DueRequest { number: self.taken, due, draw, check })
     }
 
     fn note(
@@ -294,30 +294,30 @@ impl Shared {
         answer: &Result<Verdict, CallError>,
     ) {
         let [sent, answered] = times.map(|it| i64::try_from(it.as_micros()).unwrap_or(i64::MAX));
-        self.tally.note(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);
+        self.counts.note(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);
         if self.load.keeps_history {
             self.history.add(draw, [sent, answered], answer);
         }
     }
 
     fn show(&self, bar: &ProgressBar) {
-        let Tally { allowed, refused, .. } = &self.tally;
-        let errors = self.tally.failed();
+        let AnswerCounts { allowed, refused, .. } = &self.counts;
+        let errors = self.counts.failed();
         bar.set_position(match self.load.until {
-            Until::Count(_) => self.tally.sent(),
+            Until::Count(_) => self.counts.sent(),
             Until::Elapsed(_) => millis(self.started.elapsed()),
         });
         bar.set_message(format!("{allowed} allowed, {refused} refused, {errors} errors"));
     }
 
     fn finish(&mut self) -> LoadResult {
-        let ended = self.ends.unwrap_or(EndReason::Done);
+        let ended = self.end_reason.unwrap_or(EndReason::Done);
         let due = self.load.requests().filter(|_| ended == EndReason::Done);
         LoadResult {
-            tally: self.tally.clone(),
+            counts: self.counts.clone(),
             took: self.started.elapsed(),
             ended,
-            not_sent: due.map_or(0, |due| due.saturating_sub(self.numbers)),
+            not_sent: due.map_or(0, |due| due.saturating_sub(self.taken)),
             requests: mem::take(&mut self.load.requests),
             history: mem::take(&mut self.history),
         }
@@ -328,7 +328,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A bar on the standard error, if that is a terminal.
+/// A progress bar on standard error. Hidden if that is not a terminal.
 fn progress(until: Until) -> ProgressBar {
     let bar = ProgressBar::new(match until {
         Until::Count(count) => count,

@@ -1,14 +1,14 @@
-//! What was answered to each request of a run.
+//! The requests of a run and their answers.
 
 use std::collections::HashMap;
 
 use super::template::Draw;
 use sluicegate_client::{CallError, Code, Limit, Verdict};
 
-/// The most requests that are kept: a few hundred bytes each.
+/// Maximum number of stored requests, of a few hundred bytes each.
 pub(super) const HISTORY_MAX: usize = 2_000_000;
 
-/// The requests of a run and their answers.
+/// The requests of a run and their answers. Equal draws and equal limits are stored once.
 #[derive(Debug, Default)]
 pub(super) struct History {
     records: Vec<Record>,
@@ -21,19 +21,19 @@ pub(super) struct History {
 /// A request and its answer. Times are in microseconds since the run began.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// Position among the draws.
+    /// Index into the draws.
     pub(super) draw: usize,
     pub(super) sent: i64,
     pub(super) answered: i64,
     pub(super) outcome: Outcome,
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Without an answer: it may have been charged.
+    /// An error: the request may have been charged.
     Failed,
-    /// With an answer.
+    /// An answer.
     Answered { allowed: bool, statuses: Box<[DescriptorAnswer]> },
 }
 
@@ -42,9 +42,9 @@ pub(super) enum Outcome {
 pub(super) struct DescriptorAnswer {
     pub(super) over: bool,
     pub(super) remaining: u32,
-    /// Seconds.
+    /// In seconds.
     pub(super) until_reset: Option<u32>,
-    /// Position among the limits.
+    /// Index into the limits.
     pub(super) limit: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl History {
         let outcome = match answer {
             Err(_) => Outcome::Failed,
             Ok(verdict) => {
-                let mut told = |status: &sluicegate_client::Status| DescriptorAnswer {
+                let mut descriptor_answer = |status: &sluicegate_client::Status| DescriptorAnswer {
                     over: status.code == Code::OverLimit,
                     remaining: status.remaining,
                     until_reset: status.until_reset.and_then(|it| it.as_secs().try_into().ok()),
@@ -75,14 +75,14 @@ impl History {
                         })
                     }),
                 };
-                let statuses = verdict.statuses.iter().map(&mut told).collect();
+                let statuses = verdict.statuses.iter().map(&mut descriptor_answer).collect();
                 Outcome::Answered { allowed: verdict.allowed, statuses }
             }
         };
         self.records.push(Record { draw, sent, answered, outcome });
     }
 
-    /// Whether no more may be added.
+    /// Whether the history has [`HISTORY_MAX`] requests.
     pub(super) const fn is_full(&self) -> bool {
         self.records.len() >= HISTORY_MAX
     }

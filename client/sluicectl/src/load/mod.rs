@@ -24,7 +24,7 @@ use thiserror::Error;
 pub use self::template::{InvalidTemplate, Template};
 use self::{
     drive::{Load, Until, drive},
-    template::{Ambiguous, Requests, typed_templates},
+    template::{ConflictingPlaceholders, Requests, template_parser},
     verify::Verifier,
 };
 use super::{
@@ -32,19 +32,19 @@ use super::{
 };
 use sluicegate_client::{Client, ConnectError, Endpoint};
 
-/// The most callers: each is a task, and a call in progress.
+/// Maximum of `--callers`. Each caller is a task with a call in progress.
 const CALLERS_MAX: i64 = 10_000;
 
-/// The highest rate that can be asked for.
+/// Maximum of `--rate`.
 const RATE_MAX: f64 = 1e6;
 
-/// The largest exponent of the distribution of values.
+/// Maximum of `--zipf`.
 const ZIPF_MAX: f64 = 10.0;
 
-/// The most values of placeholders for which it is looked whether they meet a rule before the run.
+/// Maximum number of draws that are matched against the limits files before the run.
 const SAMPLES_MAX: usize = 10_000;
 
-/// The longest tolerance: with more, nothing could be said about most limits.
+/// Maximum of `--tolerance`. With more, most limits could not be verified.
 const TOLERANCE_MAX: Duration = Duration::from_secs(3600);
 
 /// Settings of `sluicectl load`.
@@ -57,13 +57,13 @@ pub struct LoadSettings {
 
     /// Descriptor of each request, as in `sluicectl check`. Repeat the flag for requests with several descriptors.
     ///
-    /// In a value, {N} is replaced by a number from 1 to N that is drawn for each request. Placeholders of the same key
-    /// have the same number in a request, so `tenant={10}` and `tenant={10},user={500}` are about one tenant.
+    /// In a value, {N} is replaced by a random number from 1 to N, for each request. Placeholders of the same key have
+    /// the same number in a request, so `tenant={10}` and `tenant={10},user={500}` are about one tenant.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]
-    #[arg(value_parser = typed_templates())]
+    #[arg(value_parser = template_parser())]
     pub descriptors: Vec<Template>,
 
-    /// Hits of each request. 0: charge nothing, only look.
+    /// Hits of each request. 0 peeks and charges nothing.
     #[arg(long, value_name = "HITS", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=HITS_MAX))]
     pub hits: u64,
@@ -92,7 +92,7 @@ pub struct LoadSettings {
     #[arg(value_parser = zipf)]
     pub zipf: f64,
 
-    /// Seed of the numbers that are drawn.
+    /// Seed of the random numbers.
     #[arg(long, value_name = "NUMBER", default_value = "1", help_heading = "Traffic")]
     pub seed: u64,
 
@@ -100,7 +100,7 @@ pub struct LoadSettings {
     #[arg(long, value_name = "PATH", num_args = 1.., value_delimiter = ',', help_heading = "Limits")]
     pub limits: Vec<PathBuf>,
 
-    /// Settings of the server that say how it reads the files.
+    /// Settings of the server about reading the files.
     #[command(flatten, next_help_heading = "Limits")]
     pub compiling: ServerArguments<CompileArguments>,
 
@@ -134,7 +134,7 @@ pub struct LoadSettings {
     )]
     pub server: Vec<Endpoint>,
 
-    /// How to connect to them.
+    /// The connections.
     #[command(flatten, next_help_heading = "Server")]
     pub connection: ConnectionSettings,
 }
@@ -150,7 +150,7 @@ Exit codes:
   2  invalid command line, or an unusable file in it
   3  a server could not be reached, or no request was answered";
 
-/// Why there is no load.
+/// Why a load failed.
 #[derive(Debug, Error)]
 pub(super) enum LoadFailure {
     #[error("--limits: {first}{}", more_mistakes(*more))]
@@ -159,10 +159,10 @@ pub(super) enum LoadFailure {
     WhichDomain(usize),
     #[error("--domain {0}: the limits files describe no such domain")]
     NoDomain(String),
-    #[error("--descriptor {0}: no rule of the limits files is about it")]
+    #[error("--descriptor {0}: no rule of the limits files matches it")]
     NoRule(String),
     #[error(transparent)]
-    Ambiguous(#[from] Ambiguous),
+    ConflictingPlaceholders(#[from] ConflictingPlaceholders),
     #[error("--descriptor: {0}")]
     Request(#[from] RequestError),
     #[error(transparent)]
@@ -174,14 +174,14 @@ pub(super) enum LoadFailure {
 }
 
 impl LoadFailure {
-    /// 2 for what is wrong with the command line, 3 for what is wrong with the servers.
+    /// 2 for errors of the command line, 3 for errors of the servers.
     pub(super) const fn exit_code(&self) -> u8 {
         match self {
             Self::Limits { .. }
             | Self::WhichDomain(_)
             | Self::NoDomain(_)
             | Self::NoRule(_)
-            | Self::Ambiguous(_)
+            | Self::ConflictingPlaceholders(_)
             | Self::Request(_) => 2,
             Self::Latency(_) | Self::Unreachable(_) | Self::Unanswered(_) => 3,
         }
@@ -195,7 +195,7 @@ fn more_mistakes(more: usize) -> String {
     }
 }
 
-/// Sends the requests, and prints what was answered.
+/// Sends the requests and prints the report.
 pub(super) async fn run(settings: &LoadSettings) -> Result<ExitCode, Failure> {
     let requests = Requests::new(&settings.descriptors, settings.zipf, settings.seed)
         .map_err(LoadFailure::from)?;
@@ -235,9 +235,9 @@ pub(super) async fn run(settings: &LoadSettings) -> Result<ExitCode, Failure> {
             }
         },
     );
-    let tally = &result.tally;
-    if let Some((error, _)) = tally.errors.iter().next()
-        && tally.sent() == tally.failed()
+    let counts = &result.counts;
+    if let Some((error, _)) = counts.errors.iter().next()
+        && counts.sent() == counts.failed()
     {
         return Err(LoadFailure::Unanswered(error.clone()).into());
     }
@@ -246,18 +246,18 @@ pub(super) async fn run(settings: &LoadSettings) -> Result<ExitCode, Failure> {
 }
 
 impl LoadSettings {
-    /// The rules of the limits files, if any are named.
+    /// The rules of `--limits`, if it is set.
     fn rules(&self) -> Result<Option<RuleSet>, LoadFailure> {
         if self.limits.is_empty() {
             return Ok(None);
         }
-        let wrong = |mistakes: Findings<CompileError>| LoadFailure::Limits {
+        let rejected = |mistakes: Findings<CompileError>| LoadFailure::Limits {
             first: mistakes.lines().next().unwrap_or_default(),
             more: mistakes.total().saturating_sub(1),
         };
         let sources = Sources::read(&self.limits, self.compiling.0.read_bounds.bounds());
         let options = CompileOptions { modes: self.modes.0.modes(), ..self.compiling.0.options() };
-        sources.compile(&options).map(Some).map_err(wrong)
+        sources.compile(&options).map(Some).map_err(rejected)
     }
 
     fn domain(&self, rules: Option<&RuleSet>) -> Result<String, LoadFailure> {
@@ -276,7 +276,7 @@ impl LoadSettings {
         }
     }
 
-    /// A client of each server, connected.
+    /// A connected client of each server.
     async fn clients(&self) -> Result<Arc<[Client]>, Failure> {
         let mut clients = Vec::with_capacity(self.server.len());
         for server in &self.server {
@@ -292,21 +292,22 @@ impl LoadSettings {
     }
 }
 
-/// Makes sure that each descriptor meets a rule, for some of its values.
+/// Checks that each descriptor matches a rule for at least one of the sampled draws.
 fn require_rules(rules: &RuleSet, domain: &str, requests: &Requests) -> Result<(), LoadFailure> {
-    let mut first = None;
-    let mut meets: Vec<bool> = Vec::new();
+    let mut first_descriptors = None;
+    let mut matched: Vec<bool> = Vec::new();
     for draw in requests.samples(SAMPLES_MAX) {
         let descriptors = requests.descriptors(&draw);
-        let met = verify::meets_rules(rules, domain, &descriptors)?;
-        meets.resize(met.len(), false);
-        meets.iter_mut().zip(met).for_each(|(any, met)| *any |= met);
-        if meets.iter().all(|met| *met) {
+        let matches = verify::match_rules(rules, domain, &descriptors)?;
+        matched.resize(matches.len(), false);
+        matched.iter_mut().zip(matches).for_each(|(any, matches)| *any |= matches);
+        if matched.iter().all(|it| *it) {
             return Ok(());
         }
-        first.get_or_insert(descriptors);
+        first_descriptors.get_or_insert(descriptors);
     }
-    let missing = first.into_iter().flatten().zip(meets).find(|(_, meets)| !meets);
+    let missing =
+        first_descriptors.into_iter().flatten().zip(matched).find(|(_, matched)| !matched);
     missing.map_or(Ok(()), |(entries, _)| {
         let entries = entries.iter().map(|(key, value)| (&**key, &**value));
         Err(LoadFailure::NoRule(descriptor::render(entries)))
@@ -321,9 +322,9 @@ fn zipf(text: &str) -> Result<f64, String> {
     number(text, |it| (0.0..=ZIPF_MAX).contains(&it), &format!("from 0 to {ZIPF_MAX}"))
 }
 
-fn number(text: &str, fits: impl Fn(f64) -> bool, bounds: &str) -> Result<f64, String> {
+fn number(text: &str, is_valid: impl Fn(f64) -> bool, bounds: &str) -> Result<f64, String> {
     let number = text.parse().map_err(|_| "not a number".to_owned())?;
-    if fits(number) { Ok(number) } else { Err(format!("must be {bounds}")) }
+    if is_valid(number) { Ok(number) } else { Err(format!("must be {bounds}")) }
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! What a load is told to have come to.
+//! The report of a load, as text and as JSON.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use serde_json::{Value, json};
 
 use super::{
     LoadSettings,
-    drive::{EndReason, LoadResult, Tally},
+    drive::{AnswerCounts, EndReason, LoadResult},
     history::HISTORY_MAX,
-    verify::{Row, Uncertainty, Verified},
+    verify::{LimitRow, Uncertainty, Verified},
 };
 use crate::output::Table;
 
-/// Latencies that are told, as shares of the answers that were quicker.
+/// Reported quantiles of the latency.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// What share of the rate that was asked for is as good as all of it.
+/// Share of the requested rate below which the report warns.
 const RATE_REACHED: f64 = 0.95;
 
-/// The report for people.
+/// The report as text.
 pub(super) fn text(
     settings: &LoadSettings,
     domain: &str,
     result: &LoadResult,
     verified: Option<&Verified>,
 ) -> String {
-    let LoadResult { tally, took, ended, not_sent, .. } = result;
+    let LoadResult { counts, took, ended, not_sent, .. } = result;
     let mut lines = vec![
         format!(
             "{} requests: {} allowed, {} refused, {} errors",
-            tally.sent(),
-            tally.allowed,
-            tally.refused,
-            tally.failed()
+            counts.sent(),
+            counts.allowed,
+            counts.refused,
+            counts.failed()
         ),
-        refusals(tally),
-        speed(settings, tally, *took),
+        refusals(counts),
+        speed(settings, counts, *took),
     ];
-    lines.extend(tally.errors.iter().map(|(error, count)| format!("  {count} times: {error}")));
+    lines.extend(counts.errors.iter().map(|(error, count)| format!("  {count} times: {error}")));
     match ended {
         EndReason::Done => {}
         EndReason::Interrupted => lines.push("interrupted".to_owned()),
@@ -45,11 +45,11 @@ pub(super) fn text(
             lines.push(format!("ended early: --verify keeps {HISTORY_MAX} requests at most"));
         }
     }
-    let reached = per_second(tally, *took);
+    let reached = per_second(counts, *took);
     if let Some(rate) = settings.rate
         && reached < rate * RATE_REACHED
         && *ended == EndReason::Done
-        && tally.sent() as f64 > rate
+        && counts.sent() as f64 > rate
     {
         lines.push(format!("slower than the {rate} requests/s asked for: try more --callers"));
     }
@@ -63,45 +63,45 @@ pub(super) fn text(
     lines.join("\n")
 }
 
-/// Which requests were refused.
-fn refusals(tally: &Tally) -> String {
-    let Some(first) = tally.first_refused else { return "no request is refused".to_owned() };
+/// The line about the first refused and the last request.
+fn refusals(counts: &AnswerCounts) -> String {
+    let Some(first) = counts.first_refused else { return "no request is refused".to_owned() };
     let mut line = format!("request {first} is refused");
-    if first > 1 && tally.errors.is_empty() {
+    if first > 1 && counts.errors.is_empty() {
         line += ", all before it are allowed";
     } else if first > 1 {
         line += ", none before it";
     }
-    if tally.last > first {
-        let outcome = match tally.last_allowed {
+    if counts.last > first {
+        let outcome = match counts.last_allowed {
             Some(true) => "allowed",
             Some(false) => "refused",
             None => "not answered",
         };
-        line += &format!("; request {}, the last, is {outcome}", tally.last);
+        line += &format!("; request {}, the last, is {outcome}", counts.last);
     }
     line
 }
 
-fn speed(settings: &LoadSettings, tally: &Tally, took: Duration) -> String {
-    let rate = per_second(tally, took);
+fn speed(settings: &LoadSettings, counts: &AnswerCounts, took: Duration) -> String {
+    let rate = per_second(counts, took);
     let mut line = format!("took {:.1}s, {rate:.0} requests/s", took.as_secs_f64());
-    if !tally.latency.is_empty() {
+    if !counts.latency.is_empty() {
         let quantiles = QUANTILES.map(|(name, share)| {
-            format!("{name} {}", millis(tally.latency.value_at_quantile(share)))
+            format!("{name} {}", millis(counts.latency.value_at_quantile(share)))
         });
-        let max = millis(tally.latency.max());
+        let max = millis(counts.latency.max());
         let since = if settings.rate.is_some() { " since due" } else { "" };
         line += &format!("; latency{since} {}, max {max}", quantiles.join(", "));
     }
     line
 }
 
-fn per_second(tally: &Tally, took: Duration) -> f64 {
-    tally.sent() as f64 / took.as_secs_f64().max(f64::EPSILON)
+fn per_second(counts: &AnswerCounts, took: Duration) -> f64 {
+    counts.sent() as f64 / took.as_secs_f64().max(f64::EPSILON)
 }
 
-/// Microseconds in milliseconds.
+/// Formats microseconds as milliseconds.
 fn millis(micros: u64) -> String {
     format!("{:.2}ms", micros as f64 / 1e3)
 }
@@ -137,7 +137,7 @@ fn verification(
             None => it.to_string(),
             Some(_) => "?".to_owned(),
         });
-        let edges = match row.edges {
+        let begin = match row.window_begins {
             None => String::new(),
             Some(Uncertainty::Unknown) => "anywhere".to_owned(),
             Some(Uncertainty::Within(span)) => {
@@ -146,7 +146,7 @@ fn verification(
         };
         let rule = row.rule.clone().unwrap_or_else(|| "(none)".to_owned());
         let limit = row.limit.clone();
-        table.row([rule, limit, requests, allowed, refused, admitted, exact, over, under, edges]);
+        table.row([rule, limit, requests, allowed, refused, admitted, exact, over, under, begin]);
     }
     lines.push(table.text());
     lines.push(format!(
@@ -168,7 +168,7 @@ fn verification(
         if row.used_before > 0 {
             let before = row.used_before;
             lines.push(format!(
-                "{rule}, {}: up to {before} hits were used before the first answers; refusals because of them count as right",
+                "{rule}, {}: up to {before} hits were used before the first answers; refusals because of them count as correct",
                 row.limit
             ));
         }
@@ -176,7 +176,7 @@ fn verification(
             (row.unexplained, "although the limit cannot have been reached"),
             (
                 row.explained_by_errors,
-                "that are right only if requests without an answer were charged",
+                "that are correct only if requests without an answer were charged",
             ),
             (row.not_judged, "that cannot be judged: what was used before is not known"),
         ] {
@@ -184,42 +184,42 @@ fn verification(
                 lines.push(format!("{rule}, {}: {count} refusals {what}", row.limit));
             }
         }
-        if row.edges == Some(Uncertainty::Unknown) {
+        if row.window_begins == Some(Uncertainty::Unknown) {
             lines.push(format!(
-                "{rule}, {}: answers do not tell where windows begin, so a window more than there was may count",
+                "{rule}, {}: answers do not show where windows begin, so one window too many may have been counted",
                 row.limit
             ));
         }
     }
 }
 
-/// The report for programs. Every key is always there; what is not known is null.
+/// The report as JSON. Every key is always present; an unknown value is null.
 pub(super) fn json(
     settings: &LoadSettings,
     domain: &str,
     result: &LoadResult,
     verified: Option<&Verified>,
 ) -> Value {
-    let LoadResult { tally, took, ended, not_sent, .. } = result;
+    let LoadResult { counts, took, ended, not_sent, .. } = result;
     let seconds = |micros: u64| micros as f64 / 1e6;
-    let latency = (!tally.latency.is_empty()).then(|| {
-        let quantile = |share| seconds(tally.latency.value_at_quantile(share));
+    let latency = (!counts.latency.is_empty()).then(|| {
+        let quantile = |share| seconds(counts.latency.value_at_quantile(share));
         let [p50, p90, p99, p99_9] = QUANTILES.map(|(_, share)| quantile(share));
-        let max = seconds(tally.latency.max());
+        let max = seconds(counts.latency.max());
         json!({ "p50": p50, "p90": p90, "p99": p99, "p99_9": p99_9, "max": max })
     });
     json!({
         "domain": domain,
-        "requests": tally.sent(),
-        "allowed": tally.allowed,
-        "refused": tally.refused,
-        "errors": tally.failed(),
+        "requests": counts.sent(),
+        "allowed": counts.allowed,
+        "refused": counts.refused,
+        "errors": counts.failed(),
         "not_sent": not_sent,
-        "errors_by_reason": tally.errors,
-        "first_refused": tally.first_refused,
-        "last_allowed": tally.last_allowed,
+        "errors_by_reason": counts.errors,
+        "first_refused": counts.first_refused,
+        "last_allowed": counts.last_allowed,
         "seconds": took.as_secs_f64(),
-        "requests_per_second": per_second(tally, *took),
+        "requests_per_second": per_second(counts, *took),
         "latency_seconds": latency,
         "ended": match ended {
             EndReason::Done => "done",
@@ -239,10 +239,10 @@ pub(super) fn json(
     })
 }
 
-fn limit(row: &Row) -> Value {
+fn limit(row: &LimitRow) -> Value {
     json!({
         "rule": row.rule,
-        "place": row.place,
+        "place": row.location,
         "limit": row.limit,
         "server_requests_per_unit": row.server_requests,
         "requests": row.requests,
@@ -257,8 +257,8 @@ fn limit(row: &Row) -> Value {
         "refusals_explained_by_errors": row.explained_by_errors,
         "refusals_not_judged": row.not_judged,
         "used_before_hits": row.used_before,
-        "aligned_windows": row.edges.is_some(),
-        "windows_begin_within_seconds": match row.edges {
+        "aligned_windows": row.window_begins.is_some(),
+        "windows_begin_within_seconds": match row.window_begins {
             Some(Uncertainty::Within(span)) => Some(span as f64 / 1e6),
             Some(Uncertainty::Unknown) | None => None,
         },

@@ -1,4 +1,4 @@
-//! What the requests of a load are about: descriptors with placeholders, and the values drawn for them.
+//! The descriptors of a load: templates with placeholders, and the numbers drawn for them.
 
 use std::{ffi::OsString, ops::Range};
 
@@ -6,10 +6,10 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use sluicegate_proto::text::descriptor::{self, Entries, InvalidDescriptor};
 use thiserror::Error;
 
-/// The most values of a placeholder: their weights are kept.
+/// Maximum N of a placeholder `{N}`. A weight is stored for each number.
 const VALUES_MAX: usize = 1_000_000;
 
-/// A descriptor in whose values `{N}` stands for one of the numbers 1 to N.
+/// A descriptor. `{N}` in a value is replaced by a number from 1 to N.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     entries: Vec<Entry>,
@@ -18,69 +18,69 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     key: Vec<u8>,
-    value: Vec<Piece>,
+    value: Vec<ValuePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum ValuePart {
     Text(Vec<u8>),
-    /// One of the numbers from 1 to this.
-    Number(usize),
+    /// The placeholder `{N}`, with N.
+    Placeholder(usize),
 }
 
-/// Why a text is no [`Template`].
+/// Why a text is not a [`Template`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidTemplate {
     /// Not a descriptor.
     #[error(transparent)]
     Descriptor(#[from] InvalidDescriptor),
-    /// A placeholder without values, or with too many.
+    /// A placeholder whose N is 0 or too large.
     #[error("a placeholder is {{1}} to {{{VALUES_MAX}}}, not {{{0}}}")]
     Values(String),
 }
 
-/// Two placeholders of one key have different numbers of values.
+/// Two placeholders of one key have a different N.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "--descriptor: key {key} has both {{{first}}} and {{{second}}}; all placeholders of a key have one value in a request"
 )]
-pub(crate) struct Ambiguous {
+pub(crate) struct ConflictingPlaceholders {
     key: String,
     first: usize,
     second: usize,
 }
 
-/// Reads what stands behind `--descriptor`.
-pub(super) fn typed_templates() -> impl TypedValueParser<Value = Template> {
-    OsStringValueParser::new().try_map(typed_template)
+/// Parses a value of `--descriptor`.
+pub(super) fn template_parser() -> impl TypedValueParser<Value = Template> {
+    OsStringValueParser::new().try_map(parse_template)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
-pub(super) fn typed_template(text: OsString) -> Result<Template, InvalidTemplate> {
+#[expect(clippy::needless_pass_by_value, reason = "clap's signature of a parser")]
+pub(super) fn parse_template(text: OsString) -> Result<Template, InvalidTemplate> {
     let entries = descriptor::parse(text.as_encoded_bytes())?;
     let entry = |(key, value): (Vec<u8>, Vec<u8>)| pieces(&value).map(|value| Entry { key, value });
     Ok(Template { entries: entries.into_iter().map(entry).collect::<Result<_, _>>()? })
 }
 
-fn pieces(value: &[u8]) -> Result<Vec<Piece>, InvalidTemplate> {
+fn pieces(value: &[u8]) -> Result<Vec<ValuePart>, InvalidTemplate> {
     let mut pieces = Vec::new();
     let mut rest = value;
     while let Some((Range { start, end }, digits)) = placeholder(rest) {
         let (before, after) = (rest.get(..start).unwrap_or_default(), rest.get(end..));
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_vec()));
+            pieces.push(ValuePart::Text(before.to_vec()));
         }
         let values = digits.parse().ok().filter(|values| (1..=VALUES_MAX).contains(values));
-        pieces.push(Piece::Number(values.ok_or(InvalidTemplate::Values(digits))?));
+        pieces.push(ValuePart::Placeholder(values.ok_or(InvalidTemplate::Values(digits))?));
         rest = after.unwrap_or_default();
     }
     if !rest.is_empty() || pieces.is_empty() {
-        pieces.push(Piece::Text(rest.to_vec()));
+        pieces.push(ValuePart::Text(rest.to_vec()));
     }
     Ok(pieces)
 }
 
-/// Where the first `{` with digits and a `}` behind it is, and the digits.
+/// The range of the first `{DIGITS}`, and the digits.
 fn placeholder(text: &[u8]) -> Option<(Range<usize>, String)> {
     text.iter().enumerate().filter(|(_, byte)| **byte == b'{').find_map(|(start, _)| {
         let inside = text.get(start + 1..)?;
@@ -92,38 +92,43 @@ fn placeholder(text: &[u8]) -> Option<(Range<usize>, String)> {
     })
 }
 
-/// The numbers drawn for one request, one for each key with placeholders.
+/// Random numbers of one request, one for each key with placeholders.
 pub(super) type Draw = Box<[u32]>;
 
-/// Makes the descriptors of requests.
+/// Generator of requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     templates: Vec<Template>,
     /// Keys with placeholders.
-    keys: Vec<Values>,
+    keys: Vec<PlaceholderKey>,
     random: fastrand::Rng,
 }
 
 /// A key with placeholders.
 #[derive(Debug)]
-struct Values {
+struct PlaceholderKey {
     key: Vec<u8>,
-    /// For each number the weights of it and of those before it.
+    /// For each number the sum of the weights up to it.
     weights: Vec<f64>,
 }
 
 impl Requests {
-    /// Requests with a descriptor of each template. Number n is drawn with a weight of `1 / n^zipf`.
-    pub(super) fn new(templates: &[Template], zipf: f64, seed: u64) -> Result<Self, Ambiguous> {
-        let mut keys: Vec<Values> = Vec::new();
+    /// A generator of requests with a descriptor of each template. Number n has the weight `1 / n^zipf`.
+    pub(super) fn new(
+        templates: &[Template],
+        zipf: f64,
+        seed: u64,
+    ) -> Result<Self, ConflictingPlaceholders> {
+        let mut keys: Vec<PlaceholderKey> = Vec::new();
         for (entry, count) in templates.iter().flat_map(placeholders) {
             match keys.iter().find(|known| known.key == entry.key) {
-                None => keys.push(Values { key: entry.key.clone(), weights: weights(count, zipf) }),
+                None => keys
+                    .push(PlaceholderKey { key: entry.key.clone(), weights: weights(count, zipf) }),
                 Some(known) if known.weights.len() == count => {}
                 Some(known) => {
                     let (key, first) =
                         (descriptor::printable_bytes(&entry.key), known.weights.len());
-                    return Err(Ambiguous { key, first, second: count });
+                    return Err(ConflictingPlaceholders { key, first, second: count });
                 }
             }
         }
@@ -133,7 +138,7 @@ impl Requests {
     /// Draws the numbers of the next request.
     pub(super) fn draw(&mut self) -> Draw {
         let random = &mut self.random;
-        let one = |values: &Values| {
+        let one = |values: &PlaceholderKey| {
             let total = values.weights.last().copied().unwrap_or_default();
             let at = random.f64() * total;
             let rank = values.weights.partition_point(|weight| *weight <= at);
@@ -142,11 +147,11 @@ impl Requests {
         self.keys.iter().map(one).collect()
     }
 
-    /// Draws that together have every number of every key, as far as `most` draws can.
+    /// Draws that cover every number of every key, at most `most`.
     pub(super) fn samples(&self, most: usize) -> impl Iterator<Item = Draw> {
         let longest = self.keys.iter().map(|values| values.weights.len()).max().unwrap_or(1);
         (0..longest.min(most)).map(|at| {
-            let number = |values: &Values| {
+            let number = |values: &PlaceholderKey| {
                 u32::try_from(at % values.weights.len().max(1) + 1).unwrap_or(u32::MAX)
             };
             self.keys.iter().map(number).collect()
@@ -158,9 +163,9 @@ impl Requests {
         let value = |entry: &Entry| {
             let drawn = self.keys.iter().zip(draw).find(|(values, _)| values.key == entry.key);
             let number = drawn.map(|(_, number)| number.to_string()).unwrap_or_default();
-            let piece = |piece: &Piece| match piece {
-                Piece::Text(text) => text.clone(),
-                Piece::Number(_) => number.clone().into_bytes(),
+            let piece = |piece: &ValuePart| match piece {
+                ValuePart::Text(text) => text.clone(),
+                ValuePart::Placeholder(_) => number.clone().into_bytes(),
             };
             (entry.key.clone(), entry.value.iter().flat_map(piece).collect())
         };
@@ -169,12 +174,12 @@ impl Requests {
     }
 }
 
-/// The placeholders of a template, each with its entry and its number of values.
+/// The placeholders of a template: entry and N.
 fn placeholders(template: &Template) -> impl Iterator<Item = (&Entry, usize)> {
     template.entries.iter().flat_map(|entry| {
         entry.value.iter().filter_map(move |piece| match piece {
-            Piece::Number(count) => Some((entry, *count)),
-            Piece::Text(_) => None,
+            ValuePart::Placeholder(count) => Some((entry, *count)),
+            ValuePart::Text(_) => None,
         })
     })
 }
@@ -193,11 +198,11 @@ mod tests {
     use super::*;
 
     fn template(text: &str) -> Template {
-        typed_template(text.into()).unwrap()
+        parse_template(text.into()).unwrap()
     }
 
     fn problem(text: &str) -> String {
-        typed_template(text.into()).unwrap_err().to_string()
+        parse_template(text.into()).unwrap_err().to_string()
     }
 
     fn text(requests: &Requests, draw: &Draw) -> Vec<String> {
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_of_a_key_share_their_number() {
+    fn placeholders_of_one_key_have_one_number_per_request() {
         let templates = ["tenant=t-{3}", "tenant=t-{3},user={2}x{2},route=/a{}"].map(template);
         let requests = Requests::new(&templates, 0.0, 1).unwrap();
         assert_eq!(
@@ -222,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_without_placeholders_are_always_the_same() {
+    fn descriptors_without_placeholders_are_constant() {
         let mut requests = Requests::new(&[template("a=,b={x},c={}")], 0.0, 1).unwrap();
         let draw = requests.draw();
         assert_eq!((draw.len(), requests.samples(5).count()), (0, 1));
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn invalid_templates_are_rejected_with_the_reason() {
         assert!(problem("a").contains("entry 1 (a) has no `=`"));
         assert_eq!(problem("a={0}"), "a placeholder is {1} to {1000000}, not {0}");
         assert_eq!(problem("a={1000001}"), "a placeholder is {1} to {1000000}, not {1000001}");
@@ -239,7 +244,7 @@ mod tests {
         assert!(error.to_string().contains("key a has both {2} and {3}"), "{error}");
     }
 
-    /// How often each number is drawn, of 10,000 times.
+    /// How often each number occurs in 10,000 draws.
     fn drawn(zipf: f64, seed: u64) -> Vec<usize> {
         let mut requests = Requests::new(&[template("user={4}")], zipf, seed).unwrap();
         let draws: Vec<_> = (0..10_000).map(|_| requests.draw()[0]).collect();

@@ -1,4 +1,4 @@
-//! The live table: asks, draws and listens to keys, until it is told to end.
+//! The live table: fetches the counters, draws them, and handles keys until the operator quits.
 
 use std::{io, pin::Pin, thread, time::Duration};
 
@@ -13,23 +13,22 @@ use tokio::{
 };
 
 use super::{
-    Kind, TopSettings,
-    rows::{self, Asked},
-    safe,
-    screen::{Screen, Then},
+    Kind, TopSettings, escape,
+    rows::{self, TopResults},
+    screen::{Action, Screen},
 };
 use sluicegate_client::{AdminClient, describe_error};
 
-/// How soon the thread that listens to keys sees that nobody wants them any more.
-const KEYS_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which the thread that reads keys checks whether the table has ended.
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Keys that wait to be looked at.
+/// Maximum number of unhandled keys.
 const KEYS_MAX: usize = 64;
 
-/// Gives the terminal back as it was, however this ends; after a panic the library does.
-struct Restored;
+/// Restores the terminal on drop. After a panic ratatui's hook restores it.
+struct TerminalGuard;
 
-impl Drop for Restored {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         ratatui::restore();
     }
@@ -41,11 +40,11 @@ impl Drop for Restored {
 /// The terminal cannot be used.
 pub(super) async fn run(settings: &TopSettings, clients: Vec<AdminClient>) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let _restored = Restored;
+    let _guard = TerminalGuard;
     show(&mut terminal, settings, &clients).await
 }
 
-type Asking<'a> = Pin<Box<dyn Future<Output = Asked> + 'a>>;
+type Fetch<'a> = Pin<Box<dyn Future<Output = TopResults> + 'a>>;
 
 async fn show(
     terminal: &mut DefaultTerminal,
@@ -53,54 +52,54 @@ async fn show(
     clients: &[AdminClient],
 ) -> io::Result<()> {
     let mut screen = Screen::new(settings.kind);
-    let mut keys = keys();
+    let mut keys = read_keys();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut ticks = tokio::time::interval(settings.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut asking: Option<Asking<'_>> = None;
+    let mut fetch: Option<Fetch<'_>> = None;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
         tokio::select! {
             event = keys.recv() => {
                 let Some(event) = event else { return Ok(()) };
-                match screen.on(&event?) {
-                    Then::Quit => return Ok(()),
-                    Then::Ask => asking = Some(ask(clients, settings, screen.kind)),
-                    Then::Draw => {}
+                match screen.handle(&event?) {
+                    Action::Quit => return Ok(()),
+                    Action::Refresh => fetch = Some(start_fetch(clients, settings, screen.kind)),
+                    Action::Draw => {}
                 }
             }
             _ = terminate.recv() => return Ok(()),
-            asked = answer(&mut asking), if asking.is_some() => {
-                asking = None;
-                let errors = asked.failures.iter().map(|failure| safe(&describe_error(failure))).collect();
-                screen.update(asked.rows, errors);
+            results = fetched(&mut fetch), if fetch.is_some() => {
+                fetch = None;
+                let errors = results.failures.iter().map(|failure| escape(&describe_error(failure))).collect();
+                screen.update(results.rows, errors);
             }
             _ = ticks.tick() => {
-                if asking.is_none() && !screen.paused {
-                    asking = Some(ask(clients, settings, screen.kind));
+                if fetch.is_none() && !screen.paused {
+                    fetch = Some(start_fetch(clients, settings, screen.kind));
                 }
             }
         }
     }
 }
 
-fn ask<'a>(clients: &'a [AdminClient], settings: &'a TopSettings, kind: Kind) -> Asking<'a> {
-    Box::pin(rows::ask(clients, settings, kind))
+fn start_fetch<'a>(clients: &'a [AdminClient], settings: &'a TopSettings, kind: Kind) -> Fetch<'a> {
+    Box::pin(rows::fetch(clients, settings, kind))
 }
 
-async fn answer(asking: &mut Option<Asking<'_>>) -> Asked {
-    match asking {
-        Some(asking) => asking.await,
+async fn fetched(fetch: &mut Option<Fetch<'_>>) -> TopResults {
+    match fetch {
+        Some(fetch) => fetch.await,
         None => std::future::pending().await,
     }
 }
 
-/// What is typed, from a thread of its own, because reading a terminal waits.
-fn keys() -> mpsc::Receiver<io::Result<Event>> {
+/// Reads keys on a separate thread, because reading from a terminal blocks.
+fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(KEYS_MAX);
     thread::spawn(move || {
         while !sender.is_closed() {
-            let event = match event::poll(KEYS_INTERVAL) {
+            let event = match event::poll(KEY_POLL_INTERVAL) {
                 Ok(false) => continue,
                 Ok(true) => event::read(),
                 Err(error) => Err(error),

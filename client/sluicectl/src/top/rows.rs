@@ -1,4 +1,4 @@
-//! What several servers say, added up.
+//! The counters of one or more servers, added up.
 
 use std::{cmp::Ordering, collections::HashMap, time::Duration};
 
@@ -8,34 +8,34 @@ use sluicegate_proto::{
 };
 use tokio::task::JoinSet;
 
-use super::{Kind, TopSettings, safe};
+use super::{Kind, TopSettings, escape};
 use crate::Failure;
 use sluicegate_client::AdminClient;
 
-/// Heads of the columns.
-pub(super) const HEADS: [&str; 7] =
+/// Headings of the columns.
+pub(super) const HEADINGS: [&str; 7] =
     ["RATE/S", "TOTAL", "USED", "LAST", "DOMAIN", "RULE", "COUNTER"];
 
-/// Who is being limited.
+/// The counters of all servers that replied.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
-    /// The counters, as they are sorted.
-    pub(super) rows: Vec<Row>,
-    /// How long what happens counts.
+    /// The counters, in the order of the table.
+    pub(super) rows: Vec<CounterRow>,
+    /// Time span of the rates.
     pub(super) window: Duration,
-    /// Whether hashes stand for the counters' names.
+    /// Whether `key` has hashes instead of keys.
     pub(super) hashed: bool,
-    /// Whether servers hash differently, so that what they say of one counter cannot be added up.
+    /// Whether servers use different salts, so that counts of one counter cannot be added up.
     pub(super) hashes_differ: bool,
-    /// Servers that have answered.
+    /// Number of servers that replied.
     pub(super) servers: usize,
-    /// Descriptors that were not looked at.
+    /// Events that servers did not record.
     pub(super) missed: u64,
 }
 
-/// One counter.
+/// One counter, with the fields of `TopCounter`.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct CounterRow {
     pub(super) domain: String,
     pub(super) rule: String,
     pub(super) key: String,
@@ -47,55 +47,59 @@ pub(super) struct Row {
     pub(super) used_permille: u32,
 }
 
-/// What the servers say, and why some say nothing.
-pub(super) struct Asked {
+/// Counters of the servers that replied, and failures of the others.
+pub(super) struct TopResults {
     pub(super) rows: Rows,
     pub(super) failures: Vec<Failure>,
 }
 
-/// Asks every server at the same time.
-pub(super) async fn ask(clients: &[AdminClient], settings: &TopSettings, kind: Kind) -> Asked {
-    let mut asking = JoinSet::new();
+/// Calls all servers concurrently.
+pub(super) async fn fetch(
+    clients: &[AdminClient],
+    settings: &TopSettings,
+    kind: Kind,
+) -> TopResults {
+    let mut calls = JoinSet::new();
     for client in clients {
         let client = client.clone();
         let (kind, domain) = (kind.to_wire().into(), settings.domain.clone());
-        // What is seldom at each of them may be often at all.
+        // A counter may be rare on each server and frequent in total.
         let count =
-            if clients.len() > 1 { COUNT_OF_MANY.max(settings.count) } else { settings.count };
-        asking.spawn(async move {
+            if clients.len() > 1 { COUNT_PER_SERVER.max(settings.count) } else { settings.count };
+        calls.spawn(async move {
             let answer = client.top(TopRequest { kind, count, domain }).await;
             answer.map_err(|source| Failure::Call { endpoint: client.endpoint().clone(), source })
         });
     }
     let (mut answers, mut failures) = (Vec::new(), Vec::new());
-    for answer in asking.join_all().await {
+    for answer in calls.join_all().await {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(failure) => failures.push(failure),
         }
     }
-    let mut rows = Rows::of(answers);
+    let mut rows = Rows::add_up(answers);
     rows.sort(if kind == Kind::Near { Column::Used } else { Column::Rate }, false);
     rows.rows.truncate(usize::try_from(settings.count).unwrap_or(usize::MAX));
-    Asked { rows, failures }
+    TopResults { rows, failures }
 }
 
-/// Counters to ask each of several servers for.
-const COUNT_OF_MANY: u32 = 1000;
+/// Number of counters requested from each of several servers.
+const COUNT_PER_SERVER: u32 = 1000;
 
 impl Rows {
-    fn of(answers: Vec<TopResponse>) -> Self {
-        let mut rows = Self { servers: answers.len(), ..Self::default() };
+    fn add_up(responses: Vec<TopResponse>) -> Self {
+        let mut rows = Self { servers: responses.len(), ..Self::default() };
         let mut known: HashMap<(String, String, String), usize> = HashMap::new();
         let mut hash_id: Option<String> = None;
-        for answer in answers {
-            rows.window = rows.window.max(answer.window.map(from_wire).unwrap_or_default());
-            rows.hashed |= answer.hashed;
-            rows.missed += answer.missed;
-            let id = hash_id.get_or_insert_with(|| answer.hash_id.clone());
-            rows.hashes_differ |= *id != answer.hash_id;
-            for counter in answer.counters {
-                let row = Row::of(&counter);
+        for response in responses {
+            rows.window = rows.window.max(response.window.map(from_wire).unwrap_or_default());
+            rows.hashed |= response.hashed;
+            rows.missed += response.missed;
+            let id = hash_id.get_or_insert_with(|| response.hash_id.clone());
+            rows.hashes_differ |= *id != response.hash_id;
+            for counter in response.counters {
+                let row = CounterRow::of(&counter);
                 let name = (row.domain.clone(), row.rule.clone(), row.key.clone());
                 let at = *known.entry(name).or_insert(rows.rows.len());
                 match rows.rows.get_mut(at) {
@@ -107,7 +111,7 @@ impl Rows {
         rows
     }
 
-    /// Puts the rows in order: the most first, names from a to z.
+    /// Sorts the rows: numbers from high to low, names from a to z.
     pub(super) fn sort(&mut self, column: Column, reversed: bool) {
         self.rows.sort_by(|a, b| {
             let order = column.compare(a, b);
@@ -116,37 +120,38 @@ impl Rows {
         });
     }
 
-    /// What the table is about.
-    pub(super) fn head(&self, kind: Kind) -> String {
-        let what = match kind {
-            Kind::Denied => "refused",
-            Kind::Near => "near their limits",
+    /// Title of the table.
+    pub(super) fn title(&self, kind: Kind) -> String {
+        let what = match (kind, self.rows.is_empty()) {
+            (Kind::Denied, false) => "refused",
+            (Kind::Denied, true) => "no refusals",
+            (Kind::Near, false) => "near their limits",
+            (Kind::Near, true) => "no counters near their limits",
         };
         let s = if self.servers == 1 { "" } else { "s" };
-        let none = if self.rows.is_empty() { "nobody is " } else { "" };
-        format!("{none}{what} in the last {}, {} server{s}", format_span(self.window), self.servers)
+        format!("{what} in the last {}, {} server{s}", format_span(self.window), self.servers)
     }
 
-    /// What must be known to read it.
+    /// Warnings about the table.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.hashes_differ {
-            let note = "servers hash differently and cannot be added up; give them one --key-hash-salt-file";
+            let note = "servers have different hash salts, so counters are not added up; give all the same --key-hash-salt-file";
             notes.push(note.to_owned());
         }
         if self.missed > 0 {
-            notes.push(format!("{} were not looked at since the start", self.missed));
+            notes.push(format!("{} events were not recorded since the start", self.missed));
         }
         notes
     }
 }
 
-impl Row {
+impl CounterRow {
     fn of(counter: &TopCounter) -> Self {
         Self {
-            domain: safe(&counter.domain),
-            rule: safe(&counter.rule),
-            key: safe(&counter.key),
+            domain: escape(&counter.domain),
+            rule: escape(&counter.rule),
+            key: escape(&counter.key),
             rate: counter.rate,
             count: counter.count,
             error: counter.error,
@@ -156,7 +161,7 @@ impl Row {
         }
     }
 
-    /// Adds what another server says.
+    /// Adds the counts of the same counter on another server.
     fn add(&mut self, other: &Self) {
         self.rate += other.rate;
         self.count += other.count;
@@ -181,7 +186,7 @@ impl Row {
     }
 }
 
-/// What rows are sorted by, in the order of the columns.
+/// The column that rows are sorted by, in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Rate,
@@ -194,26 +199,26 @@ pub(super) enum Column {
 }
 
 impl Column {
-    const ALL: [Self; HEADS.len()] =
+    const ALL: [Self; HEADINGS.len()] =
         [Self::Rate, Self::Total, Self::Used, Self::Last, Self::Domain, Self::Rule, Self::Counter];
 
-    /// Its place.
-    pub(super) fn place(self) -> usize {
+    /// Position, from 0.
+    pub(super) fn index(self) -> usize {
         Self::ALL.iter().position(|it| *it == self).unwrap_or_default()
     }
 
-    /// The one so many places to the right, past the end from the beginning.
-    pub(super) fn moved(self, by: usize) -> Self {
-        let at = (self.place() + by) % Self::ALL.len();
+    /// The column `by` positions to the right, wrapping around.
+    pub(super) fn right(self, by: usize) -> Self {
+        let at = (self.index() + by) % Self::ALL.len();
         Self::ALL.get(at).copied().unwrap_or(self)
     }
 
-    /// The one to the left.
+    /// The next column to the left, wrapping around.
     pub(super) fn left(self) -> Self {
-        self.moved(Self::ALL.len() - 1)
+        self.right(Self::ALL.len() - 1)
     }
 
-    fn compare(self, a: &Row, b: &Row) -> Ordering {
+    fn compare(self, a: &CounterRow, b: &CounterRow) -> Ordering {
         match self {
             Self::Rate => b.rate.total_cmp(&a.rate),
             Self::Total => b.total.cmp(&a.total),

@@ -1,4 +1,4 @@
-//! What stands on the screen of the live table, and what keys do to it.
+//! The screen of the live table, and its keys.
 
 use ratatui::{
     Frame,
@@ -11,7 +11,7 @@ use ratatui::{
 
 use super::{
     Kind,
-    rows::{Column, HEADS, Rows},
+    rows::{Column, HEADINGS, Rows},
 };
 
 /// The live table.
@@ -23,18 +23,18 @@ pub(super) struct Screen {
     reversed: bool,
     scroll: TableState,
     rows: Rows,
-    /// Why servers say nothing.
+    /// Failures of servers.
     errors: Vec<String>,
 }
 
-/// What is to be done after a key.
+/// Action after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Nothing more than to draw.
+pub(super) enum Action {
+    /// Draw the screen.
     Draw,
-    /// Other counters are wanted.
-    Ask,
-    /// The end.
+    /// Fetch other counters.
+    Refresh,
+    /// End the program.
     Quit,
 }
 
@@ -61,7 +61,7 @@ impl Screen {
         self.rows = Rows::default();
     }
 
-    /// Takes up what servers say. If none does, what was known stays.
+    /// Shows new results. If no server replied, the previous rows stay.
     pub(super) fn update(&mut self, rows: Rows, errors: Vec<String>) {
         if rows.servers > 0 {
             self.rows = rows;
@@ -74,18 +74,18 @@ impl Screen {
         self.rows.sort(self.column, self.reversed);
     }
 
-    pub(super) fn on(&mut self, event: &Event) -> Then {
+    pub(super) fn handle(&mut self, event: &Event) -> Action {
         let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else {
-            return Then::Draw;
+            return Action::Draw;
         };
         let last = self.rows.rows.len().saturating_sub(1);
         match code {
-            KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
-            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Then::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
             KeyCode::Char('d') => return self.switch(Kind::Denied),
             KeyCode::Char('n') => return self.switch(Kind::Near),
             KeyCode::Tab => return self.switch(self.kind.other()),
-            KeyCode::Char('>') | KeyCode::Right => self.column = self.column.moved(1),
+            KeyCode::Char('>') | KeyCode::Right => self.column = self.column.right(1),
             KeyCode::Char('<') | KeyCode::Left => self.column = self.column.left(),
             KeyCode::Char('r') => self.reversed = !self.reversed,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
@@ -98,27 +98,27 @@ impl Screen {
             _ => {}
         }
         self.sort();
-        Then::Draw
+        Action::Draw
     }
 
-    fn switch(&mut self, kind: Kind) -> Then {
+    fn switch(&mut self, kind: Kind) -> Action {
         self.show(kind);
-        Then::Ask
+        Action::Refresh
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        let mut above = vec![Line::from(self.rows.head(self.kind)).bold()];
+        let mut header = vec![Line::from(self.rows.title(self.kind)).bold()];
         if self.paused {
-            above.push(Line::from("paused").yellow());
+            header.push(Line::from("paused").yellow());
         }
-        above.extend(self.rows.notes().into_iter().map(|note| Line::from(note).yellow()));
-        above.extend(self.errors.iter().map(|error| Line::from(error.as_str()).red()));
-        let height = u16::try_from(above.len()).unwrap_or(u16::MAX);
+        header.extend(self.rows.notes().into_iter().map(|note| Line::from(note).yellow()));
+        header.extend(self.errors.iter().map(|error| Line::from(error.as_str()).red()));
+        let height = u16::try_from(header.len()).unwrap_or(u16::MAX);
         let parts = [Constraint::Length(height), Constraint::Fill(1), Constraint::Length(1)];
         let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
-        frame.render_widget(ratatui::widgets::Paragraph::new(above), head);
-        let sorted = self.column.place();
-        let heads = HEADS.iter().enumerate().map(|(at, name)| {
+        frame.render_widget(ratatui::widgets::Paragraph::new(header), head);
+        let sorted = self.column.index();
+        let headings = HEADINGS.iter().enumerate().map(|(at, name)| {
             let mark = match (at == sorted, self.reversed) {
                 (true, false) => "▼",
                 (true, true) => "▲",
@@ -137,7 +137,7 @@ impl Screen {
             Constraint::Fill(3),
         ];
         let table =
-            Table::new(rows, widths).header(TableRow::new(heads).style(Style::new().bold()));
+            Table::new(rows, widths).header(TableRow::new(headings).style(Style::new().bold()));
         frame.render_stateful_widget(table, body, &mut self.scroll);
         let keys = "q quit  d denied  n near  < > sort  r reverse  p pause  j k scroll";
         frame.render_widget(Line::from(keys).dim(), foot);
@@ -150,10 +150,10 @@ mod tests {
 
     use ratatui::{Terminal, backend::TestBackend};
 
-    use super::{super::rows::Row, *};
+    use super::{super::rows::CounterRow, *};
 
-    fn row(key: &str, rate: f64, total: u64) -> Row {
-        Row {
+    fn row(key: &str, rate: f64, total: u64) -> CounterRow {
+        CounterRow {
             domain: "api".to_owned(),
             rule: "user".to_owned(),
             key: key.to_owned(),
@@ -174,19 +174,19 @@ mod tests {
         screen
     }
 
-    fn drawn(screen: &mut Screen) -> String {
+    fn render(screen: &mut Screen) -> String {
         let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         terminal.backend().to_string()
     }
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Then {
-        screen.on(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    fn press(screen: &mut Screen, code: KeyCode) -> Action {
+        screen.handle(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
     }
 
     /// The counters, from top to bottom.
     fn order(screen: &mut Screen) -> Vec<&'static str> {
-        let text = drawn(screen);
+        let text = render(screen);
         let mut names = vec!["alice", "bob", "carol"];
         names.retain(|name| text.contains(name));
         names.sort_by_key(|name| text.find(name));
@@ -194,21 +194,21 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_by_the_column_that_is_marked() {
+    fn rows_are_sorted_by_the_marked_column() {
         let mut screen = screen();
-        assert!(drawn(&mut screen).contains("RATE/S▼"));
+        assert!(render(&mut screen).contains("RATE/S▼"));
         assert_eq!(order(&mut screen), ["bob", "carol", "alice"]);
         press(&mut screen, KeyCode::Char('>'));
-        assert!(drawn(&mut screen).contains("TOTAL▼"));
+        assert!(render(&mut screen).contains("TOTAL▼"));
         assert_eq!(order(&mut screen), ["alice", "carol", "bob"]);
         press(&mut screen, KeyCode::Char('r'));
-        assert!(drawn(&mut screen).contains("TOTAL▲"));
+        assert!(render(&mut screen).contains("TOTAL▲"));
         assert_eq!(order(&mut screen), ["bob", "carol", "alice"]);
         press(&mut screen, KeyCode::Left);
         press(&mut screen, KeyCode::Left);
-        assert!(drawn(&mut screen).contains("COUNTER▲"));
+        assert!(render(&mut screen).contains("COUNTER▲"));
         press(&mut screen, KeyCode::Right);
-        assert!(drawn(&mut screen).contains("RATE/S▲"));
+        assert!(render(&mut screen).contains("RATE/S▲"));
         press(&mut screen, KeyCode::Char('j'));
         assert_eq!(order(&mut screen), ["carol", "bob"]);
         press(&mut screen, KeyCode::Up);
@@ -216,27 +216,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stays_while_a_server_is_away() {
+    fn rows_stay_while_servers_fail() {
         let mut screen = screen();
         screen.update(Rows::default(), vec!["cannot connect".to_owned()]);
         assert_eq!(order(&mut screen), ["bob", "carol", "alice"]);
-        assert!(drawn(&mut screen).contains("cannot connect"));
+        assert!(render(&mut screen).contains("cannot connect"));
     }
 
     #[test]
     fn keys_switch_pause_and_quit() {
         let mut screen = screen();
         press(&mut screen, KeyCode::Char('p'));
-        assert!(screen.paused && drawn(&mut screen).contains("paused"));
-        assert_eq!(press(&mut screen, KeyCode::Tab), Then::Ask);
+        assert!(screen.paused && render(&mut screen).contains("paused"));
+        assert_eq!(press(&mut screen, KeyCode::Tab), Action::Refresh);
         assert_eq!(screen.kind, Kind::Near);
-        assert!(drawn(&mut screen).contains("USED▼"));
-        assert_eq!(press(&mut screen, KeyCode::Char('d')), Then::Ask);
+        assert!(render(&mut screen).contains("USED▼"));
+        assert_eq!(press(&mut screen, KeyCode::Char('d')), Action::Refresh);
         assert_eq!(screen.kind, Kind::Denied);
-        assert_eq!(press(&mut screen, KeyCode::Char('x')), Then::Draw);
-        assert_eq!(press(&mut screen, KeyCode::Char('q')), Then::Quit);
-        assert_eq!(press(&mut screen, KeyCode::Esc), Then::Quit);
+        assert_eq!(press(&mut screen, KeyCode::Char('x')), Action::Draw);
+        assert_eq!(press(&mut screen, KeyCode::Char('q')), Action::Quit);
+        assert_eq!(press(&mut screen, KeyCode::Esc), Action::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.on(&Event::Key(interrupt)), Then::Quit);
+        assert_eq!(screen.handle(&Event::Key(interrupt)), Action::Quit);
     }
 }

@@ -1,102 +1,103 @@
-//! Takes in what was answered: which hits were charged, and which requests were refused.
+//! Interprets the answers: which hits were charged, and which requests were refused.
 
 use sluicegate_core::{Counting, store::RefusalScope};
 
 use super::{
-    Findings, Verifier,
+    Verification, Verifier,
     bound::{Charge, Micros, Span},
     planned::{MatchedDescriptor, PlannedRequest},
     refusals::{Claim, Refusal},
 };
 use crate::load::history::{DescriptorAnswer, History, Outcome, Record};
 
-/// How long after an error the hits of its request may still be charged.
+/// Time after an error in which the hits of its request may still be charged.
 const LATE_CHARGE: Micros = 10_000_000;
 
-/// How long after a refusal what its request held for a moment may still refuse others: a request with several limits may
-/// be charged for one of them until another one has refused and the hits are given back, within a second, and a server
-/// may remember the refusals of that second for one more.
-const HELD: Micros = 2_000_000;
+/// Time after a refusal in which a temporary charge of its request may refuse others: a request with several limits may
+/// be charged to one of them until another one refuses and the hits are refunded, within a second, and a server may
+/// cache the refusals of that second for another second.
+const TEMPORARY_CHARGE: Micros = 2_000_000;
 
-/// What became of a request's hits of one descriptor.
+/// Whether the hits of a request were charged to one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Charged {
-    /// They were charged, and admitted.
+    /// Charged, and admitted.
     Admitted,
-    /// They may have been charged.
+    /// Possibly charged.
     Possibly,
-    /// They may have been charged, and were given back.
-    Held,
-    /// They were not charged.
+    /// Possibly charged, and then refunded.
+    Temporarily,
+    /// Not charged.
     No,
 }
 
-/// What an answer says about one descriptor.
+/// The answer about one descriptor.
 #[derive(Clone, Copy)]
 struct DescriptorOutcome<'h> {
     /// `None` without a status.
     status: Option<&'h DescriptorAnswer>,
     /// Whether the request was allowed.
     is_allowed: bool,
-    /// Whether refusals of descriptors refuse the request.
-    is_vetoed: bool,
+    /// Whether the statuses of the descriptors together refuse the request.
+    should_refuse: bool,
 }
 
 impl DescriptorOutcome<'_> {
-    fn charged(self, met: &MatchedDescriptor, shape: &PlannedRequest) -> Charged {
-        let Self { status, is_allowed, is_vetoed } = self;
-        let given_back = if shape.has_one_limit { Charged::No } else { Charged::Held };
+    fn charged(self, matched: &MatchedDescriptor, planned: &PlannedRequest) -> Charged {
+        let Self { status, is_allowed, should_refuse } = self;
+        let refunded = if planned.has_one_limit { Charged::No } else { Charged::Temporarily };
         let Some(DescriptorAnswer { over, .. }) = status else {
-            return match met.counting {
-                // It refused nothing, and would have refused the request.
-                _ if is_allowed && met.scope == RefusalScope::Request => Charged::Admitted,
-                Counting::Free if !is_allowed => given_back,
+            return match matched.counting {
+                // The descriptor did not refuse, because its refusal would have refused the request.
+                _ if is_allowed && matched.scope == RefusalScope::Request => Charged::Admitted,
+                Counting::Free if !is_allowed => refunded,
                 Counting::Free | Counting::Debit | Counting::Upstream => Charged::Possibly,
             };
         };
-        // A request that passes although it is refused has used what it was refused, whatever the server says.
-        let passes_refused = is_allowed && is_vetoed;
-        match met.counting {
-            _ if passes_refused => Charged::Admitted,
+        // A request that is allowed although its statuses refuse it has used the hits, whatever the statuses report.
+        let is_wrongly_allowed = is_allowed && should_refuse;
+        match matched.counting {
+            _ if is_wrongly_allowed => Charged::Admitted,
             Counting::Free if *over => Charged::No,
             Counting::Free if is_allowed => Charged::Admitted,
             // Another limit refused.
-            Counting::Free => given_back,
+            Counting::Free => refunded,
             Counting::Debit | Counting::Upstream if *over => Charged::Possibly,
             Counting::Debit | Counting::Upstream => Charged::Admitted,
         }
     }
 }
 
-impl Findings {
-    /// Takes in a request and its answer.
+impl Verification {
+    /// Adds a request and its answer.
     pub(super) fn add(
         &mut self,
         verifier: &Verifier<'_>,
         record: &Record,
         history: &History,
-        shape: &PlannedRequest,
+        planned: &PlannedRequest,
     ) {
         let hits = verifier.hits();
         let tolerance = verifier.tolerance;
         let span = Span { from: record.sent - tolerance, to: record.answered + tolerance };
         match &record.outcome {
-            Outcome::Failed => self.add_unanswered(span, hits, shape),
+            Outcome::Failed => self.add_unanswered(span, hits, planned),
             Outcome::Answered { allowed, statuses } => {
                 // A proxy or an overloaded server may answer without statuses.
-                let statuses = (statuses.len() == shape.met.len()).then_some(&statuses[..]);
-                self.add_answered((record.draw, shape), span, hits, *allowed, statuses, history);
+                let statuses =
+                    (statuses.len() == planned.descriptors.len()).then_some(&statuses[..]);
+                self.add_answered((record.draw, planned), span, hits, *allowed, statuses, history);
             }
         }
     }
 
-    fn add_unanswered(&mut self, span: Span, hits: i64, shape: &PlannedRequest) {
+    fn add_unanswered(&mut self, span: Span, hits: i64, planned: &PlannedRequest) {
         let late = Span { to: span.to + LATE_CHARGE, ..span };
-        for met in &shape.met {
-            self.count(met, |row| row.errors += 1);
-            for limit in &met.limits {
+        for matched in &planned.descriptors {
+            self.count(matched, |row| row.errors += 1);
+            for limit in &matched.limits {
                 if let Some(counter) = self.counters.get_mut(limit.counter) {
-                    counter.asked(span, !shape.has_one_limit);
+                    counter.note_request(span, !planned.has_one_limit);
                     counter.unanswered.push(Charge { span: late, hits, window_ends: None });
                 }
             }
@@ -105,7 +106,7 @@ impl Findings {
 
     fn add_answered(
         &mut self,
-        (draw, shape): (usize, &PlannedRequest),
+        (draw, planned): (usize, &PlannedRequest),
         span: Span,
         hits: i64,
         is_allowed: bool,
@@ -114,45 +115,47 @@ impl Findings {
     ) {
         let status = |at: usize| statuses.and_then(|statuses| statuses.get(at));
         let over = |at: usize| status(at).is_some_and(|status| status.over);
-        let is_vetoed = shape.is_vetoed(over);
+        let should_refuse = planned.should_refuse(over);
         let mut claims = Vec::new();
-        for (at, met) in shape.met.iter().enumerate() {
-            self.count(met, |row| row.allowed += u64::from(is_allowed));
-            let outcome = DescriptorOutcome { status: status(at), is_allowed, is_vetoed };
-            let charged = outcome.charged(met, shape);
+        for (at, matched) in planned.descriptors.iter().enumerate() {
+            self.count(matched, |row| row.allowed += u64::from(is_allowed));
+            let outcome = DescriptorOutcome { status: status(at), is_allowed, should_refuse };
+            let charged = outcome.charged(matched, planned);
             let shown = status(at).and_then(|status| {
                 let limit = history.limit(status.limit?)?;
-                Some((met.shown_limit(limit)?, status, limit.requests_per_unit))
+                Some((matched.shown_limit(limit)?, status, limit.requests_per_unit))
             });
             let mut window_ends = None;
             if let Some((limit, status, requests)) = shown {
-                window_ends = self.add_shown(met, limit, status, requests, (span, hits), charged);
+                window_ends =
+                    self.add_shown(matched, limit, status, requests, (span, hits), charged);
             }
             let shown = shown.map(|(limit, ..)| limit);
-            for (position, limit) in met.limits.iter().enumerate() {
+            for (position, limit) in matched.limits.iter().enumerate() {
                 let Some(counter) = self.counters.get_mut(limit.counter) else { continue };
-                counter.asked(span, !shape.has_one_limit);
-                // Of several limits the answer shows one.
+                counter.note_request(span, !planned.has_one_limit);
+                // The answer shows one of several limits.
                 let is_shown = shown == Some(position);
                 let window_ends = window_ends.filter(|_| is_shown);
                 let charge = Charge { span, hits, window_ends };
-                let held = Charge { span: Span { to: span.to + HELD, ..span }, ..charge };
+                let temporary =
+                    Charge { span: Span { to: span.to + TEMPORARY_CHARGE, ..span }, ..charge };
                 match charged {
                     Charged::Admitted => {
                         counter.admitted.push(charge);
                         self.rows.update(limit.row, |row| row.admitted += hits);
                     }
                     Charged::Possibly => counter.possible.push(charge),
-                    Charged::Held => counter.held.push(held),
-                    // Until the limit that is shown refused.
+                    Charged::Temporarily => counter.temporary.push(temporary),
+                    // Charged until the shown limit refused.
                     Charged::No if !is_allowed && shown.is_some() && !is_shown => {
-                        counter.held.push(held);
+                        counter.temporary.push(temporary);
                     }
                     Charged::No => {}
                 }
             }
             let is_claim = match status(at) {
-                Some(status) => status.over && (!is_allowed || !met.limits.is_empty()),
+                Some(status) => status.over && (!is_allowed || !matched.limits.is_empty()),
                 None => !is_allowed,
             };
             if is_claim {
@@ -164,32 +167,42 @@ impl Findings {
             return;
         }
         let has_statuses = statuses.is_some();
-        let unnamed =
-            if is_allowed { None } else { self.unnamed(shape, is_vetoed, has_statuses, &claims) };
-        let refusal = Refusal { span, draw, is_allowed, unnamed, claims };
-        self.refused(shape, refusal, has_statuses);
+        let unattributed = if is_allowed {
+            None
+        } else {
+            self.unattributed(planned, should_refuse, has_statuses, &claims)
+        };
+        let refusal = Refusal { span, draw, is_allowed, unattributed, claims };
+        self.refused(planned, refusal, has_statuses);
     }
 
-    /// Learns from the status that shows a limit. Returns where the window ends in which the hits were charged, if it says.
+    /// Adds a status that shows a limit. Returns the end of the window that the hits were charged to, if the status
+    /// shows it.
     fn add_shown(
         &mut self,
-        met: &MatchedDescriptor,
+        matched: &MatchedDescriptor,
         limit: usize,
         status: &DescriptorAnswer,
         requests: u32,
         (span, hits): (Span, i64),
         charged: Charged,
     ) -> Option<Span> {
-        let limit = met.limits.get(limit)?;
+        let limit = matched.limits.get(limit)?;
         if requests != limit.requests_per_unit {
             self.rows.update(limit.row, |row| row.server_requests = Some(requests));
         }
-        let more = i64::from(requests) - i64::from(limit.requests_per_unit);
+        let extra_requests = i64::from(requests) - i64::from(limit.requests_per_unit);
         let own = match charged {
             Charged::Admitted | Charged::Possibly => hits,
-            Charged::Held | Charged::No => 0,
+            Charged::Temporarily | Charged::No => 0,
         };
         let is_admitted = charged == Charged::Admitted;
-        self.counters.get_mut(limit.counter)?.answered(span, status, more, own, is_admitted)
+        self.counters.get_mut(limit.counter)?.note_answer(
+            span,
+            status,
+            extra_requests,
+            own,
+            is_admitted,
+        )
     }
 }

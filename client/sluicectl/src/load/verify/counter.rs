@@ -1,79 +1,79 @@
-//! What is known about one counter.
+//! The charges and answers of one counter.
 
 use sluicegate_core::{Counting, Limit as CoreLimit};
 
 use super::{
     bound::{Bound, Charge, Micros, Span},
-    edges::{Edges, end},
+    edges::{EdgeEstimate, end},
     rows::Uncertainty,
     usage::Usage,
 };
 use crate::load::history::DescriptorAnswer;
 
-/// Hits of a counter of which nothing is known: more than any limit.
-const UNKNOWN: i64 = 1 << 40;
+/// Hits of a counter whose usage is unknown: more than any limit.
+const UNKNOWN_HITS: i64 = 1 << 40;
 
-/// What is known about one counter.
+/// The charges and answers of one counter.
 pub(super) struct Counter {
     pub(super) row: usize,
     /// Whether it may have refused a request.
     pub(super) refuses: bool,
     bound: Bound,
     counting: Counting,
-    edges: Edges,
-    /// Charges that certainly were made, and admitted.
+    edge: EdgeEstimate,
+    /// Charges that were certainly made, and admitted.
     pub(super) admitted: Vec<Charge>,
-    /// Charges that answered requests may have made beside them.
+    /// Further charges that answered requests may have made.
     pub(super) possible: Vec<Charge>,
     /// Charges that requests without an answer may have made.
     pub(super) unanswered: Vec<Charge>,
-    /// Hits that refused requests may have held before they gave them back.
-    pub(super) held: Vec<Charge>,
-    /// The first moment at which anything was asked.
-    since: Micros,
+    /// Charges that refused requests may have made before their refund.
+    pub(super) temporary: Vec<Charge>,
+    /// Time of the first request.
+    first_request: Micros,
     /// The first answer.
-    first: Option<FirstAnswer>,
-    /// Hits that were left after admitted ones, if nothing was ever given back.
-    left: Option<Vec<(Span, u32)>>,
+    first_answer: Option<FirstAnswer>,
+    /// Remaining hits after admitted requests. `None` if a refund is possible.
+    remaining: Option<Vec<(Span, u32)>>,
 }
 
 /// An answer about a counter.
 #[derive(Clone, Copy)]
 struct FirstAnswer {
     span: Span,
-    /// Hits that had been used before its own, at most.
+    /// Maximum of the hits that were used before its request.
     used_before: i64,
 }
 
-/// What explains a refusal, the strongest first.
+/// Explanation of a refusal, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
-    /// Hits of requests that were answered can have reached the limit.
+    /// The hits of answered requests may have reached the limit.
     Answered,
-    /// Only with hits of requests without an answer it can have been reached.
+    /// The hits of requests without an answer are needed too.
     Unanswered,
-    /// Hits of which nothing is known can have reached it.
+    /// Unknown hits may have reached it.
     Unknown,
 }
 
 impl Reason {
-    /// All of them.
+    /// All explanations.
     pub(super) const ALL: [Self; 3] = [Self::Answered, Self::Unanswered, Self::Unknown];
 }
 
 /// The hits that may explain refusals by one counter.
 pub(super) struct Explanations {
     answered: Usage,
-    /// With those of requests without an answer, where there are any.
+    /// With the hits of requests without an answer, if there are any.
     with_unanswered: Option<Usage>,
-    /// With those of which nothing is known, where there may be any.
+    /// With unknown hits, if there may be any.
     with_unknown: Option<Usage>,
-    /// When the first answer was there. What had been used before is known from then on.
+    /// Time of the first answer. The usage before the run is known from then on.
     known_from: Micros,
 }
 
 impl Explanations {
-    /// What explains that so many hits were refused, by a request that may itself have charged `own` of them.
+    /// Explanation for the refusal of `needs` hits, of which the request itself may have charged `own`.
     pub(super) fn reason(&self, span: Span, needs: i64, own: i64) -> Option<Reason> {
         let may_refuse = |usage: &Usage| usage.may_refuse(span, needs - own);
         if may_refuse(&self.answered) {
@@ -97,127 +97,134 @@ impl Counter {
             refuses: false,
             bound,
             counting,
-            edges: Edges::new(bound.window()),
+            edge: EdgeEstimate::new(bound.window()),
             admitted: Vec::new(),
             possible: Vec::new(),
             unanswered: Vec::new(),
-            held: Vec::new(),
-            since: Micros::MAX,
-            first: None,
-            left: Some(Vec::new()),
+            temporary: Vec::new(),
+            first_request: Micros::MAX,
+            first_answer: None,
+            remaining: Some(Vec::new()),
         }
     }
 
-    /// Takes in that a request asked. `may_give_back`: hits of requests like it are given back where another limit
-    /// refuses.
-    pub(super) fn asked(&mut self, span: Span, may_give_back: bool) {
-        self.since = self.since.min(span.from);
-        if may_give_back {
-            self.left = None;
+    /// Adds a request. `may_refund`: its hits are refunded if another limit refuses.
+    pub(super) fn note_request(&mut self, span: Span, may_refund: bool) {
+        self.first_request = self.first_request.min(span.from);
+        if may_refund {
+            self.remaining = None;
         }
     }
 
-    /// Takes in an answer that shows the limit as `requests` a unit, of which `more` are not in the files. `charged` hits
-    /// were charged by its request. Returns where the window ends in which they were charged, if the answer says.
-    pub(super) fn answered(
+    /// Adds an answer. `extra_requests`: by how much the limit that it shows is higher than in the files. `charged`:
+    /// hits that its request charged. Returns the span in which the charged window ends, if the answer shows it.
+    pub(super) fn note_answer(
         &mut self,
         span: Span,
         answer: &DescriptorAnswer,
-        more: i64,
+        extra_requests: i64,
         charged: i64,
         is_admitted: bool,
     ) -> Option<Span> {
-        if self.first.is_none_or(|first| span.to < first.span.to) {
-            // No answer tells how much a bucket holds: as much as by the files, or by how much more the rate is.
-            let used = self.bound.capacity() + more - i64::from(answer.remaining);
-            // Where usage can pass the limit, no answer tells by how much it has.
+        if self.first_answer.is_none_or(|first| span.to < first.span.to) {
+            // Answers do not show the capacity of a bucket. Assume that it differs from the files as the rate does.
+            let used = self.bound.capacity() + extra_requests - i64::from(answer.remaining);
+            // If usage can exceed the limit, answers do not show by how much.
             let is_known = answer.remaining > 0 || self.counting == Counting::Free;
-            let used_before = if is_known { (used - charged).max(0) } else { UNKNOWN };
-            self.first = Some(FirstAnswer { span, used_before });
+            let used_before = if is_known { (used - charged).max(0) } else { UNKNOWN_HITS };
+            self.first_answer = Some(FirstAnswer { span, used_before });
         }
         let is_charged = is_admitted && charged > 0 && !answer.over;
-        if let (Some(left), true) = (&mut self.left, is_charged) {
-            left.push((span, answer.remaining));
+        if let (Some(remaining), true) = (&mut self.remaining, is_charged) {
+            remaining.push((span, answer.remaining));
         }
-        // A refusal is told how long to wait, which need not be the end of a window.
+        // A refusal shows the time to wait, which need not be the end of a window.
         let until = answer.until_reset.filter(|until| *until > 0 && is_charged)?;
         let ends = self.bound.window_end(end(span, Micros::from(until) * 1_000_000))?;
-        self.edges.note(ends);
+        self.edge.note(ends);
         Some(ends)
     }
 
-    /// Learns where windows end from how much is left: within a window it only becomes less. For windows of a second, of
-    /// whose end answers tell nothing.
-    pub(super) fn find_edges(&mut self) {
-        let Some(mut sent) = self.left.take().filter(|_| self.bound.only_uses_up()) else { return };
+    /// Derives where windows end from the remaining hits, which only decrease within a window. For windows of one
+    /// second, whose end the reset times of answers do not show.
+    pub(super) fn find_edge(&mut self) {
+        let Some(mut sent) =
+            self.remaining.take().filter(|_| self.bound.resets_only_at_window_end())
+        else {
+            return;
+        };
         let mut answered = sent.clone();
         sent.sort_unstable_by_key(|(span, _)| span.from);
         answered.sort_unstable_by_key(|(span, _)| span.to);
         let mut before = answered.into_iter().peekable();
         let mut last = None;
-        for (span, left) in sent {
+        for (span, remaining) in sent {
             while let Some(earlier) = before.next_if(|(earlier, _)| earlier.to < span.from) {
                 last = Some(earlier);
             }
-            if let Some((earlier, left_before)) = last
-                && left >= left_before
+            if let Some((earlier, remaining_before)) = last
+                && remaining >= remaining_before
             {
-                self.edges.note(Span { from: earlier.from, to: span.to });
+                self.edge.note(Span { from: earlier.from, to: span.to });
             }
         }
     }
 
-    /// How well it is known where windows begin; `None` where they are not aligned.
+    /// Uncertainty of where windows begin; `None` if they are not aligned.
     pub(super) fn uncertainty(&self) -> Option<Uncertainty> {
-        let within = self.edges.uncertainty().map_or(Uncertainty::Unknown, Uncertainty::Within);
+        let within = self.edge.uncertainty().map_or(Uncertainty::Unknown, Uncertainty::Within);
         self.bound.is_aligned().then_some(within)
     }
 
     /// Hits admitted past the limit.
-    pub(super) fn over(&self) -> i64 {
-        self.bound.over(self.edges.edge(), &self.admitted)
+    pub(super) fn over_admitted(&self) -> i64 {
+        self.bound.over_admitted(self.edge.span(), &self.admitted)
     }
 
-    /// Hits that were used before the first answer, as far as it is known.
+    /// Hits that were used before the first answer, 0 if unknown.
     pub(super) fn used_before(&self) -> i64 {
-        self.before().filter(|before| before.hits != UNKNOWN).map_or(0, |before| before.hits)
+        self.charge_before()
+            .filter(|before| before.hits != UNKNOWN_HITS)
+            .map_or(0, |before| before.hits)
     }
 
-    /// Of refused hits that nothing explains, those that an exact limiter would have admitted.
-    pub(super) fn missed(&self, refused: &[Charge]) -> i64 {
+    /// The unexplained refused hits that an exact limiter would have admitted.
+    pub(super) fn under_admitted(&self, refused: &[Charge]) -> i64 {
         if refused.is_empty() {
             return 0;
         }
         let mut others = [&self.admitted[..], &self.unanswered].concat();
-        others.extend(self.before().filter(|before| before.hits != UNKNOWN));
-        self.bound.missed(self.edges.edge(), &others, refused)
+        others.extend(self.charge_before().filter(|before| before.hits != UNKNOWN_HITS));
+        self.bound.under_admitted(self.edge.span(), &others, refused)
     }
 
-    /// The hits that may explain refusals. Spans are longer by the tolerance at both ends.
+    /// The hits that may explain refusals. The spans of charges include the tolerance at both ends.
     pub(super) fn explanations(&self, tolerance: Micros) -> Explanations {
         let usage =
-            |charges: &[Charge]| Usage::new(self.bound, self.edges.edge(), charges, &self.held);
+            |charges: &[Charge]| Usage::new(self.bound, self.edge.span(), charges, &self.temporary);
         let mut charges = [&self.admitted[..], &self.possible].concat();
         let (unknown, known): (Vec<_>, Vec<_>) =
-            self.before().into_iter().partition(|before| before.hits == UNKNOWN);
+            self.charge_before().into_iter().partition(|before| before.hits == UNKNOWN_HITS);
         charges.extend(known);
         let answered = usage(&charges);
         charges.extend(&self.unanswered);
         let with_unanswered = (!self.unanswered.is_empty()).then(|| usage(&charges));
         charges.extend(&unknown);
         let with_unknown = (!unknown.is_empty()).then(|| usage(&charges));
-        // What was sent after an answer arrived is known by this machine's clock alone.
-        let known_from = self.first.map_or(self.since, |first| first.span.to) - 2 * tolerance;
+        // Whether a request was sent after an answer arrived needs no tolerance, because both times are of this
+        // machine's clock.
+        let known_from =
+            self.first_answer.map_or(self.first_request, |first| first.span.to) - 2 * tolerance;
         Explanations { answered, with_unanswered, with_unknown, known_from }
     }
 
-    /// What was used before the first answer, as one charge.
-    fn before(&self) -> Option<Charge> {
-        let (to, hits) = match self.first {
+    /// The hits used before the first answer, as one charge.
+    fn charge_before(&self) -> Option<Charge> {
+        let (to, hits) = match self.first_answer {
             Some(FirstAnswer { span, used_before }) => (span.to, used_before),
-            None => (self.since, UNKNOWN),
+            None => (self.first_request, UNKNOWN_HITS),
         };
-        let span = Span { from: self.since, to };
+        let span = Span { from: self.first_request, to };
         (hits > 0).then_some(Charge { span, hits, window_ends: None })
     }
 }

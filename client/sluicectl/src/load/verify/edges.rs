@@ -1,46 +1,47 @@
-//! Where the aligned windows of a counter begin, from what the server's answers say about their end.
+//! Estimates where the aligned windows of a counter begin, from the reset times in answers.
 //!
-//! The server has its own clock, and with several Redis servers each counter may go by another one. So a counter's windows
-//! are known from answers about this counter alone.
+//! The server has its own clock, and with several Redis servers each counter may use another one. So the estimate uses
+//! only answers about this counter.
 
 use super::bound::{Edge, Micros, Span};
 
-/// Servers tell the time until the reset in whole seconds, rounded up.
+/// Servers report the time until the reset in whole seconds, rounded up.
 const ROUNDING: Micros = 1_000_000;
 
-/// Narrows down where windows begin.
+/// An estimate of where windows begin, which each answer narrows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Edges {
+pub(super) struct EdgeEstimate {
     window: Micros,
-    /// Where a window ends that an answer has told of; `None` before the first.
+    /// Span in which a window ends; `None` before the first answer.
     known: Option<Span>,
-    /// Whether answers contradicted each other, as when the clock was set. Then `known` covers all that they say.
+    /// Whether answers contradicted each other, for example because the clock was set. `known` then covers all of them.
     contradicted: bool,
 }
 
-impl Edges {
+impl EdgeEstimate {
     pub(super) const fn new(window: Micros) -> Self {
         Self { window, known: None, contradicted: false }
     }
 
-    /// Takes in where a window ends.
-    pub(super) fn note(&mut self, told: Span) {
-        if told.to - told.from >= self.window {
+    /// Adds a span in which a window ends.
+    pub(super) fn note(&mut self, end: Span) {
+        if end.to - end.from >= self.window {
             return;
         }
         let Some(known) = self.known else {
-            self.known = Some(told);
+            self.known = Some(end);
             return;
         };
-        // The same edge, told by whole windows earlier or later: the one whose middle is nearest, and its neighbours.
+        // The edge that is a whole number of windows away: the one whose middle is nearest to `known`, and its
+        // neighbours.
         let middle = |span: Span| span.from + (span.to - span.from) / 2;
-        let apart = middle(known) - middle(told) + self.window / 2;
-        let nearest = told.moved(apart.div_euclid(self.window) * self.window);
+        let apart = middle(known) - middle(end) + self.window / 2;
+        let nearest = end.moved(apart.div_euclid(self.window) * self.window);
         let moved = [nearest, nearest.moved(-self.window), nearest.moved(self.window)];
-        let mut common = moved.into_iter().filter_map(|told| known.common(told));
+        let mut common = moved.into_iter().filter_map(|end| known.intersection(end));
         self.known = match (common.next(), common.next()) {
             (Some(common), None) if !self.contradicted => Some(common),
-            // The edge is in one of two places: that cannot be kept, and another answer tells it better.
+            // The edge is in one of two spans, which cannot be represented. A later answer may narrow it.
             (Some(_), _) if !self.contradicted => Some(known),
             _ => {
                 self.contradicted = true;
@@ -49,19 +50,19 @@ impl Edges {
         };
     }
 
-    /// Where a window begins. If nothing is known, anywhere.
-    pub(super) fn edge(self) -> Edge {
+    /// Span in which a window begins: a whole window if nothing is known.
+    pub(super) fn span(self) -> Edge {
         let anywhere = Span { from: 0, to: self.window };
         self.known.filter(|known| known.to - known.from < self.window).unwrap_or(anywhere)
     }
 
-    /// How long the span is in which a window may begin; `None` if nothing is known.
+    /// Length of that span; `None` if nothing is known.
     pub(super) fn uncertainty(self) -> Option<Micros> {
         self.known.map(|known| known.to - known.from).filter(|span| *span < self.window)
     }
 }
 
-/// Where a window ends that at some moment of the span had this long to go, rounded up to a second.
+/// Span in which a window ends that had `until_end` left, rounded up to a second, at some moment of `span`.
 pub(super) const fn end(span: Span, until_end: Micros) -> Span {
     Span { from: span.from + until_end - ROUNDING, to: span.to + until_end }
 }
@@ -73,79 +74,79 @@ mod tests {
     const SECOND: Micros = 1_000_000;
     const WINDOW: Micros = 10 * SECOND;
 
-    /// What a server tells at that time, whose windows begin at 3.25 s.
+    /// The time until the reset that a server reports at `now` if its windows begin at 3.25 s.
     fn until_end(now: Micros) -> Micros {
         let left = WINDOW - (now - 3_250_000).rem_euclid(WINDOW);
         (left + SECOND - 1) / SECOND * SECOND
     }
 
-    fn note(edges: &mut Edges, now: Micros, ahead: Micros) {
-        edges.note(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
+    fn note(edge: &mut EdgeEstimate, now: Micros, ahead: Micros) {
+        edge.note(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
     }
 
     #[test]
-    fn nothing_is_known_without_answers() {
-        let edges = Edges::new(WINDOW);
-        assert_eq!((edges.edge(), edges.uncertainty()), (Span { from: 0, to: WINDOW }, None));
+    fn edges_are_unknown_without_answers() {
+        let edge = EdgeEstimate::new(WINDOW);
+        assert_eq!((edge.span(), edge.uncertainty()), (Span { from: 0, to: WINDOW }, None));
     }
 
     #[test]
-    fn one_answer_tells_it_to_a_second() {
-        let mut edges = Edges::new(WINDOW);
-        note(&mut edges, 20 * SECOND, 0);
-        assert_eq!(edges.uncertainty(), Some(SECOND + 7_000));
-        let Span { from, to } = edges.edge();
-        assert!((from..=to).contains(&23_250_000), "{edges:?}");
+    fn one_answer_gives_the_edge_to_a_second() {
+        let mut edge = EdgeEstimate::new(WINDOW);
+        note(&mut edge, 20 * SECOND, 0);
+        assert_eq!(edge.uncertainty(), Some(SECOND + 7_000));
+        let Span { from, to } = edge.span();
+        assert!((from..=to).contains(&23_250_000), "{edge:?}");
     }
 
     #[test]
-    fn many_answers_tell_it_to_the_time_between_them() {
-        let mut edges = Edges::new(WINDOW);
+    fn many_answers_give_the_edge_to_their_interval() {
+        let mut edge = EdgeEstimate::new(WINDOW);
         for now in (0..60 * SECOND).step_by(10_000) {
-            note(&mut edges, now, 0);
+            note(&mut edge, now, 0);
         }
-        assert!(edges.uncertainty().is_some_and(|span| span <= 20_000), "{edges:?}");
-        let Span { from, to } = edges.edge();
-        assert!((from..=to).any(|at| (at - 3_250_000).rem_euclid(WINDOW) == 0), "{edges:?}");
+        assert!(edge.uncertainty().is_some_and(|span| span <= 20_000), "{edge:?}");
+        let Span { from, to } = edge.span();
+        assert!((from..=to).any(|at| (at - 3_250_000).rem_euclid(WINDOW) == 0), "{edge:?}");
     }
 
     #[test]
-    fn windows_of_a_second_are_not_told_by_whole_seconds() {
-        let mut edges = Edges::new(SECOND);
+    fn whole_seconds_show_no_edges_of_one_second_windows() {
+        let mut edge = EdgeEstimate::new(SECOND);
         for now in (0..10 * SECOND).step_by(10_000) {
-            edges.note(end(Span { from: now, to: now + 1_000 }, SECOND));
+            edge.note(end(Span { from: now, to: now + 1_000 }, SECOND));
         }
-        assert_eq!(edges.uncertainty(), None);
+        assert_eq!(edge.uncertainty(), None);
     }
 
-    /// Two answers that are most of a window vague meet in two places.
+    /// Two spans that are each nearly a window long intersect in two places.
     #[test]
-    fn an_edge_that_may_be_in_two_places_is_not_chosen() {
+    fn an_edge_with_two_possible_positions_is_not_narrowed() {
         let begins = 1_010_000;
-        let mut edges = Edges::new(2 * SECOND);
+        let mut edge = EdgeEstimate::new(2 * SECOND);
         let at = |from| end(Span { from, to: from + 20_000 }, SECOND);
-        edges.note(at(0));
-        edges.note(at(1_000_000));
-        let Span { from, to } = edges.edge();
+        edge.note(at(0));
+        edge.note(at(1_000_000));
+        let Span { from, to } = edge.span();
         assert!((from..=to).contains(&begins) || (from..=to).contains(&(begins - 2 * SECOND)));
-        assert_eq!(edges.uncertainty(), Some(1_020_000));
+        assert_eq!(edge.uncertainty(), Some(1_020_000));
     }
 
     #[test]
-    fn a_clock_that_is_set_makes_it_vague() {
-        let mut edges = Edges::new(WINDOW);
+    fn a_clock_step_widens_the_edge() {
+        let mut edge = EdgeEstimate::new(WINDOW);
         for now in (0..30 * SECOND).step_by(10_000) {
-            note(&mut edges, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
+            note(&mut edge, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
         }
-        assert!(edges.uncertainty().is_some_and(|span| span >= 3 * SECOND), "{edges:?}");
-        let Span { from, to } = edges.edge();
+        assert!(edge.uncertainty().is_some_and(|span| span >= 3 * SECOND), "{edge:?}");
+        let Span { from, to } = edge.span();
         for edge in [3_250_000, 250_000] {
-            assert!((from..=to).any(|at| (at - edge).rem_euclid(WINDOW) == 0), "{edges:?}");
+            assert!((from..=to).any(|at| (at - edge).rem_euclid(WINDOW) == 0), "{edge:?}");
         }
-        // Wherever it was set to in the end.
+        // Contradictions in all directions.
         for ahead in (0..WINDOW).step_by(500_000) {
-            note(&mut edges, 40 * SECOND, ahead);
+            note(&mut edge, 40 * SECOND, ahead);
         }
-        assert_eq!((edges.edge(), edges.uncertainty()), (Span { from: 0, to: WINDOW }, None));
+        assert_eq!((edge.span(), edge.uncertainty()), (Span { from: 0, to: WINDOW }, None));
     }
 }

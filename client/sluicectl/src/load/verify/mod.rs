@@ -1,7 +1,7 @@
 //! Compares the answers of a run with what an exact limiter would have answered.
 //!
-//! The server's own rules say which limits a request meets (`planned`). What limits admit (`bound`) and refuse (`usage`) is
-//! worked out here from their documentation.
+//! `planned` uses the server's matcher to find the limits of a request. `bound` (what limits may admit) and `usage`
+//! (what they may refuse) are written from the documentation of the algorithms, independently of the server.
 
 mod answers;
 mod bound;
@@ -23,27 +23,27 @@ use self::{
     bound::Micros, counter::Counter, planned::MatchedDescriptor, refusals::Refusal, rows::Rows,
 };
 pub(super) use self::{
-    planned::meets_rules,
-    rows::{Row, Uncertainty},
+    planned::match_rules,
+    rows::{LimitRow, Uncertainty},
 };
 use super::{history::History, template::Requests};
 
-/// Rules, and the requests whose answers are compared with them.
+/// The rules, and the requests whose answers are compared with them.
 #[derive(Debug)]
 pub(super) struct Verifier<'r> {
     pub(super) rules: &'r RuleSet,
     pub(super) domain: &'r str,
     pub(super) requests: &'r Requests,
     pub(super) hits: u64,
-    /// How far the servers' clocks may run away from this one during the run.
+    /// Maximum drift of the servers' clocks from this machine's clock during the run.
     pub(super) tolerance: Micros,
 }
 
-/// What was found.
+/// The result of the verification.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// One for each limit that was met, in the order of the rules.
-    pub(super) rows: Vec<Row>,
+    /// A row for each limit of the requests, in the order of the rules.
+    pub(super) rows: Vec<LimitRow>,
 }
 
 impl Verified {
@@ -57,8 +57,8 @@ impl Verified {
         self.rows.iter().map(|row| row.under).sum()
     }
 
-    /// Refused requests of this kind.
-    pub(super) fn sum(&self, of: impl Fn(&Row) -> u64) -> u64 {
+    /// The sum of a column.
+    pub(super) fn sum(&self, of: impl Fn(&LimitRow) -> u64) -> u64 {
         self.rows.iter().map(of).sum()
     }
 }
@@ -66,14 +66,14 @@ impl Verified {
 impl Verifier<'_> {
     /// Compares every answer with the rules.
     pub(super) fn verify(&self, history: &History) -> Verified {
-        let mut findings = Findings::default();
-        let shapes: Vec<_> = history.draws().map(|draw| findings.plan(self, draw)).collect();
+        let mut verification = Verification::default();
+        let planned: Vec<_> = history.draws().map(|draw| verification.plan(self, draw)).collect();
         for record in history.records() {
-            if let Some(shape) = shapes.get(record.draw) {
-                findings.add(self, record, history, shape);
+            if let Some(planned) = planned.get(record.draw) {
+                verification.add(self, record, history, planned);
             }
         }
-        findings.judge(self, &shapes)
+        verification.judge(self, &planned)
     }
 
     fn hits(&self) -> i64 {
@@ -81,26 +81,26 @@ impl Verifier<'_> {
     }
 }
 
-/// Rows and counters while answers are taken in.
+/// The rows, counters and refusals of the answers so far.
 #[derive(Default)]
-struct Findings {
+struct Verification {
     rows: Rows,
     counters: Vec<Counter>,
     by_key: HashMap<CounterKey, usize>,
     refusals: Vec<Refusal>,
 }
 
-impl Findings {
+impl Verification {
     /// Counts a request in the rows of a descriptor's limits.
-    fn count(&mut self, met: &MatchedDescriptor, change: impl Fn(&mut Row)) {
+    fn count(&mut self, descriptor: &MatchedDescriptor, change: impl Fn(&mut LimitRow)) {
         let mut count = |row| {
             self.rows.update(row, |row| {
                 row.requests += 1;
                 change(row);
             });
         };
-        match &met.limits[..] {
-            [] => count(met.row),
+        match &descriptor.limits[..] {
+            [] => count(descriptor.row),
             limits => limits.iter().for_each(|limit| count(limit.row)),
         }
     }

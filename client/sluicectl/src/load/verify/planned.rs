@@ -1,4 +1,4 @@
-//! Which limits the requests of a run meet, by the server's own rules.
+//! The limits of each request, found by the server's matcher.
 
 use sluicegate_client::{Limit, Unit};
 use sluicegate_core::{
@@ -10,26 +10,26 @@ use sluicegate_core::{
 };
 use sluicegate_proto::text::descriptor::Entries;
 
-use super::{Findings, Verifier, counter::Counter};
+use super::{Verification, Verifier, counter::Counter};
 use crate::load::template::Draw;
 
-/// The limits that all requests with the same draw meet.
+/// The limits of all requests with the same draw.
 pub(super) struct PlannedRequest {
-    pub(super) met: Vec<MatchedDescriptor>,
-    /// Whether there is one limit, so that nothing is ever given back because another one refuses.
+    pub(super) descriptors: Vec<MatchedDescriptor>,
+    /// Whether there is only one limit, so that no other limit causes a refund.
     pub(super) has_one_limit: bool,
 }
 
-/// What one descriptor met.
+/// The limits of one descriptor.
 pub(super) struct MatchedDescriptor {
     /// The limits that are verified.
     pub(super) limits: Vec<AppliedLimit>,
     /// Whether all limits are verified.
     pub(super) is_verified: bool,
-    /// The row, where no limit is verified.
+    /// The row, if no limit is verified.
     pub(super) row: usize,
     pub(super) counting: Counting,
-    /// What a refusal does to the request.
+    /// What a refusal applies to.
     pub(super) scope: RefusalScope,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct AppliedLimit {
     shown: ShownLimit,
 }
 
-/// A limit as answers show it. Its number is left out: the server may have another one.
+/// A limit as answers show it, without its number, which may differ on the server.
 #[derive(PartialEq, Eq)]
 struct ShownLimit {
     name: String,
@@ -71,10 +71,10 @@ impl From<&Limit> for ShownLimit {
 }
 
 impl PlannedRequest {
-    /// Whether refusals of descriptors refuse the request: that of any, or those of all quota rules.
-    pub(super) fn is_vetoed(&self, over: impl Fn(usize) -> bool) -> bool {
+    /// Whether these descriptors over their limits refuse the request: any rule, or all quota rules.
+    pub(super) fn should_refuse(&self, over: impl Fn(usize) -> bool) -> bool {
         let of = |scope: RefusalScope| {
-            let each = self.met.iter().enumerate().filter(move |(_, met)| met.scope == scope);
+            let each = self.descriptors.iter().enumerate().filter(move |(_, it)| it.scope == scope);
             each.map(|(at, _)| over(at))
         };
         of(RefusalScope::Request).any(|over| over)
@@ -83,7 +83,7 @@ impl PlannedRequest {
 }
 
 impl MatchedDescriptor {
-    /// The position of the limit that an answer shows, if only one can be meant.
+    /// The index of the limit that an answer shows, if exactly one matches.
     pub(super) fn shown_limit(&self, answer: &Limit) -> Option<usize> {
         let shown = ShownLimit::from(answer);
         let mut same = self.limits.iter().enumerate().filter(|(_, limit)| limit.shown == shown);
@@ -105,30 +105,30 @@ pub(super) fn request<'a>(
     Request::new(domain, descriptors, usize::MAX, Vec::len, describe)
 }
 
-/// For each descriptor of a request whether it meets a rule.
+/// For each descriptor of a request, whether it matches a rule.
 ///
 /// # Errors
 /// The request has too many descriptors or entries.
-pub(in super::super) fn meets_rules(
+pub(in super::super) fn match_rules(
     rules: &RuleSet,
     domain: &str,
     descriptors: &[Entries],
 ) -> Result<Vec<bool>, RequestError> {
     let request = request(domain, descriptors, 1)?;
     let (plan, _) = Plan::new(rules, &request);
-    Ok(plan.descriptors.iter().map(|met| !matches!(met, PlannedDescriptor::Unmatched)).collect())
+    Ok(plan.descriptors.iter().map(|it| !matches!(it, PlannedDescriptor::Unmatched)).collect())
 }
 
-impl Findings {
-    /// What requests with this draw meet.
+impl Verification {
+    /// The limits of requests with this draw.
     pub(super) fn plan(&mut self, verifier: &Verifier<'_>, draw: &Draw) -> PlannedRequest {
         let descriptors = verifier.requests.descriptors(draw);
-        // Draws do not change how large a request is, and one was looked at before the run.
+        // All draws have the same number of descriptors and entries, and one was checked before the run.
         let Ok(request) = request(verifier.domain, &descriptors, verifier.hits) else {
-            return PlannedRequest { met: Vec::new(), has_one_limit: false };
+            return PlannedRequest { descriptors: Vec::new(), has_one_limit: false };
         };
         let (plan, group) = Plan::new(verifier.rules, &request);
-        let met = plan.descriptors.iter().enumerate().map(|(at, planned)| {
+        let descriptors = plan.descriptors.iter().enumerate().map(|(at, planned)| {
             let checks = group.iter().filter(move |check| check.descriptor == at);
             let not_verified = match planned {
                 _ if plan.is_too_costly => Some("matching takes too long, so the server denies it"),
@@ -141,7 +141,7 @@ impl Findings {
             };
             self.matched(planned, checks, not_verified)
         });
-        PlannedRequest { met: met.collect(), has_one_limit: group.len() == 1 }
+        PlannedRequest { descriptors: descriptors.collect(), has_one_limit: group.len() == 1 }
     }
 
     fn matched<'c>(
@@ -150,7 +150,7 @@ impl Findings {
         checks: impl Iterator<Item = &'c Check>,
         not_verified: Option<&'static str>,
     ) -> MatchedDescriptor {
-        let mut met = MatchedDescriptor {
+        let mut matched = MatchedDescriptor {
             limits: Vec::new(),
             is_verified: not_verified.is_none(),
             row: 0,
@@ -160,34 +160,34 @@ impl Findings {
         let rows = &mut self.rows;
         let (rule, limits) = match planned {
             PlannedDescriptor::Unmatched => {
-                met.row = rows.position(None, "no limit applies".to_owned());
-                return met;
+                matched.row = rows.position(None, "no limit applies".to_owned());
+                return matched;
             }
             PlannedDescriptor::Unlimited(rule) => {
-                met.row = rows.position(Some(rule), "unlimited".to_owned());
-                return met;
+                matched.row = rows.position(Some(rule), "unlimited".to_owned());
+                return matched;
             }
             PlannedDescriptor::Limited { rule, limits, counting, .. } => {
-                met.counting = *counting;
+                matched.counting = *counting;
                 (*rule, limits)
             }
         };
         for (check, current) in checks.zip(limits) {
-            let row = self.rows.position(rule, words(check, current));
-            met.row = row;
+            let row = self.rows.position(rule, limit_text(check, current));
+            matched.row = row;
             if not_verified.is_some() {
                 self.rows.update(row, |row| row.not_verified = not_verified);
                 continue;
             }
-            met.scope = check.refusal_scope;
-            met.limits.push(AppliedLimit {
-                counter: self.counter(check, met.counting, row),
+            matched.scope = check.refusal_scope;
+            matched.limits.push(AppliedLimit {
+                counter: self.counter(check, matched.counting, row),
                 row,
                 requests_per_unit: current.displayed.requests_per_unit,
                 shown: ShownLimit::from(current),
             });
         }
-        met
+        matched
     }
 
     fn counter(&mut self, check: &Check, counting: Counting, row: usize) -> usize {
@@ -199,8 +199,8 @@ impl Findings {
     }
 }
 
-/// A limit in words.
-fn words(check: &Check, current: &CurrentLimit<'_>) -> String {
+/// The text of a limit in the report.
+fn limit_text(check: &Check, current: &CurrentLimit<'_>) -> String {
     let CurrentLimit { displayed: shown, name } = current;
     let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
     let unit = shown.unit.name();

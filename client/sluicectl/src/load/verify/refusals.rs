@@ -1,10 +1,10 @@
-//! Judges refusals: whether a limit can have been reached, and how many of the other hits an exact limiter would have
-//! admitted.
+//! Judges refusals: whether a limit may have been reached, and how many of the unexplained hits an exact limiter would
+//! have admitted.
 
 use sluicegate_core::{Counting, store::RefusalScope};
 
 use super::{
-    Findings, Verified, Verifier,
+    Verification, Verified, Verifier,
     bound::{Charge, Span},
     counter::{Explanations, Reason},
     planned::{MatchedDescriptor, PlannedRequest},
@@ -17,22 +17,22 @@ const WITHOUT_STATUSES: &str = "refused without a status for each descriptor";
 /// The row of refusals whose statuses refuse nothing.
 const WITHOUT_REASON: &str = "refused, though no descriptor was over its limit";
 
-/// A refused request, or one that passed though descriptors of quota rules were over.
+/// A refused request, or an allowed one with quota rules over their limits.
 pub(super) struct Refusal {
     pub(super) span: Span,
-    /// Position of the request's draw.
+    /// Index of the request's draw.
     pub(super) draw: usize,
     pub(super) is_allowed: bool,
     /// The row, if the answer does not show which limit refused.
-    pub(super) unnamed: Option<usize>,
-    /// The descriptors that are over; without statuses all of them.
+    pub(super) unattributed: Option<usize>,
+    /// The descriptors that are over their limits; without statuses, all of them.
     pub(super) claims: Vec<Claim>,
 }
 
-/// A descriptor that is said to be over, or may be.
+/// A descriptor that is over its limit according to its status, or that may be.
 pub(super) struct Claim {
     pub(super) descriptor: usize,
-    /// Position of the limit that the status shows, if it is known.
+    /// Index of the limit that the status shows, if it is known.
     pub(super) limit: Option<usize>,
     /// Hits that the request itself may have charged.
     pub(super) own: i64,
@@ -40,35 +40,38 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Counters of the limits that may have refused.
-    fn counters(&self, met: &MatchedDescriptor) -> impl Iterator<Item = usize> {
-        let limits = met.limits.iter().enumerate();
+    fn counters(&self, matched: &MatchedDescriptor) -> impl Iterator<Item = usize> {
+        let limits = matched.limits.iter().enumerate();
         let shown = limits.filter(|(at, _)| self.limit.is_none_or(|shown| shown == *at));
         shown.map(|(_, limit)| limit.counter)
     }
 
-    fn row(&self, met: &MatchedDescriptor) -> usize {
-        met.limits.get(self.limit.unwrap_or(0)).map_or(met.row, |limit| limit.row)
+    fn row(&self, matched: &MatchedDescriptor) -> usize {
+        matched.limits.get(self.limit.unwrap_or(0)).map_or(matched.row, |limit| limit.row)
     }
 }
 
-impl Findings {
+impl Verification {
     /// The row of a refusal whose answer does not show which limit refused.
-    pub(super) fn unnamed(
+    pub(super) fn unattributed(
         &mut self,
-        shape: &PlannedRequest,
-        is_vetoed: bool,
+        planned: &PlannedRequest,
+        should_refuse: bool,
         has_statuses: bool,
         claims: &[Claim],
     ) -> Option<usize> {
         let is_over = |claim: &Claim| {
-            shape.met.get(claim.descriptor).is_some_and(|met| met.limits.is_empty())
+            planned
+                .descriptors
+                .get(claim.descriptor)
+                .is_some_and(|matched| matched.limits.is_empty())
         };
-        let words = match has_statuses {
-            true if is_vetoed || claims.iter().any(is_over) => return None,
+        let text = match has_statuses {
+            true if should_refuse || claims.iter().any(is_over) => return None,
             true => WITHOUT_REASON,
             false => WITHOUT_STATUSES,
         };
-        let row = self.rows.position(None, words.to_owned());
+        let row = self.rows.position(None, text.to_owned());
         self.rows.update(row, |row| {
             row.requests += 1;
             row.refused += 1;
@@ -76,14 +79,19 @@ impl Findings {
         Some(row)
     }
 
-    /// Takes in a refusal.
-    pub(super) fn refused(&mut self, shape: &PlannedRequest, refusal: Refusal, has_statuses: bool) {
+    /// Adds a refusal.
+    pub(super) fn refused(
+        &mut self,
+        planned: &PlannedRequest,
+        refusal: Refusal,
+        has_statuses: bool,
+    ) {
         for claim in &refusal.claims {
-            let Some(met) = shape.met.get(claim.descriptor) else { continue };
+            let Some(matched) = planned.descriptors.get(claim.descriptor) else { continue };
             if has_statuses {
-                self.rows.update(claim.row(met), |row| row.refused += 1);
+                self.rows.update(claim.row(matched), |row| row.refused += 1);
             }
-            for counter in claim.counters(met) {
+            for counter in claim.counters(matched) {
                 if let Some(counter) = self.counters.get_mut(counter) {
                     counter.refuses = true;
                 }
@@ -92,14 +100,14 @@ impl Findings {
         self.refusals.push(refusal);
     }
 
-    /// Compares everything that was taken in with the bounds.
-    pub(super) fn judge(mut self, verifier: &Verifier<'_>, shapes: &[PlannedRequest]) -> Verified {
+    /// Compares the answers with the bounds.
+    pub(super) fn judge(mut self, verifier: &Verifier<'_>, planned: &[PlannedRequest]) -> Verified {
         for counter in &mut self.counters {
-            counter.find_edges();
-            let (over, edges) = (counter.over(), counter.uncertainty());
+            counter.find_edge();
+            let (over, uncertainty) = (counter.over_admitted(), counter.uncertainty());
             self.rows.update(counter.row, |row| {
                 row.over += over;
-                row.edges = row.edges.max(edges);
+                row.window_begins = row.window_begins.max(uncertainty);
             });
         }
         let counters = self.counters.iter();
@@ -112,14 +120,14 @@ impl Findings {
             hits: verifier.hits(),
         };
         for refusal in &self.refusals {
-            if let Some(shape) = shapes.get(refusal.draw) {
-                judge.judge(refusal, shape);
+            if let Some(planned) = planned.get(refusal.draw) {
+                judge.judge(refusal, planned);
             }
         }
         let unexplained = judge.unexplained;
         for (counter, refused) in self.counters.iter().zip(unexplained) {
             self.rows.update(counter.row, |row| {
-                row.under += counter.missed(&refused);
+                row.under += counter.under_admitted(&refused);
                 row.used_before += if counter.refuses { counter.used_before() } else { 0 };
             });
         }
@@ -130,27 +138,27 @@ impl Findings {
 /// Judges one refusal after the other.
 struct Judge<'f> {
     rows: &'f mut Rows,
-    /// By counter: what may explain its refusals, if it refuses.
+    /// For each counter that refuses, what may explain its refusals.
     explanations: Vec<Option<Explanations>>,
-    /// By counter: refused hits that nothing explains.
+    /// For each counter, its unexplained refused hits.
     unexplained: Vec<Vec<Charge>>,
     /// Hits of each request.
     hits: i64,
 }
 
 impl Judge<'_> {
-    fn judge(&mut self, refusal: &Refusal, shape: &PlannedRequest) {
+    fn judge(&mut self, refusal: &Refusal, planned: &PlannedRequest) {
         let claims = refusal.claims.iter();
         let judged: Vec<_> = claims
             .filter_map(|claim| {
-                let met = shape.met.get(claim.descriptor)?;
-                Some((claim, met, self.reason(refusal.span, claim, met)))
+                let matched = planned.descriptors.get(claim.descriptor)?;
+                Some((claim, matched, self.reason(refusal.span, claim, matched)))
             })
             .collect();
         if refusal.is_allowed {
-            for (claim, met, reason) in judged {
-                let counter = claim.counters(met).next();
-                self.count(claim.row(met), reason, refusal.span, counter);
+            for (claim, matched, reason) in judged {
+                let counter = claim.counters(matched).next();
+                self.count(claim.row(matched), reason, refusal.span, counter);
             }
             return;
         }
@@ -158,43 +166,46 @@ impl Judge<'_> {
             let claim = judged.iter().find(|(claim, ..)| claim.descriptor == at);
             claim.and_then(|(.., reason)| *reason)
         };
-        // What is as strong as this explains the refusal of the whole request.
+        // The strongest explanation that explains the refusal of the whole request.
         let reason = Reason::ALL.into_iter().find(|weakest| {
             let is_explained = |at| reason_of(at).is_some_and(|reason| reason <= *weakest);
-            let is_unverified = |met: &MatchedDescriptor| !met.is_verified;
-            shape.is_vetoed(is_explained)
+            let is_unverified = |matched: &MatchedDescriptor| !matched.is_verified;
+            planned.should_refuse(is_explained)
                 || (*weakest == Reason::Unknown && judged.iter().any(|it| is_unverified(it.1)))
         });
-        if let Some(row) = refusal.unnamed {
-            let with_limits = || shape.met.iter().filter(|met| !met.limits.is_empty());
-            let alone = with_limits().find(|met| met.scope == RefusalScope::Request);
-            let met = alone.or_else(|| with_limits().next());
-            let counter = met.and_then(|met| met.limits.first()).map(|limit| limit.counter);
+        if let Some(row) = refusal.unattributed {
+            let with_limits =
+                || planned.descriptors.iter().filter(|matched| !matched.limits.is_empty());
+            let alone = with_limits().find(|matched| matched.scope == RefusalScope::Request);
+            let matched = alone.or_else(|| with_limits().next());
+            let counter =
+                matched.and_then(|matched| matched.limits.first()).map(|limit| limit.counter);
             return self.count(row, reason, refusal.span, counter);
         }
-        for (claim, met, own) in judged {
+        for (claim, matched, own) in judged {
             if own == reason {
-                let counter = claim.counters(met).next();
-                self.count(claim.row(met), reason, refusal.span, counter);
+                let counter = claim.counters(matched).next();
+                self.count(claim.row(matched), reason, refusal.span, counter);
             }
         }
     }
 
-    /// What explains that a descriptor was over.
-    fn reason(&self, span: Span, claim: &Claim, met: &MatchedDescriptor) -> Option<Reason> {
-        if !met.is_verified {
+    /// Explanation for a descriptor over its limit.
+    fn reason(&self, span: Span, claim: &Claim, matched: &MatchedDescriptor) -> Option<Reason> {
+        if !matched.is_verified {
             return Some(Reason::Unknown);
         }
-        let needs = match met.counting {
+        let needs = match matched.counting {
             Counting::Free => self.hits.max(1),
             Counting::Debit => 1,
             Counting::Upstream => self.hits,
         };
-        let explanations = claim.counters(met).filter_map(|at| self.explanations.get(at)?.as_ref());
+        let explanations =
+            claim.counters(matched).filter_map(|at| self.explanations.get(at)?.as_ref());
         explanations.filter_map(|it| it.reason(span, needs, claim.own)).min()
     }
 
-    /// Counts a refusal in its row, and its hits at the counter where nothing explains them.
+    /// Counts a refusal in its row. Unexplained hits are added to the counter.
     fn count(&mut self, row: usize, reason: Option<Reason>, span: Span, counter: Option<usize>) {
         let hits = self.hits;
         let counter = counter.and_then(|counter| self.unexplained.get_mut(counter));

@@ -1,4 +1,4 @@
-//! What is found about each limit.
+//! The rows of the report, one for each limit.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use sluicegate_core::Rule;
 
 use super::bound::Micros;
 
-/// What was found about one limit.
+/// The result for one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Row {
-    /// The path of the rule; `None` for descriptors that no rule is about.
+pub(in super::super) struct LimitRow {
+    /// Path of the rule; `None` for descriptors that match no rule.
     pub(in super::super) rule: Option<String>,
-    /// Where the rule is in the limits files.
-    pub(in super::super) place: Option<String>,
-    /// The limit in words.
+    /// File and line of the rule.
+    pub(in super::super) location: Option<String>,
+    /// Text of the limit.
     pub(in super::super) limit: String,
-    /// Requests that met the limit.
+    /// Requests that the limit applies to.
     pub(in super::super) requests: u64,
-    /// Those of them that were allowed.
+    /// Allowed requests among them.
     pub(in super::super) allowed: u64,
-    /// Those that the limit refused.
+    /// Requests among them that the limit refused.
     pub(in super::super) refused: u64,
-    /// Those without an answer.
+    /// Requests among them without an answer.
     pub(in super::super) errors: u64,
     /// Hits that the limit admitted.
     pub(in super::super) admitted: i64,
@@ -29,70 +29,70 @@ pub(in super::super) struct Row {
     pub(in super::super) over: i64,
     /// Refused hits that an exact limiter would have admitted.
     pub(in super::super) under: i64,
-    /// Refused requests for which the limit cannot have been reached.
+    /// Refusals although the limit cannot have been reached.
     pub(in super::super) unexplained: u64,
-    /// Refused requests for which it can have been reached only together with hits of requests without an answer.
+    /// Refusals that are correct only if requests without an answer were charged.
     pub(in super::super) explained_by_errors: u64,
-    /// Refused requests for which it is not known whether it can have been reached.
+    /// Refusals that cannot be judged.
     pub(in super::super) not_judged: u64,
-    /// Hits that counters had used before the first answer about them, at most.
+    /// Maximum of the hits that counters had used before the first answer about them.
     pub(in super::super) used_before: i64,
-    /// How well it is known where the windows of its counters begin, at worst: `None` where windows are not aligned.
-    pub(in super::super) edges: Option<Uncertainty>,
-    /// The requests per unit that answers name, if it is another number.
+    /// Largest uncertainty of where windows of its counters begin; `None` if windows are not aligned.
+    pub(in super::super) window_begins: Option<Uncertainty>,
+    /// Requests per unit in the answers, if it differs from the files.
     pub(in super::super) server_requests: Option<u32>,
     /// Why answers about the limit were not verified.
     pub(in super::super) not_verified: Option<&'static str>,
 }
 
-impl Row {
+impl LimitRow {
     /// Hits that an exact limiter would have admitted.
     pub(in super::super) const fn exact(&self) -> i64 {
         self.admitted - self.over + self.under
     }
 }
 
-/// How well it is known where windows begin. The larger is the worse.
+/// Uncertainty of where windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Uncertainty {
-    /// Within so many microseconds.
+    /// A span of this many microseconds.
     Within(Micros),
-    /// Not at all.
+    /// Unknown.
     Unknown,
 }
 
 /// The rows, one for each limit.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    rows: Vec<Row>,
-    /// By rule and limit. Rules come in the order of the files, and what has no rule first.
+    rows: Vec<LimitRow>,
+    /// By rule and limit: rows without a rule first, then in the order of the files.
     by_limit: BTreeMap<(Option<usize>, String), usize>,
 }
 
 impl Rows {
-    /// The position of the row of this limit.
+    /// The index of the row of this limit, which is added if it is new.
     pub(super) fn position(&mut self, rule: Option<&Rule>, limit: String) -> usize {
         let Self { rows, by_limit } = self;
         *by_limit.entry((rule.map(|rule| rule.id), limit)).or_insert_with_key(|(_, limit)| {
-            rows.push(Row {
+            rows.push(LimitRow {
                 rule: rule.map(|rule| rule.path.to_string()),
-                place: rule.map(|rule| format!("{}:{}", rule.location.file, rule.location.line)),
+                location: rule.map(|rule| format!("{}:{}", rule.location.file, rule.location.line)),
                 limit: limit.clone(),
-                ..Row::default()
+                ..LimitRow::default()
             });
             rows.len() - 1
         })
     }
 
-    /// Changes the row at this position.
-    pub(super) fn update(&mut self, position: usize, change: impl FnOnce(&mut Row)) {
+    /// Changes the row at this index.
+    pub(super) fn update(&mut self, position: usize, change: impl FnOnce(&mut LimitRow)) {
         if let Some(row) = self.rows.get_mut(position) {
             change(row);
         }
     }
 
     /// The rows in the order of the rules.
-    pub(super) fn into_ordered(self) -> Vec<Row> {
+    pub(super) fn into_ordered(self) -> Vec<LimitRow> {
         let Self { rows, by_limit } = self;
         by_limit.into_values().filter_map(|at| rows.get(at).cloned()).collect()
     }

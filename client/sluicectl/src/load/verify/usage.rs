@@ -1,4 +1,5 @@
-//! What can have been used of a limit at most, from when hits can have been charged: whether a refusal has a reason.
+//! Upper bounds of the usage of a limit, from the time spans in which hits may have been charged: they show whether a
+//! refusal has an explanation.
 
 use std::collections::HashMap;
 
@@ -6,33 +7,33 @@ use sluicegate_core::Algorithm;
 
 use super::bound::{Bound, Charge, Edge, Micros, Span};
 
-/// How much slower than its rate a bucket may refill, in percent: GCRA rounds its interval up to a microsecond, and
-/// does not take limits for which that is more.
+/// Percentage by which a bucket may refill slower than its rate: GCRA rounds its emission interval up to a microsecond,
+/// and limits for which that is more are rejected.
 const ROUNDED_PERCENT: i128 = 1;
 
-/// The most that can have counted against a limit at any moment.
+/// Maximum usage of a limit over time.
 #[derive(Debug)]
 pub(super) struct Usage {
     bound: Bound,
     edge: Edge,
-    /// Hits by the first moment at which they can have been charged.
-    begun: Sums,
-    /// Hits by the last.
-    ended: Sums,
-    /// For aligned windows: the hits that can have been charged in each, by the first moment.
-    windows: HashMap<i64, Sums>,
-    /// For buckets: how full usage makes one if every hit was charged as late as it can have been, after each.
+    /// Hits by the beginning of their spans.
+    charged_from: CumulativeHits,
+    /// Hits by the end of their spans.
+    charged_by: CumulativeHits,
+    /// For aligned windows: the hits that may have been charged to each, by the beginning of their spans.
+    windows: HashMap<i64, CumulativeHits>,
+    /// For buckets: the level after each charge, if every hit was charged at the end of its span.
     levels: Vec<(Micros, i128)>,
-    /// Hits that were held for a time, by when that began.
-    held: Sums,
-    /// The same hits by when it ended.
-    returned: Sums,
+    /// Temporary charges by the beginning of their spans.
+    temporary: CumulativeHits,
+    /// Temporary charges by the end of their spans.
+    refunded: CumulativeHits,
 }
 
 impl Usage {
-    /// The usage from these charges, each of which may also not have been made, and from hits that were held for at most
-    /// their span and then given back.
-    pub(super) fn new(bound: Bound, edge: Edge, charges: &[Charge], held: &[Charge]) -> Self {
+    /// The maximum usage from these possible charges, and from temporary charges, which were refunded by the end of
+    /// their spans.
+    pub(super) fn new(bound: Bound, edge: Edge, charges: &[Charge], temporary: &[Charge]) -> Self {
         let mut windows = HashMap::<i64, Vec<(Micros, i64)>>::new();
         if bound.is_aligned() {
             for charge in charges {
@@ -45,12 +46,15 @@ impl Usage {
         let mut usage = Self {
             bound,
             edge,
-            begun: Sums::of(charges, |span| span.from),
-            ended: Sums::of(charges, |span| span.to),
-            windows: windows.into_iter().map(|(it, hits)| (it, Sums::new(hits))).collect(),
+            charged_from: CumulativeHits::of(charges, |span| span.from),
+            charged_by: CumulativeHits::of(charges, |span| span.to),
+            windows: windows
+                .into_iter()
+                .map(|(it, hits)| (it, CumulativeHits::new(hits)))
+                .collect(),
             levels: Vec::new(),
-            held: Sums::of(held, |span| span.from),
-            returned: Sums::of(held, |span| span.to),
+            temporary: CumulativeHits::of(temporary, |span| span.from),
+            refunded: CumulativeHits::of(temporary, |span| span.to),
         };
         if matches!(bound.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra) {
             let mut ends: Vec<_> = charges.iter().map(|it| (it.span.to, it.hits)).collect();
@@ -63,37 +67,37 @@ impl Usage {
         usage
     }
 
-    /// Whether so many hits can have found the limit reached at some moment of the span.
+    /// Whether `needs` hits may have exceeded the limit at some moment of the span.
     pub(super) fn may_refuse(&self, span: Span, needs: i64) -> bool {
-        let held = self.held.up_to(span.to) - self.returned.up_to(span.from - 1);
-        self.most(span).saturating_add(held).saturating_add(needs) > self.bound.capacity()
+        let temporary = self.temporary.up_to(span.to) - self.refunded.up_to(span.from - 1);
+        self.max_usage(span).saturating_add(temporary).saturating_add(needs) > self.bound.capacity()
     }
 
-    /// The most hits that can have counted at some moment of the span, without those that were held.
-    fn most(&self, span: Span) -> i64 {
+    /// The maximum usage at some moment of the span, without temporary charges.
+    fn max_usage(&self, span: Span) -> i64 {
         match self.bound.algorithm() {
             Algorithm::FixedWindow => {
-                self.each_window(span).map(|window| self.in_window(window, span.to)).max()
+                self.windows_of_span(span).map(|window| self.in_window(window, span.to)).max()
             }
             Algorithm::SlidingWindowLog => {
-                let gone = self.ended.up_to(span.from.saturating_sub(self.bound.window()));
-                Some(self.begun.up_to(span.to) - gone)
+                let expired = self.charged_by.up_to(span.from.saturating_sub(self.bound.window()));
+                Some(self.charged_from.up_to(span.to) - expired)
             }
             Algorithm::SlidingWindowCounter => {
-                self.each_window(span).map(|window| self.estimate(window, span)).max()
+                self.windows_of_span(span).map(|window| self.estimate(window, span)).max()
             }
             Algorithm::TokenBucket | Algorithm::Gcra => {
                 let unit = self.unit();
                 let level = (self.level(span.from) + unit - 1) / unit;
                 let level = i64::try_from(level).unwrap_or(i64::MAX);
-                let meanwhile = self.begun.up_to(span.to) - self.ended.up_to(span.from);
+                let meanwhile = self.charged_from.up_to(span.to) - self.charged_by.up_to(span.from);
                 Some(level.saturating_add(meanwhile))
             }
         }
         .unwrap_or(0)
     }
 
-    fn each_window(&self, span: Span) -> impl Iterator<Item = i64> {
+    fn windows_of_span(&self, span: Span) -> impl Iterator<Item = i64> {
         let (first, last) = self.bound.windows(self.edge, span);
         first..=last
     }
@@ -109,12 +113,12 @@ impl Usage {
         self.in_window(window, span.to).saturating_add(share)
     }
 
-    /// What one hit adds to a level, which falls by what a microsecond refills.
+    /// Increase of the level per hit. The level falls with each microsecond by what the bucket refills.
     fn unit(&self) -> i128 {
         i128::from(self.bound.window()) * 100
     }
 
-    /// The level at a time, of the charges that have ended by then.
+    /// The level at a time, of the charges whose spans have ended.
     fn level(&self, at: Micros) -> i128 {
         let ended = self.levels.partition_point(|(end, _)| *end <= at);
         let last = ended.checked_sub(1).and_then(|last| self.levels.get(last));
@@ -125,12 +129,12 @@ impl Usage {
     }
 }
 
-/// Hits by time.
+/// Cumulative hits by time.
 #[derive(Debug, Default)]
-struct Sums(Vec<(Micros, i64)>);
+struct CumulativeHits(Vec<(Micros, i64)>);
 
-impl Sums {
-    /// The hits of the charges by a moment of their spans.
+impl CumulativeHits {
+    /// The cumulative hits of charges, by the beginning or the end of their spans.
     fn of(charges: &[Charge], moment: impl Fn(Span) -> Micros) -> Self {
         Self::new(charges.iter().map(|it| (moment(it.span), it.hits)).collect())
     }
@@ -145,7 +149,7 @@ impl Sums {
         Self(hits)
     }
 
-    /// Hits at this time or before.
+    /// Hits at or before this time.
     fn up_to(&self, time: Micros) -> i64 {
         let before = self.0.partition_point(|(at, _)| *at <= time);
         before.checked_sub(1).and_then(|last| self.0.get(last)).map_or(0, |(_, sum)| *sum)

@@ -1,4 +1,4 @@
-//! Bounds of charges made by hand.
+//! Bounds of hand-written charges.
 
 use sluicegate_core::{Algorithm, Counting, Limit as CoreLimit, Window};
 
@@ -10,7 +10,7 @@ use super::{
     SECOND,
 };
 
-/// Where windows begin in histories made by hand.
+/// The beginning of windows in hand-written histories.
 const AT_ZERO: Span = Span { from: 0, to: 0 };
 
 fn bound_of(algorithm: Algorithm, requests: u32, seconds: u64, counting: Counting) -> Bound {
@@ -22,7 +22,7 @@ fn bound(algorithm: Algorithm, requests: u32, seconds: u64) -> Bound {
     bound_of(algorithm, requests, seconds, Counting::Free)
 }
 
-/// Charges of one hit, each asked and answered at these tenths of a second.
+/// Charges of one hit, each requested and answered at these tenths of a second.
 fn charges(tenths: &[(i64, i64)]) -> Vec<Charge> {
     let charge = |(from, to): &(i64, i64)| charge(*from, *to, 1);
     tenths.iter().map(charge).collect()
@@ -39,9 +39,9 @@ fn tenths_of(from: i64, to: i64) -> Span {
 // === Over-admitted ===
 
 #[test]
-fn a_fixed_window_holds_its_limit_in_every_range_of_windows() {
+fn a_fixed_window_is_bounded_in_every_range_of_windows() {
     let bound = bound(Algorithm::FixedWindow, 2, 10);
-    let over = |tenths: &[(i64, i64)]| bound.over(AT_ZERO, &charges(tenths));
+    let over = |tenths: &[(i64, i64)]| bound.over_admitted(AT_ZERO, &charges(tenths));
     let (first, second) = ([(1, 2), (98, 99)], [(101, 102), (103, 104)]);
     assert_eq!(over(&[first, second].concat()), 0);
     assert_eq!(over(&[&first[..], &[(50, 51)]].concat()), 1);
@@ -52,47 +52,47 @@ fn a_fixed_window_holds_its_limit_in_every_range_of_windows() {
 }
 
 #[test]
-fn windows_that_may_begin_elsewhere_explain_more() {
+fn uncertain_window_edges_explain_more_hits() {
     let bound = bound(Algorithm::FixedWindow, 2, 10);
     let charges = charges(&[(95, 96), (95, 96), (105, 106), (105, 106)]);
-    let over = |from, to| bound.over(tenths_of(from, to), &charges);
+    let over = |from, to| bound.over_admitted(tenths_of(from, to), &charges);
     assert_eq!((over(0, 0), over(20, 20), over(0, 20)), (0, 2, 0));
     assert_eq!(over(20, 94), 2);
 }
 
 #[test]
-fn an_answer_shows_its_window() {
+fn the_reset_of_an_answer_shows_its_window() {
     let mut charges = charges(&[(95, 105); 3]);
     let edge = tenths_of(0, 9);
     let mut over = |counting, ends| {
         charges.iter_mut().for_each(|charge| charge.window_ends = ends);
-        bound_of(Algorithm::FixedWindow, 2, 10, counting).over(edge, &charges)
+        bound_of(Algorithm::FixedWindow, 2, 10, counting).over_admitted(edge, &charges)
     };
     for counting in [Counting::Free, Counting::Upstream] {
         assert_eq!(over(counting, None), 0);
-        // The window before the edge.
+        // The answer shows the window before the edge.
         assert_eq!(over(counting, Some(tenths_of(95, 106))), 1);
-        // A window that ended before the question says nothing.
+        // A window that ended before the request is ignored.
         assert_eq!(over(counting, Some(tenths_of(50, 60))), 0);
     }
-    // The window after the edge; upstream may have named the one before it.
+    // The answer shows the window after the edge; upstream may have charged the one before it.
     assert_eq!(over(Counting::Free, Some(tenths_of(195, 206))), 1);
     assert_eq!(over(Counting::Upstream, Some(tenths_of(195, 206))), 0);
 }
 
 #[test]
-fn hits_count_and_not_requests() {
+fn bounds_count_hits_not_requests() {
     let bound = bound(Algorithm::FixedWindow, 5, 10);
     let charge = |hits| charge(1, 2, hits);
-    assert_eq!(bound.over(AT_ZERO, &[charge(3), charge(2)]), 0);
-    assert_eq!(bound.over(AT_ZERO, &[charge(3), charge(3)]), 1);
-    assert_eq!(bound.over(AT_ZERO, &[charge(9)]), 4);
+    assert_eq!(bound.over_admitted(AT_ZERO, &[charge(3), charge(2)]), 0);
+    assert_eq!(bound.over_admitted(AT_ZERO, &[charge(3), charge(3)]), 1);
+    assert_eq!(bound.over_admitted(AT_ZERO, &[charge(9)]), 4);
 }
 
 #[test]
-fn a_log_holds_its_limit_in_any_window() {
+fn a_sliding_log_is_bounded_in_any_window() {
     let bound = bound(Algorithm::SlidingWindowLog, 2, 10);
-    let over = |tenths: &[(i64, i64)]| bound.over(AT_ZERO, &charges(tenths));
+    let over = |tenths: &[(i64, i64)]| bound.over_admitted(AT_ZERO, &charges(tenths));
     assert_eq!(over(&[(95, 96), (97, 98), (195, 196), (197, 198)]), 0);
     assert_eq!(over(&[(95, 96), (97, 98), (193, 194)]), 1);
     // The first may have been charged at 9.5 s and the last at 19.5 s.
@@ -104,9 +104,9 @@ fn a_log_holds_its_limit_in_any_window() {
 }
 
 #[test]
-fn a_sliding_counter_holds_its_limit_in_windows_and_its_estimate() {
+fn a_sliding_counter_is_bounded_in_windows_and_by_its_estimate() {
     let bound = bound(Algorithm::SlidingWindowCounter, 4, 10);
-    let over = |tenths: &[(i64, i64)]| bound.over(AT_ZERO, &charges(tenths));
+    let over = |tenths: &[(i64, i64)]| bound.over_admitted(AT_ZERO, &charges(tenths));
     let first = [(10, 11), (20, 21), (30, 31), (40, 41)];
     // At 15 s half of the four hits still count, at 10.2 s all of them, and at 12.6 s three, rounded up.
     assert_eq!(over(&[&first[..], &[(149, 150), (149, 150)]].concat()), 0);
@@ -118,21 +118,21 @@ fn a_sliding_counter_holds_its_limit_in_windows_and_its_estimate() {
 }
 
 #[test]
-fn a_bucket_holds_burst_and_rate_in_every_span() {
+fn a_bucket_is_bounded_by_burst_and_rate_in_any_span() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
         let bound = bound(algorithm, 10, 10);
         let mut tenths = vec![(0, 1); 10];
-        assert_eq!(bound.over(AT_ZERO, &charges(&tenths)), 0);
-        // One more fits within the tenth of a second only if the tenth were a whole one.
+        assert_eq!(bound.over_admitted(AT_ZERO, &charges(&tenths)), 0);
+        // An eleventh hit needs a full second.
         tenths.push((5, 9));
-        assert_eq!(bound.over(AT_ZERO, &charges(&tenths)), 1);
+        assert_eq!(bound.over_admitted(AT_ZERO, &charges(&tenths)), 1);
         *tenths.last_mut().unwrap() = (5, 10);
-        assert_eq!(bound.over(AT_ZERO, &charges(&tenths)), 0);
-        // A hit a second, and one.
+        assert_eq!(bound.over_admitted(AT_ZERO, &charges(&tenths)), 0);
+        // One hit per second fits, and not one more.
         let steady: Vec<_> = (2..=20).map(|second| (10 * second, 10 * second + 1)).collect();
-        assert_eq!(bound.over(AT_ZERO, &charges(&[&tenths[..], &steady].concat())), 0);
+        assert_eq!(bound.over_admitted(AT_ZERO, &charges(&[&tenths[..], &steady].concat())), 0);
         let more = [&tenths[..], &steady, &[(205, 206)]].concat();
-        assert_eq!(bound.over(AT_ZERO, &charges(&more)), 1);
+        assert_eq!(bound.over_admitted(AT_ZERO, &charges(&more)), 1);
     }
 }
 
@@ -142,26 +142,30 @@ fn a_limit_of_zero_admits_nothing() {
         for counting in Counting::ALL {
             let bound = bound_of(algorithm, 0, 10, counting);
             let charges = charges(&[(0, 5), (1, 300)]);
-            assert_eq!(bound.over(AT_ZERO, &charges), 2, "{algorithm:?} {counting:?}");
+            assert_eq!(bound.over_admitted(AT_ZERO, &charges), 2, "{algorithm:?} {counting:?}");
         }
     }
 }
 
 #[test]
-fn a_debit_may_find_one_hit_left() {
+fn a_debit_needs_one_remaining_hit() {
     for algorithm in Algorithm::ALL {
         let charge = |hits| charge(1, 2, hits);
         let bound = bound_of(algorithm, 5, 10, Counting::Debit);
-        assert_eq!(bound.over(AT_ZERO, &[charge(4), charge(4)]), 0, "{algorithm:?}");
-        assert_eq!(bound.over(AT_ZERO, &[charge(4), charge(4), charge(4)]), 4, "{algorithm:?}");
+        assert_eq!(bound.over_admitted(AT_ZERO, &[charge(4), charge(4)]), 0, "{algorithm:?}");
+        assert_eq!(
+            bound.over_admitted(AT_ZERO, &[charge(4), charge(4), charge(4)]),
+            4,
+            "{algorithm:?}"
+        );
     }
 }
 
 // === Under-admitted ===
 
 #[test]
-fn a_refusal_needs_hits_that_can_have_been_there() {
-    // Two of two hits, of which the second may have come as late as at 8 s.
+fn a_refusal_needs_hits_that_may_have_been_charged() {
+    // Both hits of the limit, the second charged at 8 s at the latest.
     let charges = charges(&[(55, 56), (60, 80)]);
     let refuses = |algorithm, from, to| {
         let usage = Usage::new(bound(algorithm, 2, 10), AT_ZERO, &charges, &[]);
@@ -173,20 +177,20 @@ fn a_refusal_needs_hits_that_can_have_been_there() {
         assert!(!refuses(algorithm, 290, 295), "{algorithm:?} long after");
     }
     use Algorithm::{FixedWindow, Gcra, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
-    // The next window, unless the refusal began in this one.
+    // Not in the next window, unless the span begins in this one.
     assert!(refuses(FixedWindow, 99, 105) && !refuses(FixedWindow, 101, 105));
-    // A window after the first hit.
+    // One window after the first hit.
     assert!(refuses(SlidingWindowLog, 150, 155) && !refuses(SlidingWindowLog, 157, 160));
-    // Half of a window after the second they count as one.
+    // Half a window after the second hit they count as one.
     assert!(refuses(SlidingWindowCounter, 149, 160) && !refuses(SlidingWindowCounter, 151, 160));
     for algorithm in [TokenBucket, Gcra] {
-        // One has come back after 5 s.
+        // One hit is refilled after 5 s.
         assert!(refuses(algorithm, 80, 90) && !refuses(algorithm, 140, 145), "{algorithm:?}");
     }
 }
 
 #[test]
-fn hits_that_do_not_fit_are_refused_at_any_time() {
+fn requests_larger_than_the_limit_are_refused_at_any_time() {
     for algorithm in Algorithm::ALL {
         let usage = Usage::new(bound(algorithm, 5, 10), AT_ZERO, &[], &[]);
         let span = tenths_of(0, 1);
@@ -195,7 +199,7 @@ fn hits_that_do_not_fit_are_refused_at_any_time() {
 }
 
 #[test]
-fn hits_that_were_held_refuse_only_until_they_are_given_back() {
+fn temporary_charges_refuse_only_until_their_refund() {
     for algorithm in Algorithm::ALL {
         let usage = Usage::new(bound(algorithm, 2, 1_000), AT_ZERO, &[], &[charge(50, 60, 2)]);
         let refuses = |from, to| usage.may_refuse(tenths_of(from, to), 1);
@@ -205,16 +209,28 @@ fn hits_that_were_held_refuse_only_until_they_are_given_back() {
 }
 
 #[test]
-fn refused_hits_count_as_missed_only_as_far_as_they_fit() {
+fn refused_hits_are_under_admitted_only_if_they_fit() {
     for algorithm in Algorithm::ALL {
         let bound = bound(algorithm, 5, 10);
-        let missed = |others: &[Charge], refused: Vec<_>| bound.missed(AT_ZERO, others, &refused);
-        assert_eq!(missed(&charges(&[(1, 2); 3]), charges(&[(3, 4); 4])), 2, "{algorithm:?}");
-        assert_eq!(missed(&charges(&[(1, 2); 3]), charges(&[(3, 4)])), 1, "{algorithm:?}");
-        // Of more than there should be already, none.
-        assert_eq!(missed(&charges(&[(1, 2); 7]), charges(&[(3, 4); 4])), 0, "{algorithm:?}");
+        let under_admitted =
+            |others: &[Charge], refused: Vec<_>| bound.under_admitted(AT_ZERO, others, &refused);
+        assert_eq!(
+            under_admitted(&charges(&[(1, 2); 3]), charges(&[(3, 4); 4])),
+            2,
+            "{algorithm:?}"
+        );
+        assert_eq!(under_admitted(&charges(&[(1, 2); 3]), charges(&[(3, 4)])), 1, "{algorithm:?}");
+        // None fits if the limit is already exceeded.
+        assert_eq!(
+            under_admitted(&charges(&[(1, 2); 7]), charges(&[(3, 4); 4])),
+            0,
+            "{algorithm:?}"
+        );
     }
-    // However much was used before at once, debits of 3 pass the limit by 2 at most.
+    // Debits of 3 exceed the limit by at most 2, whatever was charged before at once.
     let bound = bound_of(Algorithm::FixedWindow, 10, 10, Counting::Debit);
-    assert_eq!(bound.missed(AT_ZERO, &[charge(1, 2, 9)], &[charge(3, 4, 3), charge(3, 4, 3)]), 3);
+    assert_eq!(
+        bound.under_admitted(AT_ZERO, &[charge(1, 2, 9)], &[charge(3, 4, 3), charge(3, 4, 3)]),
+        3
+    );
 }

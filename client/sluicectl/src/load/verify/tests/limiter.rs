@@ -18,14 +18,14 @@ use sluicegate_proto::{
 use super::super::{Verified, Verifier, bound::Micros, planned::request};
 use crate::load::{
     history::History,
-    template::{Draw, Requests, Template, typed_template},
+    template::{Draw, Requests, Template, parse_template},
 };
 
-/// A limiter that answers one request after the other.
+/// A limiter that answers requests one after the other.
 pub(super) struct Limiter {
     rules: RuleSet,
     states: HashMap<CounterKey, State>,
-    /// How far its clock is ahead.
+    /// Microseconds by which its clock is ahead.
     pub(super) ahead: u64,
 }
 
@@ -69,14 +69,14 @@ impl Counters for Counted<'_> {
     }
 }
 
-/// The answer with these statuses.
+/// An answer with these statuses.
 pub(super) fn answer(allowed: bool, statuses: Vec<DescriptorStatus>) -> Verdict {
     let code = if allowed { Code::Ok } else { Code::OverLimit };
     let overall_code = code.into();
     RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() }.into()
 }
 
-/// A refusal that names no limit.
+/// A refusal whose statuses show no limit.
 pub(super) fn refusal(codes: &[Code]) -> Verdict {
     let status = |code: &Code| DescriptorStatus { code: (*code).into(), ..Default::default() };
     answer(false, codes.iter().map(status).collect())
@@ -110,20 +110,20 @@ fn rules(limits: &str) -> RuleSet {
 }
 
 fn templates(descriptors: &[&str]) -> Vec<Template> {
-    descriptors.iter().map(|text| typed_template((*text).into()).unwrap()).collect()
+    descriptors.iter().map(|text| parse_template((*text).into()).unwrap()).collect()
 }
 
-/// What becomes of an answer.
+/// How an answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// It arrives.
-    Whole,
-    /// It arrives without statuses.
+pub(super) enum Delivery {
+    /// Complete.
+    Complete,
+    /// Without statuses.
     WithoutStatuses,
-    /// It does not arrive.
+    /// Not at all.
     Lost,
-    /// It arrives before the run.
-    Before,
+    /// Before the run.
+    BeforeRun,
 }
 
 /// One run against a limiter.
@@ -140,42 +140,44 @@ impl Run {
         Self { limiter: Limiter::new(limits, 0), requests, hits: 1, history: History::default() }
     }
 
-    /// A request that is sent, charged and answered at these times.
-    pub(super) fn ask(&mut self, draw: &[u32], times: [Micros; 3]) -> bool {
-        self.ask_through(draw, times, Way::Whole)
+    /// Sends a request that is sent, charged and answered at these times. Returns whether it is allowed.
+    pub(super) fn send(&mut self, draw: &[u32], times: [Micros; 3]) -> bool {
+        self.send_with(draw, times, Delivery::Complete)
     }
 
-    /// A request that is sent, charged and answered at these times, and whose answer takes this way.
-    pub(super) fn ask_through(
+    /// Sends a request that is sent, charged and answered at these times, and whose answer arrives in this way.
+    pub(super) fn send_with(
         &mut self,
         draw: &[u32],
         [sent, charged, answered]: [Micros; 3],
-        way: Way,
+        delivery: Delivery,
     ) -> bool {
         let draw = Draw::from(draw);
         let mut verdict =
             self.limiter.answer(&self.requests.descriptors(&draw), self.hits, charged);
         let allowed = verdict.allowed;
-        let answer = match way {
-            Way::Whole | Way::Before => Ok(verdict),
-            Way::WithoutStatuses => {
+        let answer = match delivery {
+            Delivery::Complete | Delivery::BeforeRun => Ok(verdict),
+            Delivery::WithoutStatuses => {
                 verdict.statuses.clear();
                 Ok(verdict)
             }
-            Way::Lost => Err(CallError::DeadlineExceeded { deadline: Duration::from_millis(1) }),
+            Delivery::Lost => {
+                Err(CallError::DeadlineExceeded { deadline: Duration::from_millis(1) })
+            }
         };
-        if way != Way::Before {
+        if delivery != Delivery::BeforeRun {
             self.history.add(draw, [sent, answered], &answer);
         }
         allowed
     }
 
-    /// Compared with these limits.
+    /// The verification against these limits.
     pub(super) fn verified(&self, limits: &str) -> Verified {
         self.verified_within(limits, 0)
     }
 
-    /// Compared with these limits, by clocks that drift so far apart.
+    /// The verification against these limits, with a tolerance for clock drift.
     pub(super) fn verified_within(&self, limits: &str, tolerance: Micros) -> Verified {
         let rules = rules(limits);
         let Self { requests, hits, history, .. } = self;

@@ -1,4 +1,4 @@
-//! Histories made by hand, and those of a sequential limiter.
+//! Hand-written histories, and histories of a sequential limiter.
 
 mod bounds;
 mod limiter;

@@ -1,13 +1,13 @@
-//! Runs by chance.
+//! Random runs.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
     super::bound::Micros,
-    limiter::{Run, Way},
+    limiter::{Delivery, Run},
 };
 
-/// Rules of each kind, by the value of `k`; and one limit that all share.
+/// A rule of each kind, by the value of `k`, and one limit that all requests share.
 const ALL_KINDS: &str = "
 domain: d
 descriptors:
@@ -67,20 +67,23 @@ descriptors:
 
 const KINDS: u32 = 13;
 
-/// A request: its kind, how long after the one before it is charged, how long before and after that it is sent and
-/// answered, and what becomes of the answer.
-fn asked() -> impl Strategy<Value = (u32, Micros, Micros, Micros, Way)> {
+/// A request: kind, time from the previous charge to its charge, time from sending to the charge, time from the charge
+/// to the answer, and delivery of the answer.
+fn requests() -> impl Strategy<Value = (u32, Micros, Micros, Micros, Delivery)> {
     let latency = prop_oneof![4 => 0..2_000_i64, 1 => 0..900_000_i64];
-    let way =
-        prop_oneof![12 => Just(Way::Whole), 1 => Just(Way::WithoutStatuses), 1 => Just(Way::Lost)];
-    (1..=KINDS, 0..300_000_i64, latency.clone(), latency, way)
+    let delivery = prop_oneof![
+        12 => Just(Delivery::Complete),
+        1 => Just(Delivery::WithoutStatuses),
+        1 => Just(Delivery::Lost),
+    ];
+    (1..=KINDS, 0..300_000_i64, latency.clone(), latency, delivery)
 }
 
 proptest! {
-    /// Whatever the order of questions and answers, the clock and the kind of rule: an exact limiter is found exact.
+    /// An exact limiter verifies as exact, for any order of requests and answers, any clock and any kind of rule.
     #[test]
-    fn a_sequential_limiter_is_exact(
-        asked in vec(asked(), 1..250),
+    fn a_sequential_limiter_verifies_as_exact(
+        requests in vec(requests(), 1..250),
         descriptors in select(vec![
             vec!["k={13}"],
             vec!["k={13}", "shared=x"],
@@ -95,10 +98,10 @@ proptest! {
         run.limiter.ahead = ahead;
         run.hits = hits;
         let mut charged = 1_000_000;
-        for (at, (kind, later, earlier, after, way)) in asked.into_iter().enumerate() {
+        for (at, (kind, later, earlier, after, delivery)) in requests.into_iter().enumerate() {
             charged += later;
-            let way = if at < before { Way::Before } else { way };
-            run.ask_through(&[kind], [charged - earlier, charged, charged + after], way);
+            let delivery = if at < before { Delivery::BeforeRun } else { delivery };
+            run.send_with(&[kind], [charged - earlier, charged, charged + after], delivery);
         }
         let verified = run.verified(ALL_KINDS);
         let unexplained: u64 = verified.rows.iter().map(|row| row.unexplained).sum();
@@ -106,9 +109,9 @@ proptest! {
         prop_assert_eq!(found, (0, 0, 0), "{:#?}", verified.rows);
     }
 
-    /// One that admits a hit more than the files say is not, as soon as it is asked enough.
+    /// A limiter that admits one hit more than the files is detected after enough requests.
     #[test]
-    fn a_limiter_that_admits_one_more_is_caught(
+    fn a_limiter_that_admits_one_hit_more_is_detected(
         kind in select(vec![1_u32, 2, 3, 4, 5, 6, 7, 8, 9, 13]),
         start in 0..2_000_000_i64,
         latency in 0..1_000_i64,
@@ -123,7 +126,7 @@ proptest! {
         run.limiter.ahead = ahead;
         for at in 0..800 {
             let charged = start + 1_000_000 + at * 10_000;
-            run.ask(&[kind], [charged - latency, charged, charged + latency]);
+            run.send(&[kind], [charged - latency, charged, charged + latency]);
         }
         prop_assert_eq!(run.verified(&generous).over(), 0);
         prop_assert!(run.verified(ALL_KINDS).over() > 0);

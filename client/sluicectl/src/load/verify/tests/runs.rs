@@ -1,13 +1,13 @@
-//! Runs made by hand.
+//! Hand-written runs.
 
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit, rate_limit::Unit,
 };
 
 use super::{
-    super::{Row, bound::Micros},
+    super::{LimitRow, bound::Micros},
     SECOND,
-    limiter::{Run, Way, answer, refusal},
+    limiter::{Delivery, Run, answer, refusal},
 };
 use crate::load::{history::History, template::Draw};
 
@@ -19,37 +19,37 @@ descriptors:
 ";
 
 #[test]
-fn more_than_the_files_say_is_over_admitted() {
+fn more_hits_than_the_files_allow_are_over_admitted() {
     let generous = LOGIN.replace("unit: 3", "unit: 4");
     let mut run = Run::new(&generous, &["user={2}"]);
     for at in 0..10 {
         for user in [1, 2] {
-            run.ask(&[user], [1_000 * at, 1_000 * at + 200, 1_000 * at + 500]);
+            run.send(&[user], [1_000 * at, 1_000 * at + 200, 1_000 * at + 500]);
         }
     }
     assert_eq!((run.verified(&generous).over(), run.verified(&generous).under()), (0, 0));
     let verified = run.verified(LOGIN);
     let [row] = &verified.rows[..] else { panic!("{verified:?}") };
-    // One hit too many of each user. The refusals that follow are right.
+    // One hit too many for each user. The refusals that follow are correct.
     assert_eq!((row.over, row.under, row.admitted, row.exact()), (2, 0, 8, 6), "{row:?}");
     assert_eq!((row.requests, row.allowed, row.refused), (20, 8, 12));
     assert_eq!(
-        (row.rule.as_deref(), row.place.as_deref(), row.limit.as_str()),
+        (row.rule.as_deref(), row.location.as_deref(), row.limit.as_str()),
         (Some("user"), Some("limits.yaml:4"), "3 per minute, fixed_window")
     );
     let stingy = LOGIN.replace("unit: 3", "unit: 6");
     let verified = run.verified(&stingy);
     let [row] = &verified.rows[..] else { panic!("{verified:?}") };
-    // The limit cannot have been reached for any of them, and two more of each user would have reached it.
+    // With a limit of six, none of the refusals is explained, and two more hits of each user would have been admitted.
     assert_eq!((row.over, row.under, row.exact(), row.unexplained), (0, 4, 12, 12), "{row:?}");
 }
 
 #[test]
-fn a_tolerance_longer_than_the_run_leaves_no_refusal_unjudged() {
+fn a_tolerance_longer_than_the_run_does_not_hide_refusals() {
     let limits = LOGIN.replace("unit: 3", "unit: 3, algorithm: sliding_window_log");
     let mut run = Run::new(&limits, &["user=a"]);
     for at in 0..9 {
-        run.ask(&[], [1_000 * at, 1_000 * at + 200, 1_000 * at + 500]);
+        run.send(&[], [1_000 * at, 1_000 * at + 200, 1_000 * at + 500]);
     }
     let verified = run.verified_within(&limits.replace("unit: 3", "unit: 5"), SECOND);
     let row = &verified.rows[0];
@@ -57,17 +57,17 @@ fn a_tolerance_longer_than_the_run_leaves_no_refusal_unjudged() {
 }
 
 #[test]
-fn what_was_used_before_the_run_explains_refusals() {
+fn hits_used_before_the_run_explain_refusals() {
     let mut run = Run::new(LOGIN, &["user=a"]);
-    run.ask(&[], [0, 0, 0]);
-    run.ask(&[], [0, 0, 0]);
-    // Another run begins.
+    run.send(&[], [0, 0, 0]);
+    run.send(&[], [0, 0, 0]);
+    // A new run begins.
     run.history = History::default();
-    assert!(run.ask(&[], [1_000, 1_100, 1_200]));
-    assert!(!run.ask(&[], [2_000, 2_100, 2_200]));
+    assert!(run.send(&[], [1_000, 1_100, 1_200]));
+    assert!(!run.send(&[], [2_000, 2_100, 2_200]));
     let verified = run.verified(LOGIN);
     assert_eq!((verified.under(), verified.rows[0].used_before), (0, 2));
-    // But not in the next window.
+    // A refusal in the next window is not explained.
     run.history.add(
         Draw::from([]),
         [70 * SECOND, 70 * SECOND + 1_000],
@@ -76,39 +76,39 @@ fn what_was_used_before_the_run_explains_refusals() {
     assert_eq!(run.verified(LOGIN).under(), 1);
 }
 
-/// The first answer is about a request that was charged after another one, whose answer comes later.
+/// The first answer belongs to a request that was charged second.
 #[test]
-fn several_callers_of_a_used_counter_do_not_hide_what_was_used() {
+fn concurrent_callers_of_a_used_counter_reveal_earlier_hits() {
     let mut run = Run::new(LOGIN, &["user=a"]);
-    run.ask_through(&[], [0, 0, 0], Way::Before);
-    assert!(run.ask(&[], [1_000, 1_100, 1_200]));
-    assert!(run.ask(&[], [1_000, 1_150, 1_300]));
-    assert!(!run.ask(&[], [2_000, 2_100, 2_200]));
+    run.send_with(&[], [0, 0, 0], Delivery::BeforeRun);
+    assert!(run.send(&[], [1_000, 1_100, 1_200]));
+    assert!(run.send(&[], [1_000, 1_150, 1_300]));
+    assert!(!run.send(&[], [2_000, 2_100, 2_200]));
     let verified = run.verified(LOGIN);
     let row = &verified.rows[0];
     assert_eq!((row.under, row.unexplained, row.used_before), (0, 0, 1), "{row:?}");
 }
 
 #[test]
-fn an_error_may_have_been_charged() {
+fn requests_with_an_error_may_have_been_charged() {
     let mut run = Run::new(LOGIN, &["user=a"]);
-    assert!(run.ask(&[], [0, 100, 200]));
-    run.ask_through(&[], [1_000, 1_100, 1_200], Way::Lost);
-    assert!(run.ask(&[], [2_000, 2_100, 2_200]));
-    assert!(!run.ask(&[], [3_000, 3_100, 3_200]));
-    assert!(!run.ask(&[], [4_000, 4_100, 4_200]));
+    assert!(run.send(&[], [0, 100, 200]));
+    run.send_with(&[], [1_000, 1_100, 1_200], Delivery::Lost);
+    assert!(run.send(&[], [2_000, 2_100, 2_200]));
+    assert!(!run.send(&[], [3_000, 3_100, 3_200]));
+    assert!(!run.send(&[], [4_000, 4_100, 4_200]));
     let verified = run.verified(LOGIN);
     let row = &verified.rows[0];
     assert_eq!((row.over, row.under, row.errors, row.explained_by_errors), (0, 0, 1, 2), "{row:?}");
-    // A limit of four was not reached, whether or not it was charged.
+    // A limit of four was not reached, even if the request with an error was charged.
     let verified = run.verified(&LOGIN.replace("unit: 3", "unit: 4"));
     let row = &verified.rows[0];
     assert_eq!((row.under, row.unexplained, row.explained_by_errors), (1, 2, 0), "{row:?}");
 }
 
-/// A request with two limits, one of which refuses, may have taken from the other for a moment.
+/// A request with two limits, one of which refuses, may have been charged temporarily to the other.
 #[test]
-fn hits_that_are_given_back_do_not_explain_refusals_for_good() {
+fn refunded_hits_explain_refusals_for_two_seconds() {
     let limits = "
 domain: d
 descriptors:
@@ -119,7 +119,7 @@ descriptors:
 ";
     let unexplained = |later: Micros| {
         let mut run = Run::new(limits, &["user=a", "tenant=b"]);
-        assert!(run.ask(&[], [0, 1_000, 2_000]));
+        assert!(run.send(&[], [0, 1_000, 2_000]));
         let mut refused = |at, codes| {
             run.history.add(Draw::from([]), [at, at + 1_000], &Ok(refusal(codes)));
         };
@@ -132,44 +132,45 @@ descriptors:
 }
 
 #[test]
-fn a_refusal_without_statuses_charges_nothing_that_is_known() {
+fn a_refusal_without_statuses_has_no_known_charge() {
     for counting in ["free", "debit", "upstream"] {
         let counting = format!("  - key: user\n    counting: {counting}");
         let limits = LOGIN.replace("  - key: user", &counting);
         let mut run = Run::new(&limits, &["user=a"]);
         for at in 0..3 {
-            assert!(run.ask(&[], [at, at, at]));
+            assert!(run.send(&[], [at, at, at]));
         }
         for at in 3..9 {
-            assert!(!run.ask_through(&[], [at, at, at], Way::WithoutStatuses));
+            assert!(!run.send_with(&[], [at, at, at], Delivery::WithoutStatuses));
         }
         let verified = run.verified(&limits);
         assert_eq!((verified.over(), verified.under()), (0, 0), "{verified:#?}");
         let row = |limit: &str| verified.rows.iter().find(|row| row.limit.starts_with(limit));
-        let (unnamed, limit) = (row("refused without a status").unwrap(), row("3 per").unwrap());
-        assert_eq!((unnamed.refused, unnamed.unexplained, limit.admitted), (6, 0, 3));
-        // Two more would have passed: with `upstream` and `debit` refused hits may be charged, too.
+        let (unattributed, limit) =
+            (row("refused without a status").unwrap(), row("3 per").unwrap());
+        assert_eq!((unattributed.refused, unattributed.unexplained, limit.admitted), (6, 0, 3));
+        // Two more would have been admitted. With `upstream` and `debit`, refused hits may be charged too.
         let more = run.verified(&limits.replace("unit: 3", "unit: 5"));
         assert_eq!((more.over(), more.under()), (0, 2), "{more:#?}");
     }
 }
 
-/// A rule that refuses only with others lets a request pass though it is over, which an answer without statuses hides.
+/// A quota rule over its limit may still allow the request, which an answer without statuses does not show.
 #[test]
-fn an_answer_without_statuses_admits_nothing_of_a_quota_rule() {
+fn an_answer_without_statuses_admits_no_hits_of_a_quota_rule() {
     let limits = LOGIN.replace("  - key: user", "  - key: user\n    quota_mode: true")
         + "  - key: tenant\n    quota_mode: true\n    rate_limit: {unit: day, requests_per_unit: 99}\n";
     let mut run = Run::new(&limits, &["user=a", "tenant=b"]);
     for at in 0..9 {
-        assert!(run.ask_through(&[], [at, at, at], Way::WithoutStatuses));
+        assert!(run.send_with(&[], [at, at, at], Delivery::WithoutStatuses));
     }
     let verified = run.verified(&limits);
     assert_eq!((verified.over(), verified.under()), (0, 0), "{verified:#?}");
 }
 
-/// envoyproxy/ratelimit names the window, asks Redis, and then works out the time until the reset.
+/// envoyproxy/ratelimit chooses the window, calls Redis, and then calculates the time until the reset.
 #[test]
-fn a_reset_that_upstream_works_out_late_is_no_excess() {
+fn a_late_reset_time_of_upstream_is_not_over_admitted() {
     let mut run = Run::new(LOGIN, &["user=a"]);
     let mut answered = |sent, answered, remaining, until_reset| {
         let status = DescriptorStatus {
@@ -198,25 +199,25 @@ fn a_reset_that_upstream_works_out_late_is_no_excess() {
 }
 
 #[test]
-fn refusals_of_a_counter_of_which_nothing_is_known_are_not_judged() {
+fn refusals_of_an_unknown_counter_are_not_judged() {
     let mut run = Run::new(LOGIN, &["user=a"]);
     for at in 0..4 {
         run.history.add(Draw::from([]), [at, at], &Ok(refusal(&[Code::OverLimit])));
     }
     let verified = run.verified(LOGIN);
-    let row: &Row = &verified.rows[0];
+    let row: &LimitRow = &verified.rows[0];
     assert_eq!((row.refused, row.not_judged, row.unexplained, row.under), (4, 4, 0, 0), "{row:?}");
 }
 
 #[test]
-fn a_wrong_refusal_beside_a_right_one_costs_nothing() {
+fn a_wrong_refusal_beside_a_correct_one_is_not_counted() {
     let limits =
         format!("{LOGIN}  - key: tenant\n    rate_limit: {{unit: day, requests_per_unit: 9}}\n");
     let mut run = Run::new(&limits, &["user=a", "tenant=b"]);
     for at in 0..3 {
-        assert!(run.ask(&[], [at, at, at]));
+        assert!(run.send(&[], [at, at, at]));
     }
-    // The server says of both limits that they refuse, and is right about the first.
+    // The server reports that both limits refuse; only the first can have been reached.
     run.history.add(Draw::from([]), [3, 3], &Ok(refusal(&[Code::OverLimit; 2])));
     let verified = run.verified(&limits);
     assert!(verified.rows.iter().all(|row| row.unexplained == 0), "{verified:#?}");
@@ -224,7 +225,7 @@ fn a_wrong_refusal_beside_a_right_one_costs_nothing() {
 }
 
 #[test]
-fn a_request_that_passes_though_it_is_refused_is_over_admitted() {
+fn an_allowed_request_that_is_over_its_limit_is_over_admitted() {
     let mut run = Run::new(LOGIN, &["user=a"]);
     for at in 0..5 {
         let mut verdict = run.limiter.answer(&run.requests.descriptors(&Draw::from([])), 1, at);
@@ -235,7 +236,7 @@ fn a_request_that_passes_though_it_is_refused_is_over_admitted() {
 }
 
 #[test]
-fn a_refusal_without_a_limit_has_no_reason() {
+fn a_refusal_without_a_limit_is_under_admitted() {
     let limits = format!("{LOGIN}  - key: free\n    rate_limit: {{unlimited: true}}\n");
     let mut run = Run::new(&limits, &["free=a", "other=b"]);
     for codes in [[Code::OverLimit, Code::Ok], [Code::Ok, Code::OverLimit], [Code::Ok; 2]] {
@@ -247,11 +248,11 @@ fn a_refusal_without_a_limit_has_no_reason() {
 }
 
 #[test]
-fn what_is_in_shadow_mode_is_said_not_to_be_verified() {
+fn rules_in_shadow_mode_are_reported_as_not_verified() {
     let limits = LOGIN.replace("  - key: user", "  - key: user\n    shadow_mode: true");
     let mut run = Run::new(&limits, &["user=a"]);
     for at in 0..9 {
-        assert!(run.ask(&[], [at, at, at]));
+        assert!(run.send(&[], [at, at, at]));
     }
     let verified = run.verified(&limits);
     assert!(verified.rows[0].not_verified.unwrap().starts_with("in shadow mode"));
