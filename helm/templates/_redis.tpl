@@ -9,7 +9,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Key of the password in an existing Secret. Empty if it has none: the address may contain one. */}}
+{{/* Key of the password in an existing Secret. Empty if there is none; the address may contain the password. */}}
 {{- define "sluicegate.redisPasswordKey" -}}
 {{- with .Values.redis.existingSecret -}}
 {{- if .name -}}

@@ -1,4 +1,4 @@
-{{/* A number without an exponent. */}}
+{{/* A value of a flag as text: a list joined by commas, a number without an exponent. */}}
 {{- define "sluicegate.text" -}}
 {{- if kindIs "slice" . -}}
 {{- join "," . -}}
@@ -9,15 +9,15 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Folder of the mounts. */}}
+{{/* Folder of all mounts. */}}
 {{- define "sluicegate.folder" -}}/etc/sluicegate{{- end -}}
 
-{{/* Every address of the pod. */}}
+{{/* The address that listens on all interfaces of the pod. */}}
 {{- define "sluicegate.everywhere" -}}
 {{- ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
 {{- end -}}
 
-{{/* Its loopback, unless the listener is exposed. */}}
+{{/* Host of --admin-listen: loopback, unless the listener is exposed. */}}
 {{- define "sluicegate.adminHost" -}}
 {{- if .Values.admin.exposed -}}
 {{ include "sluicegate.everywhere" . }}
@@ -26,7 +26,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The command line, as a list. */}}
+{{/* The arguments of the container, as a list. */}}
 {{- define "sluicegate.args" -}}
 {{- $folder := include "sluicegate.folder" . -}}
 - serve
@@ -178,8 +178,8 @@
 {{- end -}}
 
 {{/*
-A probe: of gRPC's own health under that name, or over HTTP where gRPC is encrypted, which Kubernetes' gRPC probe
-cannot be.
+A kubelet probe: gRPC health of this service, or over HTTP if gRPC uses TLS, which Kubernetes' gRPC probe does not
+support.
 */}}
 {{- define "sluicegate.probe" -}}
 {{- if .root.Values.grpc.tls.enabled -}}

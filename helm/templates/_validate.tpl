@@ -1,4 +1,4 @@
-{{/* Checks that a schema cannot express, or not in words. Each error names the values and the fix. */}}
+{{/* Checks that the schema cannot express, or not with a helpful message. Each error names the values and the fix. */}}
 {{- define "sluicegate.validate" -}}
 {{- include "sluicegate.validateStore" . -}}
 {{- include "sluicegate.validateRedis" . -}}
@@ -52,7 +52,7 @@
 {{- fail "redis.tls is set, but redis.url does not ask for TLS; use rediss://, rediss-cluster:// or rediss-sentinel://" -}}
 {{- end -}}
 {{- if and $fromSecret $.Values.networkPolicy.enabled (not $.Values.networkPolicy.redisPorts) -}}
-{{- fail "networkPolicy.redisPorts is needed: the address of Redis is in a Secret, and its ports with it" -}}
+{{- fail "networkPolicy.redisPorts is needed: the address of Redis, with its ports, is in a Secret" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
