@@ -523,8 +523,9 @@ async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
     until("all connections", || async { (open().await == CONNECTIONS as f64).then_some(()) }).await;
     assert_eq!(server.get("/livez").await.0, 200);
     let (_, health) = server.get("/healthcheck?verbose").await;
-    let without =
-        health.matches("no descriptors left for it: raise the limit of open files").count();
+    let without = health
+        .matches("no file descriptors left for this server: raise the limit of open files")
+        .count();
     assert_eq!(without, some.len() - CONNECTIONS, "{health}");
     server.should_rate_limit(hit("user", "bob")).await.unwrap();
     server.replace_limits(&LIMITS.replace("10}", "11}"));
@@ -564,7 +565,7 @@ async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
     attack.end_beside_attackers(&server).await;
     let log = server.process.output();
     println!("{} lines of log", log.lines().count());
-    assert_eq!(log.matches("no descriptors left").count(), 1, "{log}");
+    assert_eq!(log.matches("no file descriptors left").count(), 1, "{log}");
     assert!(!log.contains("Too many open files"), "{log}");
 }
 

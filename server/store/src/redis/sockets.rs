@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Why a server has no connection where there are more servers than sockets.
-pub(super) const NO_DESCRIPTORS: &str = "no descriptors left for it: raise the limit of open files";
+pub(super) const NO_DESCRIPTORS: &str =
+    "no file descriptors left for this server: raise the limit of open files";
 
 /// The sockets to all servers. Questions about which servers there are have sockets of their own, one at a time.
 #[derive(Debug)]

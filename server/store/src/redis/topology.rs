@@ -305,8 +305,8 @@ impl Topology {
                 servers = nodes.len(),
                 without,
                 connections_max = self.sockets.total_max(),
-                "no descriptors left for some servers of the Redis Cluster, applying on_failure; raise the limit of \
-                 open files"
+                "no file descriptors left for some servers of the Redis Cluster, applying on_failure; raise the \
+                 limit of open files"
             );
         }
     }
