@@ -109,7 +109,7 @@ async fn run(arguments: &Arguments) {
     println!("{}", table::costs(&results.rows));
     println!("### Loads of one body by h2load, medians of {rounds} rounds\n");
     println!("{}", by_h2load(&results, &loads.one));
-    println!("### Yardsticks, medians of {rounds} rounds\n\n{}", yardsticks(&results));
+    println!("### Reference values, medians of {rounds} rounds\n\n{}", reference_values(&results));
     if let Some(rows) = matrix {
         println!("### Every load, once\n\n{}", table::costs(&rows));
     }
@@ -275,7 +275,7 @@ fn by_h2load(results: &Results, load: &Load) -> Table {
     table
 }
 
-fn yardsticks(results: &Results) -> Table {
+fn reference_values(results: &Results) -> Table {
     let mut table = Table::new(&["what"], &["µs"]);
     let pair = "CPU of Redis for a raw `INCRBY` and `EXPIRE` in a pipeline";
     table.add(vec![pair.to_owned(), text(median(&results.raw_pairs), 2)]);

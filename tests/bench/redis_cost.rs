@@ -1,4 +1,4 @@
-//! What Redis itself costs: the yardsticks that Sluicegate's use of it is held against, and its calls held against
+//! What Redis itself costs: the reference values that Sluicegate's use of it is compared with, and its calls compared with
 //! them by a client that does nothing else.
 
 use std::{fmt::Write, time::Duration};
