@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_variables_are_warned_of_with_the_nearest_name() {
+    fn unknown_variables_cause_a_warning_with_the_nearest_name() {
         assert_eq!(
             warned("SLUICEGATE_REDIS_CONECTIONS").unwrap(),
             "no setting has the variable SLUICEGATE_REDIS_CONECTIONS; did you mean SLUICEGATE_REDIS_CONNECTIONS?"

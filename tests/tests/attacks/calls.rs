@@ -94,7 +94,7 @@ async fn streaming_calls_without_a_message_end_in_time() {
 
 /// Calls of 32 descriptors whose answers may not be sent, because the caller opens no window, and a caller beside them.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_are_not_taken_are_bounded() {
+async fn unread_responses_are_bounded() {
     let name = "answers that are not taken";
     let flags = ["--grpc-max-waiting-bytes", "33554432"];
     attack(name, &flags, async |server| {

@@ -183,7 +183,7 @@ async fn start_tls(folder: TempDir, mutual: bool) -> Sluicegate {
 /// As many connections as one address may have without a request, all of which have begun HTTP/2 and then say nothing, and
 /// 64 workers of an Envoy at the same address that connect and take their time.
 #[tokio::test]
-async fn connections_without_a_call_keep_no_worker_of_their_address_out() {
+async fn pending_connections_do_not_block_workers_of_their_address() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let attack = Attack::start("connections without a call", &server, GROWTH_MAX).await;
     let hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
@@ -225,7 +225,7 @@ async fn silent_tls_connections_delay_no_handshake() {
 }
 
 #[tokio::test]
-async fn silent_tls_connections_from_the_same_address_delay_no_handshake() {
+async fn silent_tls_connections_of_one_address_delay_no_handshake() {
     silent_connections_on_the_tls_port(HOST, false, "silent TLS connections, same address").await;
 }
 
@@ -236,7 +236,7 @@ async fn silent_mtls_connections_delay_no_handshake() {
 
 /// Another address asks on as many connections as there are places, and again on those that it loses.
 #[tokio::test]
-async fn connections_in_use_of_one_address_leave_places_to_others() {
+async fn connections_in_use_of_one_address_leave_places_for_others() {
     let places = 32;
     let server = Sluicegate::start(LIMITS, &["--grpc-max-connections", "32"]).await;
     let name = "connections in use of one address";
@@ -292,7 +292,7 @@ async fn shake_hands(endpoint: &Endpoint, tasks: usize, times: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_flood_of_tls_handshakes_leaves_decisions_alone() {
+async fn a_flood_of_tls_handshakes_does_not_delay_decisions() {
     let tls = TlsServer::start(false).await;
     let attack = tls.attack("a flood of handshakes").await;
     let endpoint = tls.endpoint.clone();
@@ -394,7 +394,7 @@ async fn later_requests_of_a_connection_have_deadlines_too() {
 }
 
 #[tokio::test]
-async fn a_head_that_never_ends_is_answered_431() {
+async fn an_endless_request_head_is_answered_431() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let attack = Attack::start("a head that never ends", &server, 16 << 20).await;
     let mut socket = connect_from(ATTACKER, &server.http).await.unwrap();
@@ -418,7 +418,7 @@ async fn a_head_that_never_ends_is_answered_431() {
 }
 
 #[tokio::test]
-async fn half_sent_connections_do_not_hold_the_drain() {
+async fn half_sent_connections_do_not_delay_the_drain() {
     let flags = ["--drain-timeout", "10m", "--handshake-timeout", "10m"];
     let mut server = Sluicegate::start(LIMITS, &flags).await;
     let name = "half-sent connections before the drain";
@@ -457,7 +457,7 @@ const BODIES_GROWTH_MAX: u64 = 160 << 20;
 
 /// 64 bodies of 4 MiB of which the last byte never comes.
 #[tokio::test]
-async fn unended_bodies_are_bounded_in_time_and_bytes() {
+async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let attack = Attack::start("unended bodies", &server, BODIES_GROWTH_MAX).await;
     let body = vec![b' '; 4 * 1024 * 1024 - 1];
@@ -530,7 +530,7 @@ async fn assert_all_listeners_answer(server: &Sluicegate) {
 }
 
 #[tokio::test]
-async fn with_few_descriptors_no_listener_starves_another() {
+async fn listeners_share_few_file_descriptors() {
     for files in [128, 256] {
         let server = start_with_files(files, &[]).await;
         for (listener, address, text) in [
@@ -558,7 +558,7 @@ async fn with_few_descriptors_no_listener_starves_another() {
 }
 
 #[tokio::test]
-async fn too_few_descriptors_are_told_at_the_start() {
+async fn too_few_file_descriptors_are_reported_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits.yaml");
     fs::write(&limits, LIMITS).unwrap();
@@ -613,7 +613,7 @@ fn watch_headers(stream: u32, more: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn the_admin_listener_bounds_streams_before_any_token() {
+async fn admin_listener_bounds_streams_before_authentication() {
     let outer = tempfile::tempdir().unwrap();
     let file = token(outer.path());
     let server = Sluicegate::start(LIMITS, &["--admin-token-file", &file]).await;

@@ -121,7 +121,7 @@ async fn refused_by_commands(folder: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused_and_reloading_goes_on() {
+async fn special_files_are_rejected_and_reloading_continues() {
     let mut attacked = Attacked::start("what is no file", &[]).await;
     let link = |to: &'static str| move |path: &Path| symlink(to, path).unwrap();
     let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
@@ -158,7 +158,7 @@ fn fifo(path: &Path) {
 
 /// Puts what is no file in the place of each file for Redis.
 #[tokio::test]
-async fn what_is_no_file_is_no_password_or_certificate_for_redis() {
+async fn special_files_are_rejected_as_redis_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let authority = Authority::new("all");
@@ -199,7 +199,7 @@ async fn what_is_no_file_is_no_password_or_certificate_for_redis() {
 
 /// The password is read for each connection.
 #[tokio::test]
-async fn a_fifo_in_place_of_the_password_of_redis_blocks_no_connection() {
+async fn a_fifo_as_redis_password_file_blocks_no_connection() {
     let redis = Setup::new().user("default", "right").start().await;
     let outer = tempfile::tempdir().unwrap();
     let password = outer.path().join("password");
@@ -229,7 +229,7 @@ async fn a_fifo_in_place_of_the_password_of_redis_blocks_no_connection() {
 }
 
 #[tokio::test]
-async fn folders_that_lead_in_circles_are_read_once() {
+async fn folders_that_form_cycles_are_read_once() {
     let mut attacked = Attacked::start_within(CIRCLES_GROWTH_MAX, "circles", &[]).await;
     for name in ["x", "y", "z"] {
         symlink(".", attacked.folder.join(name)).unwrap();
@@ -245,7 +245,7 @@ async fn folders_that_lead_in_circles_are_read_once() {
 
 /// Every change makes the server walk over all links again.
 #[tokio::test]
-async fn changes_of_a_folder_that_is_slow_to_walk_disturb_no_one() {
+async fn changes_of_a_slow_folder_do_not_delay_decisions() {
     let mut attacked = Attacked::start("a folder that is slow to walk", &[]).await;
     let links = attacked.folder.join(".links");
     fs::create_dir(&links).unwrap();
@@ -266,7 +266,7 @@ async fn changes_of_a_folder_that_is_slow_to_walk_disturb_no_one() {
 }
 
 #[tokio::test]
-async fn too_many_files_and_folders_are_refused() {
+async fn too_many_files_and_folders_are_rejected() {
     let flags = ["--limits-max-files", "50", "--limits-max-bytes", "20000"];
     let mut attacked = Attacked::start("too many files", &flags).await;
     let many = attacked.folder.join("many");
@@ -311,7 +311,7 @@ async fn too_many_files_and_folders_are_refused() {
 
 /// A small file that would take gigabytes once it is read.
 #[tokio::test]
-async fn a_file_of_too_many_values_is_refused() {
+async fn a_file_with_too_many_values_is_rejected() {
     let mut attacked = Attacked::start("too many values", &[]).await;
     let path = attacked.folder.join("c.yaml");
     let values = format!("domain: d\ndescriptors: [{}]\n", "a,".repeat(30_000_000));
@@ -330,7 +330,7 @@ async fn a_file_of_too_many_values_is_refused() {
 
 /// A key that is compared with all keys that there are.
 #[tokio::test]
-async fn a_key_of_megabytes_is_refused_in_little_memory() {
+async fn a_key_of_megabytes_is_rejected_in_little_memory() {
     let mut attacked = Attacked::start("a key of megabytes", &[]).await;
     let path = attacked.folder.join("c.yaml");
     let text = format!("domain: d\n? {}\n: 1\n", "k".repeat(4 << 20));
@@ -460,7 +460,7 @@ fn words(text: &str) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn files_that_are_no_limits_are_refused_without_quoting_them() {
+async fn other_files_are_rejected_without_quoting_them() {
     let mut attacked = Attacked::start("somebody's secrets", &[]).await;
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("file");

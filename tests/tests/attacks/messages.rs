@@ -114,7 +114,7 @@ fn attacks() -> f64 {
 // === Messages ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn empty_descriptors_by_the_million_are_denied_unread() {
+async fn millions_of_empty_descriptors_are_refused_undecoded() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let message = message(vec![RateLimitDescriptor::default(); (MESSAGE - 100) / 2]);
     let body = framed(&message);
@@ -123,14 +123,14 @@ async fn empty_descriptors_by_the_million_are_denied_unread() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_entries_as_are_allowed_are_decided_beside_others() {
+async fn the_maximum_of_entries_does_not_delay_others() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let message = message(vec![entries(64, b"x"); 256]);
     attack_grpc(&server, "256 descriptors of 64 entries", message, Code::Ok).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_json_bodies_are_decided_beside_others() {
+async fn large_json_bodies_do_not_delay_others() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let list = |element: &str, count| vec![element; count].join(",");
     let of_descriptors = |list: &str| format!("{{\"domain\":\"api\",\"descriptors\":[{list}]}}");
@@ -164,7 +164,7 @@ async fn large_json_bodies_are_decided_beside_others() {
 // === Values ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn long_values_that_are_no_text_are_decided_beside_others() {
+async fn long_binary_values_do_not_delay_others() {
     for (name, flags) in
         [("60 × 59 kB of 0xFF", &[][..]), ("with metadata", &["--dynamic-metadata"])]
     {
@@ -184,7 +184,7 @@ async fn long_values_that_are_no_text_are_decided_beside_others() {
 
 /// A long value meets what a short one meets, or it would be a way around the rule.
 #[tokio::test]
-async fn a_long_value_meets_the_same_patterns_as_a_short_one() {
+async fn long_values_match_the_same_patterns_as_short_ones() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let long = ["/login?", &"x".repeat(59_000)].concat();
     for path in ["/login", &long] {
@@ -220,7 +220,7 @@ async fn a_thousand_patterns_on_long_values_are_bounded() {
 // === What a bound answers ===
 
 #[tokio::test]
-async fn bounds_deny_are_counted_and_are_logged_once_a_minute() {
+async fn refusals_by_bounds_are_counted_and_logged_once_a_minute() {
     let flags = ["--request-max-bytes", "1000"];
     let server = Sluicegate::start(LIMITS, &flags).await;
     let ask = async |message: RateLimitRequest| -> RateLimitResponse {
@@ -253,7 +253,7 @@ async fn bounds_deny_are_counted_and_are_logged_once_a_minute() {
 }
 
 #[tokio::test]
-async fn in_shadow_mode_bounds_deny_nothing() {
+async fn in_shadow_mode_bounds_refuse_nothing() {
     let server = Sluicegate::start(LIMITS, &["--shadow-mode"]).await;
     let many = message(vec![entries(1, b""); 257]);
     assert_eq!(server.should_rate_limit(many).await.unwrap().overall_code(), Code::Ok);
@@ -262,7 +262,7 @@ async fn in_shadow_mode_bounds_deny_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_an_object_has_twice_is_400_and_names_the_key() {
+async fn duplicate_json_keys_are_400_with_the_key() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for (body, error) in [
         (
@@ -297,7 +297,7 @@ async fn envoy_before(server: &Sluicegate, descriptors: usize) -> (Upstream, Env
 
 /// What an end user's header can exceed is a refusal for Envoy, with statuses and without them.
 #[tokio::test]
-async fn what_exceeds_a_bound_is_429_through_envoy() {
+async fn requests_over_a_bound_are_429_through_envoy() {
     for (descriptors, length, bound) in [(70, 59_000, "bytes"), (300, 10, "descriptors")] {
         let server = Sluicegate::start(LIMITS, &[]).await;
         let attack = Attack::start(&format!("{bound} through Envoy"), &server, GROWTH_MAX).await;
@@ -313,7 +313,7 @@ async fn what_exceeds_a_bound_is_429_through_envoy() {
 }
 
 #[tokio::test]
-async fn sixty_kilobytes_of_header_that_are_no_text_are_limited_through_envoy() {
+async fn binary_headers_of_60_kilobytes_are_limited_through_envoy() {
     let limits = "
 domain: api
 descriptors:
@@ -342,7 +342,7 @@ descriptors:
 // === Pages ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_of_thousands_of_series_are_scraped_beside_others() {
+async fn scrapes_of_thousands_of_series_do_not_delay_others() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for first in (0..4_000).step_by(200) {
         let values: Vec<_> = (first..first + 200).map(|value| format!("value-{value}")).collect();

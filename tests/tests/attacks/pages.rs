@@ -55,7 +55,7 @@ async fn begin_to_read(address: &str, page: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn unread_pages_take_little_memory_and_end() {
+async fn unread_pages_take_little_memory_and_time_out() {
     let server = Sluicegate::start(&limits(), &[]).await;
     // Metrics tell of rules that were met.
     for first in (0..4_000).step_by(200) {

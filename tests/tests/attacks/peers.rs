@@ -149,7 +149,7 @@ fn raise_circuit_breakers(config: &mut Value) {
 }
 
 #[tokio::test]
-async fn eight_envoy_workers_under_load_meet_no_bound() {
+async fn eight_envoy_workers_under_load_reach_no_bound() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &[]).await;
     let healthy = HealthyClient::start(&server).await;
@@ -164,7 +164,7 @@ async fn eight_envoy_workers_under_load_meet_no_bound() {
 }
 
 #[tokio::test]
-async fn eight_envoy_workers_over_a_slow_redis_meet_no_bound() {
+async fn eight_envoy_workers_with_a_slow_redis_reach_no_bound() {
     away_from_midnight().await;
     let redis = Redis::start().await;
     let proxy = Proxy::start(&redis.address()).await;
@@ -184,7 +184,7 @@ async fn eight_envoy_workers_over_a_slow_redis_meet_no_bound() {
 }
 
 #[tokio::test]
-async fn calls_that_envoy_gives_up_close_no_connection() {
+async fn calls_that_envoy_cancels_close_no_connection() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     // Envoy's default.
     let listener = listener().filter("timeout", json!("0.02s"));
@@ -245,7 +245,7 @@ async fn sixty_four_tls_connections_of_one_address_open_at_once() {
 }
 
 #[tokio::test]
-async fn sixty_four_envoy_workers_of_one_address_get_in_over_tls() {
+async fn sixty_four_envoy_workers_of_one_address_connect_over_tls() {
     away_from_midnight().await;
     let server = start_with_tls(&Authority::new("ours")).await;
     let ca = server.folder().join("ca.pem").to_str().unwrap().to_owned();
@@ -316,7 +316,7 @@ async fn ask_four_times(gateway: &Gateway, path: &str, headers: &[(&str, &[u8])]
 }
 
 #[tokio::test]
-async fn sixty_kilobytes_of_headers_through_envoy_are_limited() {
+async fn headers_of_60_kilobytes_are_limited_through_envoy() {
     let collector = Collector::start().await;
     let gateway = tracing_gateway(&collector).await;
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -347,7 +347,7 @@ async fn sixty_kilobytes_of_headers_through_envoy_are_limited() {
 }
 
 #[tokio::test]
-async fn sixty_kilobytes_of_headers_in_sixty_descriptors_are_limited() {
+async fn headers_of_60_kilobytes_in_60_descriptors_are_limited() {
     let collector = Collector::start().await;
     let gateway = tracing_gateway(&collector).await;
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -472,7 +472,7 @@ async fn h2spec(address: &str) -> Conformance {
 }
 
 #[tokio::test]
-async fn h2spec_fails_where_an_empty_tonic_server_does() {
+async fn h2spec_fails_only_where_an_empty_tonic_server_fails() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let attack = Attack::start("h2spec", &server, H2SPEC_GROWTH_MAX).await;
     let mut command = AsyncCommand::new(binary("sluicegate-bench"));

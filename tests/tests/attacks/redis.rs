@@ -256,7 +256,7 @@ fn to_all(sent: Sent) -> Replies {
 }
 
 #[tokio::test]
-async fn replies_beyond_the_bounds_end_the_connection() {
+async fn replies_over_a_bound_close_the_connection() {
     let nested = || text(&"*1\r\n".repeat(4_000));
     let endless = |head: &str, rest: &str| {
         Sent::Endless(head.as_bytes().to_vec(), rest.repeat(4_096).into_bytes())
@@ -289,7 +289,7 @@ async fn replies_beyond_the_bounds_end_the_connection() {
 }
 
 #[tokio::test]
-async fn replies_to_anything_but_scripts_are_bounded_too() {
+async fn replies_to_commands_other_than_scripts_are_bounded() {
     let endless = |head: &str, rest: &str| {
         Sent::Endless(head.as_bytes().to_vec(), rest.repeat(4_096).into_bytes())
     };
@@ -315,7 +315,7 @@ async fn replies_to_anything_but_scripts_are_bounded_too() {
 }
 
 #[tokio::test]
-async fn unexpected_replies_to_scripts_leave_requests_to_on_failure() {
+async fn unexpected_script_replies_apply_on_failure() {
     let server = reply_with(
         Fate::Any,
         vec![
@@ -410,7 +410,7 @@ fn cluster(
 }
 
 #[tokio::test]
-async fn redirections_lead_only_to_servers_that_the_cluster_names() {
+async fn redirections_are_followed_only_to_listed_nodes() {
     let trap = Trap::start().await;
     let peer = Peer::start("127.0.0.1:1").await;
     peer.hostile(cluster(peer.address, trap.address, false));
@@ -497,7 +497,7 @@ fn large_cluster(
 }
 
 #[tokio::test]
-async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
+async fn a_huge_cluster_leaves_file_descriptors_for_listeners() {
     const FILES: usize = 1_024;
     // A quarter of what the reserved ones leave.
     const CONNECTIONS: usize = 240;
@@ -570,7 +570,7 @@ async fn a_cluster_of_thousands_leaves_descriptors_to_the_listeners() {
 }
 
 #[tokio::test]
-async fn sentinels_that_name_no_server_are_passed_over() {
+async fn sentinels_without_a_valid_primary_are_skipped() {
     let peer = Peer::start("127.0.0.1:1").await;
     let mut server = start(&format!("redis-sentinel://{}/main", peer.address), &[]).await;
     let mut attack = Attack::start("sentinels", &server, GROWTH_MAX).await;
@@ -595,7 +595,7 @@ async fn sentinels_that_name_no_server_are_passed_over() {
 // === What is stored ===
 
 #[tokio::test]
-async fn a_poisoned_counter_heals_and_is_logged_once() {
+async fn a_poisoned_counter_is_replaced_and_logged_once() {
     let redis = Redis::start().await;
     let flags = ["--deny-cache-entries", "0", "--decision-timeout", "5s"];
     let server = start(&redis.url(), &flags).await;

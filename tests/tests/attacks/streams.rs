@@ -128,12 +128,12 @@ async fn until_calls_wait(server: &Sluicegate, calls: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_messages_take_no_place_of_others() {
+async fn calls_without_messages_are_not_in_flight() {
     calls_without_messages(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_messages_wait_no_longer_than_the_server_allows() {
+async fn calls_without_messages_end_at_the_message_timeout() {
     calls_without_messages(&[("grpc-timeout", "1H")]).await;
 }
 
@@ -190,7 +190,7 @@ async fn header_lists_of_many_small_fields_are_not_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_that_are_not_ended_are_bounded() {
+async fn unfinished_messages_are_bounded() {
     attack("60 messages of 4 MiB without an end", &[], async |server| {
         let caller = Caller::connect(&server.grpc).await;
         let message = framed(&hit("user", &"x".repeat((4 << 20) - 100)));
@@ -217,7 +217,7 @@ async fn messages_that_are_not_ended_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_last_are_bounded() {
+async fn streaming_calls_are_bounded() {
     attack("floods of Watch and of reflection", &[], async |server| {
         let mut held = Vec::new();
         let mut refused = 0;
@@ -289,7 +289,7 @@ async fn flip_windows(address: &str, flips: usize, pause: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn window_games_hold_neither_others_nor_the_end() {
+async fn flow_control_floods_delay_neither_calls_nor_the_drain() {
     // Nothing else than the server's own end of the drain ends what the attackers hold while the test waits.
     let flags = ["--drain-timeout", "1h", "--grpc-message-timeout", "1h"];
     let flags = [&flags[..], &["--grpc-keepalive-interval", "0s"]].concat();
@@ -331,7 +331,7 @@ async fn window_games_hold_neither_others_nor_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn floods_of_frames_that_carry_no_call_end_their_connection() {
+async fn floods_of_frames_without_calls_close_their_connection() {
     let list = call_headers(&[]);
     let open = header_frames(1, &list);
     let continuation = frame(kind::CONTINUATION, 0, 1, &list);
@@ -368,7 +368,7 @@ async fn floods_of_frames_that_carry_no_call_end_their_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_are_reset_at_once_delay_no_others() {
+async fn reset_calls_do_not_delay_others() {
     attack("100,000 calls reset at once", &[], async |server| {
         let list = call_headers(&[]);
         let cancel = 8_u32.to_be_bytes();
@@ -393,7 +393,7 @@ async fn calls_that_are_reset_at_once_delay_no_others() {
 // === The end ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_and_silent_connections_do_not_hold_up_the_end() {
+async fn half_sent_and_silent_connections_do_not_delay_the_drain() {
     let mut server = Sluicegate::start(LIMITS, &["--drain-timeout", "1h"]).await;
     let name = "half-sent and silent connections at the end";
     let attack = Attack::start(name, &server, GROWTH_MAX).await;
@@ -469,7 +469,7 @@ async fn half_sent_connections_are_closed() {
 // === Callers that keep to the bounds ===
 
 #[tokio::test]
-async fn as_many_streams_as_are_allowed_are_answered() {
+async fn the_maximum_of_streams_is_answered() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let folder = tempfile::tempdir().unwrap();
     let body = folder.path().join("body");
@@ -489,7 +489,7 @@ async fn as_many_streams_as_are_allowed_are_answered() {
 }
 
 #[tokio::test]
-async fn large_headers_of_callers_are_no_error() {
+async fn large_headers_of_callers_cause_no_error() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let mut client = server.connect().await;
     for name in ["tracestate", "baggage"] {
@@ -501,7 +501,7 @@ async fn large_headers_of_callers_are_no_error() {
 }
 
 #[tokio::test]
-async fn what_meets_a_bound_behind_envoy_is_refused_and_no_error() {
+async fn requests_over_a_bound_are_refused_without_an_error() {
     let bounds = [
         ["--grpc-max-message-bytes", "100000"],
         ["--grpc-max-waiting-bytes-per-connection", "100000"],

@@ -49,7 +49,7 @@ fn today() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_passes_a_limit_and_no_hit_is_lost_whatever_happens() {
+async fn no_limit_is_exceeded_and_no_hit_lost_under_faults() {
     let seed = variable("CHAOS_SEED").unwrap_or_else(today);
     let seconds = variable("CHAOS_SECONDS").unwrap_or(SECONDS);
     println!("CHAOS_SEED={seed} CHAOS_SECONDS={seconds}");

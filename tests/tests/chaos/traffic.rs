@@ -187,7 +187,7 @@ pub(crate) fn hot_counter(random: &mut Rng, at: Duration) -> Counter {
 }
 
 #[test]
-fn limits_refill_less_than_a_hit() {
+fn limits_refill_less_than_one_hit_in_a_run() {
     let largest = [&KEYS[..], &OF_TENANT, &ROUTES].concat().into_iter().map(|(.., limit)| limit);
     let largest = largest.max().unwrap().max(TENANT.1);
     assert!(u128::from(largest) * SPAN_MAX.as_millis() < YEAR.as_millis());

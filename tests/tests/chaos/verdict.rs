@@ -206,7 +206,7 @@ const SETTLED: u64 = 9_000;
 const KILLED: u64 = 10_000;
 
 #[test]
-fn more_than_the_limit_is_found() {
+fn hits_over_the_limit_are_found() {
     let limit = counter().limit();
     assert_eq!(findings(vec![asked(1, limit, Outcome::Admitted)], limit, 0), []);
     let one_more = vec![asked(1, limit, Outcome::Admitted), asked(2, 1, Outcome::Admitted)];
@@ -217,19 +217,19 @@ fn more_than_the_limit_is_found() {
 }
 
 #[test]
-fn a_lost_hit_is_found() {
+fn lost_hits_are_found() {
     assert_eq!(findings(vec![asked(1, 2, Outcome::Admitted)], 1, 9), [Finding::Lost(counter())]);
 }
 
 #[test]
-fn missing_hits_are_found_unless_the_replicas_count_them() {
+fn missing_hits_are_found_unless_counted_as_unknown() {
     let all = || vec![asked(1, 2, Outcome::Admitted), asked(2, 3, Outcome::Refused)];
     assert_eq!(findings(all(), 5, 3), []);
     assert_eq!(findings(all(), 5, 2), [Finding::Missing { unexplained: 3, unknown: 2 }]);
 }
 
 #[test]
-fn a_killed_replica_explains_what_it_was_settling_and_nothing_before() {
+fn a_killed_replica_explains_only_unsettled_hits() {
     assert_eq!(findings(vec![asked(SETTLED, 3, Outcome::Refused)], 3, 0), []);
     let before = vec![asked(SETTLED - 1, 3, Outcome::Refused)];
     assert_eq!(findings(before, 3, 0), [Finding::Missing { unexplained: 3, unknown: 0 }]);
@@ -239,7 +239,7 @@ fn a_killed_replica_explains_what_it_was_settling_and_nothing_before() {
 }
 
 #[test]
-fn a_caller_that_left_explains_what_may_have_been_admitted() {
+fn a_disconnected_caller_explains_possible_charges() {
     let limit = counter().limit();
     let left = |admitted| vec![asked(1, admitted, Outcome::Admitted), asked(3, 1, Outcome::Left)];
     assert_eq!(findings(left(1), 2, 0), []);

@@ -78,7 +78,7 @@ fn of_list(listed: &[Listed]) -> BTreeSet<String> {
 }
 
 #[test]
-fn ids_are_found_in_a_text() {
+fn ids_are_parsed_from_text() {
     let found = |text| ids(text).into_iter().collect::<Vec<_>>().join(" ");
     assert_eq!(found("N21, N25, S1"), "N21 N25 S1");
     assert_eq!(found("N26–N28"), "N26 N27 N28");
@@ -130,7 +130,7 @@ fn every_id_has_a_case_or_a_reason() {
 }
 
 #[test]
-fn what_other_tests_hold_is_there() {
+fn cases_of_other_tests_exist() {
     for Elsewhere { ids, file, holds } in lists().elsewhere {
         let text = fs::read_to_string(root().join(&file)).unwrap_or_default();
         assert!(text.contains(&holds), "{ids}: {file} has no {holds}");

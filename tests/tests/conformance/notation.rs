@@ -200,7 +200,7 @@ pub(crate) fn fits(expected: &str, text: &str) -> bool {
 }
 
 #[test]
-fn an_ellipsis_stands_for_anything() {
+fn an_ellipsis_matches_anything() {
     for (expected, text, fit) in [
         ("abc", "abc", true),
         ("abc", "abcd", false),
@@ -215,7 +215,7 @@ fn an_ellipsis_stands_for_anything() {
 }
 
 #[test]
-fn repetitions_count() {
+fn expected_values_count_over_repetitions() {
     assert_eq!(
         at_repetition("OK | 20/minute left 19..0 reset 5", 3, 20),
         "OK | 20/minute left 16 reset 5"

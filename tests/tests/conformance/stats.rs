@@ -59,7 +59,7 @@ pub(crate) fn growth(before: &Page, after: &Page) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn only_what_has_grown_is_told() {
+fn growth_lists_only_increased_values() {
     let page = |over: u64| {
         let rule = "ratelimit.service.rate_limit.d.key_a.b";
         read(&format!(

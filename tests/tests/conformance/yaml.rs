@@ -20,7 +20,7 @@ pub(crate) fn choose(node: Value, all: &[&str], chosen: &str) -> Value {
 }
 
 #[test]
-fn what_differs_is_chosen_at_any_depth() {
+fn values_by_mode_are_chosen_at_any_depth() {
     let value = read("test", "a: [{free: {x: 1}, upstream: 2}]\nfree: 3\n");
     let chosen = |mode| choose(value.clone(), &["free", "upstream"], mode).to_string();
     assert_eq!(chosen("free"), r#"{"a":[{"x":1}],"free":3}"#);

@@ -78,7 +78,7 @@ fn is_turned_away(answer: Result<(), CallError>) {
 }
 
 #[tokio::test]
-async fn only_the_token_lets_in() {
+async fn calls_need_the_token() {
     let server = guarded("the-operators-secret\nnot this\n", &[]).await;
     let bare = client(&server).explain(question()).await.map(|_| ());
     is_turned_away(bare);
@@ -115,7 +115,7 @@ async fn only_the_token_lets_in() {
 }
 
 #[tokio::test]
-async fn sluicectl_shows_the_token_of_a_file() {
+async fn sluicectl_sends_the_token_of_a_file() {
     let server = guarded("the-operators-secret\n", &[]).await;
     let sluicectl = async |flags: &[&str]| {
         let mut command = Command::new(binary("sluicectl"));
@@ -146,7 +146,7 @@ async fn sluicectl_shows_the_token_of_a_file() {
 }
 
 #[tokio::test]
-async fn a_replaced_token_is_taken_up_and_a_bad_one_is_not() {
+async fn a_replaced_token_is_reloaded_and_an_invalid_one_rejected() {
     let server = guarded("the-first-of-tokens", &["--poll-interval", "200ms"]).await;
     shows(&server, "the-first-of-tokens").await.unwrap();
     put(server.folder(), "token", "the-second-of-tokens\n");
@@ -222,7 +222,7 @@ async fn health(server: &Sluicegate, service: &str) -> ServingStatus {
 }
 
 #[tokio::test]
-async fn health_is_for_everybody_and_reflection_for_those_with_the_token() {
+async fn health_needs_no_token_but_reflection_does() {
     let server = guarded("the-operators-secret", &[]).await;
     for name in ["", SERVICE] {
         assert_eq!(health(&server, name).await, ServingStatus::Serving);
@@ -255,7 +255,7 @@ fn threads(server: &Sluicegate) -> usize {
 }
 
 #[tokio::test]
-async fn explanations_that_nobody_waits_for_are_given_up() {
+async fn explanations_stop_when_their_callers_disconnect() {
     let rules = (0..20_000).map(|rule| {
         format!("  - {{key: k{rule}, rate_limit: {{unit: day, requests_per_unit: 10}}}}\n")
     });
@@ -329,7 +329,7 @@ async fn explain_as(server: &Sluicegate, caller: Option<&str>) -> Finished {
 }
 
 #[tokio::test]
-async fn with_a_client_ca_only_certified_callers_get_in() {
+async fn callers_need_a_certificate_of_the_client_ca() {
     let server = certified(&[]).await;
     for (caller, code) in [(Some("ops"), 0), (Some("shop"), 0), (Some("stranger"), 3), (None, 3)] {
         let answer = explain_as(&server, caller).await;
@@ -340,7 +340,7 @@ async fn with_a_client_ca_only_certified_callers_get_in() {
 }
 
 #[tokio::test]
-async fn with_client_names_only_these_get_in() {
+async fn callers_need_a_certificate_with_a_client_name() {
     let server = certified(&["spiffe://test/ops", "ops.example"]).await;
     for (caller, code) in [(Some("ops"), 0), (Some("shop"), 3), (Some("stranger"), 3)] {
         let answer = explain_as(&server, caller).await;
@@ -349,7 +349,7 @@ async fn with_client_names_only_these_get_in() {
 }
 
 #[tokio::test]
-async fn new_certificates_are_shown_to_new_connections() {
+async fn new_connections_get_reloaded_certificates() {
     let server = certified(&[]).await;
     let second = Authority::new("second");
     second.issue(HOST).write(server.folder(), "server");
@@ -370,7 +370,7 @@ async fn refused(flags: &[&str]) -> Finished {
 }
 
 #[tokio::test]
-async fn nobody_on_the_network_gets_in_unasked() {
+async fn network_addresses_need_a_token_or_client_ca() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let answer = refused(&["--admin-listen", address]).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
@@ -399,7 +399,7 @@ async fn nobody_on_the_network_gets_in_unasked() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_had_ends_start_up() {
+async fn an_unusable_token_file_prevents_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (text, said) in [
         ("two words", "is no token"),
@@ -418,7 +418,7 @@ async fn a_token_that_cannot_be_had_ends_start_up() {
 }
 
 #[tokio::test]
-async fn it_can_be_a_socket_or_nothing() {
+async fn the_admin_listener_can_be_a_unix_socket_or_off() {
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("unix:{}", folder.path().join("admin.sock").display());
     let server = Sluicegate::start(LIMITS, &["--admin-listen", &socket]).await;
@@ -433,7 +433,7 @@ async fn it_can_be_a_socket_or_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_there_as_long_as_http() {
+async fn the_admin_listener_lasts_as_long_as_http() {
     let mut store = HangingStore::start().await;
     let flags = [&store.arguments()[..], &["--drain-timeout", "1h"]].concat();
     let mut server = Sluicegate::start(LIMITS, &flags).await;

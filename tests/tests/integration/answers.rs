@@ -64,7 +64,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn clients_are_told_nothing_unless_it_is_asked_for() {
+async fn no_headers_or_metadata_are_sent_by_default() {
     let gateway = gateway(TWO_A_DAY, &[]).await;
     for status in [200, 200, 429] {
         let answer = ask(&gateway).await;
@@ -74,7 +74,7 @@ async fn clients_are_told_nothing_unless_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn draft_03_tells_the_limit_closest_to_refusing() {
+async fn draft_03_shows_the_limit_closest_to_refusing() {
     let gateway = gateway(TWO_A_DAY, &["--response-headers", "x-ratelimit-draft-03"]).await;
     for left in ["1", "0"] {
         let answer = ask(&gateway).await;
@@ -99,7 +99,7 @@ async fn draft_03_tells_the_limit_closest_to_refusing() {
 }
 
 #[tokio::test]
-async fn draft_03_goes_by_the_names_that_are_given() {
+async fn draft_03_headers_can_be_renamed() {
     let format = ["--response-headers", "x-ratelimit-draft-03"];
     let names = ["--limit-header", "X-Quota", "--remaining-header", "X-Left", "--reset-header"];
     let gateway = gateway(TWO_A_DAY, &[&format[..], &names, &["X-Wait"]].concat()).await;
@@ -143,7 +143,7 @@ async fn draft_11_shows_every_limit_by_name() {
 }
 
 #[tokio::test]
-async fn envoy_takes_up_the_metadata_of_rules_that_let_a_request_pass() {
+async fn envoy_receives_the_metadata_of_rules_that_allow() {
     let limits = "
 domain: edge
 descriptors:

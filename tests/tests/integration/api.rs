@@ -64,7 +64,7 @@ fn sluicegate_proto_code(
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_invalid_argument() {
+async fn requests_without_domain_or_descriptors_are_invalid() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let domainless =
         RateLimitRequest { domain: String::new(), ..request(vec![descriptor("user", "a")]) };
@@ -160,7 +160,7 @@ async fn huge_hits_are_refused_and_charge_nothing() {
 }
 
 #[tokio::test]
-async fn an_override_without_a_unit_leaves_the_configured_rule() {
+async fn an_override_without_a_unit_is_ignored() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let overridden = |unit: i32, unit_multiplier| {
         let limit = RateLimitOverride { requests_per_unit: 1_000, unit, unit_multiplier };
@@ -179,7 +179,7 @@ async fn an_override_without_a_unit_leaves_the_configured_rule() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_get_a_decision() {
+async fn binary_entries_get_a_decision() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for _ in 0..3 {
         let response = ask(&server, request(vec![descriptor("user", vec![0xff, b'{'])])).await;
@@ -190,7 +190,7 @@ async fn bytes_that_are_no_text_get_a_decision() {
 }
 
 #[tokio::test]
-async fn json_that_is_no_request_is_400() {
+async fn invalid_json_requests_are_400() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let bodies: [&[u8]; 6] = [
         b"",
@@ -294,7 +294,7 @@ async fn limits_are_shown_as_configured() {
 }
 
 #[tokio::test]
-async fn a_refused_request_charges_nothing_and_shows_what_is_left() {
+async fn a_refused_request_charges_nothing_and_shows_remaining() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for _ in 0..5 {
         let response =
@@ -306,7 +306,7 @@ async fn a_refused_request_charges_nothing_and_shows_what_is_left() {
 }
 
 #[tokio::test]
-async fn hits_given_back_can_be_used_again_and_make_no_credit() {
+async fn refunded_hits_can_be_used_again_and_give_no_credit() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let hits = |hits, is_negative_hits| {
         let one = RateLimitDescriptor {

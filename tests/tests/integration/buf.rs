@@ -24,7 +24,7 @@ fn proto_files_break_no_earlier_client() {
 }
 
 #[test]
-fn proto_files_keep_to_envoys_wire() {
+fn proto_files_match_envoys_wire_format() {
     // Not `buf.yaml`'s rules: Envoy has more files and messages, and some fields are `bytes` here.
     // `WIRE` puts up with both, and with no other number or encoding.
     const WIRE: &str =

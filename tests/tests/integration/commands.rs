@@ -60,7 +60,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn diff_tells_what_new_limits_change() {
+async fn diff_lists_changes_of_rules() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     write(folder, "old.yaml", OLD);
@@ -91,7 +91,7 @@ changed shop: tenant: shadow_mode false -> true
 }
 
 #[tokio::test]
-async fn diff_of_equal_limits_ends_with_0() {
+async fn diff_of_equal_limits_exits_with_0() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     write(folder, "old.yaml", OLD);
@@ -101,7 +101,7 @@ async fn diff_of_equal_limits_ends_with_0() {
 }
 
 #[tokio::test]
-async fn diff_of_what_cannot_be_served_ends_with_2() {
+async fn diff_of_invalid_limits_exits_with_2() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     write(folder, "old.yaml", &OLD.replace("hour", "fortnight"));

@@ -99,7 +99,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn over_the_limit_is_429_and_headers_say_when_to_come_back() {
+async fn over_limit_is_429_with_retry_headers() {
     let listener = by_user().filter("enable_retry_after_header", json!(true));
     let gateway = Gateway::start(THREE_A_DAY, listener).await;
     for left in [2, 1, 0] {
@@ -133,7 +133,7 @@ fn assert_near_midnight(seconds: u64) {
 }
 
 #[tokio::test]
-async fn a_request_counts_as_many_hits_as_envoy_says() {
+async fn hits_addend_of_envoy_is_charged() {
     let limits = "
 domain: edge
 descriptors:
@@ -178,7 +178,7 @@ async fn metadata_overrides_the_configured_limit() {
 }
 
 #[tokio::test]
-async fn a_cost_known_afterwards_is_charged_when_the_response_ends() {
+async fn a_cost_is_charged_when_the_response_ends() {
     let limits = "
 domain: edge
 counting: debit
@@ -211,7 +211,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_and_long_values_are_limited_like_others() {
+async fn binary_and_long_values_are_limited() {
     let gateway = Gateway::start(THREE_A_DAY, by_user()).await;
     let long = vec![b'x'; 50_000];
     let other = [&long[1..], b"y"].concat();
@@ -227,7 +227,7 @@ async fn bytes_that_are_no_text_and_long_values_are_limited_like_others() {
 }
 
 #[tokio::test]
-async fn shadow_mode_never_refuses_and_says_what_it_would_have() {
+async fn shadow_mode_never_refuses_and_counts_refusals() {
     let limits = "
 domain: edge
 descriptors:
@@ -247,7 +247,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn of_several_limits_the_headers_show_the_closest() {
+async fn headers_show_the_limit_closest_to_refusing() {
     let limits = "
 domain: edge
 descriptors:
@@ -274,7 +274,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn without_the_server_envoy_fails_as_configured_and_limits_again_when_it_is_back() {
+async fn envoys_failure_mode_applies_until_the_server_returns() {
     let closed = Listener::new("closed", "edge")
         .filter("failure_mode_deny", json!(true))
         .filter("stat_prefix", json!("closed"))
@@ -317,7 +317,7 @@ async fn without_the_server_envoy_fails_as_configured_and_limits_again_when_it_i
 }
 
 #[tokio::test]
-async fn no_request_fails_while_a_primary_of_the_cluster_dies() {
+async fn no_request_fails_while_a_cluster_primary_dies() {
     let mut cluster = Cluster::start().await;
     let limits = "
 domain: edge
@@ -424,7 +424,7 @@ async fn the_example_limits_searches() {
 }
 
 #[tokio::test]
-async fn the_example_charges_tokens_when_an_answer_has_ended() {
+async fn the_example_charges_tokens_when_the_response_ends() {
     let (server, envoy) = start_example().await;
     let key: &[(&str, &[u8])] = &[("x-api-key", b"k")];
     let series = "sluicegate_decisions_total{code=\"ok\",domain=\"llm_gateway\",rule=\"tier=free.api_key.meter=tokens\",source=\"store\"}";

@@ -58,7 +58,7 @@ fn admitted(asked: &[Asked], request: usize) -> Vec<Asked> {
 
 // === Limits that do not refill while a test runs ===
 
-async fn day_long_limits_are_met_exactly(store: &str) {
+async fn day_long_limits_are_exact(store: &str) {
     const LIMIT: usize = 300;
     let limits = limits_of_all(&format!("unit: day, requests_per_unit: {LIMIT}"));
     let fleet = fleet(&limits, store, &[]).await;
@@ -76,19 +76,19 @@ async fn day_long_limits_are_met_exactly(store: &str) {
 }
 
 #[tokio::test]
-async fn day_long_limits_are_met_exactly_on_one_redis() {
-    day_long_limits_are_met_exactly(&Redis::start().await.url()).await;
+async fn day_long_limits_are_exact_on_one_redis() {
+    day_long_limits_are_exact(&Redis::start().await.url()).await;
 }
 
 #[tokio::test]
-async fn day_long_limits_are_met_exactly_on_a_cluster() {
-    day_long_limits_are_met_exactly(&Cluster::start().await.url()).await;
+async fn day_long_limits_are_exact_on_a_cluster() {
+    day_long_limits_are_exact(&Cluster::start().await.url()).await;
 }
 
 #[tokio::test]
-async fn day_long_limits_are_met_exactly_on_valkey() {
+async fn day_long_limits_are_exact_on_valkey() {
     let valkey = Setup::new().binary(tools::valkey()).start().await;
-    day_long_limits_are_met_exactly(&valkey.url()).await;
+    day_long_limits_are_exact(&valkey.url()).await;
 }
 
 // === Chains ===
@@ -121,7 +121,7 @@ descriptors:
     )
 }
 
-async fn a_refused_chain_has_consumed_nothing(store: &str) {
+async fn a_refused_chain_charges_nothing(store: &str) {
     // Tenant, users, routes of each, and what is used up first.
     let tenants = [("acme", 4, 2, TENANT), ("beta", 1, 2, 2 * ROUTE), ("gamma", 1, 4, USER)];
     let mut chains = Vec::new();
@@ -159,17 +159,17 @@ async fn a_refused_chain_has_consumed_nothing(store: &str) {
 }
 
 #[tokio::test]
-async fn a_refused_chain_has_consumed_nothing_on_one_redis() {
-    a_refused_chain_has_consumed_nothing(&Redis::start().await.url()).await;
+async fn a_refused_chain_charges_nothing_on_one_redis() {
+    a_refused_chain_charges_nothing(&Redis::start().await.url()).await;
 }
 
 #[tokio::test]
-async fn a_refused_chain_has_consumed_nothing_on_a_cluster() {
-    a_refused_chain_has_consumed_nothing(&Cluster::start().await.url()).await;
+async fn a_refused_chain_charges_nothing_on_a_cluster() {
+    a_refused_chain_charges_nothing(&Cluster::start().await.url()).await;
 }
 
 #[tokio::test]
-async fn what_one_slot_took_for_a_refused_request_is_given_back() {
+async fn charges_of_a_slot_are_refunded_when_another_refuses() {
     const SHARED: usize = 100;
     const OWN: usize = 40;
     let cluster = Cluster::start().await;

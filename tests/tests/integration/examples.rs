@@ -40,7 +40,7 @@ async fn the_examples_are_valid_and_raise_no_warning() {
 }
 
 #[tokio::test]
-async fn the_public_api_decides_all_layers_together() {
+async fn the_public_api_decides_all_levels_together() {
     let (_server, client) = serve().await;
     let layers = [
         &[("tenant", "acme")] as &[_],
@@ -77,7 +77,7 @@ async fn the_public_api_decides_all_layers_together() {
 }
 
 #[tokio::test]
-async fn a_login_is_tried_five_times_in_a_quarter_of_an_hour() {
+async fn the_login_example_allows_five_attempts_in_15_minutes() {
     let (_server, client) = serve().await;
     for _ in 0..5 {
         assert!(ask(&client, "login", [&[("email", "eve@example.com")]]).await.allowed);
@@ -114,7 +114,7 @@ async fn tokens_are_charged_after_the_response_even_past_the_limit() {
 }
 
 #[tokio::test]
-async fn files_of_upstream_are_served_as_they_are() {
+async fn limits_files_of_upstream_are_served_unchanged() {
     let (_server, client) = serve().await;
     let order = [("header_match", "checkout"), ("user", "ann")];
     let mut allowed = 0;

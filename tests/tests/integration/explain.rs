@@ -104,7 +104,7 @@ fn steady(text: &str, folder: &Path) -> String {
 }
 
 #[tokio::test]
-async fn people_read_the_way_the_limit_and_the_counter() {
+async fn text_shows_match_trace_limit_and_counter() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &[]).await;
     let question = ["--descriptor", "tenant=acme,path=/v1/orders"];
@@ -132,7 +132,7 @@ async fn people_read_the_way_the_limit_and_the_counter() {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_asked_twice_needs_room_for_both() {
+async fn a_counter_that_is_checked_twice_needs_room_for_both() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &[]).await;
     let twice = async |command: &str, url: &str, hits: &str| {
@@ -240,7 +240,7 @@ async fn json_has_every_key() {
 }
 
 #[tokio::test]
-async fn the_files_alone_explain_the_same() {
+async fn validate_explains_the_same_without_counters() {
     let server = Sluicegate::start(LIMITS, &["--key-prefix", "shop:"]).await;
     let file = server.folder().join("limits.yaml");
     for question in [
@@ -301,7 +301,7 @@ async fn explain_all(server: &Sluicegate) {
 }
 
 #[tokio::test]
-async fn looking_changes_nothing_in_memory() {
+async fn explaining_changes_nothing_in_memory() {
     away_from_midnight().await;
     let server = Sluicegate::start(ALGORITHMS, &[]).await;
     use_all(&server).await;
@@ -334,7 +334,7 @@ async fn contents(redis: &Redis) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn looking_changes_nothing_in_redis() {
+async fn explaining_changes_nothing_in_redis() {
     away_from_midnight().await;
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &[]).await;
@@ -346,7 +346,7 @@ async fn looking_changes_nothing_in_redis() {
 }
 
 #[tokio::test]
-async fn the_key_is_the_one_that_redis_has() {
+async fn the_counter_key_is_the_key_in_redis() {
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &["--key-prefix", "shop:"]).await;
     for name in NAMES {
@@ -362,7 +362,7 @@ async fn the_key_is_the_one_that_redis_has() {
 }
 
 #[tokio::test]
-async fn the_slot_is_the_one_that_the_cluster_says() {
+async fn the_hash_slot_is_that_of_the_cluster() {
     away_from_midnight().await;
     let cluster = Cluster::start().await;
     let limits = format!("tenant: tenant\n{}", LIMITS.trim_start());
@@ -386,7 +386,7 @@ async fn the_slot_is_the_one_that_the_cluster_says() {
 }
 
 #[tokio::test]
-async fn the_deny_cache_is_neither_asked_nor_filled() {
+async fn the_deny_cache_is_neither_read_nor_filled() {
     away_from_midnight().await;
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &[]).await;
@@ -402,7 +402,7 @@ async fn the_deny_cache_is_neither_asked_nor_filled() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_leaves_the_rest_explained() {
+async fn an_unavailable_store_leaves_the_rest_explained() {
     let mut redis = Redis::start().await;
     let server = serve(LIMITS, &redis.url(), &[]).await;
     redis.pause();
@@ -441,7 +441,7 @@ fn descriptor(key: &'static str, value: &'static [u8]) -> RateLimitDescriptor {
 }
 
 #[tokio::test]
-async fn limits_that_the_request_brings_are_explained() {
+async fn overrides_are_explained() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let mut client = client(&server).await;
     let with = |unit| RateLimitDescriptor {
@@ -467,7 +467,7 @@ async fn limits_that_the_request_brings_are_explained() {
 }
 
 #[tokio::test]
-async fn a_request_that_makes_no_sense_is_rejected() {
+async fn an_invalid_request_is_rejected() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let mut client = client(&server).await;
     let requests = [
@@ -486,7 +486,7 @@ async fn a_request_that_makes_no_sense_is_rejected() {
 }
 
 #[tokio::test]
-async fn changed_limits_are_explained_once_they_are_taken_up() {
+async fn changed_limits_are_explained_after_the_reload() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     server.replace_limits(&LIMITS.replace("requests_per_unit: 5", "requests_per_unit: 6"));
     until("the new limit", || async {

@@ -232,17 +232,17 @@ async fn connections_are_refused() {
 }
 
 #[tokio::test]
-async fn the_network_swallows_everything() {
+async fn the_network_drops_everything() {
     network(Mode::Swallow).await;
 }
 
 #[tokio::test]
-async fn replies_come_too_late() {
+async fn replies_are_too_late() {
     network(Mode::Delay(Duration::from_millis(200))).await;
 }
 
 #[tokio::test]
-async fn connections_are_cut_in_the_middle_of_a_reply() {
+async fn connections_break_in_the_middle_of_a_reply() {
     let redis = Redis::start().await;
     let proxy = Proxy::start(&redis.address()).await;
     let scene = Scene::start(&format!("redis://{}", proxy.address())).await;
@@ -258,7 +258,7 @@ async fn connections_are_cut_in_the_middle_of_a_reply() {
 // === A cluster ===
 
 #[tokio::test]
-async fn a_slot_moves_while_it_is_hit() {
+async fn a_slot_moves_under_load() {
     let cluster = Cluster::start().await;
     let entries = [("tenant", "acme"), ("user", "bob")];
     let scene = Scene::with(&cluster.url(), &[], vec![chain(&entries)]).await;
@@ -278,7 +278,7 @@ async fn a_slot_moves_while_it_is_hit() {
 }
 
 #[tokio::test]
-async fn a_scale_out_under_load_is_not_noticed() {
+async fn a_scale_out_under_load_affects_no_decision() {
     let mut cluster = Cluster::start().await;
     let users: Vec<_> = (0..8).map(|user| format!("user{user}")).collect();
     // So many that none is used up.
@@ -364,7 +364,7 @@ async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce
 }
 
 #[tokio::test]
-async fn a_primary_of_the_cluster_dies() {
+async fn a_cluster_primary_dies() {
     let mut cluster = Cluster::start().await;
     let slot = cluster.slot("{api:user=hot}").await;
     let scene = FailOver::start(&cluster.url()).await;
@@ -376,7 +376,7 @@ async fn a_primary_of_the_cluster_dies() {
 }
 
 #[tokio::test]
-async fn a_primary_that_was_taken_for_dead_admits_nothing_when_it_wakes_up() {
+async fn a_replaced_cluster_primary_admits_nothing_when_resumed() {
     let mut cluster = Cluster::start().await;
     let slot = cluster.slot("{api:user=hot}").await;
     let scene = FailOver::start(&cluster.url()).await;
@@ -388,7 +388,7 @@ async fn a_primary_that_was_taken_for_dead_admits_nothing_when_it_wakes_up() {
 }
 
 #[tokio::test]
-async fn sentinels_choose_another_primary() {
+async fn sentinels_promote_another_primary() {
     let mut sentinels = Sentinels::start().await;
     let scene = FailOver::start(&sentinels.url()).await;
     let primary = sentinels.primary().await.unwrap();
@@ -399,7 +399,7 @@ async fn sentinels_choose_another_primary() {
 }
 
 #[tokio::test]
-async fn a_primary_that_sentinels_took_for_dead_admits_nothing_when_it_wakes_up() {
+async fn a_replaced_sentinel_primary_admits_nothing_when_resumed() {
     let mut sentinels = Sentinels::start().await;
     let scene = FailOver::start(&sentinels.url()).await;
     let primary = sentinels.primary().await.unwrap();
@@ -410,7 +410,7 @@ async fn a_primary_that_sentinels_took_for_dead_admits_nothing_when_it_wakes_up(
 }
 
 #[tokio::test]
-async fn the_only_node_that_the_settings_name_dies() {
+async fn the_only_configured_cluster_node_dies() {
     let mut cluster = Cluster::start().await;
     let slot = cluster.slot("{api:user=hot}").await;
     let primary = cluster.primary_of(slot).await.unwrap();

@@ -15,7 +15,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn a_message_in_pieces_is_one() {
+async fn a_message_in_several_frames_is_decided() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let caller = Caller::connect(&server.grpc).await;
     let message = framed(&hit("user", "bob"));
@@ -29,7 +29,7 @@ async fn a_message_in_pieces_is_one() {
 }
 
 #[tokio::test]
-async fn what_is_not_one_plain_message_gets_the_status_that_says_so() {
+async fn calls_without_exactly_one_plain_message_get_its_status() {
     let server = Sluicegate::start(LIMITS, &["--grpc-max-message-bytes", "1000"]).await;
     let caller = Caller::connect(&server.grpc).await;
     let message = framed(&hit("user", "bob"));
@@ -60,7 +60,7 @@ async fn what_is_not_one_plain_message_gets_the_status_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_call_whose_message_does_not_come_ends_with_its_callers_time() {
+async fn a_call_without_a_message_ends_at_the_callers_deadline() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let caller = Caller::connect(&server.grpc).await;
     let call = caller.begin_with(&[("grpc-timeout", "50m")]).await.unwrap();

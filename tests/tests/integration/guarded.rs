@@ -71,7 +71,7 @@ async fn assert_kept_out(server: Sluicegate, because: &str) {
 }
 
 #[tokio::test]
-async fn a_password_lets_in() {
+async fn a_password_authenticates() {
     let redis = Setup::new().user("default", "p@ss/word").start().await;
     assert_let_in(start(&redis.url(), &["--redis-password", "p@ss/word"]).await).await;
     redis.query(&["FLUSHALL"]).await;
@@ -102,7 +102,7 @@ fn permissions_to_reset() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_user_who_may_do_what_is_documented_can_count() {
+async fn an_acl_user_with_documented_permissions_can_count() {
     let redis = Setup::new().user("admin", "admin").start().await;
     let permissions = documented_permissions();
     let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~blue:s1:*"];
@@ -147,7 +147,7 @@ async fn a_user_who_may_do_what_is_documented_can_count() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_no_longer_wrong_when_the_file_is_right() {
+async fn a_corrected_password_file_applies_without_a_restart() {
     let redis = Setup::new().user("default", "right").start().await;
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, "wrong").unwrap();
@@ -162,7 +162,7 @@ async fn a_wrong_password_is_no_longer_wrong_when_the_file_is_right() {
 }
 
 #[tokio::test]
-async fn tls_reaches_whom_the_authority_certifies() {
+async fn tls_needs_a_server_certificate_of_the_ca() {
     let certified = Certified::new();
     let setup = Setup::new().tls(&certified.authority).config("tls-auth-clients no");
     let redis = setup.start().await;
@@ -176,7 +176,7 @@ async fn tls_reaches_whom_the_authority_certifies() {
 }
 
 #[tokio::test]
-async fn mtls_lets_in_who_is_certified() {
+async fn mtls_needs_a_client_certificate() {
     let certified = Certified::new();
     let redis = Setup::new().tls(&certified.authority).start().await;
     let flags = certified.flags();
@@ -186,7 +186,7 @@ async fn mtls_lets_in_who_is_certified() {
 }
 
 #[tokio::test]
-async fn a_cluster_behind_mtls_is_reached() {
+async fn a_cluster_over_mtls_is_reached() {
     let certified = Certified::new();
     let cluster = Cluster::of(Setup::new().tls(&certified.authority)).await;
     let flags = certified.flags();
@@ -195,7 +195,7 @@ async fn a_cluster_behind_mtls_is_reached() {
 }
 
 #[tokio::test]
-async fn no_password_is_told() {
+async fn no_password_is_logged_or_shown() {
     let redis = Redis::start().await;
     let url = redis.url().replace("//", "//:hunter2@");
     let server = start(&url, &["--log-level", "debug"]).await;
@@ -211,7 +211,7 @@ async fn no_password_is_told() {
 }
 
 #[tokio::test]
-async fn a_password_of_the_servers_need_not_be_that_of_their_sentinels() {
+async fn sentinels_need_not_have_the_servers_password() {
     let sentinels = Sentinels::with_password("secret").await;
     assert_let_in(start(&sentinels.url(), &["--redis-password", "secret"]).await).await;
     assert_kept_out(start(&sentinels.url(), &["--redis-password", "other"]).await, "WRONGPASS")
@@ -219,7 +219,7 @@ async fn a_password_of_the_servers_need_not_be_that_of_their_sentinels() {
 }
 
 #[tokio::test]
-async fn settings_that_would_do_nothing_are_refused() {
+async fn settings_without_effect_are_rejected() {
     for (store, flags) in [
         ("redis://:a@h", ["--redis-password", "b"]),
         ("redis://:a@h", ["--redis-password-file", "b"]),

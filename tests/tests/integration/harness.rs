@@ -12,7 +12,7 @@ use tokio::{
 use sluicegate_tests::tools;
 
 #[tokio::test]
-async fn a_redis_comes_back_empty_in_the_same_place() {
+async fn a_restarted_redis_is_empty_at_the_same_address() {
     let mut redis = Redis::start().await;
     let address = redis.address();
     redis.query(&["SET", "a", "1"]).await;
@@ -31,7 +31,7 @@ async fn a_redis_comes_back_empty_in_the_same_place() {
 }
 
 #[tokio::test]
-async fn only_the_certified_and_known_reach_a_guarded_redis() {
+async fn a_guarded_redis_needs_certificate_and_password() {
     let setup = Setup::new().tls(&Authority::new("redis")).user("limiter", "secret");
     let redis = setup.clone().start().await;
     assert_eq!(redis.query(&["ACL", "WHOAMI"]).await, "limiter");
@@ -44,7 +44,7 @@ async fn only_the_certified_and_known_reach_a_guarded_redis() {
 }
 
 #[tokio::test]
-async fn valkey_speaks_as_redis_does() {
+async fn valkey_replies_like_redis() {
     let valkey = Setup::new().binary(tools::valkey()).start().await;
     valkey.query(&["SET", "a", "1"]).await;
     assert_eq!(valkey.query(&["GET", "a"]).await, "1");
@@ -94,7 +94,7 @@ async fn a_slot_moves_key_by_key() {
 }
 
 #[tokio::test]
-async fn sentinels_put_a_replica_in_the_place_of_a_dead_primary() {
+async fn sentinels_promote_a_replica_of_a_dead_primary() {
     let mut sentinels = Sentinels::start().await;
     assert_eq!(sentinels.primary().await, Some(0));
     sentinels.servers[0].kill().await;
@@ -112,7 +112,7 @@ async fn ping(proxy: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_proxy_does_as_it_is_told() {
+async fn a_proxy_follows_its_mode() {
     let redis = Redis::start().await;
     let proxy = Proxy::start(&redis.address()).await;
     let connect = async || TcpStream::connect(proxy.address()).await.unwrap();

@@ -74,7 +74,7 @@ async fn calls(redis: &Redis) -> u64 {
 }
 
 #[tokio::test]
-async fn late_charge_is_given_back_unless_its_policy_let_it_pass() {
+async fn late_charge_is_refunded_unless_its_policy_allowed_it() {
     let redis = Redis::start().await;
     let (fleet, proxy) = start_behind_proxy(&redis).await;
     // The hits that stay charged, and the calls until then.
@@ -110,7 +110,7 @@ async fn late_charge_is_given_back_unless_its_policy_let_it_pass() {
 
 /// Replies on an abandoned connection are still read when Redis continues.
 #[tokio::test]
-async fn replies_after_a_pause_are_heard_on_connections_that_were_given_up() {
+async fn replies_on_abandoned_connections_are_read_after_a_pause() {
     let mut redis = Redis::start().await;
     let fleet = start_with(&redis.url(), &["--redis-connections", "1"]).await;
     let server = &fleet.servers[0];
@@ -129,7 +129,7 @@ async fn replies_after_a_pause_are_heard_on_connections_that_were_given_up() {
 }
 
 #[tokio::test]
-async fn request_refused_by_one_slot_is_given_back_on_a_late_one() {
+async fn request_refused_by_one_slot_is_refunded_on_a_late_one() {
     let cluster = Cluster::start().await;
     let fleet = start(&cluster.url()).await;
     let server = &fleet.servers[0];
@@ -167,7 +167,7 @@ async fn request_refused_by_one_slot_is_given_back_on_a_late_one() {
 /// A primary that was paused and replaced runs what it was sent before it hears of its successor. Its charges are lost, so
 /// the successor is not asked to give them back.
 #[tokio::test]
-async fn late_charge_of_a_replaced_primary_is_not_given_back() {
+async fn late_charge_of_a_replaced_primary_is_not_refunded() {
     let mut cluster = Cluster::start().await;
     let fleet = start(&cluster.url()).await;
     let server = &fleet.servers[0];
@@ -189,7 +189,7 @@ async fn late_charge_of_a_replaced_primary_is_not_given_back() {
 }
 
 #[tokio::test]
-async fn hits_are_unknown_when_their_reply_never_comes() {
+async fn hits_without_a_reply_are_unknown() {
     let redis = Redis::start().await;
     let (fleet, proxy) = start_behind_proxy(&redis).await;
     let server = &fleet.servers[0];
@@ -213,7 +213,7 @@ async fn hits_are_unknown_when_their_reply_never_comes() {
 }
 
 #[tokio::test]
-async fn hits_of_callers_that_left_stay_charged_and_are_known() {
+async fn hits_of_disconnected_callers_stay_charged_and_known() {
     let redis = Redis::start().await;
     let (fleet, proxy) = start_behind_proxy(&redis).await;
     let server = &fleet.servers[0];
@@ -234,7 +234,7 @@ async fn hits_of_callers_that_left_stay_charged_and_are_known() {
 }
 
 #[tokio::test]
-async fn drain_waits_for_late_replies_and_give_backs() {
+async fn drain_waits_for_late_replies_and_refunds() {
     let redis = Redis::start().await;
     let (mut fleet, proxy) = start_behind_proxy(&redis).await;
     let before = calls(&redis).await;

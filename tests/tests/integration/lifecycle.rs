@@ -33,7 +33,7 @@ async fn health(server: &Sluicegate, name: &str) -> Result<ServingStatus, GrpcCo
 }
 
 #[tokio::test]
-async fn health_is_known_under_three_names() {
+async fn health_has_three_names() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for name in ["", "ratelimit", SERVICE] {
         assert_eq!(health(&server, name).await, Ok(ServingStatus::Serving), "{name:?}");
@@ -176,7 +176,7 @@ async fn a_call_in_progress_is_answered_after_the_drain_began() {
 }
 
 #[tokio::test]
-async fn sixteen_connections_get_every_answer_until_they_are_told_to_go() {
+async fn sixteen_connections_get_every_answer_until_goaway() {
     let mut server = Sluicegate::start(LIMITS, &[]).await;
     let answered = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();
@@ -203,7 +203,7 @@ async fn sixteen_connections_get_every_answer_until_they_are_told_to_go() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_told_to_go() {
+async fn an_idle_connection_gets_goaway() {
     let mut server = Sluicegate::start(LIMITS, &[]).await;
     let mut idle = RawConnection::connect(&server.grpc).await;
     idle.until("hello", |frame| (*frame == Frame::Other(4)).then_some(())).await;
@@ -214,7 +214,7 @@ async fn an_idle_connection_is_told_to_go() {
 }
 
 #[tokio::test]
-async fn whoever_watches_health_does_not_hold_up_the_end() {
+async fn health_watchers_do_not_delay_the_drain() {
     // Repeatedly: the watch ends just when the connection is asked to close.
     for _ in 0..10 {
         let mut server = Sluicegate::start(LIMITS, &[]).await;
@@ -250,7 +250,7 @@ async fn a_unix_socket_is_removed() {
 }
 
 #[tokio::test]
-async fn a_dead_servers_socket_is_taken_over_and_a_live_ones_is_not() {
+async fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     let outer = tempfile::tempdir().unwrap();
     let listen = format!("unix:{}", outer.path().join("s.sock").display());
     let mut first = Sluicegate::start(LIMITS, &["--grpc-listen", &listen]).await;
@@ -267,7 +267,7 @@ async fn a_dead_servers_socket_is_taken_over_and_a_live_ones_is_not() {
 }
 
 #[tokio::test]
-async fn garbage_does_no_harm() {
+async fn invalid_bytes_affect_no_other_connection() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let noise: Vec<u8> =
         (0..100_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();

@@ -56,7 +56,7 @@ fn assert_exact(code: i32, report: &Value) {
 // === Without files ===
 
 #[tokio::test]
-async fn a_count_tells_which_request_is_refused() {
+async fn count_shows_the_first_refused_request() {
     away_from_midnight().await;
     let limits = limits_of_all("unit: day, requests_per_unit: 100");
     let server = Sluicegate::start(&limits, &[]).await;
@@ -80,7 +80,7 @@ async fn a_count_tells_which_request_is_refused() {
 }
 
 #[tokio::test]
-async fn traffic_is_as_asked_for() {
+async fn traffic_follows_the_flags() {
     let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
     let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 7"));
     let traffic = ["--descriptor", "token_bucket=u-{20}", "--zipf", "1", "--callers", "5"];
@@ -112,7 +112,7 @@ async fn a_slow_server_does_not_prolong_a_run() {
 }
 
 #[tokio::test]
-async fn latency_under_a_rate_counts_from_when_a_request_was_due() {
+async fn latency_with_a_rate_is_measured_from_the_due_time() {
     let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
     let servers = std::slice::from_ref(&server.grpc);
     // All of them are due at once, and are sent one after the other.
@@ -129,7 +129,7 @@ async fn latency_under_a_rate_counts_from_when_a_request_was_due() {
 // === Against files ===
 
 #[tokio::test]
-async fn a_server_whose_limit_was_edited_upward_is_caught() {
+async fn a_server_with_a_raised_limit_is_detected() {
     away_from_midnight().await;
     let limits = limits_of_all("unit: day, requests_per_unit: 10");
     let server = Sluicegate::start(&limits, &[]).await;
@@ -170,7 +170,7 @@ async fn a_server_whose_limit_was_edited_upward_is_caught() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_too_early_is_told() {
+async fn a_server_that_refuses_too_early_is_detected() {
     away_from_midnight().await;
     let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 10"), &[]).await;
     let (_folder, more) = file(&limits_of_all("unit: day, requests_per_unit: 13"));
@@ -215,7 +215,7 @@ async fn four_replicas_on_a_cluster_admit_nothing_past_a_limit() {
 
 /// Ten runs over several edges of windows, whose edges are elsewhere than this machine's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clocks_3s_apart_are_no_mistake() {
+async fn clocks_3s_apart_cause_no_finding() {
     let apart = Duration::from_secs(3);
     let clock = || Arc::new(Ahead(apart, SystemClock::default()));
     let redis = Redis::start().await;
@@ -260,7 +260,7 @@ async fn clocks_3s_apart_are_no_mistake() {
 // === Mistakes ===
 
 #[tokio::test]
-async fn mistakes_are_told_plainly() {
+async fn invalid_arguments_are_reported() {
     let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 10"));
     let limits = limits.to_str().unwrap();
     let (_other, bad) = file("domain: api\ndescriptors:\n  - kee: a\n  - kee: b\n");
@@ -310,7 +310,7 @@ async fn mistakes_are_told_plainly() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nothing_but_errors_is_3() {
+async fn a_server_with_only_errors_exits_with_3() {
     let server = Sluicegate::start("domain: api\ndescriptors: []\n", &[]).await;
     // The HTTP listener speaks no gRPC.
     let http = std::slice::from_ref(&server.http);

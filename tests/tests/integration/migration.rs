@@ -95,7 +95,7 @@ fn settings(text: &str) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn every_flag_that_is_named_exists() {
+async fn every_named_flag_exists() {
     let page = page();
     let mut known = String::new();
     for commands in [&["serve"] as &[_], &["validate"]] {
@@ -112,7 +112,7 @@ async fn every_flag_that_is_named_exists() {
 }
 
 #[tokio::test]
-async fn every_command_that_is_named_exists() {
+async fn every_named_command_exists() {
     let page = page();
     for program in ["sluicegate", "sluicectl"] {
         let help = help(program, &[]).await;
@@ -130,7 +130,7 @@ async fn every_command_that_is_named_exists() {
 }
 
 #[test]
-fn every_file_that_is_linked_exists() {
+fn every_linked_file_exists() {
     let page = page();
     let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let files: Vec<_> = links.filter(|it| !it.starts_with('#')).collect();
@@ -211,7 +211,7 @@ impl Shadow {
 }
 
 #[tokio::test]
-async fn both_are_asked_and_only_the_service_of_today_decides() {
+async fn both_services_are_called_and_only_the_current_decides() {
     let shadow = Shadow::start(3, 2).await;
     for _ in 0..2 {
         assert_eq!(shadow.order().await.status, 200);
@@ -240,7 +240,7 @@ async fn equal_limits_give_equal_counts() {
 }
 
 #[tokio::test]
-async fn without_sluicegate_everything_is_as_before() {
+async fn traffic_is_unchanged_without_sluicegate() {
     let Shadow { current, sluicegate, envoy } = Shadow::start(1, 5).await;
     assert!(sluicegate.stop().await.success());
     let statuses = [
@@ -253,7 +253,7 @@ async fn without_sluicegate_everything_is_as_before() {
 }
 
 #[tokio::test]
-async fn switching_over_gives_no_budget_twice() {
+async fn switching_over_grants_no_limit_twice() {
     let shadow = Shadow::start(3, 3).await;
     for _ in 0..2 {
         assert_eq!(shadow.order().await.status, 200);

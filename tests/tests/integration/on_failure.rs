@@ -61,21 +61,21 @@ async fn decided(server: &Sluicegate, source: &str, code: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn allow_lets_everything_pass() {
+async fn allow_admits_every_request() {
     let server = alone(LIMITS, &[]).await;
     assert_eq!(admitted(&server, "allow").await, 30);
     assert_eq!(decided(&server, "policy", "ok").await, 30.0);
 }
 
 #[tokio::test]
-async fn deny_lets_nothing_pass() {
+async fn deny_refuses_every_request() {
     let server = alone(LIMITS, &[]).await;
     assert_eq!(admitted(&server, "deny").await, 0);
     assert_eq!(decided(&server, "policy", "over_limit").await, 30.0);
 }
 
 #[tokio::test]
-async fn defer_leaves_it_to_the_caller() {
+async fn defer_returns_unavailable() {
     let server = alone(LIMITS, &[]).await;
     for _ in 0..30 {
         assert_eq!(ask(&server, &["defer"]).await, Err(GrpcCode::Unavailable));
@@ -86,7 +86,7 @@ async fn defer_leaves_it_to_the_caller() {
 }
 
 #[tokio::test]
-async fn local_counts_here_against_a_share_of_the_limit() {
+async fn local_counts_against_a_share_of_the_limit() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(2, LIMITS, &["--store", &redis.url()]).await;
     for server in &fleet.servers {
@@ -106,14 +106,14 @@ async fn local_counts_here_against_a_share_of_the_limit() {
 }
 
 #[tokio::test]
-async fn a_setting_says_among_how_many_the_limit_is_divided() {
+async fn the_replicas_setting_divides_the_limit() {
     let server = alone(LIMITS, &["--replicas", "4"]).await;
     assert_eq!(admitted(&server, "local").await, 2);
     assert_eq!(server.metric("sluicegate_live_replicas").await, 4.0);
 }
 
 #[tokio::test]
-async fn a_refusal_beats_defer_and_defer_beats_what_passes() {
+async fn refusal_precedes_defer_and_defer_precedes_ok() {
     let server = alone(LIMITS, &["--replicas", "1"]).await;
     for keys in [["deny", "defer"], ["defer", "deny"], ["deny", "allow"], ["local", "deny"]] {
         assert_eq!(ask(&server, &keys).await, Ok(Code::OverLimit), "{keys:?}");
@@ -130,7 +130,7 @@ async fn a_refusal_beats_defer_and_defer_beats_what_passes() {
 }
 
 #[tokio::test]
-async fn what_only_simulates_neither_refuses_nor_defers() {
+async fn rules_in_shadow_mode_neither_refuse_nor_defer() {
     let server = alone(LIMITS, &[]).await;
     for key in ["shadow_deny", "shadow_defer"] {
         assert_eq!(admitted(&server, key).await, 30, "{key}");
@@ -139,7 +139,7 @@ async fn what_only_simulates_neither_refuses_nor_defers() {
 }
 
 #[tokio::test]
-async fn a_rule_that_says_nothing_goes_by_its_domain_and_then_by_the_flag() {
+async fn on_failure_defaults_to_the_domain_and_then_to_the_flag() {
     let server = alone(LIMITS, &["--replicas", "1"]).await;
     assert_eq!(admitted(&server, "silent").await, 10);
     let server = alone(LIMITS, &["--default-on-failure", "deny"]).await;
@@ -201,7 +201,7 @@ async fn local_hits_are_debited_when_redis_is_back() {
 }
 
 #[tokio::test]
-async fn limit_spent_before_a_pause_stays_spent() {
+async fn hits_used_before_a_pause_stay_used() {
     let mut redis = Redis::start().await;
     let flags = ["--store", &redis.url(), "--replicas", "1"];
     let fleet = Fleet::start(1, OUTAGES, &flags).await;
@@ -222,7 +222,7 @@ async fn limit_spent_before_a_pause_stays_spent() {
 }
 
 #[tokio::test]
-async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
+async fn pauses_of_a_window_admit_the_remaining_hits_once() {
     const LEFT: usize = 10;
     const PAUSES: usize = 5;
     let mut redis = Redis::start().await;
@@ -283,7 +283,7 @@ async fn replicas_admit_what_was_left_once_in_all_pauses_of_a_window() {
 }
 
 #[tokio::test]
-async fn a_full_store_answers_everybody() {
+async fn a_full_store_answers_every_request() {
     let server = Sluicegate::start(LIMITS, &["--memory-max-counters", "1"]).await;
     assert_eq!(ask(&server, &["silent"]).await, Ok(Code::Ok));
     for key in ["local", "deny", "defer"] {
@@ -296,7 +296,7 @@ async fn a_full_store_answers_everybody() {
 }
 
 #[tokio::test]
-async fn a_replica_that_may_be_one_of_many_warns_when_it_starts_without_redis() {
+async fn a_start_without_redis_warns_of_other_replicas() {
     let store = format!("redis://127.0.0.1:{}", free_port());
     let warns = async |flags: &[&str]| {
         let server = Sluicegate::start(LIMITS, &[&["--store", &store], flags].concat()).await;

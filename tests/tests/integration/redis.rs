@@ -62,13 +62,13 @@ async fn a_chain_is_one_call(store: &str, calls: impl AsyncFn() -> u64) {
 }
 
 #[tokio::test]
-async fn a_chain_is_one_call_of_one_redis() {
+async fn a_chain_is_one_call_to_one_redis() {
     let redis = Redis::start().await;
     a_chain_is_one_call(&redis.url(), async || redis.calls("evalsha").await).await;
 }
 
 #[tokio::test]
-async fn a_chain_is_one_call_of_a_cluster() {
+async fn a_chain_is_one_call_to_a_cluster() {
     let cluster = Cluster::start().await;
     a_chain_is_one_call(&cluster.url(), async || cluster.calls("evalsha").await).await;
 }
@@ -150,7 +150,7 @@ async fn nothing_is_left_behind() {
 }
 
 #[tokio::test]
-async fn installations_with_other_prefixes_do_not_meet() {
+async fn installations_with_different_prefixes_share_no_counters() {
     let redis = Redis::start().await;
     let limits = "
 domain: api
@@ -168,7 +168,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn a_database_of_its_own_is_used() {
+async fn the_database_of_the_address_is_used() {
     let redis = Redis::start().await;
     let fleet = fleet(1, CHAIN, &format!("{}/3", redis.url()), &[]).await;
     code(&fleet.servers[0], "tenant", "acme").await;
@@ -180,7 +180,7 @@ async fn a_database_of_its_own_is_used() {
 }
 
 #[tokio::test]
-async fn a_refused_request_on_several_slots_gives_back_what_it_took_although_its_caller_leaves() {
+async fn refused_multi_slot_request_is_not_charged_after_cancel() {
     let limits = "
 domain: api
 descriptors:
@@ -303,7 +303,7 @@ async fn start_up_waits_for_a_connection_to_redis() {
 }
 
 #[tokio::test]
-async fn a_server_starts_before_its_redis() {
+async fn a_server_can_start_before_its_redis() {
     let mut redis = Redis::start().await;
     redis.kill().await;
     let server = Sluicegate::start(DAILY, &["--store", &redis.url()]).await;
@@ -323,7 +323,7 @@ async fn a_server_starts_before_its_redis() {
 }
 
 #[tokio::test]
-async fn health_may_depend_on_the_store() {
+async fn health_can_require_the_store() {
     let mut redis = Redis::start().await;
     let flags = ["--store", &redis.url(), "--health-requires-store"];
     let fleet = Fleet::start(1, DAILY, &flags).await;
@@ -347,7 +347,7 @@ async fn health_may_depend_on_the_store() {
 }
 
 #[tokio::test]
-async fn health_that_depends_on_the_store_comes_back_without_requests() {
+async fn health_that_requires_the_store_recovers_without_requests() {
     let redis = Setup::new().config("maxmemory 1gb\nmaxmemory-policy noeviction").start().await;
     let flags = ["--store", &redis.url(), "--health-requires-store"];
     let fleet = Fleet::start(1, DAILY, &flags).await;
@@ -374,7 +374,7 @@ async fn health_that_depends_on_the_store_comes_back_without_requests() {
 }
 
 #[tokio::test]
-async fn a_redis_that_may_drop_counters_is_warned_of() {
+async fn a_redis_that_may_evict_counters_causes_a_warning() {
     for (policy, warned) in [("allkeys-lru", true), ("volatile-ttl", true), ("noeviction", false)] {
         let config = format!("maxmemory 100mb\nmaxmemory-policy {policy}");
         let redis = Setup::new().config(&config).start().await;
@@ -386,7 +386,7 @@ async fn a_redis_that_may_drop_counters_is_warned_of() {
 }
 
 #[tokio::test]
-async fn an_outage_is_logged_once_and_not_by_request() {
+async fn an_outage_is_logged_once_not_per_request() {
     let mut redis = Redis::start().await;
     let fleet = fleet(1, CHAIN, &redis.url(), &[]).await;
     let server = &fleet.servers[0];
@@ -408,7 +408,7 @@ async fn an_outage_is_logged_once_and_not_by_request() {
 }
 
 #[tokio::test]
-async fn a_full_redis_is_complained_of_once() {
+async fn a_full_redis_is_logged_once() {
     let redis = Setup::new().config("maxmemory 1gb\nmaxmemory-policy noeviction").start().await;
     let flags = ["--deny-cache-entries", "0"];
     let limits = "
@@ -438,7 +438,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn sentinels_that_are_dead_are_passed_over() {
+async fn dead_sentinels_are_skipped() {
     let sentinels = Sentinels::start().await;
     let url = sentinels.url();
     let (living, name) = url.strip_prefix("redis-sentinel://").unwrap().rsplit_once('/').unwrap();

@@ -57,7 +57,7 @@ const OK: &str =
     "sluicegate_decisions_total{code=\"ok\",domain=\"api\",rule=\"user\",source=\"store\"}";
 
 #[tokio::test]
-async fn an_edited_file_is_taken_up_and_usage_stays() {
+async fn an_edited_file_is_reloaded_and_usage_is_kept() {
     let server = Sluicegate::start(&limits("api", 2), &NO_POLL).await;
     assert_eq!([code(&server).await, code(&server).await], [Code::Ok; 2]);
     assert_eq!(code(&server).await, Code::OverLimit);
@@ -80,7 +80,7 @@ async fn an_edited_file_is_taken_up_and_usage_stays() {
 }
 
 #[tokio::test]
-async fn the_log_tells_which_counters_start_anew() {
+async fn the_log_lists_counters_that_restart() {
     let rules = |unit: &str, requests: usize| -> String {
         let rule = |index| {
             format!(
@@ -106,7 +106,7 @@ async fn the_log_tells_which_counters_start_anew() {
 }
 
 #[tokio::test]
-async fn a_bad_file_leaves_the_old_limits_in_force_and_is_told_once() {
+async fn invalid_limits_are_rejected_and_logged_once() {
     let server = Sluicegate::start(&limits("api", 2), &["--poll-interval", "50ms"]).await;
     assert_eq!(code(&server).await, Code::Ok);
     let before = server.get("/rlconfig").await;
@@ -165,7 +165,7 @@ fn update_config_map(mount: &Path, version: usize, limits: &str) {
 }
 
 #[tokio::test]
-async fn a_config_map_is_taken_up_each_time_it_is_mounted_anew() {
+async fn each_update_of_a_config_map_is_reloaded() {
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().to_owned();
     update_config_map(&mount, 1, &limits("api", 2));
@@ -181,7 +181,7 @@ async fn a_config_map_is_taken_up_each_time_it_is_mounted_anew() {
 }
 
 #[tokio::test]
-async fn files_may_come_to_a_folder_and_go() {
+async fn added_and_removed_files_are_reloaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     fs::write(path.join("a.yaml"), limits("api", 2)).unwrap();
@@ -269,7 +269,7 @@ async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usi
 
 /// Two versions of a file take turns while callers ask. Most stay below both limits; some ask for more
 /// than either has.
-async fn reloads_lose_nothing(flags: &[&str]) {
+async fn assert_reloads_lose_no_hits(flags: &[&str]) {
     away_from_midnight().await;
     let server = Sluicegate::start(&version(0), &[&NO_POLL, flags].concat()).await;
     until("the store to be well", || async {
@@ -307,13 +307,13 @@ async fn reloads_lose_nothing(flags: &[&str]) {
 }
 
 #[tokio::test]
-async fn reloads_under_load_lose_nothing_in_memory() {
-    reloads_lose_nothing(&[]).await;
+async fn reloads_under_load_lose_no_hits_in_memory() {
+    assert_reloads_lose_no_hits(&[]).await;
 }
 
 #[tokio::test]
-async fn reloads_under_load_lose_nothing_in_redis() {
+async fn reloads_under_load_lose_no_hits_in_redis() {
     let redis = Redis::start().await;
     // Every answer must be the store's.
-    reloads_lose_nothing(&["--store", &redis.url(), "--decision-timeout", "10s"]).await;
+    assert_reloads_lose_no_hits(&["--store", &redis.url(), "--decision-timeout", "10s"]).await;
 }

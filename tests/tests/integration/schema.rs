@@ -117,7 +117,7 @@ fn the_schema_finds_every_mistake_that_it_can_express() {
 }
 
 #[test]
-fn the_schema_of_the_examples_is_the_one_that_is_printed() {
+fn the_examples_have_the_printed_schema() {
     let path = workspace().join("examples/limits.schema.json");
     let schema = schema();
     if env::var_os("SNAPSHOTS").is_some_and(|action| action == "overwrite") {

@@ -154,7 +154,7 @@ async fn flags_win_over_variables_and_variables_over_the_settings_file() {
 }
 
 #[tokio::test]
-async fn a_list_of_flags_takes_the_place_of_the_one_in_the_file() {
+async fn a_list_of_flags_replaces_the_list_in_the_file() {
     let (folder, file) = folder("limits: ['/nowhere/a.yaml', '/nowhere/b.yaml']\n");
     let limits = folder.path().join("limits.yaml").display().to_string();
     let flags = ["--config", &file, "--limits", &limits];
@@ -219,7 +219,7 @@ grpc-tls-client-ca: ca.pem
 }
 
 #[tokio::test]
-async fn a_file_without_settings_is_said() {
+async fn a_file_without_settings_is_reported() {
     for (text, said) in [
         ("- a\n", ":1: the file is not a map of settings"),
         ("limits: a\nlimits: b\n", ":2: the name is already in line 1"),
@@ -239,7 +239,7 @@ async fn a_file_without_settings_is_said() {
 // === Variables ===
 
 #[tokio::test]
-async fn unknown_variables_are_warned_of_with_the_nearest_name() {
+async fn unknown_variables_cause_a_warning_with_the_nearest_name() {
     let environment = [
         ("SLUICEGATE_REDIS_CONECTIONS", "2"),
         ("SLUICEGATE_PORT", "tcp://10.0.0.1:8081"),

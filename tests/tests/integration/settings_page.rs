@@ -118,7 +118,7 @@ fn headings(command: &Command) -> Vec<Option<&str>> {
 }
 
 #[test]
-fn the_settings_page_is_what_the_flags_say() {
+fn the_settings_page_matches_the_flags() {
     let former = fs::read_to_string(path()).unwrap_or_default();
     let page = page(&former);
     if env::var_os("SNAPSHOTS").is_some_and(|action| action == "overwrite") {
@@ -128,12 +128,12 @@ fn the_settings_page_is_what_the_flags_say() {
     assert!(
         former == page,
         "docs/settings.md is not what the flags say. Renew it with\n  SNAPSHOTS=overwrite cargo nextest run \
-         --workspace --all-targets --locked -E 'test(the_settings_page_is_what_the_flags_say)'"
+         --workspace --all-targets --locked -E 'test(the_settings_page_matches_the_flags)'"
     );
 }
 
 #[test]
-fn settings_keep_the_version_that_brought_them() {
+fn settings_keep_the_version_that_added_them() {
     let current = page("");
     let own = concat!(" | ", env!("CARGO_PKG_VERSION"), " |");
     let line = current.lines().find(|line| line.starts_with("| `--store ")).unwrap();

@@ -76,7 +76,7 @@ async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
 }
 
 #[tokio::test]
-async fn sighup_tells_the_mistakes_of_rejected_files_again() {
+async fn sighup_logs_the_mistakes_of_rejected_files_again() {
     let server = Sluicegate::start(&limits(10), &NO_POLL).await;
     server.replace_limits("domain: api\ndescriptors: 5\n");
     server.process.printed("descriptors: a number is not valid here", 1).await;
@@ -101,7 +101,7 @@ async fn sigusr1_and_sigusr2_are_logged_and_change_nothing() {
 
 /// Redis accepts connections and does not answer.
 #[tokio::test]
-async fn signals_to_stop_end_a_server_that_starts_at_once() {
+async fn stop_signals_end_a_starting_server_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.yaml");
     fs::write(&file, limits(10)).unwrap();
@@ -121,7 +121,7 @@ async fn signals_to_stop_end_a_server_that_starts_at_once() {
 }
 
 #[tokio::test]
-async fn a_long_time_to_connect_to_redis_does_not_keep_the_server_from_serving() {
+async fn a_long_redis_connect_timeout_does_not_delay_serving() {
     let silent = Proxy::start("127.0.0.1:1").await;
     silent.set(Mode::Swallow);
     let url = format!("redis://{}", silent.address());

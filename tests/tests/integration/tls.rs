@@ -42,7 +42,7 @@ async fn connect(server: &Sluicegate, authority: &str) -> RateLimitServiceClient
 }
 
 #[tokio::test]
-async fn callers_that_trust_the_authority_get_in() {
+async fn callers_that_trust_the_ca_connect() {
     let folder = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
     ours.issue(HOST).write(folder.path(), "server");
@@ -65,7 +65,7 @@ async fn callers_that_trust_the_authority_get_in() {
 }
 
 #[tokio::test]
-async fn with_a_client_ca_only_certified_callers_get_in() {
+async fn callers_need_a_certificate_of_the_client_ca() {
     let folder = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
     ours.issue(HOST).write(folder.path(), "server");
@@ -87,7 +87,7 @@ async fn with_a_client_ca_only_certified_callers_get_in() {
 }
 
 #[tokio::test]
-async fn new_certificates_are_shown_to_new_connections() {
+async fn new_connections_get_reloaded_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let authorities = ["first", "second", "third"].map(Authority::new);
     authorities[0].issue(HOST).write(folder.path(), "server");

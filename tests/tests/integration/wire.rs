@@ -42,7 +42,7 @@ fn envoys_own_messages_survive_our_types() {
 }
 
 #[test]
-fn entry_that_is_not_utf_8_survives() {
+fn an_entry_that_is_not_utf_8_survives() {
     let entry = Entry { key: Bytes::from_static(b"path"), value: Bytes::from_static(b"/\xff") };
     let encoded = b"\x0a\x04path\x12\x02/\xff";
     assert_eq!(entry.encode_to_vec(), encoded);

@@ -34,7 +34,7 @@ fn promtool(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn prometheus_takes_the_rules() {
+fn prometheus_accepts_the_rules() {
     let said = promtool(&["check", "rules", "--lint=all", "--lint-fatal", RULES]);
     let count = each(&rules()).count();
     assert!(said.contains(&format!("SUCCESS: {count} rules found")), "{said}");
@@ -101,7 +101,7 @@ fn alerts_fire_stay_quiet_and_resolve() {
 }
 
 #[test]
-fn alerts_name_metrics_and_labels_that_there_are() {
+fn alerts_use_existing_metrics_and_labels() {
     let mut catalogue = Catalogue::read();
     for rule in each(&rules()) {
         match rule.get("record") {
@@ -123,7 +123,7 @@ fn envoy_rules() -> String {
 }
 
 #[test]
-fn prometheus_takes_the_rules_about_envoys() {
+fn prometheus_accepts_the_rules_about_envoys() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.yaml");
     fs::write(&file, envoy_rules()).unwrap();
@@ -131,7 +131,7 @@ fn prometheus_takes_the_rules_about_envoys() {
 }
 
 #[tokio::test]
-async fn envoy_tells_the_metric_of_its_rule() {
+async fn envoy_exports_the_metric_of_its_rule() {
     let rules = yaml::read("docs/envoy.md", &envoy_rules());
     let [rule] = &Vec::from_iter(alert_rules(&rules))[..] else { panic!("{rules}") };
     // sum by (LABELS) (rate(METRIC[SPAN])) > 0
@@ -224,7 +224,7 @@ async fn times(prometheus: &Prometheus, alert: &str, state: &str) -> Vec<f64> {
 }
 
 #[tokio::test]
-async fn a_dead_redis_turns_the_alerts_on_and_its_return_turns_them_off() {
+async fn alerts_fire_while_redis_is_dead_and_then_resolve() {
     let mut redis = Redis::start().await;
     let rules = hurried_rules();
     let flags = ["--store", &redis.url(), "--decision-timeout", "100ms"];

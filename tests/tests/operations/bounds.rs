@@ -39,7 +39,7 @@ fn is_bound(flag: &Arg) -> bool {
 }
 
 #[test]
-fn every_flag_that_bounds_is_on_the_page_with_its_default() {
+fn every_bounding_flag_is_on_the_page_with_its_default() {
     let page = page();
     let rows = rows(&page);
     let cli = Cli::command();

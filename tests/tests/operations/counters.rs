@@ -173,7 +173,7 @@ async fn use_some(server: &Sluicegate, tenant: &[u8], long: &[u8]) {
 const USED: usize = 1 + 4 + 1 + 2;
 
 #[tokio::test]
-async fn a_tenants_counters_are_found_and_reset_and_no_others() {
+async fn a_tenant_reset_affects_only_the_tenants_counters() {
     let tenants: [&[u8]; 8] = [
         b"acme",
         b"acm",
@@ -248,7 +248,7 @@ async fn a_tenants_counters_are_found_and_reset_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_reset_lets_pass_at_once_whoever_was_refused() {
+async fn a_reset_takes_effect_at_once() {
     for store in Store::all().await {
         let server = serve(&store.url(), &[]).await;
         let tenant = ["reset", "tenant", "--domain", "api", "--tenant", "acme"];
@@ -319,7 +319,7 @@ async fn one_counter_is_reset_by_descriptor_limit_or_name() {
 }
 
 #[tokio::test]
-async fn peeking_tells_and_counts_nothing() {
+async fn peek_shows_counters_and_charges_nothing() {
     let server = serve("memory", &[]).await;
     for _ in 0..2 {
         ask(&server, request(&[&[("tenant", "acme"), ("user", "bob")]])).await;
@@ -406,7 +406,7 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_said() {
+async fn invalid_targets_are_reported() {
     let server = serve("memory", &[]).await;
     let of_limit = |descriptor: &'static str| {
         ["reset", "counter", "--domain", "api", "--descriptor", descriptor, "--limit", "x"]
@@ -458,7 +458,7 @@ async fn what_cannot_be_meant_is_said() {
 }
 
 #[tokio::test]
-async fn resets_are_written_down_with_who_asked() {
+async fn resets_are_audit_logged_with_the_caller() {
     for labels in ["plain", "hashed"] {
         let server = serve("memory", &["--log-format", "json", "--top-labels", labels]).await;
         use_some(&server, b"acme", b"x").await;
@@ -511,7 +511,7 @@ async fn resets_are_written_down_with_who_asked() {
 }
 
 #[tokio::test]
-async fn a_certificates_name_and_a_local_process_are_written_down() {
+async fn audit_lines_name_the_certificate_or_the_local_process() {
     let authority = Authority::new("all");
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -542,7 +542,7 @@ async fn a_certificates_name_and_a_local_process_are_written_down() {
 }
 
 #[tokio::test]
-async fn a_reset_is_refused_while_redis_is_away() {
+async fn a_reset_fails_while_redis_is_unavailable() {
     let mut redis = Redis::start().await;
     let server = serve(&redis.url(), &["--redis-connect-timeout", "500ms"]).await;
     use_some(&server, b"acme", b"x").await;
@@ -574,7 +574,7 @@ async fn a_reset_is_refused_while_redis_is_away() {
 }
 
 #[tokio::test]
-async fn a_reset_that_may_have_run_is_told_and_written_down_though_its_caller_gives_up() {
+async fn a_reset_of_unknown_outcome_is_audit_logged_after_cancel() {
     let mut redis = Redis::start().await;
     let server = serve(&redis.url(), &["--redis-connect-timeout", "4s"]).await;
     for _ in 0..3 {
@@ -623,7 +623,7 @@ async fn a_reset_that_may_have_run_is_told_and_written_down_though_its_caller_gi
 }
 
 #[tokio::test]
-async fn a_tenants_reset_is_written_down_though_the_server_stops() {
+async fn a_tenant_reset_is_audit_logged_when_the_server_stops() {
     let mut redis = Redis::start().await;
     let flags = ["--redis-connect-timeout", "3s", "--drain-delay", "0s"];
     let mut server = serve(&redis.url(), &flags).await;
@@ -643,7 +643,7 @@ async fn a_tenants_reset_is_written_down_though_the_server_stops() {
 }
 
 #[tokio::test]
-async fn a_counters_reset_is_written_down_though_redis_has_not_answered_when_the_server_stops() {
+async fn an_unanswered_counter_reset_is_audit_logged_at_shutdown() {
     let redis = Redis::start().await;
     let flags = ["--redis-connect-timeout", "60s", "--drain-delay", "0s"];
     let mut server = serve(&redis.url(), &flags).await;
@@ -666,7 +666,7 @@ async fn a_counters_reset_is_written_down_though_redis_has_not_answered_when_the
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_has_a_complaint_and_its_breaker_closed() {
+async fn a_redis_that_rejects_writes_shows_an_error() {
     let redis = Redis::start().await;
     let server = serve(&redis.url(), &[]).await;
     redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -684,7 +684,7 @@ async fn a_server_that_refuses_has_a_complaint_and_its_breaker_closed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_told_in_words() {
+async fn an_unreachable_server_is_reported() {
     let mut redis = Redis::start().await;
     let server = serve(&redis.url(), &[]).await;
     redis.kill().await;
@@ -701,7 +701,7 @@ async fn a_server_that_is_away_is_told_in_words() {
 }
 
 #[tokio::test]
-async fn whoever_asks_at_another_port_is_told() {
+async fn calls_to_another_port_name_the_right_one() {
     let server = serve("memory", &[]).await;
     // The HTTP listener speaks HTTP/1.1 only, so there the connection breaks.
     for (address, said) in [
@@ -723,7 +723,7 @@ async fn whoever_asks_at_another_port_is_told() {
 }
 
 #[tokio::test]
-async fn what_was_reset_before_a_failure_is_told() {
+async fn resets_before_a_failure_are_reported() {
     let server = serve("memory", &[]).await;
     ask(&server, request(&[&[("tenant", "acme"), ("user", "bob")]])).await;
     let both = ["--descriptor", "tenant=acme,user=bob", "--descriptor", "ip=::1"];
@@ -760,7 +760,7 @@ async fn a_reset_finds_the_right_server_after_a_failover() {
 }
 
 #[tokio::test]
-async fn a_slot_on_its_way_is_reset_when_it_has_arrived_and_not_by_half() {
+async fn a_migrating_slot_is_reset_as_a_whole() {
     let cluster = Cluster::start().await;
     let server = serve(&cluster.url(), &[]).await;
     use_some(&server, b"acme", b"x").await;
@@ -862,7 +862,7 @@ api     tenant.user  10 per day (daily), fixed_window  free, on_failure deny  ap
 }
 
 #[tokio::test]
-async fn the_status_tells_of_limits_store_and_replicas() {
+async fn the_status_shows_limits_store_and_replicas() {
     for store in Store::all().await {
         let server = serve(&store.url(), &["--poll-interval", "200ms"]).await;
         let (code, status) = ctl_json(&server, &["status"]).await;

@@ -80,7 +80,7 @@ fn panels_are_numbered_placed_and_described() {
 }
 
 #[test]
-fn legends_name_labels_that_the_query_leaves() {
+fn legends_use_labels_of_their_query() {
     let dashboard = dashboard();
     for panel in panels(&dashboard).iter().filter(|panel| panel["type"] != "row") {
         for target in panel["targets"].as_array().unwrap() {
@@ -100,7 +100,7 @@ fn legends_name_labels_that_the_query_leaves() {
 }
 
 #[test]
-fn queries_are_of_metrics_that_there_are_and_all_are_shown() {
+fn queries_use_existing_metrics_and_all_are_shown() {
     let catalogue = Catalogue::read();
     let mut shown = BTreeSet::new();
     for query in queries(&dashboard(), "5m") {
@@ -118,7 +118,7 @@ fn queries_are_of_metrics_that_there_are_and_all_are_shown() {
 }
 
 #[test]
-fn prometheus_takes_every_query() {
+fn prometheus_accepts_every_query() {
     let queries = queries(&dashboard(), "5m");
     let rules: Vec<_> = queries
         .iter()

@@ -17,7 +17,7 @@ fn check(manifest: &Path) -> Output {
 }
 
 #[test]
-fn every_dependency_is_of_a_known_licence_and_source() {
+fn every_dependency_has_an_allowed_licence_and_source() {
     for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
         let said = check(&workspace().join(manifest));
         assert!(said.status.success(), "{manifest}: {}", String::from_utf8_lossy(&said.stderr));
@@ -26,7 +26,7 @@ fn every_dependency_is_of_a_known_licence_and_source() {
 
 /// So that the check above is known to look at something.
 #[test]
-fn what_is_not_allowed_is_found() {
+fn forbidden_dependencies_are_detected() {
     for (package, table, error) in [
         ("license = \"GPL-3.0-only\"", "", "rejected"),
         ("license = \"MIT\"", "[dependencies]\nserde = \"*\"", "wildcard"),

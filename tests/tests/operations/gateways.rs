@@ -34,7 +34,7 @@ fn validate_by_envoy(config: &Path) {
 // === Plain Envoy ===
 
 #[test]
-fn envoy_takes_every_example() {
+fn envoy_accepts_every_example() {
     for file in files("examples/envoy") {
         validate_by_envoy(&file);
     }
@@ -63,7 +63,7 @@ async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Env
 }
 
 #[tokio::test]
-async fn a_login_without_a_decision_is_refused_until_an_operator_says_otherwise() {
+async fn a_login_without_a_decision_is_refused_until_overridden() {
     // Busy machines answer later.
     let changes =
         [("timeout: 0.25s\n              # Without", "timeout: 5s\n              # Without")];
@@ -88,7 +88,7 @@ async fn a_login_without_a_decision_is_refused_until_an_operator_says_otherwise(
 // === Istio ===
 
 #[test]
-fn istios_schemas_take_every_example() {
+fn istios_schemas_accept_every_example() {
     let files = files("examples/istio");
     assert!(!files.is_empty());
     let objects: Value = files.iter().flat_map(|file| documents(file)).collect();
@@ -375,7 +375,7 @@ async fn virtual_hosts_for_older_envoys_limit_hosts_and_routes() {
 }
 
 #[tokio::test]
-async fn a_gateway_goes_by_the_address_of_the_connection() {
+async fn a_gateway_limits_by_the_address_of_the_connection() {
     let mesh = gateway(&patches("ingress-gateway.yaml")).await;
     for left in [99, 98, 97] {
         let forwarded = format!("203.0.113.{left}");
@@ -419,7 +419,7 @@ async fn ask(port: &str, folder: &Path, caller: Option<&str>, attempt: u32) -> (
 }
 
 #[tokio::test]
-async fn a_sidecar_goes_by_the_certificate_and_never_by_what_a_client_writes() {
+async fn a_sidecar_limits_by_certificate_not_by_client_headers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let authority = Authority::new("mesh");
@@ -460,7 +460,7 @@ async fn a_sidecar_goes_by_the_certificate_and_never_by_what_a_client_writes() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_istios_own_is_asked_under_another_authority() {
+async fn istios_own_cluster_is_called_with_another_authority() {
     let example = fs::read_to_string(workspace().join("examples/istio/mesh-cluster.yaml")).unwrap();
     let named = example.lines().find_map(|line| line.split_once("cluster_name: "));
     let (_, cluster) = named.unwrap();

@@ -27,7 +27,7 @@ async fn is_live(server: &Sluicegate) {
 }
 
 #[tokio::test]
-async fn a_server_that_drains_is_live() {
+async fn a_draining_server_is_live() {
     let mut server = Sluicegate::start(LIMITS, &["--drain-delay", "1h"]).await;
     for service in ["", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"] {
         assert_eq!(health(&server, &["--service", service]).await, said(0, "serving"));
@@ -42,7 +42,7 @@ async fn a_server_that_drains_is_live() {
 }
 
 #[tokio::test]
-async fn a_server_that_needs_a_lost_redis_is_live() {
+async fn a_server_without_its_required_redis_is_live() {
     let store = format!("redis://127.0.0.1:{}", free_port());
     let flags = ["--store", &store, "--health-requires-store"];
     let server = Sluicegate::start(LIMITS, &flags).await;
@@ -54,7 +54,7 @@ async fn a_server_that_needs_a_lost_redis_is_live() {
 }
 
 #[tokio::test]
-async fn health_of_the_store_comes_and_goes_with_redis() {
+async fn health_of_the_store_follows_redis() {
     let mut redis = Redis::start().await;
     let store = format!("redis://{}", redis.address());
     let server = Sluicegate::start(LIMITS, &["--store", &store]).await;
@@ -89,7 +89,7 @@ async fn an_open_watch_of_liveness_ends_with_the_server() {
 }
 
 #[tokio::test]
-async fn health_can_be_read_by_programs_and_tells_what_went_wrong() {
+async fn health_command_prints_json_and_errors() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let (code, text) = health(&server, &["--output", "json"]).await;
     let told: Value = serde_json::from_str(&text).unwrap();

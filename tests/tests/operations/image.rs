@@ -57,7 +57,7 @@ fn the_dockerfile_passes_the_linter() {
 }
 
 #[test]
-fn the_programs_run_as_nobody_and_without_a_shell() {
+fn the_image_runs_unprivileged_and_without_a_shell() {
     let user = only("USER");
     let (uid, gid) = user.split_once(':').unwrap();
     let [uid, gid]: [u32; 2] = [uid, gid].map(|id| id.parse().unwrap());
@@ -80,7 +80,7 @@ fn the_programs_run_as_nobody_and_without_a_shell() {
 
 /// Or builds for two architectures would replace each other's programs, and one could get the other's.
 #[test]
-fn what_is_compiled_is_kept_for_each_architecture() {
+fn build_caches_are_separate_for_each_architecture() {
     let stage: Vec<_> = instructions().into_iter().skip_while(|(word, _)| word != "FROM").collect();
     let run = stage.iter().position(|(word, rest)| word == "RUN" && rest.contains("cargo build"));
     let (before, run) = (&stage[..run.unwrap()], &stage[run.unwrap()].1);
@@ -122,7 +122,7 @@ fn ignored() -> Vec<String> {
 }
 
 #[test]
-fn the_builder_gets_every_source_of_the_programs() {
+fn the_build_context_has_every_source_of_the_programs() {
     let (ignored, root) = (ignored(), workspace().canonicalize().unwrap());
     let built = binary(PROGRAMS[0]).parent().unwrap().to_owned();
     let mut sources = 0;
@@ -169,7 +169,7 @@ fn context() -> tempfile::TempDir {
 }
 
 #[test]
-fn cargo_takes_what_the_builder_gets() {
+fn cargo_accepts_the_build_context() {
     let context = context();
     let mut cargo = Blocking::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version=1", "--locked", "--offline"]);
@@ -257,7 +257,7 @@ fn inside(root: &Path, words: &[String]) -> Command {
 }
 
 #[test]
-fn nobody_can_write_into_the_image() {
+fn the_image_is_not_writable() {
     fn check(path: &Path) {
         let metadata = fs::symlink_metadata(path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o7022, 0, "{}", path.display());
@@ -272,7 +272,7 @@ fn nobody_can_write_into_the_image() {
 }
 
 #[tokio::test]
-async fn the_image_serves_and_tells_its_health() {
+async fn the_image_serves_and_reports_its_health() {
     let folder = tempfile::tempdir().unwrap();
     let root = assembled(folder.path());
     let limits =

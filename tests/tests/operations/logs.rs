@@ -68,7 +68,7 @@ async fn ask(server: &Sluicegate, key: &str, value: &str, count: u64) -> Code {
 }
 
 #[tokio::test]
-async fn the_level_changes_while_the_server_runs() {
+async fn the_log_level_changes_at_runtime() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     assert_eq!(said(&server, &[]).await, "info");
     ask(&server, "free", "x", 1).await;
@@ -96,7 +96,7 @@ async fn the_level_changes_while_the_server_runs() {
 }
 
 #[tokio::test]
-async fn a_level_for_a_while_ends_by_itself() {
+async fn a_temporary_log_level_reverts() {
     // Where it serves is said at info.
     let former = "warn,sluicegate::app=info";
     let server = Sluicegate::start(LIMITS, &["--log-level", former]).await;
@@ -123,7 +123,7 @@ async fn a_level_for_a_while_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn what_is_no_level_changes_nothing() {
+async fn an_invalid_log_level_changes_nothing() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let flag = Sluicegate::command(&["--limits", "x", "--log-level", "loud"], &[]);
     let by_flag = finish(flag).await.stderr;
@@ -147,7 +147,7 @@ async fn what_is_no_level_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_operators_change_is_logged_whatever_the_level() {
+async fn audit_lines_are_written_at_every_log_level() {
     for off in ["off", "error,sluicegate::audit=off"] {
         let server = Sluicegate::start(LIMITS, &[]).await;
         said(&server, &[off]).await;
@@ -246,7 +246,7 @@ impl Unread {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_holds_nothing_up() {
+async fn a_blocked_log_does_not_delay_the_server() {
     away_from_midnight().await;
     let work = async {
         let mut server = Unread::start().await;
@@ -461,7 +461,7 @@ async fn until_decisions(server: &Sluicegate, count: usize) -> Vec<Value> {
 const ALL: [&str; 4] = ["--decision-log-ratio", "1", "--log-format", "json"];
 
 #[tokio::test]
-async fn a_refusal_says_who_refused_whom() {
+async fn a_logged_refusal_has_rule_limit_and_key_hash() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &ALL).await;
     assert_eq!(ask(&server, "user", "bob", 1).await, Code::Ok);
@@ -505,7 +505,7 @@ async fn a_refusal_says_who_refused_whom() {
 }
 
 #[tokio::test]
-async fn what_shadow_mode_lets_pass_is_logged_as_that() {
+async fn refusals_in_shadow_mode_are_logged_as_shadowed() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &ALL).await;
     for _ in 0..2 {
@@ -521,7 +521,7 @@ async fn what_shadow_mode_lets_pass_is_logged_as_that() {
 }
 
 #[tokio::test]
-async fn only_refusals_are_logged_and_only_on_demand() {
+async fn the_decision_log_is_off_by_default_and_has_only_refusals() {
     away_from_midnight().await;
     let server = Sluicegate::start(LIMITS, &["--log-format", "json"]).await;
     for _ in 0..3 {
@@ -556,7 +556,7 @@ async fn ended(mut server: Sluicegate) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_share_and_the_number_of_lines_are_bounded() {
+async fn the_decision_log_is_sampled_and_bounded() {
     away_from_midnight().await;
     let many = ["--decision-log-max-per-second", "1000000"];
     let flags = ["--decision-log-ratio", "0.5", "--log-format", "json"];

@@ -155,7 +155,7 @@ async fn assert_as_documented(server: &Sluicegate) -> BTreeMap<String, Family> {
 }
 
 #[tokio::test]
-async fn what_servers_show_is_what_the_catalogue_says() {
+async fn metrics_match_the_catalogue() {
     let redis = Redis::start().await;
     let flags = ["--store", &redis.url(), "--decision-timeout", "5s"];
     let (memory, fleet) =
@@ -215,7 +215,7 @@ async fn a_request_is_counted_once_by_its_verdict() {
 }
 
 #[tokio::test]
-async fn the_process_is_measured() {
+async fn process_metrics_are_shown() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let used = server.process.cpu().as_secs_f64();
     let shown = server.metric("process_cpu_seconds_total").await;
@@ -245,7 +245,7 @@ async fn the_process_is_measured() {
 // === Values of requests ===
 
 #[tokio::test]
-async fn values_of_requests_are_told_apart_up_to_a_bound() {
+async fn values_of_requests_are_labels_up_to_a_bound() {
     let server = Sluicegate::start(LIMITS, &["--detailed-metric-series", "3"]).await;
     let longest = "x".repeat(256 - "customer_".len());
     let longer = format!("{longest}x");
@@ -286,7 +286,7 @@ async fn values_of_requests_are_told_apart_up_to_a_bound() {
 }
 
 #[tokio::test]
-async fn unknown_domains_are_told_apart_up_to_a_bound() {
+async fn unknown_domains_are_labels_up_to_a_bound() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     for number in 0..=101 {
         let domain = format!("d{number}");
@@ -337,7 +337,7 @@ async fn calls_and_batches_are_measured_each_once() {
 }
 
 #[tokio::test]
-async fn an_outage_shows_and_is_counted_to_its_end() {
+async fn degraded_seconds_cover_the_whole_outage() {
     let mut redis = Redis::start().await;
     let mut server = with_redis(&redis.url(), &["--redis-connections", "2"]).await;
     let open = of("sluicegate_redis_connections_open", &redis);
@@ -401,7 +401,7 @@ async fn an_outage_shows_and_is_counted_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_redis_that_refuses_writes_is_an_outage_with_the_breaker_closed() {
+async fn rejected_writes_are_an_outage_with_a_closed_breaker() {
     let redis = Redis::start().await;
     let server = with_redis(&redis.url(), &[]).await;
     redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -422,7 +422,7 @@ async fn a_redis_that_refuses_writes_is_an_outage_with_the_breaker_closed() {
 }
 
 #[tokio::test]
-async fn redis_tells_what_it_holds_if_it_may() {
+async fn redis_memory_is_shown_if_info_is_permitted() {
     let redis = Setup::new().user("admin", "admin").start().await;
     for (user, may) in [("open", "+info"), ("silent", "-info")] {
         let rules = ["on", ">secret", "~*", "&*", "+@all", may];
@@ -484,7 +484,7 @@ fn received(collector: &Collector, metric: &str) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn a_collector_receives_every_metric_at_the_end() {
+async fn a_collector_receives_every_metric_at_shutdown() {
     let redis = Redis::start().await;
     let collector = Collector::start().await;
     // Nothing but the end makes it push.
@@ -517,7 +517,7 @@ async fn a_collector_receives_every_metric_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_is_told_of_once() {
+async fn an_unavailable_collector_is_logged_once() {
     let collector = Collector::start().await;
     let proxy = Proxy::start(collector.endpoint.strip_prefix("http://").unwrap()).await;
     let endpoint = format!("http://{}", proxy.address());
@@ -554,7 +554,7 @@ async fn a_collector_that_is_away_is_told_of_once() {
 }
 
 #[tokio::test]
-async fn more_series_than_a_message_holds_all_arrive() {
+async fn series_beyond_one_message_all_arrive() {
     const KEYS: usize = 16_000;
     let limits = "
 domain: api
@@ -599,7 +599,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn the_environment_names_the_process() {
+async fn otel_variables_set_resource_attributes() {
     let attributes =
         ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,service.instance.id=pod-1,team=b");
     for (environment, name) in
@@ -633,7 +633,7 @@ fn received_count(collector: &Collector, metric: &str) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn a_collector_behind_tls_is_trusted_if_its_authority_is() {
+async fn a_collector_over_tls_needs_a_trusted_ca() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let ours = Authority::new("ours");

@@ -44,7 +44,7 @@ async fn told(server: &Sluicegate, command: &str) -> String {
 }
 
 #[tokio::test]
-async fn who_is_refused_is_found_by_the_hash_of_a_suspect() {
+async fn refused_callers_are_found_by_hash() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let peeked = told(&server, "peek").await;
     let hash = peeked.lines().find_map(|line| line.trim().strip_prefix("hash")).unwrap().trim();
@@ -58,7 +58,7 @@ async fn who_is_refused_is_found_by_the_hash_of_a_suspect() {
 }
 
 #[test]
-fn the_pods_it_asks_are_the_servers() {
+fn the_runbook_selects_the_servers_pods() {
     let selector = after("--selector ");
     let selector = selector.split(')').next().unwrap().replace("RELEASE", "edge");
     let mut helm = tools::helm();
@@ -77,7 +77,7 @@ fn the_pods_it_asks_are_the_servers() {
 }
 
 #[test]
-fn the_brake_turns_on_shadow_mode_and_nothing_else() {
+fn disabling_enforcement_changes_only_shadow_mode() {
     let flags = after("--reuse-values ");
     let rendered = |flags: &str| {
         let mut helm = tools::helm();

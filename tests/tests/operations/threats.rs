@@ -22,7 +22,7 @@ use tonic::{Request, metadata::MetadataValue};
 // === The document ===
 
 #[test]
-fn every_test_that_the_page_names_exists() {
+fn every_named_test_exists() {
     let page = fs::read_to_string(workspace().join("docs/security.md")).unwrap();
     let named: Vec<_> = page.split('`').skip(1).step_by(2).filter(|it| it.contains("::")).collect();
     assert!(named.len() > 20, "{named:?}");
@@ -190,7 +190,7 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
 /// What Envoy lets through on an error, and what it refuses, would both look like an answer: so its own counts are
 /// asked too.
 #[test]
-fn nothing_that_a_client_sends_becomes_an_error() {
+fn no_client_input_causes_an_error() {
     let runtime = Runtime::new().unwrap();
     // So few counters that the store is full most of the time.
     let flags = ["--memory-max-counters", "200", "--detailed-metric-series", "10"];
@@ -311,7 +311,7 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
 
 /// Names in limits files that look like others are shown with what makes them so.
 #[tokio::test]
-async fn no_name_of_a_limits_file_hides_what_it_is() {
+async fn deceptive_names_in_limits_files_are_escaped() {
     let limits = r#"
 domain: "shop\u202e\u2028"
 descriptors:
@@ -352,7 +352,7 @@ descriptors:
 // === Callers ===
 
 #[tokio::test]
-async fn trace_headers_that_are_no_trace_change_nothing() {
+async fn invalid_trace_headers_are_ignored() {
     let server = Sluicegate::start(LIMITS, &READS_TRACES).await;
     let huge = "a=".to_owned() + &"b".repeat(8_000);
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -387,7 +387,7 @@ async fn trace_headers_that_are_no_trace_change_nothing() {
 }
 
 #[tokio::test]
-async fn the_service_has_no_admin_methods_where_envoy_calls() {
+async fn the_grpc_listener_has_no_admin_methods() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let asked = std::process::Command::new(binary("sluicectl"))
         .args(["explain", "--admin-server", &format!("http://{}", server.grpc)])

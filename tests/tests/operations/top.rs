@@ -57,7 +57,7 @@ fn totals(told: &Value) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn who_is_refused_most_stands_first() {
+async fn top_lists_the_most_refused_counters_first() {
     for store in [None, Some(Redis::start().await)] {
         let url = store.as_ref().map_or("memory".to_owned(), Redis::url);
         let flags = ["--store", &url, "--decision-timeout", "10s", "--top-labels", "plain"];
@@ -81,7 +81,7 @@ async fn who_is_refused_most_stands_first() {
 }
 
 #[tokio::test]
-async fn who_passes_near_the_limit_is_told_apart_by_the_share() {
+async fn near_lists_counters_by_the_used_share() {
     let server = serve(&["--top-labels", "plain", "--near-limit-ratio", "0.7"]).await;
     for (user, times) in [("far", 7), ("near", 8), ("nearest", 10)] {
         take(&server, user, times).await;
@@ -107,7 +107,7 @@ async fn who_passes_near_the_limit_is_told_apart_by_the_share() {
 }
 
 #[tokio::test]
-async fn names_are_hashed_unless_they_may_be_seen() {
+async fn keys_are_hashed_unless_labels_are_plain() {
     let server = serve(&[]).await;
     take(&server, "eve@example.com", 12).await;
     let told = told(&[&server], &[]).await;
@@ -125,7 +125,7 @@ async fn names_are_hashed_unless_they_may_be_seen() {
 }
 
 #[tokio::test]
-async fn replicas_are_added_up_if_they_name_alike() {
+async fn replicas_with_equal_hashes_are_added_up() {
     let folder = tempfile::tempdir().unwrap();
     let salt = folder.path().join("salt");
     std::fs::write(&salt, "0123456789abcdef").unwrap();
@@ -145,7 +145,7 @@ async fn replicas_are_added_up_if_they_name_alike() {
 }
 
 #[tokio::test]
-async fn a_bounded_number_is_remembered() {
+async fn the_number_of_top_keys_is_bounded() {
     let server = serve(&["--top-keys", "2", "--top-labels", "plain"]).await;
     for round in 0..30 {
         take(&server, "heavy", 10).await;
@@ -185,7 +185,7 @@ async fn without_a_terminal_one_table_is_printed() {
 }
 
 #[tokio::test]
-async fn what_servers_say_is_told_while_others_are_away() {
+async fn results_are_shown_while_other_servers_are_unreachable() {
     let server = serve(&["--top-labels", "plain"]).await;
     take(&server, "bob", 13).await;
     let ask = async |flags: &[&str]| {
@@ -306,7 +306,7 @@ fn shown(output: &str) -> String {
 }
 
 #[tokio::test]
-async fn in_a_terminal_it_is_a_live_table() {
+async fn a_terminal_shows_a_live_table() {
     let server = serve(&["--top-labels", "plain"]).await;
     take(&server, "bob", 13).await;
     take(&server, "eve", 40).await;
@@ -330,7 +330,7 @@ async fn in_a_terminal_it_is_a_live_table() {
 }
 
 #[tokio::test]
-async fn the_live_table_goes_on_while_its_server_is_away() {
+async fn the_live_table_survives_an_unreachable_server() {
     let server = serve(&["--top-labels", "plain"]).await;
     take(&server, "bob", 13).await;
     let address = format!("http://{}", server.admin);

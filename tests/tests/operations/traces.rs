@@ -137,7 +137,7 @@ fn told(span: &Span) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_callers_trace_goes_on_if_the_caller_traces() {
+async fn a_sampled_trace_of_the_caller_is_continued() {
     away_from_midnight().await;
     let collector = Collector::start().await;
     let server = server(&collector.endpoint, &[]).await;
@@ -188,7 +188,7 @@ async fn the_callers_trace_goes_on_if_the_caller_traces() {
 }
 
 #[tokio::test]
-async fn a_share_of_the_others_is_traced() {
+async fn trace_ratio_samples_requests_without_a_trace() {
     let collector = Collector::start().await;
     let all = server(&collector.endpoint, &["--trace-ratio", "1"]).await;
     for _ in 0..3 {
@@ -222,7 +222,7 @@ async fn a_share_of_the_others_is_traced() {
 }
 
 #[tokio::test]
-async fn every_way_in_is_traced() {
+async fn requests_are_traced_on_every_listener() {
     away_from_midnight().await;
     let collector = Collector::start().await;
     let server = server(&collector.endpoint, &["--grpc-max-message-bytes", "1000"]).await;
@@ -266,7 +266,7 @@ async fn every_way_in_is_traced() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_told() {
+async fn spans_show_errors() {
     away_from_midnight().await;
     let collector = Collector::start().await;
     let mut redis = Redis::start().await;
@@ -329,7 +329,7 @@ async fn what_goes_wrong_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_shed_is_told() {
+async fn spans_show_shed_requests() {
     let collector = Collector::start().await;
     let mut store = HangingStore::start().await;
     let flags = [&store.arguments()[..], &["--max-in-flight", "1"]].concat();
@@ -344,7 +344,7 @@ async fn what_is_shed_is_told() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_caller_gives_up_is_told() {
+async fn spans_show_cancelled_calls() {
     let collector = Collector::start().await;
     let mut redis = Redis::start().await;
     let url = redis.url();
@@ -448,7 +448,7 @@ async fn nothing_of_a_request_is_in_a_trace() {
 // === A collector that is away ===
 
 #[tokio::test]
-async fn a_collector_that_is_away_changes_no_answer() {
+async fn an_unavailable_collector_changes_no_answer() {
     away_from_midnight().await;
     let port = free_port();
     let server = server(&format!("http://127.0.0.1:{port}"), &["--trace-ratio", "1"]).await;
@@ -474,7 +474,7 @@ async fn a_collector_that_is_away_changes_no_answer() {
 }
 
 #[tokio::test]
-async fn a_collector_that_comes_back_gets_traces_again() {
+async fn a_recovered_collector_gets_traces_again() {
     let collector = Collector::start().await;
     let proxy = Proxy::start(collector.endpoint.strip_prefix("http://").unwrap()).await;
     proxy.set(Mode::Refuse);
@@ -495,7 +495,7 @@ async fn a_collector_that_comes_back_gets_traces_again() {
 }
 
 #[tokio::test]
-async fn a_collector_that_says_nothing_does_not_hold_up_the_end() {
+async fn a_silent_collector_does_not_delay_the_shutdown() {
     let collector = Collector::start().await;
     let proxy = Proxy::start(collector.endpoint.strip_prefix("http://").unwrap()).await;
     proxy.set(Mode::Swallow);
@@ -556,7 +556,7 @@ async fn front(collector: &Collector, folder: &Path) -> Envoy {
 }
 
 #[tokio::test]
-async fn traces_go_over_tls_to_a_collector_that_is_certified() {
+async fn traces_are_sent_over_tls_to_a_trusted_collector() {
     let collector = Collector::start().await;
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new("a");

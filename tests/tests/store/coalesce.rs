@@ -133,7 +133,7 @@ async fn the_layer_conforms_over_a_cluster() {
 }
 
 #[tokio::test]
-async fn what_arrives_during_a_call_goes_out_as_the_next() {
+async fn requests_during_a_call_form_the_next_call() {
     let layer = gated(0);
     let first = busy(&layer).await;
     let others: Vec<_> = (0..20)
@@ -149,7 +149,7 @@ async fn what_arrives_during_a_call_goes_out_as_the_next() {
 }
 
 #[tokio::test]
-async fn a_call_asks_no_more_than_its_bound() {
+async fn the_checks_of_a_call_are_bounded() {
     let layer = gated(0);
     let first = busy(&layer).await;
     let others: Vec<_> =
@@ -162,7 +162,7 @@ async fn a_call_asks_no_more_than_its_bound() {
 }
 
 #[tokio::test]
-async fn a_group_longer_than_the_bound_goes_alone() {
+async fn a_group_larger_than_the_bound_is_sent_alone() {
     let layer = gated(0);
     let first = busy(&layer).await;
     let long: Vec<_> = (0..=BATCH_MAX).map(|n| one(&n.to_string(), 1)).collect();
@@ -182,7 +182,7 @@ async fn a_group_longer_than_the_bound_goes_alone() {
 }
 
 #[tokio::test]
-async fn beyond_the_bound_nobody_waits() {
+async fn requests_beyond_the_queue_bound_fail_at_once() {
     let layer = gated(0);
     let _first = busy(&layer).await;
     let waiting: Vec<_> =
@@ -222,7 +222,7 @@ async fn together(
 }
 
 #[tokio::test]
-async fn equal_groups_are_asked_as_one_and_hear_what_each_would() {
+async fn merged_groups_are_answered_as_each_would_be() {
     for algorithm in Algorithm::ALL {
         let layer = gated(0);
         let (decided, calls) = together(&layer, 10, || chain(algorithm, 100, 3)).await;
@@ -239,7 +239,7 @@ async fn equal_groups_are_asked_as_one_and_hear_what_each_would() {
 }
 
 #[tokio::test]
-async fn as_many_pass_as_fit() {
+async fn a_merged_call_admits_as_many_groups_as_fit() {
     for algorithm in Algorithm::ALL {
         for (limit, hits) in [(7, 1), (10, 3), (2, 3), (100, 1), (1, 1)] {
             let layer = gated(0);
@@ -268,7 +268,7 @@ async fn as_many_pass_as_fit() {
 
 /// Room that comes back from call to call lets some pass, and keeps nobody waiting for more calls.
 #[tokio::test]
-async fn nobody_waits_for_room_to_come_back() {
+async fn merged_groups_do_not_wait_for_a_refill() {
     let window = Window::from_seconds(1).unwrap();
     for algorithm in Algorithm::ALL {
         let layer = gated(0);
@@ -285,7 +285,7 @@ async fn nobody_waits_for_room_to_come_back() {
 }
 
 #[tokio::test]
-async fn each_share_can_be_given_back() {
+async fn each_share_of_a_merged_charge_can_be_refunded() {
     for algorithm in Algorithm::ALL {
         let layer = gated(0);
         let (decided, _) = together(&layer, 10, || chain(algorithm, 100, 2)).await;
@@ -306,7 +306,7 @@ async fn each_share_can_be_given_back() {
 
 /// Groups that may not be asked as one, because their sum does not say what becomes of each.
 #[tokio::test]
-async fn what_cannot_be_summed_is_asked_each_for_itself() {
+async fn groups_that_cannot_be_merged_are_sent_separately() {
     let day = |requests| per_day(Algorithm::FixedWindow, requests);
     let simulated = Check { refusal_scope: RefusalScope::None, ..one("s", 5) };
     let quota = Check { refusal_scope: RefusalScope::Quota, ..one("q", 5) };
@@ -330,7 +330,7 @@ async fn what_cannot_be_summed_is_asked_each_for_itself() {
 }
 
 #[tokio::test]
-async fn who_leaves_before_the_call_is_not_charged() {
+async fn a_caller_that_leaves_before_the_call_is_not_charged() {
     let layer = gated(0);
     let first = busy(&layer).await;
     let soon = Some(Instant::now() + Duration::from_millis(20));
@@ -348,7 +348,7 @@ async fn who_leaves_before_the_call_is_not_charged() {
 }
 
 #[tokio::test]
-async fn who_leaves_during_the_call_may_have_been_charged() {
+async fn a_caller_that_leaves_during_the_call_may_be_charged() {
     let layer = gated(0);
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Charge::Exactly(0))];
@@ -429,7 +429,7 @@ async fn until_settled(layer: &Coalesce<Slow>) {
 }
 
 #[tokio::test]
-async fn late_answers_are_handed_on() {
+async fn late_answers_are_forwarded() {
     let layer = slow(one_place);
     let (answers, late) = asking_late(&layer, chain(Algorithm::Gcra, 10, 3)).await.unwrap();
     assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 2]);
@@ -442,7 +442,7 @@ async fn late_answers_are_handed_on() {
 }
 
 #[tokio::test]
-async fn late_answers_to_parts_are_put_together() {
+async fn late_answers_of_several_slots_are_joined() {
     let layer = slow(by_first_byte);
     let group = || {
         let day = per_day(Algorithm::FixedWindow, 10);
@@ -460,7 +460,7 @@ async fn late_answers_to_parts_are_put_together() {
 
 /// Equal groups that are asked as one: each hears late what it would have heard in time, and nothing is asked again.
 #[tokio::test]
-async fn late_answers_to_a_sum_are_shared() {
+async fn late_answers_of_a_merged_call_are_shared() {
     for (limit, used, passed) in [(10, 0, 3), (2, 0, 2), (2, 1, 0)] {
         let layer = slow(one_place);
         let gate = &layer.inner().gate;
@@ -499,7 +499,7 @@ async fn late_answers_to_a_sum_are_shared() {
 }
 
 #[tokio::test]
-async fn hits_are_unknown_when_no_answer_comes_late() {
+async fn hits_without_a_late_answer_are_unknown() {
     let layer = slow(one_place);
     layer.inner().is_silent.store(true, Ordering::Relaxed);
     let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::Exactly(0));
@@ -514,7 +514,7 @@ async fn hits_are_unknown_when_no_answer_comes_late() {
 
 /// Callers that leave before their answers: what the store tells late is known, and what it does not tell is counted.
 #[tokio::test]
-async fn hits_of_callers_that_left_are_counted_when_unknown() {
+async fn unknown_hits_of_disconnected_callers_are_counted() {
     for (is_silent, unknown) in [(false, 0), (true, 2)] {
         let layer = slow(one_place);
         layer.inner().is_silent.store(is_silent, Ordering::Relaxed);
@@ -533,7 +533,7 @@ async fn hits_of_callers_that_left_are_counted_when_unknown() {
 }
 
 #[tokio::test]
-async fn give_backs_alone_do_not_hold_a_caller() {
+async fn refunds_alone_do_not_delay_a_caller() {
     let layer = slow(one_place);
     let gate = &layer.inner().gate;
     let taken = ask(&gate.inner, vec![one("a", 10)]).await;
@@ -588,7 +588,7 @@ impl Lanes for HalfDead {
 }
 
 #[tokio::test]
-async fn a_lane_that_hangs_delays_no_other() {
+async fn a_hanging_queue_delays_no_other() {
     let store = HalfDead(Gate::new(1_000, by_first_byte), AtomicU64::new(0));
     let layer = Coalesce::new(store, ONE);
     let soon = || Some(Instant::now() + Duration::from_millis(20));
@@ -642,7 +642,7 @@ impl Lanes for Moving {
 }
 
 #[tokio::test]
-async fn a_counter_that_has_moved_delays_no_other() {
+async fn a_redirected_counter_delays_no_other() {
     let layer = Arc::new(Coalesce::new(Moving(Gate::new(100, one_place), Semaphore::new(0)), ONE));
     let asked = |name: &'static str| {
         let layer = Arc::clone(&layer);
@@ -661,7 +661,7 @@ async fn a_counter_that_has_moved_delays_no_other() {
 }
 
 #[tokio::test]
-async fn whose_time_is_up_is_not_sent() {
+async fn groups_past_their_deadline_are_not_sent() {
     let layer = gated(10);
     let now = Some(Instant::now());
     let answers = asking(&layer, vec![one("late", 10)], now).await.unwrap();
@@ -686,7 +686,7 @@ impl Lanes for Clumsy {
 }
 
 #[tokio::test]
-async fn a_call_that_panics_takes_no_other_with_it() {
+async fn a_panicking_call_affects_no_other() {
     let layer = Coalesce::new(Clumsy(Gate::new(10, one_place), AtomicU64::new(0)), ONE);
     let asked = async || layer.decide(Batch::single(vec![one("a", 10)].into(), None)).await;
     assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);

@@ -42,8 +42,8 @@ pub(crate) async fn suite<S: Store>(new: impl AsyncFn() -> S) {
         admits_up_to_the_limit(&new().await, algorithm).await;
         a_refusal_is_free_on_every_counter(&new().await, algorithm).await;
         a_peek_changes_nothing(&new().await, algorithm).await;
-        a_receipt_undoes_its_take(&new().await, algorithm).await;
-        groups_of_a_batch_are_settled_each_for_itself(&new().await, algorithm).await;
+        a_receipt_undoes_its_charge(&new().await, algorithm).await;
+        groups_of_a_batch_are_settled_separately(&new().await, algorithm).await;
         many_callers_admit_exactly_the_limit(Arc::new(new().await), algorithm).await;
         mixed_chains_never_admit_more_than_the_outer_limit(Arc::new(new().await), algorithm).await;
     }
@@ -91,7 +91,7 @@ async fn a_peek_changes_nothing(store: &impl Store, algorithm: Algorithm) {
     assert!(!asked(Charge::Exactly(0)).await.allowed, "nothing is left for one more hit");
 }
 
-async fn a_receipt_undoes_its_take(store: &impl Store, algorithm: Algorithm) {
+async fn a_receipt_undoes_its_charge(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 5);
     let asked = async |take| ask(store, vec![check("r", limit, 0, take)]).await[0];
     asked(Charge::Exactly(2)).await;
@@ -102,7 +102,7 @@ async fn a_receipt_undoes_its_take(store: &impl Store, algorithm: Algorithm) {
     assert_eq!(asked(Charge::Exactly(0)).await.remaining, 3);
 }
 
-async fn groups_of_a_batch_are_settled_each_for_itself(store: &impl Store, algorithm: Algorithm) {
+async fn groups_of_a_batch_are_settled_separately(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1);
     let group =
         || vec![check("g", limit, 0, Charge::Exactly(1)), check("h", limit, 1, Charge::Exactly(1))];

@@ -177,7 +177,7 @@ async fn decide(policy: &Policy, check: Check) -> Decision {
 }
 
 #[tokio::test]
-async fn spent_limit_stays_spent_in_every_outage() {
+async fn used_hits_stay_used_in_every_outage() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         assert_eq!(scene.admitted(limit, 30).await, 100);
@@ -195,7 +195,7 @@ async fn spent_limit_stays_spent_in_every_outage() {
 }
 
 #[tokio::test]
-async fn outages_of_one_window_admit_no_more_than_was_left() {
+async fn outages_of_one_window_admit_only_the_remaining_hits() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         decide(&scene.replicas[0], hits(limit, 90)).await;
@@ -291,7 +291,7 @@ async fn hits_of_a_window_that_ended_are_not_debited() {
 }
 
 #[tokio::test]
-async fn after_a_few_slow_calls_the_stores_answer_is_enough() {
+async fn after_a_few_slow_calls_the_store_decides_alone() {
     // A machine that stops this test for a moment makes an outage of it.
     for _ in 0..5 {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
@@ -309,7 +309,7 @@ async fn after_a_few_slow_calls_the_stores_answer_is_enough() {
 }
 
 #[tokio::test]
-async fn after_an_outage_the_share_holds_until_others_have_debited() {
+async fn after_an_outage_the_share_applies_until_others_debit() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
     scene.store.pause();
@@ -329,7 +329,7 @@ async fn after_an_outage_the_share_holds_until_others_have_debited() {
 
 /// Replicas that come or go while this process counts by itself do not change its share.
 #[tokio::test]
-async fn share_of_a_counter_is_kept_when_the_number_of_replicas_changes() {
+async fn the_share_is_kept_when_the_number_of_replicas_changes() {
     let cases = [(true, 1), (true, 5), (false, 1), (false, 5)];
     join_all(cases.map(async |(known, number)| {
         each_algorithm(async |algorithm| {
@@ -355,7 +355,7 @@ async fn share_of_a_counter_is_kept_when_the_number_of_replicas_changes() {
 
 /// What the share had granted is given back when the request fails after all.
 #[tokio::test]
-async fn deferred_request_takes_nothing_of_the_share_after_an_outage() {
+async fn deferred_request_charges_no_share_after_an_outage() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         let replica = &scene.replicas[0];
@@ -382,7 +382,7 @@ async fn deferred_request_takes_nothing_of_the_share_after_an_outage() {
 }
 
 #[tokio::test]
-async fn refund_in_an_outage_is_taken_off_what_is_owed() {
+async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         let replica = &scene.replicas[0];
@@ -422,7 +422,7 @@ async fn refund_that_is_not_run_is_sent_again() {
 }
 
 #[tokio::test]
-async fn refund_that_is_never_run_is_counted() {
+async fn failed_refund_of_a_caller_is_counted() {
     join_all(OnFailure::ALL.map(async |on_failure| {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
         let replica = &scene.replicas[0];
@@ -438,7 +438,7 @@ async fn refund_that_is_never_run_is_counted() {
 
 /// Counters of a server that is away are not asked for, and wait until it is back.
 #[tokio::test]
-async fn counters_of_a_server_that_is_away_do_not_delay_others() {
+async fn debits_to_an_unavailable_server_do_not_delay_others() {
     const AWAY: usize = 500;
     let (scene, limit) = (Scene::new(10_000), per_day(Algorithm::FixedWindow, 100));
     let replica = &scene.replicas[0];
@@ -462,7 +462,7 @@ async fn counters_of_a_server_that_is_away_do_not_delay_others() {
 }
 
 #[tokio::test]
-async fn late_answer_to_a_debit_is_heard() {
+async fn late_answer_to_a_debit_is_counted() {
     let charged = ask(&Scene::new(0).store.inner, vec![hits(per_day(Algorithm::Gcra, 9), 1)]).await;
     // What is owed, debited and unknown then.
     let cases = [
@@ -515,7 +515,7 @@ async fn counter_that_is_being_reset_is_not_debited() {
 }
 
 #[tokio::test]
-async fn reset_forgets_what_is_known_and_owed() {
+async fn reset_removes_known_hits_and_pending_debits() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     assert_eq!(scene.admitted(limit, 20).await, 80);
     scene.store.pause();
@@ -531,7 +531,7 @@ async fn reset_forgets_what_is_known_and_owed() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_process_debits_first() {
+async fn the_shutdown_debits_first() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
     scene.store.pause();
@@ -542,7 +542,7 @@ async fn the_end_of_the_process_debits_first() {
 }
 
 #[tokio::test]
-async fn debts_beyond_their_bound_are_counted() {
+async fn debits_beyond_their_bound_are_counted() {
     let (scene, limit) = (Scene::new(2), per_day(Algorithm::FixedWindow, 100));
     scene.store.pause();
     for name in ["a", "b", "c", "a"] {

@@ -251,7 +251,7 @@ fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, 
 }
 
 #[test]
-fn a_largest_integer_without_expiry_is_replaced() {
+fn the_largest_integer_without_expiry_is_replaced() {
     for algorithm in Algorithm::ALL {
         let value = text("9223372036854775807");
         assert_replaced(&EmbeddedRedis::new(), algorithm, &value, None);
@@ -260,7 +260,7 @@ fn a_largest_integer_without_expiry_is_replaced() {
 }
 
 #[test]
-fn a_log_that_is_none_is_replaced() {
+fn an_invalid_log_is_replaced() {
     let now = START.to_string();
     let later = (1_u64 << 52).to_string();
     let values = [
@@ -283,7 +283,7 @@ fn a_log_that_is_none_is_replaced() {
 }
 
 #[test]
-fn a_log_with_something_else_in_the_middle_is_removed() {
+fn a_log_with_an_invalid_entry_is_removed() {
     // Expired, expired, something else, and present ones: a search comes by.
     let at = |ago: u64| (START - ago).to_string();
     let elements =
@@ -299,7 +299,7 @@ fn a_log_with_something_else_in_the_middle_is_removed() {
 
 /// Used up and further, or of another time than the present: without an expiry these would refuse for ever.
 #[test]
-fn what_would_refuse_for_ever_must_expire() {
+fn values_that_would_refuse_without_end_must_expire() {
     let ahead = START + 1000 * MINUTE;
     for (algorithm, value) in [
         (Algorithm::FixedWindow, format!("{}", ahead + 10)),

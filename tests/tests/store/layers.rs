@@ -113,7 +113,7 @@ async fn the_failure_policy_conforms() {
 }
 
 #[tokio::test]
-async fn every_policy_answers_for_a_store_that_cannot() {
+async fn every_policy_answers_for_a_failed_store() {
     for error in [StoreError::Unavailable, StoreError::Unknown] {
         let policy = half(error, Some(local(2)));
         let answered = async |how, name: &str| {
@@ -132,7 +132,7 @@ async fn every_policy_answers_for_a_store_that_cannot() {
 }
 
 #[tokio::test]
-async fn where_a_store_is_full_no_policy_counts_or_makes_an_error() {
+async fn policies_for_a_full_store_neither_count_nor_fail() {
     let policy = half(StoreError::Full, Some(local(1)));
     for (how, allowed) in [
         (OnFailure::Local, false),
@@ -149,7 +149,7 @@ async fn where_a_store_is_full_no_policy_counts_or_makes_an_error() {
 }
 
 #[tokio::test]
-async fn what_living_counters_took_goes_back_when_a_policy_refuses() {
+async fn charges_are_refunded_when_a_policy_refuses() {
     let wide = daily(10);
     for on_failure in [OnFailure::Deny, OnFailure::Defer] {
         let policy = half(StoreError::Unavailable, Some(local(1)));
@@ -170,7 +170,7 @@ async fn what_living_counters_took_goes_back_when_a_policy_refuses() {
 }
 
 #[tokio::test]
-async fn a_debit_stays_charged_whatever_a_policy_says() {
+async fn a_debit_stays_charged_under_every_policy() {
     let wide = daily(10);
     let policy = half(StoreError::Unavailable, None);
     let debit = check("wide", wide, 0, Charge::Always { hits: 3, needs: 1 });
@@ -180,7 +180,7 @@ async fn a_debit_stays_charged_whatever_a_policy_says() {
 }
 
 #[tokio::test]
-async fn any_refusal_wins_over_deferring_and_that_over_passing() {
+async fn refusal_precedes_defer_and_defer_precedes_ok() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let (deny, defer, allow) = (
         || on(OnFailure::Deny, one("a", dead(1))),
@@ -201,7 +201,7 @@ async fn any_refusal_wins_over_deferring_and_that_over_passing() {
 }
 
 #[tokio::test]
-async fn what_this_process_took_goes_back_whole() {
+async fn local_charges_are_refunded_in_full() {
     // By the share that was charged, not by the whole limit.
     let policy = half(StoreError::Unavailable, Some(local(2)));
     let here = || one("here", dead(4));
@@ -215,7 +215,7 @@ async fn what_this_process_took_goes_back_whole() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_over_here_does_not_spare_others_while_another_has_room() {
+async fn a_local_quota_over_its_limit_alone_refunds_nothing() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let quota = |check| Check { refusal_scope: RefusalScope::Quota, ..check };
     let group =
@@ -227,7 +227,7 @@ async fn a_quota_that_is_over_here_does_not_spare_others_while_another_has_room(
 }
 
 #[tokio::test]
-async fn nothing_is_charged_here_for_a_request_that_is_refused_already() {
+async fn a_refused_request_charges_no_local_counter() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let refused = decided(&policy, vec![one("here", dead(1)), one("spent", daily(0))]).await;
     assert_eq!(refused.unwrap()[0].source, Source::NotAsked);
@@ -304,7 +304,7 @@ fn answering_late(known_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
 }
 
 #[tokio::test]
-async fn late_charge_of_a_failed_request_or_descriptor_is_given_back() {
+async fn late_charge_of_a_failed_request_or_descriptor_is_refunded() {
     let limit = daily(10);
     let shadow = |check| Check { refusal_scope: RefusalScope::None, ..check };
     let second = |check| Check { descriptor: 1, ..check };
@@ -392,7 +392,7 @@ impl Store for LateRefunds {
 }
 
 #[tokio::test]
-async fn refusal_from_before_a_late_refund_is_not_remembered() {
+async fn refusal_older_than_a_late_refund_is_not_cached() {
     let store = LateRefunds {
         inner: Arc::new(memory()),
         go: Arc::new(Semaphore::new(0)),
@@ -434,7 +434,7 @@ impl Store for Reluctant {
 }
 
 #[tokio::test]
-async fn give_backs_that_were_not_run_are_tried_again() {
+async fn refunds_that_were_not_run_are_retried() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
     let policy = FailurePolicy::new(Reluctant(half, AtomicUsize::new(2)), None);
     let limit = daily(10);
@@ -449,7 +449,7 @@ async fn give_backs_that_were_not_run_are_tried_again() {
 }
 
 #[tokio::test]
-async fn give_backs_that_are_never_run_are_counted() {
+async fn failed_refunds_are_counted() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
     let policy = FailurePolicy::new(Reluctant(half, usize::MAX.into()), None);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
@@ -496,7 +496,7 @@ async fn the_deny_cache_conforms() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_repeated_without_asking() {
+async fn a_cached_refusal_is_repeated_without_a_call() {
     let cache = cache(100);
     let hits = async |hits| {
         let decision = ask(&cache, vec![check("k", daily(3), 0, Charge::Exactly(hits))]).await[0];
@@ -512,7 +512,7 @@ async fn a_refusal_is_repeated_without_asking() {
 }
 
 #[tokio::test]
-async fn a_chain_that_is_known_to_be_refused_asks_only_what_is_charged_anyway() {
+async fn a_chain_with_a_cached_refusal_sends_only_debits() {
     let cache = cache(100);
     let chain = || {
         vec![
@@ -532,7 +532,7 @@ async fn a_chain_that_is_known_to_be_refused_asks_only_what_is_charged_anyway() 
 }
 
 #[tokio::test]
-async fn refusals_are_forgotten_when_they_may_no_longer_hold() {
+async fn cached_refusals_expire_when_they_may_no_longer_apply() {
     let cache = cache(100);
     let one = async |limit| {
         ask(&cache, vec![check("k", limit, 0, Charge::Exactly(1))]).await;
@@ -583,7 +583,7 @@ fn late(permits: usize) -> DenyCache<Late> {
 }
 
 #[tokio::test]
-async fn a_refusal_that_is_heard_of_after_a_refund_is_not_remembered() {
+async fn a_refusal_that_arrives_after_a_refund_is_not_cached() {
     let cache = late(1);
     assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
     let mut refused = Box::pin(ask(&cache, vec![one("k", daily(1))]));
@@ -596,7 +596,7 @@ async fn a_refusal_that_is_heard_of_after_a_refund_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_is_heard_of_after_a_reset_is_not_remembered() {
+async fn a_refusal_that_arrives_after_a_reset_is_not_cached() {
     let cache = late(1);
     assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
     for forget in [|cache: &DenyCache<Late>| cache.forget(&[named("k")]), DenyCache::clear] {
@@ -610,7 +610,7 @@ async fn a_refusal_that_is_heard_of_after_a_reset_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_no_longer_than_its_window_however_late_it_is_heard_of() {
+async fn a_late_refusal_is_cached_no_longer_than_its_window() {
     let cache = late(0);
     let wait = Duration::from_millis(200);
     // The limit passes a hit every 100 ms.
@@ -632,7 +632,7 @@ async fn a_refusal_is_remembered_no_longer_than_its_window_however_late_it_is_he
 }
 
 #[tokio::test]
-async fn a_refusal_by_what_the_same_request_took_is_not_remembered() {
+async fn a_refusal_by_hits_of_its_own_request_is_not_cached() {
     for (limit, hits) in [(1, 1), (5, 3)] {
         let cache = cache(100);
         let twice = |at| check("k", daily(limit), at, Charge::Exactly(hits));
@@ -643,7 +643,7 @@ async fn a_refusal_by_what_the_same_request_took_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn rules_that_do_not_refuse_by_themselves_are_always_asked() {
+async fn rules_that_do_not_refuse_alone_are_always_checked() {
     let cache = cache(100);
     for scope in [RefusalScope::None, RefusalScope::Quota] {
         for _ in 0..3 {

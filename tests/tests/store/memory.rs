@@ -87,7 +87,7 @@ async fn refusals_and_peeks_create_no_counter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_and_idling_both_sweep_what_has_expired() {
+async fn expired_counters_are_swept_under_traffic_and_when_idle() {
     let (store, clock) = memory(100_000);
     let limit = per_day(Algorithm::FixedWindow, 1);
     let fill = async |names: std::ops::Range<usize>| {
@@ -109,7 +109,7 @@ async fn traffic_and_idling_both_sweep_what_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_are_found_again_when_the_store_has_grown_and_shrunk() {
+async fn counters_are_found_after_the_store_grows_and_shrinks() {
     // One shard.
     let (store, clock) = memory(2_040);
     let limit = per_day(Algorithm::Gcra, 86_400);
@@ -150,7 +150,7 @@ const YEAR: u64 = 365 * 86_400 * 1_000_000;
 
 /// The wall clock is set forwards by a year and back, and counters are used up meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_jumps_forwards_and_back_refuses_no_longer_than_a_window() {
+async fn a_clock_jump_refuses_for_at_most_one_window() {
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
@@ -175,7 +175,7 @@ async fn a_clock_that_jumps_forwards_and_back_refuses_no_longer_than_a_window() 
 
 /// Whatever the wall clock does, only fixed windows notice.
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_counters_are_swept_by_the_time_that_has_passed() {
+async fn sweeps_follow_elapsed_time_not_the_wall_clock() {
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);

@@ -66,7 +66,7 @@ fn apart(name: &str, limit: Limit, descriptor: usize) -> Check {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_slot_took_goes_back_when_another_refuses() {
+async fn charges_of_a_slot_are_refunded_when_another_slot_refuses() {
     let cluster = harness::Cluster::start().await;
     for algorithm in Algorithm::ALL {
         let policy = Arc::new(FailurePolicy::new(store(&cluster.url()).await, None));
@@ -108,7 +108,7 @@ async fn what_a_slot_took_goes_back_when_another_refuses() {
 
 /// Groups alike but for their keys, of which some are refused by their last check: what a call for many tenants is.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_groups_alike_are_answered_as_in_memory() {
+async fn many_similar_groups_are_answered_as_in_memory() {
     let redis = harness::Redis::start().await;
     let in_redis = store(&redis.url()).await;
     let settings = MemorySettings { counters_max: 10_000 };

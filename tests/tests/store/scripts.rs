@@ -29,7 +29,7 @@ fn writes(commands: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_refused_or_peeked_at_writes_nothing() {
+fn refusals_and_peeks_write_nothing() {
     for algorithm in Algorithm::ALL {
         let fake = EmbeddedRedis::new();
         let (wide, narrow) = (limit(algorithm, 10), limit(algorithm, 1));
@@ -49,7 +49,7 @@ fn what_is_refused_or_peeked_at_writes_nothing() {
 }
 
 #[test]
-fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
+fn plain_groups_cost_one_read_and_one_write_per_counter() {
     let fake = EmbeddedRedis::new();
     let counts = |names: &[&str], micros: u64| {
         let checks: Vec<_> = names
@@ -73,7 +73,7 @@ fn many_plain_groups_cost_one_read_and_a_write_for_each_counter() {
 }
 
 #[test]
-fn a_log_asks_as_much_whatever_it_holds() {
+fn a_log_needs_the_same_commands_at_any_length() {
     let asked = |held: u32| {
         let fake = EmbeddedRedis::new();
         let log = |take, requests| {

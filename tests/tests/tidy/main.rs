@@ -130,7 +130,7 @@ fn no_files_import_each_other_in_a_circle() {
 }
 
 #[test]
-fn time_randomness_and_environment_are_read_where_architecture_says() {
+fn time_randomness_and_environment_are_read_as_documented() {
     let rows = table("Time, randomness and environment");
     let sources: Vec<Source> = CRATES.iter().flat_map(|folder| sources(folder)).collect();
     let mut findings = Vec::new();
@@ -171,7 +171,7 @@ fn no_production_file_is_longer_than_500_lines() {
 }
 
 #[test]
-fn the_code_map_names_the_folders_that_there_are() {
+fn the_code_map_lists_the_existing_folders() {
     let named: BTreeSet<String> =
         table("Code map").into_iter().flat_map(|[(_, paths), _]| paths).collect();
     let mut findings = Vec::new();
@@ -251,7 +251,7 @@ fn manifest_folder(file: &Path) -> PathBuf {
 
 /// So that the checks above are known to find something.
 #[test]
-fn what_breaks_a_rule_is_found() {
+fn violations_of_the_rules_are_detected() {
     let file = |path: &str, text: &str| Source::of(path, text);
     let modules = Modules::of(
         "src",

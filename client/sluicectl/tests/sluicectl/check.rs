@@ -26,7 +26,7 @@ async fn check(server: &Endpoint, more: &[&str]) -> Outcome {
 }
 
 #[tokio::test]
-async fn allowed_is_0() {
+async fn allowed_request_exits_with_0() {
     let server = Service::new(response_with_limit(Code::Ok, 9)).start().await;
     let (code, out, err) = check(&server, &[]).await;
     let line = "  tenant=acme, user=bob    9 of 10 per minute left, resets in 42s (per user)";
@@ -34,7 +34,7 @@ async fn allowed_is_0() {
 }
 
 #[tokio::test]
-async fn refused_is_1() {
+async fn refused_request_exits_with_1() {
     let server = Service::new(response_with_limit(Code::OverLimit, 0)).start().await;
     let (code, out, err) = check(&server, &[]).await;
     let line = "  tenant=acme, user=bob    over 10 per minute, retry in 42s (per user)";
@@ -45,7 +45,7 @@ async fn refused_is_1() {
 }
 
 #[tokio::test]
-async fn json_is_one_object() {
+async fn json_output_is_one_line() {
     let server = Service::new(response_with_limit(Code::OverLimit, 0)).start().await;
     let (code, out, _) = check(&server, &["--output", "json"]).await;
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -55,7 +55,7 @@ async fn json_is_one_object() {
 }
 
 #[tokio::test]
-async fn hits_have_a_sign() {
+async fn negative_hits_are_sent_as_refunds() {
     let service = Service::new(response_with_limit(Code::Ok, 9));
     let server = service.start().await;
     for (hits, on_request, on_descriptor, negative) in
@@ -73,7 +73,7 @@ async fn hits_have_a_sign() {
 }
 
 #[tokio::test]
-async fn a_wrong_command_line_is_2() {
+async fn invalid_command_line_exits_with_2() {
     let server: Endpoint = "http://127.0.0.1:1".parse().unwrap();
     let mistakes: [(&[&str], &str); 6] = [
         (&["--descriptor", "a=1,bob"], "entry 2 (bob) has no `=`"),
@@ -91,7 +91,7 @@ async fn a_wrong_command_line_is_2() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_asked_is_3() {
+async fn failed_call_exits_with_3() {
     let nobody: Endpoint = format!("http://{}", free_address().await).parse().unwrap();
     let rejecting = Service::new(Answer::Error(Status::invalid_argument("no such thing")));
     let rejecting = rejecting.start().await;
@@ -111,7 +111,7 @@ async fn a_server_that_cannot_be_asked_is_3() {
 
 /// What would clear a terminal, turn the direction of writing around, or begin another line.
 #[tokio::test]
-async fn nothing_that_a_server_sends_reaches_the_terminal_raw() {
+async fn control_characters_of_a_server_are_escaped() {
     const HOSTILE: &str = "a\u{1b}[2J\u{9b}b\r\nc\u{202e}d\u{2028}e\u{e0041}";
     let hidden = |text: &str| text.chars().any(|it| it != '\n' && !(' '..='~').contains(&it));
     for error in [Status::invalid_argument(HOSTILE), Status::internal(HOSTILE)] {
@@ -141,7 +141,7 @@ async fn nothing_that_a_server_sends_reaches_the_terminal_raw() {
 }
 
 #[tokio::test]
-async fn help_teaches() {
+async fn help_has_examples_and_exit_codes() {
     let (code, out, _) = sluicectl("http://127.0.0.1:1", &["check", "--help"]).await;
     assert_eq!(code, Some(0));
     for part in ["Try it:", "Exit codes:", "[env: SLUICECTL_SERVER", "KEY=VALUE"] {

@@ -15,7 +15,7 @@ async fn explain(server: &str, more: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[tokio::test]
-async fn the_exit_code_says_whether_the_hits_would_pass() {
+async fn exit_code_reports_whether_hits_would_pass() {
     for (would_pass, code, first) in [
         (Some(true), 0, "would pass"),
         (Some(false), 1, "would be refused"),
@@ -34,7 +34,7 @@ async fn the_exit_code_says_whether_the_hits_would_pass() {
 }
 
 #[tokio::test]
-async fn a_wrong_command_line_is_2() {
+async fn invalid_command_line_exits_with_2() {
     for (arguments, message) in [
         (&["--token-file", "/nowhere/token"][..], "cannot read /nowhere/token"),
         (&["--tls-server-name", "x"], "need an https:// endpoint"),
@@ -51,7 +51,7 @@ async fn a_wrong_command_line_is_2() {
 }
 
 #[tokio::test]
-async fn help_teaches() {
+async fn help_has_examples_and_exit_codes() {
     let (code, out, _) = explain("http://127.0.0.1:1", &["--help"]).await;
     assert_eq!(code, Some(0));
     for part in ["Try it:", "Exit codes:", "SLUICECTL_ADMIN_SERVER", "http://127.0.0.1:8082"] {

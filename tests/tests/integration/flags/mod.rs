@@ -217,7 +217,7 @@ fn every_flag_has_a_row_a_variable_and_help() {
 }
 
 /// Runs each row's check, once with the flag and once with the variable.
-async fn flags_do_what_they_say(command: &str) {
+async fn assert_flags_take_effect(command: &str) {
     // More at once would be slower, not faster.
     let places = Arc::new(Semaphore::new(4));
     let mut checks = JoinSet::new();
@@ -247,43 +247,43 @@ async fn flags_do_what_they_say(command: &str) {
 }
 
 #[tokio::test]
-async fn flags_of_serve_do_what_they_say() {
-    flags_do_what_they_say("serve ").await;
+async fn flags_of_serve_take_effect() {
+    assert_flags_take_effect("serve ").await;
 }
 
 #[tokio::test]
-async fn flags_of_validate_do_what_they_say() {
-    flags_do_what_they_say("validate ").await;
+async fn flags_of_validate_take_effect() {
+    assert_flags_take_effect("validate ").await;
 }
 
 #[tokio::test]
-async fn flags_of_diff_do_what_they_say() {
-    flags_do_what_they_say("diff ").await;
+async fn flags_of_diff_take_effect() {
+    assert_flags_take_effect("diff ").await;
 }
 
 #[tokio::test]
-async fn flags_of_check_do_what_they_say() {
-    flags_do_what_they_say("check ").await;
+async fn flags_of_check_take_effect() {
+    assert_flags_take_effect("check ").await;
 }
 
 #[tokio::test]
-async fn flags_of_load_do_what_they_say() {
-    flags_do_what_they_say("load ").await;
+async fn flags_of_load_take_effect() {
+    assert_flags_take_effect("load ").await;
 }
 
 #[tokio::test]
-async fn flags_of_the_other_admin_commands_do_what_they_say() {
+async fn flags_of_the_other_admin_commands_take_effect() {
     for command in ["rules ", "peek ", "reset ", "status ", "top ", "log-level "] {
-        flags_do_what_they_say(command).await;
+        assert_flags_take_effect(command).await;
     }
 }
 
 #[tokio::test]
-async fn flags_of_health_do_what_they_say() {
-    flags_do_what_they_say("health ").await;
+async fn flags_of_health_take_effect() {
+    assert_flags_take_effect("health ").await;
 }
 
 #[tokio::test]
-async fn flags_of_explain_do_what_they_say() {
-    flags_do_what_they_say("explain ").await;
+async fn flags_of_explain_take_effect() {
+    assert_flags_take_effect("explain ").await;
 }

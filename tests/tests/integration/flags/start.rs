@@ -15,7 +15,7 @@ pub(super) async fn refused(flags: &[&str]) -> Finished {
 }
 
 #[tokio::test]
-async fn what_cannot_be_had_is_said_in_one_line() {
+async fn failed_starts_print_one_line() {
     let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let taken = holder.local_addr().unwrap().to_string();
     let listeners = ["--grpc-listen", "gRPC", "--http-listen", "HTTP", "--admin-listen", "admin"];
@@ -47,7 +47,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_word_that_is_no_log_level_is_said() {
+async fn invalid_log_levels_are_reported() {
     for word in ["loud", "h2=", "info=", "=info", "info,sluicegate::audit[{caller}]=off"] {
         one_line(
             &refused(&["--log-level", word]).await,
@@ -58,7 +58,7 @@ async fn a_word_that_is_no_log_level_is_said() {
 }
 
 #[tokio::test]
-async fn every_mistake_in_the_limits_is_said() {
+async fn every_mistake_in_the_limits_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
     fs::write(&file, LIMITS.replace("day", "fortnight") + "  - kee: tenant\n").unwrap();

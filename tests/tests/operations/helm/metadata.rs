@@ -78,7 +78,7 @@ fn compare(schema: &Value, node: &Value, values: &Value, path: &str) {
 }
 
 #[test]
-fn the_schema_knows_every_value_and_no_other() {
+fn the_schema_has_exactly_the_values() {
     let (schema, values) = (schema(), yaml::read("values.yaml", &file("values.yaml")));
     compare(&schema, &schema, &values, "");
 }
@@ -105,7 +105,7 @@ fn own_flags() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_flag_of_the_server_can_be_set_in_one_place() {
+fn every_flag_can_be_set_in_exactly_one_place() {
     let schema = schema();
     let settings = &schema["properties"]["settings"]["properties"];
     let settings: BTreeSet<_> = settings.as_object().unwrap().keys().cloned().collect();

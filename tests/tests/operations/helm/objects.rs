@@ -23,7 +23,7 @@ fn seconds(duration: &str) -> u64 {
 }
 
 #[test]
-fn nothing_runs_as_root_or_may_become_it() {
+fn containers_run_without_root_and_privilege_escalation() {
     for rendered in Rendered::matrix() {
         for pod in rendered.pods() {
             let security = &pod["securityContext"];
@@ -61,7 +61,7 @@ fn nothing_runs_as_root_or_may_become_it() {
 }
 
 #[test]
-fn ports_are_those_that_the_server_listens_on() {
+fn ports_match_the_listeners() {
     for rendered in Rendered::matrix() {
         let ports = rendered.container()["ports"].as_array().unwrap();
         let port = |name: &str| {
@@ -101,7 +101,7 @@ fn ports_are_those_that_the_server_listens_on() {
 }
 
 #[test]
-fn probes_ask_what_they_can_on_ports_that_are_open() {
+fn probes_use_open_ports_and_supported_protocols() {
     for rendered in Rendered::matrix() {
         let container = rendered.container();
         let tls = rendered.flag("--grpc-tls-cert").is_some();
@@ -128,7 +128,7 @@ fn probes_ask_what_they_can_on_ports_that_are_open() {
 }
 
 #[test]
-fn what_flags_name_is_mounted() {
+fn files_of_flags_are_mounted() {
     for rendered in Rendered::matrix() {
         let mounts = rendered.container()["volumeMounts"].as_array().unwrap();
         let volumes = rendered.pod()["volumes"].as_array().unwrap();
@@ -162,7 +162,7 @@ fn what_flags_name_is_mounted() {
 }
 
 #[test]
-fn what_is_secret_stands_in_secrets_alone() {
+fn secret_values_are_in_secrets_only() {
     let mut secrets = 0;
     for rendered in Rendered::matrix() {
         let values = fs::read_to_string(&rendered.values).unwrap();
@@ -182,7 +182,7 @@ fn what_is_secret_stands_in_secrets_alone() {
 }
 
 #[test]
-fn what_selects_the_pods_selects_them_and_nothing_else() {
+fn selectors_match_only_the_servers_pods() {
     let identity = |rendered: &Rendered| {
         let name =
             if rendered.values.ends_with("everything.yaml") { "limiter" } else { "sluicegate" };
@@ -234,7 +234,7 @@ fn what_selects_the_pods_selects_them_and_nothing_else() {
 
 /// Alerts tell series apart by namespace and job.
 #[test]
-fn two_of_one_release_are_two_jobs() {
+fn two_charts_in_one_release_are_two_jobs() {
     let folder = tempfile::tempdir().unwrap();
     let chart = folder.path().join("charts/sluicegate");
     fs::create_dir(folder.path().join("charts")).unwrap();
@@ -284,7 +284,7 @@ fn a_pod_is_not_killed_before_it_has_drained() {
 }
 
 #[test]
-fn limits_are_taken_up_without_a_restart() {
+fn limits_change_without_a_restart() {
     let pods = |limits: &str| {
         let folder = tempfile::tempdir().unwrap();
         let values = folder.path().join("values.yaml");
@@ -298,7 +298,7 @@ fn limits_are_taken_up_without_a_restart() {
 }
 
 #[test]
-fn a_network_policy_lets_through_what_the_server_needs() {
+fn a_network_policy_allows_what_the_server_needs() {
     let policy = |name: &str| {
         let rendered = Rendered::new(workspace().join("helm/ci").join(name));
         rendered.only("NetworkPolicy").unwrap()["spec"].clone()
@@ -349,7 +349,7 @@ fn the_tests_pod_has_labels_and_annotations_of_its_own() {
 }
 
 #[test]
-fn a_service_lets_in_the_addresses_that_are_given() {
+fn a_service_admits_the_given_source_ranges() {
     let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));
     let service = rendered.named("Service", &json!("edge-limiter")).unwrap();
     assert_eq!(service["spec"]["loadBalancerSourceRanges"], json!(["10.0.0.0/8", "fd00::/8"]));
@@ -360,7 +360,7 @@ fn a_service_lets_in_the_addresses_that_are_given() {
 }
 
 #[test]
-fn alerts_and_dashboard_are_the_files() {
+fn alerts_and_dashboard_match_the_files() {
     let rendered = Rendered::new(workspace().join("helm/ci/everything.yaml"));
     let file = |name: &str| fs::read_to_string(workspace().join("helm/files").join(name)).unwrap();
     let runbook = yaml::read("values", &fs::read_to_string(&rendered.values).unwrap());
@@ -376,7 +376,7 @@ fn alerts_and_dashboard_are_the_files() {
 }
 
 #[test]
-fn names_fit_however_long_the_release_is() {
+fn names_fit_with_a_long_release_name() {
     let release = "r".repeat(53);
     let mut helm = tools::helm();
     let values = workspace().join("helm/ci/everything.yaml");

@@ -21,7 +21,7 @@ fn complaint(values: &str) -> String {
 const REDIS: &str = "{store: redis, redis: {url: 'redis://redis'}";
 
 #[test]
-fn nonsense_is_refused_with_what_to_do() {
+fn invalid_values_are_rejected_with_the_fix() {
     let redis = |more: &str| format!("{REDIS}, {more}}}");
     let redis_with = |more: &str| format!("{{store: redis, redis: {{{more}}}}}");
     for (values, message) in [
@@ -122,7 +122,7 @@ fn nonsense_is_refused_with_what_to_do() {
 
 /// As they lie beside what is refused.
 #[test]
-fn sense_is_not_refused() {
+fn valid_values_are_accepted() {
     for values in [
         "{replicaCount: 0}".to_owned(),
         format!("{REDIS}, replicaCount: 3, podDisruptionBudget: {{minAvailable: 66%}}}}"),
@@ -140,7 +140,7 @@ fn sense_is_not_refused() {
 
 /// A rate over a span with fewer scrapes may have no data, and an alert on it never fires.
 #[test]
-fn alerts_see_four_scrapes_however_seldom_they_come() {
+fn alert_rates_span_four_scrapes_at_the_longest_interval() {
     let rules = fs::read_to_string(workspace().join("helm/files/alerts.yaml")).unwrap();
     let spans = rules.split('[').skip(1).filter_map(|rest| rest.split(']').next());
     let beyond = spans.map(seconds).min().unwrap() / 4 + 1;
@@ -150,7 +150,7 @@ fn alerts_see_four_scrapes_however_seldom_they_come() {
 
 /// For those who skip the schema.
 #[test]
-fn the_memory_store_has_one_pod_without_the_schema_too() {
+fn the_memory_store_has_one_pod_even_without_the_schema() {
     for values in ["replicaCount=2", "autoscaling.enabled=true"] {
         let mut helm = tools::helm();
         helm.args(["template", "edge", "helm", "--skip-schema-validation", "--set", values]);

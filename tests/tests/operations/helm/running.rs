@@ -183,7 +183,7 @@ async fn test_container(
 }
 
 #[tokio::test]
-async fn the_server_takes_every_command_line_and_answers_its_probes() {
+async fn the_server_accepts_each_command_line_and_answers_probes() {
     let others = Others::new();
     let mut tested = 0;
     for rendered in Rendered::matrix() {
@@ -206,7 +206,7 @@ async fn the_server_takes_every_command_line_and_answers_its_probes() {
 
 /// Objects and numbers survive the way through values and ConfigMap.
 #[tokio::test]
-async fn limits_arrive_as_they_were_given() {
+async fn limits_reach_the_server_unchanged() {
     let matrix = Rendered::matrix().find(|it| it.values.ends_with("memory.yaml"));
     let server = started(&matrix.unwrap(), &Others::new()).await;
     let (_, limits) = server.get("/rlconfig").await;

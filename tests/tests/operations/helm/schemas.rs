@@ -83,13 +83,13 @@ fn every_object_fits_its_schema() {
 }
 
 #[test]
-fn the_oldest_version_is_the_one_that_the_chart_says() {
+fn the_oldest_version_is_the_charts_minimum() {
     let chart = fs::read_to_string(workspace().join("helm/Chart.yaml")).unwrap();
     assert!(chart.contains(&format!("kubeVersion: \">={}.0-0\"", VERSIONS[0])));
 }
 
 #[test]
-fn what_does_not_fit_is_found() {
+fn invalid_objects_are_detected() {
     let folder = tempfile::tempdir().unwrap();
     let object = |kind: &str, version: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "edge"}, "spec": spec});
     let service = json!({"ports": [{"port": 1}], "selector": {"a": "b"}});
