@@ -1,4 +1,4 @@
-//! Attacks with calls and answers of unusual form.
+//! Attacks with unusual calls, and with responses that are not read.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -17,10 +17,10 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000000}
 ";
 
-/// Memory that an attack may take.
+/// Maximum growth of memory during an attack.
 const GROWTH_MAX: u64 = 192 << 20;
 
-/// Runs an attack on a server of its own.
+/// Runs an attack on a new server.
 async fn attack(name: &str, flags: &[&str], attack: impl AsyncFnOnce(&Sluicegate)) {
     let server = Sluicegate::start(LIMITS, flags).await;
     let beside = Attack::start(name, &server, GROWTH_MAX).await;
@@ -85,21 +85,21 @@ async fn streaming_calls_without_a_message_end_in_time() {
             flood
         }))
         .await;
-        // They end although the attackers stay.
+        // The calls end while the attackers stay connected.
         until("places to be given back", async || (streaming().await == 0.0).then_some(())).await;
         drop(floods);
     })
     .await;
 }
 
-/// Calls of 32 descriptors whose answers may not be sent, because the caller opens no window, and a caller beside them.
+/// Calls of 32 descriptors whose responses cannot be sent, because the caller opens no flow-control window.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_are_bounded() {
     let name = "answers that are not taken";
     let flags = ["--grpc-max-waiting-bytes", "33554432"];
     attack(name, &flags, async |server| {
         let mut many = hit("healthy", "attacker");
-        // As many as fit into the connection's window with all their like.
+        // As many calls as fit into the connection's window.
         many.descriptors = vec![many.descriptors[0].clone(); 32];
         let message = framed(&many);
         let settings = [(4, 0)];

@@ -36,18 +36,18 @@ const HOST: &str = "127.0.0.1";
 /// Another address of the loopback, where attackers come from.
 const ATTACKER: &str = "127.0.0.2";
 
-/// Far beyond what any step takes.
+/// Far longer than any step needs.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Connections of an attack.
+/// Number of connections of an attack.
 const FLOOD: usize = 1_200;
 
-/// Memory that an attack may take.
+/// Maximum growth of memory during an attack.
 const GROWTH_MAX: u64 = 64 << 20;
 
 // === Attackers ===
 
-/// Lets this process open as many connections as an attacker needs.
+/// Raises the limit of open files of this process to what an attacker needs.
 fn raise_file_limit() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -59,12 +59,12 @@ async fn connect_from(source: &str, address: &str) -> std::io::Result<TcpStream>
     socket.connect(address.parse().unwrap()).await
 }
 
-/// Connections that send a text and then nothing, and are opened again a second after the server has closed them; until
+/// Connections that send a text and then nothing. They are reopened a second after the server has closed them, until
 /// this is dropped.
 struct Flood(JoinSet<()>);
 
 impl Flood {
-    /// Starts so many, and waits until all were opened once.
+    /// Opens `count` connections, and waits until all were opened once.
     async fn start(source: &'static str, address: &str, count: usize, text: &'static str) -> Self {
         raise_file_limit();
         let mut attackers = JoinSet::new();
@@ -93,7 +93,7 @@ impl Flood {
     }
 }
 
-/// Whether the server closes a connection, while it is sent `drip` bytes one by one.
+/// Whether the server closes a connection to which the bytes of `drip` are sent one by one.
 async fn is_closed(mut socket: TcpStream, drip: &'static str) -> bool {
     let closed = async {
         let mut drip = drip.bytes().cycle();
@@ -115,7 +115,7 @@ async fn is_closed(mut socket: TcpStream, drip: &'static str) -> bool {
     timeout(BOUND, closed).await.is_ok()
 }
 
-// === What is measured ===
+// === Measurements ===
 
 async fn open(server: &Sluicegate, listener: &str) -> f64 {
     server.metric(&format!("sluicegate_connections_open{{listener=\"{listener}\"}}")).await
@@ -160,7 +160,7 @@ impl TlsServer {
         Attack::start_on(channel, name, &self.server, GROWTH_MAX).await
     }
 
-    /// Connects and asks once.
+    /// Connects and sends one request.
     async fn ask(&self) -> Code {
         let channel = timeout(BOUND, self.endpoint.connect()).await.unwrap().unwrap();
         let mut client = RateLimitServiceClient::new(channel);
@@ -180,8 +180,8 @@ async fn start_tls(folder: TempDir, mutual: bool) -> Sluicegate {
     Sluicegate::start_with(folder, &flags).await
 }
 
-/// As many connections as one address may have without a request, all of which have begun HTTP/2 and then say nothing, and
-/// 64 workers of an Envoy at the same address that connect and take their time.
+/// As many pending connections as one address may have, all silent after the HTTP/2 preface, and 64 workers of an Envoy
+/// at the same address that connect slowly.
 #[tokio::test]
 async fn pending_connections_do_not_block_workers_of_their_address() {
     let server = Sluicegate::start(LIMITS, &[]).await;
@@ -204,7 +204,7 @@ async fn pending_connections_do_not_block_workers_of_their_address() {
     attack.end(&server).await;
 }
 
-/// 1,200 silent connections from this address on the TLS port, and clients that connect meanwhile.
+/// 1,200 silent connections from `source` on the TLS port, and clients that connect meanwhile.
 async fn silent_connections_on_the_tls_port(source: &'static str, mutual: bool, name: &str) {
     let tls = TlsServer::start(mutual).await;
     let attack = tls.attack(name).await;
@@ -234,7 +234,7 @@ async fn silent_mtls_connections_delay_no_handshake() {
     silent_connections_on_the_tls_port(ATTACKER, true, "silent mTLS connections").await;
 }
 
-/// Another address asks on as many connections as there are places, and again on those that it loses.
+/// Another address sends requests on as many connections as there are places, and reopens those that are closed.
 #[tokio::test]
 async fn connections_in_use_of_one_address_leave_places_for_others() {
     let places = 32;
@@ -275,7 +275,7 @@ async fn connections_in_use_of_one_address_leave_places_for_others() {
     attack.end(&server).await;
 }
 
-/// Connects so many times one after the other, in so many tasks. Returns how many connections succeeded.
+/// Connects `times` times in each of `tasks` tasks. Returns the number of successful connections.
 async fn shake_hands(endpoint: &Endpoint, tasks: usize, times: usize) -> usize {
     let mut attackers = JoinSet::new();
     for _ in 0..tasks {
@@ -296,7 +296,7 @@ async fn a_flood_of_tls_handshakes_does_not_delay_decisions() {
     let tls = TlsServer::start(false).await;
     let attack = tls.attack("a flood of handshakes").await;
     let endpoint = tls.endpoint.clone();
-    // On a thread of their own: the healthy client must not wait for the attackers' arithmetic.
+    // On a separate thread: the healthy client must not wait for the attackers' cryptography.
     let attackers = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(shake_hands(&endpoint, 64, 20))
@@ -311,7 +311,7 @@ async fn a_flood_of_tls_handshakes_does_not_delay_decisions() {
 
 // === Half-sent requests ===
 
-/// Texts that no listener takes for a complete request, by listener.
+/// Incomplete requests: listener, address and text.
 fn half_sent(server: &Sluicegate) -> Vec<(&'static str, String, &'static str)> {
     let Sluicegate { grpc, http, admin, .. } = server;
     vec![
@@ -348,7 +348,7 @@ async fn half_sent_connections_are_dropped_on_every_listener() {
             });
         }
     }
-    // Slowly, but always more: of a header, of a body, of a chunk.
+    // Bytes of a header, a body or a chunk that arrive slowly without end.
     for text in [
         "GET /livez HTTP/1.1\r\nx: ",
         "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n",
@@ -369,10 +369,10 @@ async fn half_sent_connections_are_dropped_on_every_listener() {
     assert_eq!(server.stop().await.code(), Some(0));
 }
 
-/// A request after the first of a connection has deadlines too.
+/// The deadlines apply to every request of a connection.
 #[tokio::test]
 async fn later_requests_of_a_connection_have_deadlines_too() {
-    // A head that comes byte by byte is not idle.
+    // A head that arrives byte by byte does not count as idle.
     let flags = ["--http-idle-timeout", "10m"];
     let server = Sluicegate::start(LIMITS, &flags).await;
     let attack = Attack::start("half-sent later requests", &server, GROWTH_MAX).await;
@@ -410,7 +410,7 @@ async fn an_endless_request_head_is_answered_431() {
         read = timeout(BOUND, from.read_exact(&mut answer)) => { read.unwrap().unwrap(); }
         closed = endless => { let _reset: std::io::Result<()> = closed; }
     }
-    // The reset after it may overtake the answer.
+    // The reset that follows may overtake the response.
     assert!([*b"HTTP/1.1 431", [0; 12]].contains(&answer), "{answer:?}");
     drop(socket);
     assert_eq!(server.get("/livez").await.0, 200);
@@ -429,7 +429,7 @@ async fn half_sent_connections_do_not_delay_the_drain() {
         socket.write_all(text.as_bytes()).await.unwrap();
         half.push(socket);
     }
-    // One that is between two requests, and one in the middle of its second.
+    // A connection between two requests, and one in the middle of its second request.
     for text in ["", "GET /li", "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"] {
         let mut socket = connect_from(ATTACKER, &server.http).await.unwrap();
         let whole = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -438,7 +438,7 @@ async fn half_sent_connections_do_not_delay_the_drain() {
     }
     until("all to be accepted", || async {
         let open = [open(&server, "grpc").await, open(&server, "admin").await];
-        // The healthy client's is one of them.
+        // Includes the connection of the healthy client.
         (open == [4.0, 4.0] && self::open(&server, "http").await >= 8.0).then_some(())
     })
     .await;
@@ -451,11 +451,11 @@ async fn half_sent_connections_do_not_delay_the_drain() {
 
 // === Bodies ===
 
-/// Memory that unended bodies may take: twice the 32 MiB that bodies may hold, the first 64 kB of each, what 64 connections
-/// read at once, and what the allocator keeps.
+/// Maximum growth of memory with unfinished bodies: twice the 32 MiB that bodies may hold, the first 64 kB of each, the
+/// read buffers of 64 connections, and what the allocator keeps.
 const BODIES_GROWTH_MAX: u64 = 160 << 20;
 
-/// 64 bodies of 4 MiB of which the last byte never comes.
+/// 64 bodies of 4 MiB whose last byte never arrives.
 #[tokio::test]
 async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
     let server = Sluicegate::start(LIMITS, &[]).await;
@@ -468,7 +468,7 @@ async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
             let mut socket = connect_from(ATTACKER, &address).await.unwrap();
             let head = "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 4194304\r\n\r\n";
             socket.write_all(head.as_bytes()).await.unwrap();
-            // Fails where the server has answered before.
+            // Fails if the server has already responded.
             let _closed = socket.write_all(&body).await;
             let mut answer = Vec::new();
             let _reset = timeout(BOUND, socket.read_to_end(&mut answer)).await.unwrap();
@@ -478,7 +478,7 @@ async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
     let mut answers = Vec::new();
     while let Some(answer) = attackers.join_next().await {
         answers.push(answer.unwrap());
-        // Others are answered as ever.
+        // Other requests are answered as usual.
         let body = r#"{"domain": "api", "descriptors": [{"entries": [{"key": "healthy", "value": "x"}]}]}"#;
         assert_eq!(server.json(body).await.0, 200);
     }
@@ -486,7 +486,7 @@ async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
     let ended = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 408")).count();
     println!("unended bodies: {refused} refused, {ended} answered 408");
     assert!(refused + ended > 0, "{answers:?}");
-    // Those whose answers were lost with what they still sent are counted too.
+    // Includes requests whose responses were lost because they were still sending.
     let counted = [
         server.metric("sluicegate_requests_over_bound_total{bound=\"body_bytes\"}").await,
         bound_met(&server, "http", "body_time").await,
@@ -499,9 +499,9 @@ async fn unfinished_bodies_are_bounded_in_time_and_bytes() {
     assert_eq!(server.stop().await.code(), Some(0));
 }
 
-// === Descriptors ===
+// === File descriptors ===
 
-/// A server that may open so many files.
+/// A server with this limit of open files.
 async fn start_with_files(files: usize, flags: &[&str]) -> Sluicegate {
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits.yaml");
@@ -510,7 +510,7 @@ async fn start_with_files(files: usize, flags: &[&str]) -> Sluicegate {
     Sluicegate::started(folder, with_files(files, &Sluicegate::command(&flags, &[]))).await
 }
 
-/// The same command with a soft and hard limit of open files.
+/// The command with this soft and hard limit of open files.
 pub(crate) fn with_files(files: usize, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")]);
@@ -518,7 +518,7 @@ pub(crate) fn with_files(files: usize, command: &Command) -> Command {
     limited
 }
 
-/// Asks each listener over a new connection.
+/// Sends a request to each listener over a new connection.
 async fn assert_all_listeners_answer(server: &Sluicegate) {
     assert_eq!(server.get("/livez").await.0, 200);
     assert_eq!(server.get("/healthcheck").await.0, 200);
@@ -588,7 +588,7 @@ fn token(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// The frame that begins a call of Watch: HEADERS with fields of HPACK's static table and short literals.
+/// The HEADERS frame of a Watch call, with fields of HPACK's static table and short literals.
 fn watch_headers(stream: u32, more: &str) -> Vec<u8> {
     fn literal(block: &mut Vec<u8>, name: u8, value: &str) {
         block.push(name);
@@ -620,7 +620,7 @@ async fn admin_listener_bounds_streams_before_authentication() {
     let name = "streams on the admin listener";
     let attack = Attack::start(name, &server, 32 << 20).await;
 
-    // Watch, as a library calls it.
+    // Watch calls of a gRPC library.
     let mut watches = Vec::new();
     let mut refused = 0;
     for _ in 0..4 {
@@ -647,16 +647,16 @@ async fn admin_listener_bounds_streams_before_authentication() {
     })
     .await;
 
-    // Calls whose messages never come, with and without long headers, beyond what the server allows.
+    // More calls without messages than the server allows, with and without long headers.
     for (more, calls) in [("", 20_000), (&*"y".repeat(12_000), 2_000)] {
         let mut socket = connect_from(ATTACKER, &server.admin).await.unwrap();
         socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         for call in 0..calls {
-            // Fails when the server has had enough.
+            // Fails when the server closes the connection.
             if socket.write_all(&watch_headers(call * 2 + 1, more)).await.is_err() {
                 break;
             }
-            // What the server says is read, so that it does not wait.
+            // Frames of the server are read, so that it does not wait.
             let _nothing = socket.try_read(&mut [0; 65_536]);
         }
         let mut client = HealthClient::new(admin_channel(&server).await);

@@ -1,5 +1,5 @@
-//! Limits files, and files for Redis, that are something else: endless, blocking, circular, or secrets; and peers
-//! that fill the log.
+//! Paths of limits files and of secrets for Redis that lead to other files: endless, blocking, cyclic, or secret; and
+//! peers that fill the log.
 
 use std::{
     collections::BTreeSet,
@@ -17,13 +17,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Changes are to be noticed because they are reported.
+/// Changes must be detected by notifications, not by polling.
 const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
 
-/// The most memory that a load may take for a while: four times `--limits-max-bytes`.
+/// Maximum temporary growth of memory during a load: four times `--limits-max-bytes`.
 const GROWTH_MAX: u64 = 256 << 20;
 
-/// What circles may take: each folder is read once.
+/// Maximum growth of memory with cyclic links: each folder is read once.
 const CIRCLES_GROWTH_MAX: u64 = 32 << 20;
 
 fn limits(requests: usize) -> String {
@@ -39,12 +39,12 @@ descriptors:
     )
 }
 
-/// A server with a folder of limits files that others write to.
+/// A server with a folder of limits files that an attacker can write to.
 struct Attacked {
     server: Sluicegate,
     attack: Attack,
     folder: PathBuf,
-    /// What the limits file says at present.
+    /// The number of requests in the limits file.
     requests: usize,
 }
 
@@ -68,7 +68,7 @@ impl Attacked {
         self.server.metric("sluicegate_config_loads_total{result=\"failure\"}").await
     }
 
-    /// Puts something into the folder, and waits until the files are rejected.
+    /// Puts something into the folder, and waits until the load is rejected.
     async fn rejects(&self, put: impl FnOnce(&Path)) {
         let before = self.failures().await;
         put(&self.folder);
@@ -99,7 +99,7 @@ impl Attacked {
     }
 }
 
-/// Puts something at a path.
+/// Creates something at a path.
 type Put = Box<dyn Fn(&Path)>;
 
 async fn sluicegate(arguments: &[&Path]) -> Finished {
@@ -108,7 +108,7 @@ async fn sluicegate(arguments: &[&Path]) -> Finished {
     finish(command).await
 }
 
-/// What the commands say of a folder that is not to be served.
+/// The output of the commands for an invalid folder.
 async fn refused_by_commands(folder: &Path) -> String {
     let good = tempfile::tempdir().unwrap();
     fs::write(good.path().join("a.yaml"), limits(1)).unwrap();
@@ -156,7 +156,7 @@ fn fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Puts what is no file in the place of each file for Redis.
+/// Replaces each secret file for Redis by a special file.
 #[tokio::test]
 async fn special_files_are_rejected_as_redis_secrets() {
     let folder = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ async fn folders_that_form_cycles_are_read_once() {
     attacked.stop().await;
 }
 
-/// Every change makes the server walk over all links again.
+/// Each change makes the server walk all links again.
 #[tokio::test]
 async fn changes_of_a_slow_folder_do_not_delay_decisions() {
     let mut attacked = Attacked::start("a folder that is slow to walk", &[]).await;
@@ -273,7 +273,7 @@ async fn too_many_files_and_folders_are_rejected() {
     let refused = async |attacked: &mut Attacked, fill: &dyn Fn(&Path), said: &str| {
         attacked
             .rejects(|_| {
-                // At once, so that it is seen whole.
+                // Moved in one step, so that the server never reads a part.
                 let new = attacked.folder.join(".new");
                 fs::create_dir(&new).unwrap();
                 fill(&new);
@@ -309,7 +309,7 @@ async fn too_many_files_and_folders_are_rejected() {
     attacked.stop().await;
 }
 
-/// A small file that would take gigabytes once it is read.
+/// A small file that would use gigabytes after parsing.
 #[tokio::test]
 async fn a_file_with_too_many_values_is_rejected() {
     let mut attacked = Attacked::start("too many values", &[]).await;
@@ -328,7 +328,7 @@ async fn a_file_with_too_many_values_is_rejected() {
     attacked.stop().await;
 }
 
-/// A key that is compared with all keys that there are.
+/// A key that would be compared with all known keys.
 #[tokio::test]
 async fn a_key_of_megabytes_is_rejected_in_little_memory() {
     let mut attacked = Attacked::start("a key of megabytes", &[]).await;
@@ -346,7 +346,7 @@ async fn a_key_of_megabytes_is_rejected_in_little_memory() {
     attacked.stop().await;
 }
 
-/// Small files whose mistakes, nodes or tokens would take gigabytes.
+/// Small files whose mistakes, nodes or tokens would use gigabytes.
 fn costly() -> [(&'static str, String, &'static str); 6] {
     let deep = |inner: &str| {
         let (begin, end) = ("{key: kkkkkkkk, descriptors: [".repeat(60), "]}".repeat(60));
@@ -411,7 +411,7 @@ async fn files_full_of_mistakes_take_little_memory() {
     attacked.stop().await;
 }
 
-/// Files that hold secrets, and no limits.
+/// Secret files that are not limits files.
 fn secrets() -> Vec<(&'static str, String)> {
     let key = Authority::new("somebody").issue("secret.example").key;
     let old_key =
@@ -448,11 +448,11 @@ nobodyelse:!*:19834:0:99999:7:::
     ]
 }
 
-/// Words of a text, between spaces and punctuation, that could reveal it.
+/// Words of a text that could reveal it.
 fn words(text: &str) -> BTreeSet<&str> {
     let ours = ["domain", "descriptors", "metadata", "rate_limit", "requests_per_unit", "export"];
     let is_between = |char: char| char.is_whitespace() || "\"'`,:;{}[]()&*=@%".contains(char);
-    // Short numbers are in metrics too.
+    // Short numbers also occur in metrics.
     let gives_away = |word: &&str| {
         word.len() > if word.bytes().all(|byte| byte.is_ascii_digit()) { 7 } else { 4 }
     };
@@ -496,13 +496,13 @@ async fn other_files_are_rejected_without_quoting_them() {
     attacked.stop().await;
 }
 
-/// What begins a connection.
+/// The beginning of an HTTP/2 connection.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The answer to a ping that was not sent: h2 warns of each.
+/// The acknowledgement of a ping that was not sent. h2 logs a warning for each.
 const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0unwanted";
 
-/// A call that is reset at once: h2 warns once a connection that there are many.
+/// A call that is reset at once. h2 logs one warning per connection about many of these.
 fn reset(stream: u32) -> Vec<u8> {
     let id = stream.to_be_bytes();
     let fields = b"\x83\x86\x84\x41\x01a";
@@ -510,7 +510,7 @@ fn reset(stream: u32) -> Vec<u8> {
     [&length[..], &[1, 4], &id, fields, &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat()
 }
 
-/// Sends the bytes and waits until the server has closed the connection, or has answered for a while.
+/// Sends the bytes, and waits until the server has closed the connection or has responded for a while.
 async fn send(address: &str, bytes: &[u8]) {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let (mut read, mut write) = socket.split();
@@ -541,7 +541,7 @@ async fn a_peer_cannot_fill_the_log_with_warnings_of_libraries() {
     let log = attacked.server.process.printed("too many lines of a library suppressed", 1).await;
     let warnings = log.lines().filter(|line| line.contains(" WARN h2::")).count();
     println!("{warnings} lines of h2, {} suppressed", suppressed().await);
-    // Ten within ten seconds, from each of two places.
+    // Ten lines in ten seconds from each of two places in the source.
     assert!((10..=60).contains(&warnings), "{warnings} warnings");
     assert!(log.lines().any(|line| line.contains("library=h2::") && line.contains(" lines=")));
     attacked.stop().await;

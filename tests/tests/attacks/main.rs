@@ -1,5 +1,5 @@
-//! Attacks on a running server, each with a healthy client beside it: all its calls are decided, memory grows within a
-//! stated bound, and used resources are free after the attacker has left.
+//! Attacks on a running server, with a healthy client beside each: all its calls are decided, memory stays within a
+//! stated bound, and resources are free after the attacker has left.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -30,17 +30,17 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1}
 ";
 
-/// Attackers at once.
+/// Concurrent attackers.
 const ATTACKERS: usize = 4;
 
 /// Requests of each attacker.
 const ATTACKS: usize = 10;
 
-/// The most bytes of a message, by default.
+/// Default maximum of the bytes of a message.
 const MESSAGE: usize = 4 << 20;
 
-/// How much more memory an attack may take while it lasts: what the messages of all attackers need where they are
-/// read, decoded and answered, and what the allocator keeps of it.
+/// Maximum growth of memory during an attack: the messages of all attackers while they are read, decoded and answered,
+/// and what the allocator keeps.
 const GROWTH_MAX: u64 = 192 << 20;
 
 fn entries(count: usize, value: &[u8]) -> RateLimitDescriptor {
@@ -52,7 +52,7 @@ fn message(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: "api".to_owned(), descriptors, hits_addend: 0 }
 }
 
-/// A value that no UTF-8 text has, as long as Envoy's headers may be.
+/// A value that is not UTF-8, of the maximum length of Envoy's headers.
 fn no_text() -> Vec<u8> {
     vec![0xff; 59_000]
 }
@@ -77,17 +77,17 @@ async fn attack<F: Future<Output = ()> + Send + 'static>(
     }
     attackers.join_all().await;
     println!("{name}: {} attacks in {:?}", ATTACKERS * ATTACKS, started.elapsed());
-    // Connections that it keeps are closed.
+    // Close connections that are still open.
     drop(once);
     attack.end(server).await;
 }
 
-/// Attacks with one gRPC message, which is encoded once, always with the same result.
+/// Attacks with a gRPC message, which is encoded once. Each call must get `code`.
 async fn attack_grpc(server: &Sluicegate, name: &str, message: RateLimitRequest, code: Code) {
     attack_body(server, name, framed(&message), code).await;
 }
 
-/// Attacks with the body of a gRPC call, always with the same result.
+/// Attacks with the body of a gRPC call. Each call must get `code`.
 async fn attack_body(server: &Sluicegate, name: &str, body: Bytes, code: Code) {
     let address = server.grpc.clone();
     attack(server, name, move || {
@@ -182,7 +182,7 @@ async fn long_binary_values_do_not_delay_others() {
     }
 }
 
-/// A long value meets what a short one meets, or it would be a way around the rule.
+/// If long values matched other rules than short ones, clients could bypass a rule.
 #[tokio::test]
 async fn long_values_match_the_same_patterns_as_short_ones() {
     let server = Sluicegate::start(LIMITS, &[]).await;
@@ -202,14 +202,14 @@ async fn a_thousand_patterns_on_long_values_are_bounded() {
     };
     let patterns: String = (0..1_000).map(pattern).collect();
     let server = Sluicegate::start(&format!("{LIMITS}{patterns}"), &[]).await;
-    // Long, but not too long to be searched for each pattern.
+    // As long as all patterns together may search.
     let searched = message(vec![entries(1, &[b'a'; 16_000]); 60]);
     attack_grpc(&server, "60 × 16 kB for 1000 patterns", searched, Code::Ok).await;
     assert_eq!(over_bound(&server, "searched_bytes").await, 0.0);
     let too_long = message(vec![entries(1, &[b'a'; 59_000]); 60]);
     attack_grpc(&server, "60 × 59 kB for 1000 patterns", too_long, Code::OverLimit).await;
     assert_eq!(over_bound(&server, "searched_bytes").await, attacks());
-    // The pattern is found however long the value is, as long as it is decided at all.
+    // The pattern matches a value of any length up to the bound.
     let mut met = vec![b'x'; 15_000];
     met.extend_from_slice(b"a0999");
     met.extend(vec![b'b'; 100]);
@@ -217,7 +217,7 @@ async fn a_thousand_patterns_on_long_values_are_bounded() {
     assert_eq!(answer.statuses[0].limit_remaining, u32::MAX);
 }
 
-// === What a bound answers ===
+// === Refusals by bounds ===
 
 #[tokio::test]
 async fn refusals_by_bounds_are_counted_and_logged_once_a_minute() {
@@ -226,7 +226,7 @@ async fn refusals_by_bounds_are_counted_and_logged_once_a_minute() {
     let ask = async |message: RateLimitRequest| -> RateLimitResponse {
         server.should_rate_limit(message).await.unwrap()
     };
-    // api, and the key.
+    // The domain and the key.
     let fits = vec![b'x'; 1000 - 8];
     assert_eq!(ask(message(vec![entries(1, &fits)])).await.overall_code(), Code::Ok);
     for _ in 0..3 {
@@ -285,7 +285,7 @@ fn header(name: &str) -> Value {
     json!({"actions": [{"request_headers": {"header_name": name, "descriptor_key": "value"}}]})
 }
 
-/// An Envoy that asks the server with so many descriptors of a header.
+/// An Envoy that sends this number of descriptors of a header.
 async fn envoy_before(server: &Sluicegate, descriptors: usize) -> (Upstream, Envoy) {
     let upstream = Upstream::start().await;
     let rate_limits = Value::from(vec![header("x-value"); descriptors]);
@@ -295,7 +295,7 @@ async fn envoy_before(server: &Sluicegate, descriptors: usize) -> (Upstream, Env
     (upstream, envoy)
 }
 
-/// What an end user's header can exceed is a refusal for Envoy, with statuses and without them.
+/// Bounds that an end user's headers can exceed refuse the request in Envoy, with and without statuses in the response.
 #[tokio::test]
 async fn requests_over_a_bound_are_429_through_envoy() {
     for (descriptors, length, bound) in [(70, 59_000, "bytes"), (300, 10, "descriptors")] {
@@ -330,7 +330,7 @@ descriptors:
     let (_upstream, envoy) = envoy_before(&server, 60).await;
     let mut value = "\u{e9}".as_bytes().to_vec();
     value.resize(59_000, 0xff);
-    // 60 hits of 100 a time.
+    // 60 hits per request, with a limit of 100.
     for status in [200, 429] {
         assert_eq!(envoy.get("/", &[("x-value", &value)]).await.status, status);
     }

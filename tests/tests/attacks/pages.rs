@@ -1,4 +1,4 @@
-//! Readers of large pages that do not read.
+//! Clients that request large pages and do not read them.
 
 use std::{fmt::Write as _, future::pending, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio::{
     time::sleep,
 };
 
-/// The most memory that unread pages may take: one page of each kind a second, for as long as an answer may take, beyond
-/// what readers may hold; and what the allocator keeps.
+/// Maximum growth of memory with unread pages: one page of each kind per second for the longest time of a response, in
+/// addition to what readers may hold, and what the allocator keeps.
 const GROWTH_MAX: u64 = 128 << 20;
 
-/// What may stay of it: the allocator's slack.
+/// Maximum of it that remains: the allocator's slack.
 const REMAINS_MAX: u64 = 32 << 20;
 
 const PAGES: [&str; 3] = ["/rlconfig", "/metrics", "/stats"];
@@ -25,7 +25,7 @@ fn tenant(number: usize) -> String {
     format!("a_tenant_with_a_long_name_{number}_{}", "x".repeat(100))
 }
 
-/// A rule for the healthy client, and as many as make pages of megabytes.
+/// A rule for the healthy client, and enough rules for pages of megabytes.
 fn limits() -> String {
     let mut limits = "\
 domain: api
@@ -41,7 +41,7 @@ descriptors:
     limits
 }
 
-/// Asks for a page, and reads the beginning of it. Little fits into the kernel's buffers.
+/// Requests a page, and reads its beginning. The kernel's buffers are small.
 async fn begin_to_read(address: &str, page: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -57,7 +57,7 @@ async fn begin_to_read(address: &str, page: &str) -> TcpStream {
 #[tokio::test]
 async fn unread_pages_take_little_memory_and_time_out() {
     let server = Sluicegate::start(&limits(), &[]).await;
-    // Metrics tell of rules that were met.
+    // Metrics have series only of rules that were used.
     for first in (0..4_000).step_by(200) {
         let tenants: Vec<_> =
             (first..first + 200).map(|number| [("tenant", tenant(number))]).collect();
@@ -77,7 +77,7 @@ async fn unread_pages_take_little_memory_and_time_out() {
     for number in 0..READERS {
         for page in PAGES {
             let mut reader = begin_to_read(&server.http, page).await;
-            // None, a byte now and then, or too few all the time.
+            // Readers of nothing, of a byte now and then, or of too few bytes all the time.
             let mut taken = [vec![], vec![0; 1], vec![0; 4096]][number % 3].clone();
             readers.push(tokio::spawn(async move {
                 while !taken.is_empty() && reader.read_exact(&mut taken).await.is_ok() {

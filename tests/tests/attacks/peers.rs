@@ -1,4 +1,4 @@
-//! What well-behaved peers see of the bounds: Envoy under load, and the field's test tools.
+//! Well-behaved peers reach no bound: Envoy under load, and common test tools.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ descriptors:
 
 // === Bounds ===
 
-/// The metrics that `docs/bounds.md` names: each counts how often a bound was met.
+/// The metrics in `docs/bounds.md`. Each counts how often a bound was reached.
 fn bound_metrics() -> BTreeSet<String> {
     let page = fs::read_to_string(workspace().join("docs/bounds.md")).unwrap();
     let quoted = page.split('`').skip(1).step_by(2);
@@ -54,7 +54,7 @@ async fn assert_no_bound_met(server: &Sluicegate) {
 
 // === Envoy ===
 
-/// A server, and an Envoy that asks it.
+/// A server, and an Envoy that calls it.
 struct Gateway {
     server: Sluicegate,
     envoy: Envoy,
@@ -62,7 +62,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Puts an Envoy with so many workers in front of the server.
+    /// Starts an Envoy with this number of workers in front of the server.
     async fn start(
         server: Sluicegate,
         listener: &Listener,
@@ -78,17 +78,17 @@ impl Gateway {
         Self { server, envoy, _upstream: upstream }
     }
 
-    /// The answers that Envoy's filter counts under this name.
+    /// The statistic of Envoy's filter with this name.
     async fn answers(&self, kind: &str) -> u64 {
         self.envoy.stat(&format!("cluster.upstream.ratelimit.{kind}")).await
     }
 
-    /// A statistic of Envoy's cluster of our servers.
+    /// A statistic of Envoy's cluster of the rate limit service.
     async fn cluster_stat(&self, name: &str) -> u64 {
         self.envoy.stat(&format!("cluster.sluicegate.{name}")).await
     }
 
-    /// Checks that the server has decided every request, as Envoy counts them.
+    /// Asserts, by Envoy's statistics, that the server has decided every request.
     async fn assert_all_decided(&self, passed: u64, refused: u64) {
         let kinds = ["ok", "over_limit", "error", "failure_mode_allowed"];
         let counted = join_all(kinds.map(|kind| self.answers(kind))).await;
@@ -96,8 +96,7 @@ impl Gateway {
         assert_eq!(counted, [passed, refused, 0, 0], "{calls}{}", self.envoy.process.output());
     }
 
-    /// Sends requests through Envoy with h2load, and returns how many were answered with each class of status,
-    /// such as `2xx`.
+    /// Sends requests through Envoy with h2load. Returns the number of responses by class of status, such as `2xx`.
     async fn h2load(
         &self,
         connections: usize,
@@ -125,7 +124,7 @@ impl Gateway {
     }
 }
 
-/// Takes `load` and `user` from headers, and waits for decisions as long as a busy machine may need.
+/// Creates descriptors from the headers `load` and `user`, with a timeout long enough for a busy machine.
 fn listener() -> Listener {
     let action = |key: &str| {
         let header = format!("x-{key}");
@@ -136,7 +135,7 @@ fn listener() -> Listener {
         .route("/", &json!([action("load"), action("user")]))
 }
 
-/// Lets Envoy send as many calls at once as it has requests, to every cluster.
+/// Lets Envoy send any number of concurrent calls to each cluster.
 fn raise_circuit_breakers(config: &mut Value) {
     for cluster in config["static_resources"]["clusters"].as_array_mut().unwrap() {
         let threshold = json!({
@@ -154,7 +153,7 @@ async fn eight_envoy_workers_under_load_reach_no_bound() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let healthy = HealthyClient::start(&server).await;
     let gateway = Gateway::start(server, &listener(), 8, raise_circuit_breakers).await;
-    // All streams arrive at once, before any worker has a connection to the server.
+    // All streams arrive together, before any worker has a connection to the server.
     let classes = gateway.h2load(64, 100, 20_000, "x-load: one").await;
     assert_eq!(classes, [("2xx".to_owned(), 500), ("4xx".to_owned(), 19_500)].into());
     healthy.stop().await.assert_all_decided("Envoy under load");
@@ -197,12 +196,12 @@ async fn calls_that_envoy_cancels_close_no_connection() {
     .await;
     let errors = gateway.answers("error").await;
     gateway.server.process.signal(Signal::SIGSTOP);
-    // Each waits for 20 ms and passes, and its call is reset.
+    // Each request waits 20 ms and passes, and its call is reset.
     let classes = gateway.h2load(8, 100, 800, "x-user: ann").await;
     gateway.server.process.signal(Signal::SIGCONT);
     assert_eq!(classes, [("2xx".to_owned(), 800)].into());
     assert_eq!(gateway.answers("error").await, errors + 800);
-    // One of them is let through by Envoy if the machine keeps the server waiting for 20 ms.
+    // Envoy lets one of them pass if the machine pauses the server for 20 ms.
     until("decisions", async || {
         let answer = gateway.envoy.get("/", &[("x-user", b"ann")]).await;
         (answer.status == 429).then_some(())
@@ -214,7 +213,7 @@ async fn calls_that_envoy_cancels_close_no_connection() {
 
 // === TLS ===
 
-/// Writes a certificate of the loopback into the folder and starts a server that shows it.
+/// Starts a server with a certificate for the loopback address.
 async fn start_with_tls(authority: &Authority) -> Sluicegate {
     let folder = tempfile::tempdir().unwrap();
     authority.issue("127.0.0.1").write(folder.path(), "server");
@@ -265,7 +264,7 @@ async fn sixty_four_envoy_workers_of_one_address_connect_over_tls() {
     let classes = gateway.h2load(512, 1, 2_048, "x-load: one").await;
     assert_eq!(classes, [("2xx".to_owned(), 500), ("4xx".to_owned(), 1_548)].into());
     gateway.assert_all_decided(500, 1_548).await;
-    // The system spreads connections over the workers by chance.
+    // The kernel distributes connections over the workers randomly.
     let connections = gateway.cluster_stat("upstream_cx_total").await;
     assert!((48..=64).contains(&connections), "{connections} connections");
     assert_eq!(gateway.cluster_stat("upstream_cx_connect_fail").await, 0);
@@ -274,10 +273,10 @@ async fn sixty_four_envoy_workers_of_one_address_connect_over_tls() {
 
 // === Long headers ===
 
-/// Nearly all that Envoy takes from a client by default, 60 KiB.
+/// Nearly the 60 KiB of headers that Envoy accepts from a client by default.
 const LONG: usize = 59_000;
 
-/// A gateway with Envoy's own bound of headers, that traces every request: `/` has one descriptor of the header
+/// A gateway that traces every request, with Envoy's default bound of headers: `/` has one descriptor of the header
 /// `x-user`, `/sixty` has sixty.
 async fn tracing_gateway(collector: &Collector) -> Gateway {
     away_from_midnight().await;
@@ -305,7 +304,7 @@ fn long(byte: u8, length: usize, name: &str) -> Vec<u8> {
     value
 }
 
-/// Sends four requests. Three are allowed.
+/// Sends four requests, of which three are allowed.
 async fn ask_four_times(gateway: &Gateway, path: &str, headers: &[(&str, &[u8])]) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..4 {
@@ -327,7 +326,7 @@ async fn headers_of_60_kilobytes_are_limited_through_envoy() {
             let statuses = ask_four_times(&gateway, "/", &[("x-user", &value)]).await;
             assert_eq!(statuses, [200, 200, 200, 429], "{byte:#x} {name}");
         }
-        // In a header that the tracer copies.
+        // In a header that Envoy's tracer copies.
         let state = [b"v=", &*long(byte, LONG, "-c")].concat();
         let user = format!("state-{byte}");
         let headers: [(&str, &[u8]); 3] =
@@ -367,7 +366,7 @@ async fn headers_of_60_kilobytes_in_60_descriptors_are_limited() {
 
 // === Test tools ===
 
-/// Runs a tool to its end and returns what it prints.
+/// Runs a tool and returns its output.
 fn run(name: &str, arguments: &[&str]) -> String {
     tools::succeed(tools::go(name).args(arguments))
 }
@@ -416,29 +415,29 @@ async fn ghz_gets_every_call_answered() {
     assert_no_bound_met(&server).await;
 }
 
-/// Tests of h2spec that pass on an empty tonic server, of 145.
+/// Number of h2spec's 145 tests that pass on an empty tonic server.
 const H2SPEC_PASSED: usize = 137;
 
-/// A test that needs more streams open at once than are accepted, and ends each with its headers. A server that answers
-/// as they come in never has so many open.
+/// A test that opens more streams than are accepted, each ended by its headers. A server that responds immediately
+/// never has so many open streams.
 const UNREACHABLE: &str = "http2/5.1.2: Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded";
 
-/// Memory that h2spec may take.
+/// Maximum growth of memory during h2spec.
 const H2SPEC_GROWTH_MAX: u64 = 32 << 20;
 
-/// What h2spec calls. A call whose message is to come is not answered before, so that a frame that is a mistake comes
-/// while the stream is open; elsewhere the answer may come first, and tests fail by chance.
+/// The method that h2spec calls. This call is not answered before its message has arrived, so that an invalid frame
+/// arrives while the stream is open. With other methods the response may come first, and tests fail randomly.
 const H2SPEC_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Whether each test of h2spec passes, by its name. Those that h2spec skips are left out, and [`UNREACHABLE`].
+/// For each test of h2spec by name, whether it passes. Without skipped tests and [`UNREACHABLE`].
 type Conformance = BTreeMap<String, bool>;
 
 fn failed(results: &Conformance) -> BTreeSet<&str> {
     results.iter().filter(|(_, passed)| !**passed).map(|(test, _)| test.as_str()).collect()
 }
 
-/// Tests that fail on ours and pass on tonic's. Those that tonic's skips are left out: it has no bound of streams, and on
-/// ours a call is answered, and no longer open, before the one too many has come.
+/// Tests that fail on our server and pass on tonic's. Tests that are skipped on tonic's server are ignored: it has no
+/// bound on streams, and on ours a call is answered and closed before the stream over the bound arrives.
 fn worse<'a>(ours: &'a Conformance, tonics: &Conformance) -> Vec<&'a str> {
     failed(ours).into_iter().filter(|test| tonics.get(*test) == Some(&true)).collect()
 }
@@ -455,7 +454,7 @@ async fn h2spec(address: &str) -> Conformance {
     let mut command = AsyncCommand::from(tools::go("h2spec"));
     command.args(["--host", "127.0.0.1", "--port", port, "--path", H2SPEC_PATH]);
     command.arg("--junit-report").arg(&report);
-    // It fails if a test does.
+    // Exits with an error if a test fails.
     let finished = finish(command).await;
     let report =
         fs::read_to_string(&report).unwrap_or_else(|error| panic!("{error}: {finished:?}"));

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::connections::with_files;
 
-/// The healthy client must pass where Redis cannot be asked.
+/// The healthy client must be allowed without Redis too.
 const LIMITS: &str = "
 domain: api
 on_failure: allow
@@ -31,28 +31,28 @@ descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 10}}
 ";
 
-/// How long each kind of reply lasts.
+/// Duration of each kind of reply.
 const SPAN: Duration = Duration::from_millis(600);
 
-/// The most growth of the server's memory, whatever Redis replies.
+/// Maximum growth of the server's memory, for any replies.
 const GROWTH_MAX: u64 = 48 << 20;
 
-/// The most bytes that an endless reply sends over one connection.
+/// Maximum bytes of an endless reply on one connection.
 const ENDLESS_MAX: usize = 64 << 20;
 
-/// What is sent for a command.
+/// A reply to a command.
 #[derive(Clone, Debug)]
 enum Sent {
     Bytes(Vec<u8>),
-    /// The beginning, and then the rest over and over.
+    /// The beginning, and then the rest repeatedly.
     Endless(Vec<u8>, Vec<u8>),
     Nothing,
 }
 
-/// What the peer does.
+/// Behavior of the peer.
 #[derive(Clone)]
 enum Mode {
-    /// Passes everything to the real Redis.
+    /// Forwards everything to the real Redis.
     Honest,
     /// Sends replies without commands.
     Hostile(Arc<dyn Fn(&Command) -> Sent + Send + Sync>),
@@ -61,7 +61,7 @@ enum Mode {
 /// A command and its arguments.
 type Command = Vec<String>;
 
-/// A peer that speaks RESP, in front of a real Redis.
+/// A RESP peer in front of a real Redis.
 struct Peer {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
@@ -77,7 +77,7 @@ impl Peer {
         let accepted = Arc::new(AtomicUsize::new(0));
         let (modes, count, redis) = (mode.clone(), Arc::clone(&accepted), redis.to_owned());
         let task = tokio::spawn(async move {
-            // Ends all connections when the peer is dropped.
+            // Closes all connections when the peer is dropped.
             let mut connections = JoinSet::new();
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -88,7 +88,7 @@ impl Peer {
         Self { address, mode, accepted, task }
     }
 
-    /// Changes the reply; cuts open connections.
+    /// Changes the mode, and closes open connections.
     fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
@@ -113,7 +113,7 @@ async fn connection(mut socket: TcpStream, redis: String, mut modes: watch::Rece
     let served = async {
         match mode {
             Mode::Honest => {
-                // Where there is no Redis, the connection just ends.
+                // Without a Redis the connection ends.
                 if let Ok(mut real) = TcpStream::connect(redis).await {
                     let _ended = tokio::io::copy_bidirectional(&mut socket, &mut real).await;
                 }
@@ -175,7 +175,7 @@ fn bulk(content: &str) -> Sent {
     text(&format!("${}\r\n{content}\r\n", content.len()))
 }
 
-/// What a friendly server would say to anything but scripts.
+/// A valid reply to any command but scripts.
 fn friendly(command: &Command) -> Sent {
     match command[0].as_str() {
         "EVAL" => text(":1\r\n"),
@@ -197,7 +197,7 @@ async fn from_store(server: &Sluicegate) -> f64 {
     server.sum("sluicegate_decisions_total", &[("source", "store")]).await
 }
 
-/// Waits until the store itself has decided more requests.
+/// Waits until Redis has decided more requests.
 async fn until_stored(server: &Sluicegate) {
     let before = from_store(server).await;
     until("the store to decide", || async {
@@ -207,17 +207,17 @@ async fn until_stored(server: &Sluicegate) {
     .await;
 }
 
-/// Reply of a hostile peer.
+/// Replies of a hostile peer.
 type Replies = Box<dyn Fn(&Command) -> Sent + Send + Sync>;
 
-/// Whether replies are rejected, or requests remain unanswered in another way.
+/// Whether replies are rejected, or requests are unanswered for another reason.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Rejected,
     Any,
 }
 
-/// Attacks a server with each of these, and lets it recover.
+/// Attacks a server with each of these replies, and waits for its recovery.
 async fn reply_with(fate: Fate, attacks: Vec<(&str, Replies)>) -> Sluicegate {
     let redis = Redis::start().await;
     let peer = Peer::start(&redis.address()).await;
@@ -229,7 +229,7 @@ async fn reply_with(fate: Fate, attacks: Vec<(&str, Replies)>) -> Sluicegate {
         let known = rejected().await;
         peer.hostile(reply);
         sleep(SPAN).await;
-        // After many connections that broke, the next one takes a second.
+        // After many broken connections the next attempt follows after a second.
         until("a reply to be rejected", || async {
             (fate == Fate::Any || rejected().await > known).then_some(())
         })
@@ -337,7 +337,7 @@ async fn unexpected_script_replies_apply_on_failure() {
         ],
     )
     .await;
-    // Not by request.
+    // Not one line per request.
     let log = server.process.output();
     let warnings = log.matches(" WARN ").count() + log.matches(" ERROR ").count();
     assert!(warnings < 100, "{warnings}: {log}");
@@ -345,7 +345,7 @@ async fn unexpected_script_replies_apply_on_failure() {
 
 // === Redirections ===
 
-/// A listener that redirections name, to which no connection may come.
+/// A listener that redirections lead to, and that must get no connection.
 struct Trap {
     address: SocketAddr,
     peer: Peer,
@@ -359,7 +359,7 @@ impl Trap {
     }
 }
 
-/// Waits until a redirection was refused. A busy server may take longer for the reply than for its decision.
+/// Waits until a redirection was refused. A busy server may read the reply after its decision.
 async fn until_refused(server: &Sluicegate) {
     until("a redirection to be refused", || async {
         let refused = server.metric("sluicegate_redis_redirections_refused_total").await;
@@ -389,7 +389,7 @@ async fn redirections_outside_a_cluster_are_not_followed() {
     attack.end(&server).await;
 }
 
-/// The only node of a cluster, which can list this one too.
+/// The only node of a cluster, which can also list another one.
 fn cluster(
     own: SocketAddr,
     other: SocketAddr,
@@ -468,7 +468,7 @@ async fn lists_of_nodes_are_bounded() {
     attack.end(&server).await;
 }
 
-/// So many ways to write 127.0.0.1 that no two are equal: numbers in octal may begin with any number of zeros.
+/// Different spellings of 127.0.0.1: octal numbers may begin with any number of zeros.
 fn spellings(count: usize) -> impl Iterator<Item = String> {
     let zeros = |number: usize, place: u32| "0".repeat(number / 8_usize.pow(place) % 8);
     (0..count).map(move |number| {
@@ -477,13 +477,13 @@ fn spellings(count: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// A cluster of as many primaries as there are hosts, with slots spread over them, all of them this peer.
+/// A cluster with a primary for each host, with slots spread over them. All of them are this peer.
 fn large_cluster(
     port: u16,
     hosts: &[String],
 ) -> impl Fn(&Command) -> Sent + Send + Sync + 'static + use<> {
     let slots = 16_384 / hosts.len();
-    // Of two claims to a slot the later one counts.
+    // The later of two claims to a slot applies.
     let epoch = 4_000 - hosts.len();
     let line = |(number, host): (usize, &String)| {
         let (first, last) = (number * slots, number * slots + slots - 1);
@@ -499,7 +499,7 @@ fn large_cluster(
 #[tokio::test]
 async fn a_huge_cluster_leaves_file_descriptors_for_listeners() {
     const FILES: usize = 1_024;
-    // A quarter of what the reserved ones leave.
+    // A quarter of the descriptors that are not reserved.
     const CONNECTIONS: usize = 240;
     const FILES_MAX: usize = CONNECTIONS + 64;
     // Thousands of servers with their metrics, and hundreds of connections.
@@ -538,7 +538,7 @@ async fn a_huge_cluster_leaves_file_descriptors_for_listeners() {
     println!("2,000 primaries: {opened} open files");
     assert!(opened <= FILES_MAX, "{opened} open files");
 
-    // Others each time.
+    // Another set of hosts each time.
     let lists = [some, others].map(|hosts| large_cluster(own.port(), hosts));
     let asked = AtomicUsize::new(0);
     peer.hostile(move |command| {
@@ -561,7 +561,8 @@ async fn a_huge_cluster_leaves_file_descriptors_for_listeners() {
     until("the small cluster", || async { (open().await == 2.0).then_some(()) }).await;
     server.process.assert_running();
     drop(peer);
-    // The descriptors are back, see above. The allocator keeps more of thousands of small objects than of other attacks.
+    // The file descriptors are free, see above. The allocator keeps more memory of thousands of small objects than of
+    // other attacks.
     attack.end_beside_attackers(&server).await;
     let log = server.process.output();
     println!("{} lines of log", log.lines().count());
@@ -592,7 +593,7 @@ async fn sentinels_without_a_valid_primary_are_skipped() {
     attack.end(&server).await;
 }
 
-// === What is stored ===
+// === Stored values ===
 
 #[tokio::test]
 async fn a_poisoned_counter_is_replaced_and_logged_once() {

@@ -28,18 +28,18 @@ descriptors:
 
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// Memory that an attack of one to four connections may take, as `docs/security.md` has it.
+/// Maximum growth of memory with one to four connections, as in `docs/security.md`.
 const GROWTH_MAX: u64 = 64 << 20;
 
-/// Memory that an attack of ten connections may take.
+/// Maximum growth of memory with ten connections.
 const GROWTH_OF_TEN_MAX: u64 = 128 << 20;
 
-/// Runs an attack of few connections on a server of its own.
+/// Runs an attack with few connections on a new server.
 async fn attack(name: &str, flags: &[&str], attack: impl AsyncFnOnce(&Sluicegate)) {
     attack_within(GROWTH_MAX, name, flags, attack).await;
 }
 
-/// Runs an attack on a server of its own, whose memory grows by less than `growth_max` bytes.
+/// Runs an attack on a new server, whose memory must grow by less than `growth_max` bytes.
 async fn attack_within(
     growth_max: u64,
     name: &str,
@@ -61,24 +61,24 @@ async fn bound_met(server: &Sluicegate, bound: &str) -> f64 {
     gauge(server, &format!("grpc_bounds_met_total{{grpc_bound=\"{bound}\"}}")).await
 }
 
-/// The number of the stream that is opened so many streams after the first.
+/// The stream identifier of the client's stream number `at`, from 0.
 fn stream(at: u32) -> u32 {
     2 * at + 1
 }
 
-/// HEADERS of so many calls, without a message.
+/// HEADERS frames of this number of calls without a message.
 fn headers(calls: u32, list: &[u8]) -> Vec<u8> {
     (0..calls).flat_map(|at| header_frames(stream(at), list)).collect()
 }
 
-/// A call as a whole.
+/// A complete call.
 fn call(at: u32, list: &[u8]) -> Vec<u8> {
     let message = framed(&hit("user", "attacker"));
     [header_frames(stream(at), list), frame(kind::DATA, flag::END_STREAM, stream(at), &message)]
         .concat()
 }
 
-/// Sends the same again and again, until the server closes the connection or it was sent so often.
+/// Sends the bytes `times` times, or until the server closes the connection.
 async fn flood(flood: &mut Flood, bytes: &[u8], times: usize) {
     for _ in 0..times {
         if !flood.send(bytes).await {
@@ -94,9 +94,9 @@ async fn others_are_decided(server: &Sluicegate) {
     assert_eq!(server.json(body).await.0, 200);
 }
 
-// === Calls that are not ended ===
+// === Unfinished calls ===
 
-/// 10,001 calls that wait for their messages: more than may be in progress.
+/// 10,001 calls that wait for their messages: more than may be in flight.
 async fn calls_without_messages(timeout: &[(&str, &str)]) {
     let name = format!("HEADERS without a message, {timeout:?}");
     attack_within(GROWTH_OF_TEN_MAX, &name, &[], async |server| {
@@ -110,7 +110,7 @@ async fn calls_without_messages(timeout: &[(&str, &str)]) {
         until_calls_wait(server, 9_000.0).await;
         others_are_decided(server).await;
         assert_eq!(gauge(server, "requests_shed_total").await, 0.0);
-        // They end although the attacker stays.
+        // The calls end while the attacker stays connected.
         until("the calls to end", async || {
             (gauge(server, "grpc_waiting_calls").await == 0.0).then_some(())
         })
@@ -121,7 +121,7 @@ async fn calls_without_messages(timeout: &[(&str, &str)]) {
     .await;
 }
 
-/// Waits until at least so many calls wait for their messages.
+/// Waits until at least this number of calls wait for their messages.
 async fn until_calls_wait(server: &Sluicegate, calls: f64) {
     until("the calls", async || (gauge(server, "grpc_waiting_calls").await >= calls).then_some(()))
         .await;
@@ -147,7 +147,7 @@ async fn streams_beyond_the_bound_are_refused() {
                 break;
             }
         }
-        // After that many mistakes it is closed.
+        // After this number of refused streams the connection is closed.
         flood.closed().await;
         assert_eq!(bound_met(server, "http2").await, 1.0);
         assert!(gauge(server, "grpc_waiting_calls").await <= 1_024.0);
@@ -177,7 +177,8 @@ async fn large_headers_are_not_kept() {
 async fn header_lists_of_many_small_fields_are_not_kept() {
     attack("1,000 streams with 3,500 fields each, a byte a field", &[], async |server| {
         let mut flood = Flood::connect(&server.grpc, &[]).await;
-        // The first call adds a field to the table of the connection, which is the first place after the static ones.
+        // The first call adds a field to the connection's dynamic table, whose index is the first after the static
+        // ones.
         let add = [0x40, 1, b'a', 0];
         let mut sent = header_frames(1, &[&call_headers(&[])[..], &add].concat());
         let list = [&call_headers(&[])[..], &[0x80 | 62; 3_500]].concat();
@@ -205,11 +206,11 @@ async fn unfinished_messages_are_bounded() {
             status
         }))
         .await;
-        // Refused, because there was no room, or because the end did not come.
+        // Refused because there was no room, or because the end did not arrive.
         assert!(statuses.iter().all(|status| status == "0" || status == "4"), "{statuses:?}");
         let over_bound = "requests_over_bound_total{bound=\"waiting_bytes_per_connection\"}";
         assert!(gauge(server, over_bound).await >= 50.0);
-        // Those that are whole are decided, one after the other.
+        // Complete messages are decided one after the other.
         let whole = caller.begin().await.unwrap().ask(&hit("user", "other")).await.unwrap();
         assert_eq!(whole.overall_code(), Code::Ok);
     })
@@ -259,17 +260,17 @@ async fn streaming_calls_are_bounded() {
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A header list with another path, of less than 127 bytes.
+/// The header list with another path of less than 127 bytes.
 fn replace(list: &[u8], old: &str, new: &str) -> Vec<u8> {
     let at = list.windows(old.len()).position(|it| it == old.as_bytes()).unwrap();
     let length = u8::try_from(new.len()).unwrap();
     [&list[..at - 1], &[length], new.as_bytes(), &list[at + old.len()..]].concat()
 }
 
-// === Frames that carry no call ===
+// === Frames without calls ===
 
-/// Begins calls whose answers are more than the connection's window takes, and opens and closes the streams' windows until
-/// the server closes the connection. So many flips are sent together, and so often.
+/// Begins calls whose responses exceed the connection's window, and opens and closes the windows of the streams until
+/// the server closes the connection. `flips` changes are sent together, with a pause in between.
 async fn flip_windows(address: &str, flips: usize, pause: Duration) {
     let entries: [&[(&str, &str)]; 50] = [&[("user", "attacker")]; 50];
     let message = framed(&request(&entries));
@@ -281,7 +282,7 @@ async fn flip_windows(address: &str, flips: usize, pause: Duration) {
     let flip = [0, 65_535].map(|size| settings_frame(&[(INITIAL_WINDOW_SIZE, size)])).concat();
     let flips = flip.repeat(flips);
     let mut attacker = Flood::connect(address, &[(INITIAL_WINDOW_SIZE, 0)]).await;
-    // No more calls are begun than allowed, so that the connection is not closed for it.
+    // Not more calls than allowed, so that the connection is not closed for that reason.
     assert!(attacker.send(&calls).await);
     while attacker.send(&flips).await {
         sleep(pause).await;
@@ -290,7 +291,7 @@ async fn flip_windows(address: &str, flips: usize, pause: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flow_control_floods_delay_neither_calls_nor_the_drain() {
-    // Nothing else than the server's own end of the drain ends what the attackers hold while the test waits.
+    // Only the end of the drain may close the attackers' connections while the test waits.
     let flags = ["--drain-timeout", "1h", "--grpc-message-timeout", "1h"];
     let flags = [&flags[..], &["--grpc-keepalive-interval", "0s"]].concat();
     let mut server = Sluicegate::start(LIMITS, &flags).await;
@@ -307,7 +308,7 @@ async fn flow_control_floods_delay_neither_calls_nor_the_drain() {
     others_are_decided(&server).await;
     attack.end(&server).await;
 
-    // As many flips as are allowed, also during the drain.
+    // As many changes as are allowed, also during the drain.
     let name = "windows of 0 and 65,535 at the end";
     let attack = Attack::start(name, &server, GROWTH_MAX).await;
     let met = bound_met(&server, "control_frames").await;
@@ -390,7 +391,7 @@ async fn reset_calls_do_not_delay_others() {
     .await;
 }
 
-// === The end ===
+// === Shutdown ===
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_and_silent_connections_do_not_delay_the_drain() {
@@ -409,7 +410,7 @@ async fn half_sent_and_silent_connections_do_not_delay_the_drain() {
         [&hello[..], &[0, 0, 8, kind::PING]].concat(),
         [&hello[..], &frame(kind::HEADERS, 0, 1, &list)].concat(),
         [&hello[..], &header_frames(1, &list), &unended].concat(),
-        // Answers that it does not take.
+        // Responses that are not read.
         [small_windows, (0..1_000).flat_map(|at| call(at, &list)).collect()].concat(),
     ];
     let mut held = Vec::new();
@@ -424,7 +425,7 @@ async fn half_sent_and_silent_connections_do_not_delay_the_drain() {
     })
     .await;
     attack.end_beside_attackers(&server).await;
-    // A caller that goes on calling during the drain does not hold it up either.
+    // A caller that continues to send calls does not delay the drain either.
     let mut busy = Flood::connect(&server.grpc, &[]).await;
     server.process.signal(Signal::SIGTERM);
     let mut at = 0;
@@ -466,7 +467,7 @@ async fn half_sent_connections_are_closed() {
     .await;
 }
 
-// === Callers that keep to the bounds ===
+// === Callers within the bounds ===
 
 #[tokio::test]
 async fn the_maximum_of_streams_is_answered() {
@@ -515,7 +516,7 @@ async fn requests_over_a_bound_are_refused_without_an_error() {
         let config = bootstrap(upstream.address, &server.grpc, &[listener]);
         let envoy = Envoy::start(&tools::envoy(), &config).await;
         let large = vec![b'x'; 59_000];
-        // Again and again, because messages that are not read must not add up to an error of the connection.
+        // Repeatedly, because refused messages must not add up to a connection error.
         for _ in 0..100 {
             assert_eq!(envoy.get("/", &[("x-user", &large)]).await.status, 429, "{flags:?}");
             assert_eq!(envoy.get("/", &[("x-user", b"bob")]).await.status, 200, "{flags:?}");

@@ -11,7 +11,7 @@ use crate::{
     traffic::Counter,
 };
 
-/// Injects faults into Redis, one after the other, until the time is over.
+/// Injects the faults of Redis one after the other, until the end of the run.
 pub(crate) async fn of_redis(
     cluster: &mut Cluster,
     events: Vec<Event<RedisFault>>,
@@ -46,7 +46,7 @@ pub(crate) async fn of_redis(
     }
 }
 
-/// Checks that no node was taken for dead, which may lose writes: then the machine was too slow for the run.
+/// Asserts that no node was marked as failed, which may lose writes. If one was, the machine was too slow for the run.
 pub(crate) fn assert_none_failed(cluster: &Cluster) {
     for node in &cluster.nodes {
         let log = node.log();
@@ -65,7 +65,7 @@ async fn pause(cluster: &mut Cluster, node: usize, pause: Duration) -> String {
     format!("Redis {place} paused for {pause:?}")
 }
 
-/// Moves the slot of a counter to a primary that has it not.
+/// Moves the slot of a counter to another primary.
 async fn move_slot(
     cluster: &mut Cluster,
     counter: &Counter,
@@ -79,7 +79,7 @@ async fn move_slot(
     let migration = cluster.migrate_start(slot, others[to % others.len()]).await;
     let mut happened = format!("the slot of [{counter}] moved: {migration:?}");
     if let Some((node, pause)) = pause {
-        // Of a tenant's counters, one is there and the others are here.
+        // One counter of the tenant is on the target, the others are on the source.
         cluster.migrate_keys(migration, 1).await;
         happened += &format!(", meanwhile {}", self::pause(cluster, node, pause).await);
     }
@@ -88,7 +88,7 @@ async fn move_slot(
     happened
 }
 
-/// Injects faults into replicas, one after the other, until the time is over.
+/// Injects the faults of replicas one after the other, until the end of the run.
 pub(crate) async fn of_replicas(
     replicas: &mut Replicas,
     events: Vec<Event<ReplicaFault>>,

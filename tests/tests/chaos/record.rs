@@ -10,24 +10,24 @@ use tonic::Code;
 
 use crate::traffic::{Counter, Request};
 
-/// A replica is killed at most so long after it had nothing to settle. What it was asked, or has answered, since then may
-/// be charged and counted nowhere.
+/// Maximum time from the last moment at which a killed replica had nothing to settle to its kill. Its requests since
+/// then may be charged without being counted as unknown.
 pub(crate) const SETTLING: Duration = Duration::from_secs(1);
 
-/// A replica from its start to its end.
+/// One process of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Life {
     pub(crate) replica: usize,
-    /// How many there were before.
+    /// Number of earlier processes of the replica.
     pub(crate) number: usize,
 }
 
-/// The end of a life.
+/// The kill of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Killed {
-    /// The last time at which all requests that had ended were settled, and all unknown hits counted.
+    /// The last time at which all ended requests were settled and all unknown hits were counted.
     pub(crate) settled: Duration,
-    /// The time of the end.
+    /// Time of the kill.
     pub(crate) at: Duration,
 }
 
@@ -36,25 +36,25 @@ pub(crate) struct Killed {
 pub(crate) enum Outcome {
     Admitted,
     Refused,
-    /// Its caller left before the answer.
+    /// The caller disconnected before the answer.
     Left,
-    /// An error in the place of an answer.
+    /// An error.
     Failed(Code),
 }
 
-/// A request and its outcome. Times are since the start of the run.
+/// A request and its outcome. Times are relative to the start of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) life: Life,
     pub(crate) request: Request,
     pub(crate) sent: Duration,
-    /// The time of the answer, or of the caller's leaving.
+    /// Time of the answer, or of the disconnect.
     pub(crate) ended: Duration,
     pub(crate) outcome: Outcome,
 }
 
 impl Asked {
-    /// The hits that it asked of a counter.
+    /// The requested hits on a counter.
     pub(crate) fn hits_on(&self, counter: &Counter) -> u64 {
         if self.request.counters.contains(counter) { self.request.hits } else { 0 }
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// The record, which callers and faults add to.
+/// The record of a run. Callers and faults add to it.
 #[derive(Debug)]
 pub(crate) struct Record {
     started: Instant,
@@ -88,34 +88,34 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) asked: Vec<Asked>,
-    /// Lives that were killed.
+    /// Killed processes.
     pub(crate) killed: Vec<(Life, Killed)>,
     /// Start, end and description of each event.
     pub(crate) events: Vec<(Duration, Duration, String)>,
 }
 
 impl Record {
-    /// The run begins now.
+    /// Starts a run.
     pub(crate) fn start() -> Self {
         Self { started: Instant::now(), entries: Mutex::default() }
     }
 
-    /// The time since the run began.
+    /// Time since the start of the run.
     pub(crate) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Waits until that time of the run.
+    /// Waits until this time of the run.
     pub(crate) async fn until(&self, at: Duration) {
         tokio::time::sleep_until((self.started + at).into()).await;
     }
 
-    /// Adds to it.
+    /// Adds entries.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Entries)) {
         note(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All of it, in the order in which requests were sent.
+    /// All entries, in the order in which requests were sent.
     pub(crate) fn entries(&self) -> Entries {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone();
         entries.asked.sort_by_key(|asked| asked.sent);

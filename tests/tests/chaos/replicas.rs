@@ -1,4 +1,4 @@
-//! Replicas of the service, which may be killed and started again.
+//! Replicas of the service, which can be killed and restarted.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,10 +19,10 @@ use crate::{
     traffic::{limits, unused_counters},
 };
 
-/// How many there are.
+/// Number of replicas.
 const REPLICAS: usize = 4;
 
-/// Long enough for a cluster that is well, and short enough that a pause is answered by policy.
+/// Long enough for a healthy cluster, and short enough that failure policies answer during a pause.
 const DECISION_TIMEOUT: [&str; 2] = ["--decision-timeout", "50ms"];
 
 const NO_DENY_CACHE: [&str; 2] = ["--deny-cache-entries", "0"];
@@ -33,11 +33,11 @@ pub(crate) struct Replicas {
     store: String,
     fleet: Fleet,
     callable: Arc<Callable>,
-    /// Hits that those which were killed counted as unknown.
+    /// Unknown hits that killed processes had counted.
     unknown: f64,
 }
 
-/// Those that can be called.
+/// The replicas that can be called.
 #[derive(Debug, Default)]
 pub(crate) struct Callable(Mutex<Vec<Callee>>);
 
@@ -49,7 +49,7 @@ pub(crate) struct Callee {
 }
 
 impl Callable {
-    /// One of them, if there is any.
+    /// A random one, if there is any.
     pub(crate) fn pick(&self, random: &mut Rng) -> Option<Callee> {
         random.choice(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter()).cloned()
     }
@@ -59,7 +59,7 @@ impl Callable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Callee { life, client });
     }
 
-    /// Takes away a replica, and returns its life.
+    /// Removes a replica, and returns its process.
     fn remove(&self, replica: usize) -> Life {
         let mut callees = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = callees.iter().position(|it| it.life.replica == replica).unwrap();
@@ -68,7 +68,7 @@ impl Callable {
 }
 
 impl Replicas {
-    /// Starts them over a store.
+    /// Starts the replicas with a store.
     pub(crate) async fn start(store: &str) -> Self {
         let servers = join_all((0..REPLICAS).map(|replica| start(store, replica))).await;
         let fleet = Fleet { servers };
@@ -80,12 +80,12 @@ impl Replicas {
         Self { store: store.to_owned(), fleet, callable, unknown: 0.0 }
     }
 
-    /// Those that can be called.
+    /// The replicas that can be called.
     pub(crate) fn callable(&self) -> Arc<Callable> {
         Arc::clone(&self.callable)
     }
 
-    /// Kills one some time after it had nothing to settle, and starts it again. Returns what has happened.
+    /// Kills a replica some time after it had nothing to settle, and restarts it. Returns a description.
     pub(crate) async fn kill(
         &mut self,
         replica: usize,
@@ -110,7 +110,7 @@ impl Replicas {
         format!("replica {replica} was killed, and started again after {absence:?}")
     }
 
-    /// Pauses one. Returns what has happened.
+    /// Pauses a replica. Returns a description.
     pub(crate) async fn pause(&self, replica: usize, pause: Duration) -> String {
         let replica = replica % REPLICAS;
         let process = &self.fleet.servers[replica].process;
@@ -120,7 +120,7 @@ impl Replicas {
         format!("replica {replica} paused for {pause:?}")
     }
 
-    /// Hits that may be charged without an answer that admits them, as counted by all replicas, those killed included.
+    /// Unknown hits as counted by all replicas, including killed processes.
     pub(crate) async fn unknown(&self) -> f64 {
         self.unknown + self.fleet.stranded().await
     }
@@ -132,12 +132,12 @@ impl Replicas {
         }
     }
 
-    /// Checks that none has panicked, and that each admits hits on counters that nothing has used, on any server.
+    /// Asserts that no replica has panicked, and that each admits hits on unused counters of every Redis server.
     pub(crate) async fn assert_sound(&self) {
         for (replica, server) in self.fleet.servers.iter().enumerate() {
             assert_sound(server);
             for counter in unused_counters(replica) {
-                // Its deadline is short for a busy machine.
+                // The replica's deadline is short for a busy machine.
                 until("a hit to be admitted", || async {
                     let answer = server.should_rate_limit(counter.request(1)).await.unwrap();
                     (answer.overall_code() == Code::Ok).then_some(())
@@ -148,7 +148,7 @@ impl Replicas {
     }
 }
 
-/// Waits until a replica has settled all requests, late replies and refunds. Returns a time at which it had.
+/// Waits until a replica has settled all requests, late replies and refunds. Returns a time at which that was so.
 async fn until_settled(server: &Sluicegate, record: &Record) -> Duration {
     until("the replica to have settled all", || async {
         let now = record.now();
@@ -164,14 +164,14 @@ fn assert_sound(server: &Sluicegate) {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// Every other one asks Redis about each request.
+/// Starts a replica. Every other one has no deny cache.
 async fn start(store: &str, replica: usize) -> Sluicegate {
     let own = ["--store", store, DECISION_TIMEOUT[0], DECISION_TIMEOUT[1]];
     let more = if replica.is_multiple_of(2) { &NO_DENY_CACHE[..] } else { &[] };
     Sluicegate::start(&limits(), &[&own, more].concat()).await
 }
 
-/// Starts one that reads the counters after the run, with a long deadline.
+/// Starts a replica with a long deadline, which reads the counters after the run.
 pub(crate) async fn reader(store: &str) -> Sluicegate {
     let flags = ["--store", store, "--decision-timeout", "5s"];
     let servers = vec![Sluicegate::start(&limits(), &[&flags[..], &NO_DENY_CACHE].concat()).await];

@@ -1,4 +1,4 @@
-//! The run.
+//! The chaos test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,29 +21,30 @@ use crate::{
     verdict::Verdict,
 };
 
-/// How long a run is, unless `CHAOS_SECONDS` says otherwise.
+/// Default of `CHAOS_SECONDS`.
 const SECONDS: u64 = 60;
 
-/// What starting, settling and reading may take beside it.
+/// Maximum additional time for starting, settling and reading.
 const MARGIN: Duration = Duration::from_secs(180);
 
-/// Callers, and how many requests each sends at once before it rests for some milliseconds: some hundred a second.
+/// Number of callers, and maximum number of requests that each sends before a pause of `REST` milliseconds: some
+/// hundreds per second in total.
 const CALLERS: usize = 12;
 const BURST_MAX: usize = 6;
 const REST: std::ops::Range<u64> = 50..200;
 
-/// Between two readings of all counters.
+/// Interval between two readings of all counters.
 const READING_INTERVAL: Duration = Duration::from_secs(2);
 const READINGS_MAX: usize = 30;
 const READ_AT_ONCE: usize = 8;
 
-/// A number that a variable holds.
+/// The number in an environment variable.
 fn variable(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// The days since 1970: another seed each day, and the same for all of it.
+/// Days since 1970, so that each day has its own seed.
 fn today() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400
 }
@@ -96,18 +97,18 @@ async fn no_limit_is_exceeded_and_no_hit_lost_under_faults() {
     assert!(findings.is_empty(), "{findings:#?}\n{}\n{verdict}", verdict.histories(&entries));
     replicas.assert_sound().await;
     faults::assert_none_failed(&cluster);
-    // Else the sums would be those of a run in which nothing happened.
+    // Otherwise the sums would prove nothing.
     let spent = verdict.sums().filter(|(counter, sum)| sum.admitted >= counter.limit() / 2).count();
     assert!(admitted > 0 && refused > 0 && spent > 0 && !entries.events.is_empty());
 }
 
-/// Asks again and again, any replica that can be called.
+/// Sends requests to random replicas until the end of the run.
 async fn call(callable: Arc<Callable>, mut random: Rng, span: Duration, record: &Record) {
     while record.now() < span {
         if let Some(callee) = callable.pick(&mut random) {
             let equal = random.bool().then(|| Request::random(&mut random, record.now()));
             let burst = random.usize(1..=BURST_MAX);
-            // Equal requests that wait for the store together are asked as one.
+            // Equal requests that wait for the store together are merged.
             let requests = (0..burst).map(|_| {
                 equal.clone().unwrap_or_else(|| Request::random(&mut random, record.now()))
             });
@@ -135,7 +136,7 @@ async fn ask(callee: &Callee, request: Request, record: &Record) {
     record.note(|entries| entries.asked.push(asked));
 }
 
-/// Waits until nothing changes any more. Returns what is charged on each counter, and the hits that are unknown.
+/// Waits until nothing changes any more. Returns the charged hits of each counter, and the unknown hits.
 async fn settled(
     cluster: &Cluster,
     replicas: &Replicas,
@@ -149,7 +150,7 @@ async fn settled(
         let charged = stream::iter(&counters).map(|counter| charged(&reader, counter));
         let charged = charged.buffer_unordered(READ_AT_ONCE).collect::<BTreeMap<_, _>>().await;
         let read = (charged, replicas.unknown().await);
-        // What a policy answers says nothing about the counters.
+        // Answers of a failure policy do not show the counters.
         let by_policy = reader.sum("sluicegate_decisions_total", &[("source", "policy")]).await;
         assert_eq!(by_policy, 0.0);
         if before.as_ref() == Some(&read) {
@@ -166,7 +167,7 @@ async fn settled(
     panic!("the counters do not come to rest");
 }
 
-/// A counter and the hits that are charged on it.
+/// A counter and its charged hits.
 async fn charged(reader: &Sluicegate, counter: &Counter) -> (Counter, u64) {
     let answer = reader.should_rate_limit(counter.request(0)).await.unwrap();
     let status = &answer.statuses[0];

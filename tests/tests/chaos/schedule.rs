@@ -1,4 +1,4 @@
-//! The faults of a run and their times, chosen by a seed.
+//! The faults of a run and their times, derived from a seed.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::{
     traffic::{Counter, hot_counter},
 };
 
-/// The longest pause. No node may be taken for dead, because such a failover may lose writes.
+/// Maximum pause. No node may be marked as failed, because such a failover may lose writes.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(PAUSE_MAX.as_millis() * 5 < NODE_TIMEOUT.as_millis());
 
-/// How many nodes of a new cluster are primaries: those before its replicas.
+/// Number of primaries of a new cluster, which come before its replicas.
 const PRIMARIES: usize = 3;
 
-/// Failovers are so far apart, and nodes take over in turn: before four of its timeouts, a node that took over cannot do so
-/// again, and a cluster that tries holds writes back for seconds.
+/// Minimum interval of failovers. Nodes take over in turn, because a node cannot take over again within four node
+/// timeouts, and a cluster that tries blocks writes for seconds.
 const FAILOVER_INTERVAL: Duration = Duration::from_secs(4);
 const _: () =
     assert!(FAILOVER_INTERVAL.as_millis() * 2 * PRIMARIES as u128 > 4 * NODE_TIMEOUT.as_millis());
 
-/// After so long a cluster takes a node for dead.
+/// `cluster-node-timeout`, after which a cluster marks a node as failed.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A fault that begins at a time of the run, or when the one before it in its row has ended.
+/// A fault that begins at a time of the run, or when the previous one of its sequence has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Event<F> {
     pub(crate) at: Duration,
@@ -37,24 +37,24 @@ pub(crate) struct Event<F> {
 pub(crate) enum RedisFault {
     /// A replica takes over from its primary, and loses nothing.
     FailOver { node: usize },
-    /// A node does nothing for a while.
+    /// A node is paused.
     Pause { node: usize, pause: Duration },
-    /// A counter's slot moves to another primary. A node may pause while the keys are on the way.
+    /// A counter's slot moves to another primary. A node may be paused during the move.
     Move { counter: Counter, to: usize, pause: Option<(usize, Duration)> },
-    /// A node forgets all scripts.
+    /// The script cache of a node is flushed.
     FlushScripts { node: usize },
 }
 
 /// A fault of a replica of the service.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplicaFault {
-    /// It is killed a while after it had nothing to settle, and started again later.
+    /// The replica is killed some time after it had nothing to settle, and restarted later.
     Kill { replica: usize, delay: Duration, absence: Duration },
-    /// It does nothing for a while.
+    /// The replica is paused.
     Pause { replica: usize, pause: Duration },
 }
 
-/// Two rows of events that run side by side. In each row, one follows the other.
+/// Two sequences of faults that run concurrently. In each sequence, faults follow one another.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) redis: Vec<Event<RedisFault>>,
@@ -62,7 +62,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The events of a run of that length. Numbers of nodes and replicas are taken modulo how many there are.
+    /// The faults of a run of this duration. Indexes of nodes and replicas are used modulo their number.
     pub(crate) fn new(mut random: Rng, span: Duration) -> Self {
         let mut next_primary = PRIMARIES..;
         let mut next_failover = Duration::ZERO;
@@ -107,7 +107,7 @@ fn random_millis(random: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(random.u64(range))
 }
 
-/// Events with so many milliseconds between them.
+/// A sequence of faults with random intervals, in milliseconds.
 fn row<F>(
     random: &mut Rng,
     span: Duration,

@@ -1,7 +1,7 @@
 //! The limits and the requests.
 //!
-//! A few values of each key are hot at a time, and others come as time goes on: so counters meet their limits all the
-//! time, and a longer run has more counters instead of fuller ones.
+//! A few values of each key are hot at a time, and they change over time: so counters reach their limits throughout the
+//! run, and a longer run has more counters instead of fuller ones.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -9,18 +9,19 @@ use fastrand::Rng;
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use sluicegate_tests::request;
 
-/// How many values of a key are hot at once, and for how long the oldest of them stays so.
+/// Number of hot values of a key, and interval at which the oldest is replaced.
 const HOT: u64 = 3;
 const TURN: Duration = Duration::from_secs(5);
 
-/// The most hits of one request.
+/// Maximum hits of one request.
 const HITS_MAX: u64 = 20;
 
-/// A window of a year refills none of these by a whole hit in this time, so that sums are exact for all algorithms.
+/// Maximum duration of a run: with windows of a year no limit refills a whole hit in this time, so that sums are exact
+/// for all algorithms.
 pub(crate) const SPAN_MAX: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Keys with a limit that their counters meet, and keys with one that they do not.
+/// Keys with a limit that their counters reach, and keys with one that they do not reach.
 const KEYS: [(&str, &str, u64); 10] = [
     ("narrow_window", "fixed_window", 30),
     ("narrow_log", "sliding_window_log", 30),
@@ -34,7 +35,7 @@ const KEYS: [(&str, &str, u64); 10] = [
     ("wide_gcra", "gcra", 5_000),
 ];
 
-/// The same under a tenant: all counters of a tenant lie on one slot.
+/// Keys below a tenant: all counters of a tenant are on one slot.
 const TENANT: (&str, u64) = ("fixed_window", 5_000);
 const OF_TENANT: [(&str, &str, u64); 2] = [("user", "sliding_window_log", 60), ("app", "gcra", 60)];
 const ROUTES: [(&str, &str, u64); 2] =
@@ -62,7 +63,7 @@ pub(crate) fn limits() -> String {
     file
 }
 
-/// A counter, by the descriptor that it belongs to. Values are numbers.
+/// A counter, identified by its descriptor. Values are numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Counter(Vec<(&'static str, u64)>);
 
@@ -74,7 +75,7 @@ impl fmt::Display for Counter {
 }
 
 impl Counter {
-    /// The limit that it is held against.
+    /// Its limit.
     pub(crate) fn limit(&self) -> u64 {
         let (key, _) = self.0.last().unwrap();
         let rules = [&KEYS[..], &OF_TENANT, &ROUTES].concat();
@@ -82,12 +83,12 @@ impl Counter {
         rule.map_or(TENANT.1, |(_, _, limit)| *limit)
     }
 
-    /// A request of so many hits on this counter alone.
+    /// A request with this number of hits on this counter only.
     pub(crate) fn request(&self, hits: u64) -> RateLimitRequest {
         to_wire(std::slice::from_ref(self), hits)
     }
 
-    /// What Redis Cluster places it by, in braces.
+    /// Its hash tag, in braces.
     pub(crate) fn tag(&self) -> String {
         match self.0.as_slice() {
             [("tenant", tenant), ..] => format!("{{{tenant}}}"),
@@ -96,25 +97,25 @@ impl Counter {
     }
 }
 
-/// What one request asks for: as many hits on each of its counters.
+/// A request with the same number of hits on each of its counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) counters: Vec<Counter>,
     pub(crate) hits: u64,
-    /// After how long its caller leaves, if it has no answer by then.
+    /// Time after which the caller disconnects if it has no answer.
     pub(crate) patience: Option<Duration>,
 }
 
 impl Request {
-    /// A request as it may come at that time of the run.
+    /// A random request at this time of the run.
     pub(crate) fn random(random: &mut Rng, at: Duration) -> Self {
         let mut counters = BTreeSet::new();
         let kind = random.u8(0..10);
-        // All on one slot.
+        // All counters on one slot.
         if kind >= 6 {
             counters.extend(chain(random, at));
         }
-        // Each on a slot of its own.
+        // Each counter on its own slot.
         let others = match kind {
             0..=2 | 8 => 1,
             3..=4 | 9 => 2,
@@ -131,13 +132,13 @@ impl Request {
             _ => 1,
         };
         let patience = (random.u8(0..8) == 0).then(|| Duration::from_millis(random.u64(0..=20)));
-        // The order in which slots are asked.
+        // The order in which slots are called.
         let mut counters: Vec<_> = counters.into_iter().collect();
         random.shuffle(&mut counters);
         Self { counters, hits, patience }
     }
 
-    /// As the server is asked.
+    /// The message to the server.
     pub(crate) fn to_wire(&self) -> RateLimitRequest {
         to_wire(&self.counters, self.hits)
     }
@@ -155,7 +156,7 @@ fn to_wire(counters: &[Counter], hits: u64) -> RateLimitRequest {
     request
 }
 
-/// The counters of a tenant, of one or all of a chain.
+/// Counters of a tenant: the beginning of a chain.
 fn chain(random: &mut Rng, at: Duration) -> Vec<Counter> {
     let of_tenant = random.usize(..OF_TENANT.len());
     let entries = [
@@ -168,18 +169,18 @@ fn chain(random: &mut Rng, at: Duration) -> Vec<Counter> {
         .collect()
 }
 
-/// A value that is hot at that time.
+/// A hot value at this time.
 fn hot(random: &mut Rng, at: Duration) -> u64 {
     at.as_secs() / TURN.as_secs() + random.u64(..HOT)
 }
 
-/// Counters that no request asks for, other ones for each replica.
+/// Counters that no request uses, different ones for each replica.
 pub(crate) fn unused_counters(replica: usize) -> impl Iterator<Item = Counter> {
     let value = u64::MAX - replica as u64;
     KEYS.into_iter().map(move |(key, ..)| Counter(vec![(key, value)]))
 }
 
-/// A counter that is hot at that time.
+/// A hot counter at this time.
 pub(crate) fn hot_counter(random: &mut Rng, at: Duration) -> Counter {
     let keys = random.usize(..KEYS.len() + OF_TENANT.len());
     let key = KEYS.get(keys).map_or("tenant", |(key, ..)| *key);

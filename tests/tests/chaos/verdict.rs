@@ -1,4 +1,4 @@
-//! The comparison of what was admitted with the limits and with the counters.
+//! Compares the admitted hits with the limits and with the counters.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -10,48 +10,48 @@ use crate::{
     traffic::{Counter, Request, hot_counter},
 };
 
-/// The most counters whose history a failed run prints.
+/// Maximum number of counters whose history a failed run prints.
 const HISTORIES_MAX: usize = 3;
 
 /// The sums of one counter, in hits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
-    /// Of requests that were answered as admitted.
+    /// Hits of requests with the answer OK.
     pub(crate) admitted: u64,
-    /// As read from the counter after the run.
+    /// Charged hits, read from the counter after the run.
     pub(crate) charged: u64,
-    /// Of others, which a killed replica was settling.
+    /// Hits of other requests that a killed replica was settling.
     settling: u64,
-    /// Of others, which may have been admitted after their callers left.
+    /// Hits of other requests that may have been admitted after their callers disconnected.
     left: u64,
 }
 
 impl Sum {
-    /// Charged without an answer that admits them.
+    /// Hits that are charged without the answer OK.
     const fn missing(&self) -> u64 {
         self.charged.saturating_sub(self.admitted)
     }
 
-    /// Of these, what neither killed replicas nor callers that left explain.
+    /// Missing hits that neither killed replicas nor disconnected callers explain.
     const fn unexplained(&self) -> u64 {
         self.missing().saturating_sub(self.settling).saturating_sub(self.left)
     }
 }
 
-/// A violation.
+/// A violated property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// More was admitted than the limit allows.
     PastLimit(Counter),
     /// Less is charged than was admitted.
     Lost(Counter),
-    /// More is missing than the replicas call unknown.
+    /// More hits are missing than the replicas count as unknown.
     Missing { unexplained: u64, unknown: u64 },
-    /// A call failed though its replica lived.
+    /// A call failed although its replica was running.
     CallFailed(String),
 }
 
-/// When the hits of each counter were admitted at the latest.
+/// For each counter, its admitted hits by the time of their answers.
 struct Spent<'a>(BTreeMap<&'a Counter, Vec<(Duration, u64)>>);
 
 impl<'a> Spent<'a> {
@@ -65,8 +65,8 @@ impl<'a> Spent<'a> {
         Self(admitted)
     }
 
-    /// Whether a limit had no room for a request when it was sent. Such a request must not be charged, although its caller
-    /// left.
+    /// Whether a limit had no room for a request when it was sent. Such a request must not be charged, even if its
+    /// caller disconnected.
     fn refuses(&self, asked: &Asked) -> bool {
         asked.request.counters.iter().any(|counter| {
             let admitted = self.0.get(counter).into_iter().flatten();
@@ -85,8 +85,8 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Adds up what was asked. `charged` is what is charged on each counter, `unknown` the hits that the replicas count as
-    /// possibly charged without an answer that admits them.
+    /// Adds up the requests. `charged`: the charged hits of each counter. `unknown`: the hits that the replicas count
+    /// as unknown.
     pub(crate) fn new(entries: &Entries, charged: &BTreeMap<Counter, u64>, unknown: u64) -> Self {
         let killed: BTreeMap<_, _> = entries.killed.iter().copied().collect();
         let with = |charged: &u64| Sum { charged: *charged, ..Sum::default() };
@@ -137,7 +137,7 @@ impl Verdict {
         past.chain(lost).chain(failed).chain(missing).collect()
     }
 
-    /// The counters that are wrong, or where hits are missing, and all that was asked of some of them.
+    /// The counters with violations or missing hits, and all requests of some of them.
     pub(crate) fn histories(&self, entries: &Entries) -> String {
         let wrong = |(counter, sum): &(&Counter, &Sum)| {
             sum.admitted > counter.limit() || sum.charged < sum.admitted || sum.unexplained() > 0
@@ -193,7 +193,7 @@ fn counter() -> Counter {
     hot_counter(&mut Rng::with_seed(0), Duration::ZERO)
 }
 
-/// The violations if so many hits are charged and unknown.
+/// The violations with these charged and unknown hits.
 fn findings(asked: Vec<Asked>, charged: u64, unknown: u64) -> Vec<Finding> {
     let [settled, at] = [SETTLED, KILLED].map(Duration::from_millis);
     let killed = vec![(LIFE, Killed { settled, at })];
@@ -201,7 +201,7 @@ fn findings(asked: Vec<Asked>, charged: u64, unknown: u64) -> Vec<Finding> {
     Verdict::new(&entries, &BTreeMap::from([(counter(), charged)]), unknown).findings()
 }
 
-/// Times in milliseconds.
+/// Times of the run in milliseconds.
 const SETTLED: u64 = 9_000;
 const KILLED: u64 = 10_000;
 
@@ -243,7 +243,7 @@ fn a_disconnected_caller_explains_possible_charges() {
     let limit = counter().limit();
     let left = |admitted| vec![asked(1, admitted, Outcome::Admitted), asked(3, 1, Outcome::Left)];
     assert_eq!(findings(left(1), 2, 0), []);
-    // The limit had no room for it.
+    // The limit had no room for the request.
     assert_eq!(
         findings(left(limit), limit + 1, 0),
         [Finding::Missing { unexplained: 1, unknown: 0 }]

@@ -1,4 +1,4 @@
-//! What a file of cases holds.
+//! The format of a file of cases.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance")
 }
 
-/// Who is charged, where no rule says: the two modes in which every case runs.
+/// `--default-counting`: the two modes in which every case runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
     Free,
@@ -32,7 +32,7 @@ impl Counting {
     }
 }
 
-/// Where counters can be.
+/// Kinds of stores.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -54,7 +54,7 @@ impl Kind {
 /// A case, in one mode.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// Its ids, and what is special.
+    /// Its ids, and a description.
     pub(crate) title: String,
     /// Its file.
     pub(crate) file: String,
@@ -64,23 +64,23 @@ pub(crate) struct Case {
     pub(crate) limits: BTreeMap<String, String>,
     /// Flags of `serve`.
     pub(crate) flags: Vec<String>,
-    /// What the clock shows at first, in seconds since 1970.
+    /// Initial time of the clock, in seconds since 1970.
     pub(crate) at: u64,
     pub(crate) stores: Vec<Kind>,
-    /// Why the server does not start.
+    /// Expected error of a start that fails.
     pub(crate) fails: Option<String>,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Case {
-    /// What it covers: the words that the title begins with.
+    /// The ids that the case covers: the first words of the title.
     pub(crate) fn ids(&self) -> Vec<String> {
         let words = self.title.split(' ');
         words.take_while(|word| is_id(word)).map(str::to_owned).collect()
     }
 }
 
-/// A capital letter and a number.
+/// Whether a word is an id: a capital letter and a number.
 pub(crate) fn is_id(word: &str) -> bool {
     let number = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
     number.is_some_and(|it| !it.is_empty() && it.bytes().all(|digit| digit.is_ascii_digit()))
@@ -121,7 +121,7 @@ fn all_stores() -> Vec<Kind> {
     vec![Kind::Memory, Kind::Redis, Kind::Cluster]
 }
 
-/// Limits files: one, or several by name. One word is the name of a file in `limits/`.
+/// Limits files: one, or several by name. A single word is the name of a file in `limits/`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LimitsText {
@@ -148,7 +148,7 @@ impl LimitsText {
     }
 }
 
-/// All cases, as they are in one mode and store.
+/// All cases for one mode and store.
 pub(crate) fn cases(counting: Counting, store: Kind) -> Vec<Case> {
     let mut paths: Vec<_> =
         fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();

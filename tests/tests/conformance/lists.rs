@@ -1,4 +1,4 @@
-//! Checks that every case of envoyproxy/ratelimit's behaviour is covered, or has a reason why not.
+//! Checks that every id of envoyproxy/ratelimit's behaviour has a case, or a reason for having none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,19 +16,19 @@ use crate::{
 /// The file with the lists, among the files of cases.
 pub(crate) const FILE: &str = "lists.yaml";
 
-/// What [`FILE`] holds.
+/// The content of [`FILE`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Lists {
-    /// Every id there is.
+    /// All ids.
     ids: Vec<String>,
-    /// What is not offered.
+    /// Unsupported behaviour.
     out_of_scope: Vec<Listed>,
-    /// What is answered otherwise.
+    /// Different behaviour.
     different_on_purpose: Vec<Listed>,
-    /// What no store has a part in, so that one is enough.
+    /// Behaviour that does not involve the store, so that one store is enough.
     of_one_store: Vec<Listed>,
-    /// What other tests hold.
+    /// Behaviour that other tests check.
     elsewhere: Vec<Elsewhere>,
 }
 
@@ -40,12 +40,12 @@ struct Listed {
     why: String,
 }
 
-/// An id that needs more than a case can say.
+/// An id that cannot be expressed as a case.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Elsewhere {
     ids: String,
-    /// The file, from the root of the repository, and its text.
+    /// The file, relative to the root of the repository, and a text in it.
     file: String,
     holds: String,
 }

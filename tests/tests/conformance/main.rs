@@ -1,6 +1,7 @@
-//! envoyproxy/ratelimit's behaviour as data: the cases in `tests/conformance`, against every store.
+//! Runs the conformance cases in `tests/conformance`, which describe envoyproxy/ratelimit's behaviour, with every
+//! store.
 //!
-//! `tests/conformance/README.md` describes the form of a case.
+//! `tests/conformance/README.md` describes the format of a case.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Requests and answers in few words.
+//! Short notation of requests and answers.
 
 use prost_types::{Struct, value::Kind};
 use serde_json::{Map, Number, Value, json};
@@ -48,7 +48,7 @@ fn entry(text: &str) -> Entry {
     Entry { key: key.to_owned().into(), value: value.to_owned().into() }
 }
 
-/// `10/day`, or with the number of a unit `10/7`.
+/// `10/day`, or `10/7` with the number of a unit.
 fn limit_override(text: &str) -> RateLimitOverride {
     let (requests, unit) = text.split_once('/').unwrap_or_else(|| panic!("{text:?} is no limit"));
     let named = || Unit::from_str_name(&unit.to_uppercase()).map(i32::from);
@@ -114,7 +114,7 @@ fn limit(limit: &RateLimit) -> String {
     text
 }
 
-/// `name=value` of each header for the client. There are none for the upstream, and no body.
+/// `name=value` of each response header. Asserts that there are no request headers and no body.
 pub(crate) fn headers(response: &RateLimitResponse) -> Vec<String> {
     let mut headers: Vec<_> = response
         .response_headers_to_add
@@ -129,7 +129,7 @@ pub(crate) fn headers(response: &RateLimitResponse) -> Vec<String> {
     headers
 }
 
-/// Of the dynamic metadata what envoyproxy/ratelimit has there too.
+/// The fields of the dynamic metadata that envoyproxy/ratelimit has too.
 pub(crate) fn metadata(response: &RateLimitResponse) -> Option<Value> {
     let mut metadata = object(response.dynamic_metadata.as_ref()?);
     keep(&mut metadata, &["domain", "descriptors", "hitsAddend", "metadata"]);
@@ -166,10 +166,10 @@ fn number(number: f64) -> Value {
     whole.map_or_else(|_| Number::from_f64(number).into(), Value::from)
 }
 
-/// What is expected at a repetition: `left 9..0` counts up or down with it.
+/// The expected text of a repetition: `left 9..0` counts up or down with it.
 ///
 /// # Panics
-/// It does not end where the text says.
+/// The range does not have `times` numbers.
 pub(crate) fn at_repetition(expected: &str, at: u32, times: u32) -> String {
     let count = |word: &str| {
         let (first, last) = word.split_once("..")?;
@@ -186,7 +186,7 @@ pub(crate) fn at_repetition(expected: &str, at: u32, times: u32) -> String {
     words.map(at_word).collect()
 }
 
-/// Whether a text is as expected, where `…` matches anything.
+/// Whether a text matches the expected one, in which `…` matches anything.
 pub(crate) fn fits(expected: &str, text: &str) -> bool {
     let mut parts = expected.split('…');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };

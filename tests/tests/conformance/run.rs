@@ -1,4 +1,4 @@
-//! Runs one case and notes all that differs.
+//! Runs one case and collects all differences.
 
 use std::{
     collections::BTreeMap,
@@ -21,13 +21,13 @@ use crate::{
     stores::Store,
 };
 
-/// Counters of a second are gone by then: a case that ran so long may have lost some.
+/// A case that runs longer may have lost counters of one second.
 const TOO_SLOW: Duration = Duration::from_millis(500);
 
-/// How long a page or health may take to become what they should be.
+/// Maximum time until a page or health is as expected.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What became of a case.
+/// The result of a case.
 pub(crate) struct Outcome {
     title: String,
     differences: Vec<String>,
@@ -85,7 +85,7 @@ pub(crate) async fn run(case: &Case, store: &Store) -> Outcome {
     outcome
 }
 
-/// What differs, by step.
+/// Differences by step.
 #[derive(Default)]
 struct Differences {
     step: usize,
@@ -161,7 +161,7 @@ async fn ask(step: &Ask, case: &Case, server: &Server, differences: &mut Differe
     compare_stats(&what, expected, &stats::growth(&before, &after), differences);
 }
 
-/// As text, whatever the order of the keys.
+/// JSON as text with sorted keys.
 fn sorted(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -176,7 +176,7 @@ fn sorted(value: &Value) -> String {
     }
 }
 
-/// The page, if it is wanted.
+/// The page, if `wanted`.
 async fn page(server: &Server, wanted: bool, differences: &mut Differences) -> Option<Page> {
     if !wanted {
         return None;
@@ -200,7 +200,8 @@ fn compare_stats(
     differences.compare_lists(&format!("{what}: growth of /stats"), &expected, &grown);
 }
 
-/// Whatever is refused on the way is not charged with `free`: so no more is asked for than there is.
+/// Charges hits before a case. With `free` refused hits are not charged, so no more than the remaining hits are
+/// requested.
 async fn preset(step: &Preset, case: &Case, server: &Server) {
     let with_hits = |hits: u64| {
         let descriptor = format!("{}; hits {hits}", step.preset);
@@ -246,7 +247,7 @@ async fn health(step: &Health, server: &Server, differences: &mut Differences) {
     differences.compare(&format!("health of {:?}", step.health), &step.gives, &got);
 }
 
-/// The text once it is as expected, or as it is when it has had its time.
+/// The text as soon as it is as expected, otherwise after [`PATIENCE`].
 async fn settled<F: Future<Output = String>>(
     expected: &str,
     mut text: impl FnMut() -> F,
@@ -263,7 +264,7 @@ async fn settled<F: Future<Output = String>>(
 
 async fn keys(step: &Keys, server: &Server, store: &Store, differences: &mut Differences) {
     let Some(keys) = store.keys(&format!("{}*", server.own_prefix)).await else { return };
-    // The heartbeats of replicas are no counter.
+    // The key of the heartbeats is not a counter.
     let of_counters = keys.iter().filter(|key| !key.ends_with("s1:replicas"));
     let keys: Vec<_> = of_counters.map(|key| key[server.own_prefix.len()..].to_owned()).collect();
     differences.compare_lists("keys", &step.keys, &keys);

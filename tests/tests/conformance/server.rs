@@ -25,8 +25,8 @@ use tonic::transport::Channel;
 
 use crate::{case::Case, stores::Store};
 
-/// What a case gets unless it says otherwise: time for busy machines, and errors where a store does not answer, so
-/// that no failure policy makes up an answer.
+/// Default flags of a case: deadlines for busy machines, and errors if a store does not answer, so that no failure
+/// policy replaces an answer.
 const USUAL: [(&str, &str); 7] = [
     ("--decision-timeout", "20s"),
     ("--default-on-failure", "defer"),
@@ -46,17 +46,17 @@ pub(crate) struct Server {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) grpc: RateLimitServiceClient<Channel>,
     pub(crate) channel: Channel,
-    /// Prefix of every key, which cases do not have.
+    /// Prefix of every key, which is removed before keys are compared with the case.
     pub(crate) own_prefix: String,
     http: reqwest::Client,
     folder: TempDir,
 }
 
 impl Server {
-    /// Starts what a case describes.
+    /// Starts the server of a case.
     ///
     /// # Errors
-    /// Why it does not start; the limits files are called by their names alone.
+    /// The start fails. The text has names of limits files without folders.
     pub(crate) async fn start(case: &Case, store: &Store) -> Result<Self, String> {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &case.limits);
@@ -88,7 +88,7 @@ impl Server {
 
     pub(crate) async fn stop(self) {
         let Self { app, channel, grpc, http, .. } = self;
-        // A connection that is still open would hold up the end.
+        // An open connection would delay the shutdown.
         drop((channel, grpc, http));
         app.stop().await;
     }
@@ -118,14 +118,14 @@ impl Server {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    /// The value of a series as Prometheus writes it; 0 if it is not there.
+    /// The value of a series; 0 if there is no such series.
     pub(crate) async fn metric(&self, series: &str) -> u64 {
         let (_, metrics) = self.get("/metrics").await;
         let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map_or(0, |value| value.parse().unwrap())
     }
 
-    /// How many descriptors who has decided.
+    /// Decided descriptors by source.
     pub(crate) async fn decided(&self) -> BTreeMap<String, u64> {
         let (_, metrics) = self.get("/metrics").await;
         let mut decided = BTreeMap::new();
@@ -139,7 +139,7 @@ impl Server {
         decided
     }
 
-    /// Puts other limits in the place of the old ones, and waits until the server has seen them.
+    /// Replaces the limits, and waits until the server has loaded or rejected them.
     pub(crate) async fn reload(&self, limits: &BTreeMap<String, String>, rejected: bool) {
         let result = if rejected { "failure" } else { "success" };
         let series = format!("sluicegate_config_loads_total{{result=\"{result}\"}}");
@@ -181,7 +181,7 @@ fn write(folder: &Path, limits: &BTreeMap<String, String>) {
     }
 }
 
-/// As one change: a reader may come at any time, and meets a file of before or of after.
+/// Replaces files by renaming, so that a reader finds either the old or the new file.
 fn replace(folder: &Path, limits: &BTreeMap<String, String>) {
     for (name, text) in limits {
         let new = folder.join(format!(".{name}.new"));

@@ -1,4 +1,4 @@
-//! `/stats`: what it shows, and by how much it has grown.
+//! `/stats`: values, and their growth.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(crate) type Page = BTreeMap<String, u64>;
 const SERVICE: &str = "ratelimit.service.";
 const RULES: &str = "rate_limit.";
 
-/// Short words for the numbers of a rule, in the order of `/stats`.
+/// Short names of the statistics of a rule, in the order of `/stats`.
 const WORDS: [(&str, &str); 6] = [
     ("total_hits", "total"),
     ("over_limit", "over"),
@@ -19,7 +19,7 @@ const WORDS: [(&str, &str); 6] = [
     ("shadow_mode", "shadow"),
 ];
 
-/// Reads the page.
+/// Parses the page.
 pub(crate) fn read(body: &str) -> Result<Page, String> {
     let line = |line: &str| {
         let (name, value) = line.rsplit_once(": ").ok_or_else(|| format!("/stats: {line:?}"))?;
@@ -29,7 +29,7 @@ pub(crate) fn read(body: &str) -> Result<Page, String> {
     body.lines().map(line).collect()
 }
 
-/// What has grown, as cases write it: the rule's key → `total 1 within 1`; other names → the number.
+/// The growth in the notation of cases: the rule's key → `total 1 within 1`; other names → the number.
 pub(crate) fn growth(before: &Page, after: &Page) -> BTreeMap<String, String> {
     let mut rules = BTreeMap::<String, BTreeMap<usize, (&str, u64)>>::new();
     let mut grown = BTreeMap::new();

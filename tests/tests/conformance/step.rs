@@ -1,4 +1,4 @@
-//! The steps of a case. Each is a map; the first key that names a kind selects it.
+//! The steps of a case. Each is a map, whose first known key selects the kind.
 
 use std::collections::BTreeMap;
 
@@ -58,17 +58,17 @@ pub(crate) struct Ask {
     pub(crate) hits: u32,
     #[serde(default = "once")]
     pub(crate) times: u32,
-    /// The answer; `left 9..0` counts over the times.
+    /// The expected answer. `left 9..0` counts over the repetitions.
     pub(crate) gives: String,
-    /// `name=value`.
+    /// Expected headers, `name=value`.
     #[serde(default)]
     pub(crate) headers: Vec<String>,
-    /// Upstream's part of the dynamic metadata.
+    /// Expected fields of the dynamic metadata that upstream has too.
     #[serde(default)]
     pub(crate) metadata: Option<Value>,
-    /// By how much `/stats` grows over all the times; everything that is not named stays.
+    /// Expected growth of `/stats` over all repetitions. Other values must not change.
     pub(crate) stats: Option<BTreeMap<String, Value>>,
-    /// Source of the decision: `store`, `deny_cache`, none.
+    /// Expected source of the decision: `store`, `deny_cache`, or none.
     pub(crate) decided_by: Option<String>,
 }
 
@@ -76,7 +76,7 @@ const fn once() -> u32 {
     1
 }
 
-/// A text, or several.
+/// One text, or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrMany {
@@ -93,7 +93,7 @@ impl OneOrMany {
     }
 }
 
-/// Charges a counter with so many hits; with `free`, with no more than it has room for.
+/// Charges hits to a counter; with `free`, not more than it has room for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Preset {
@@ -119,17 +119,17 @@ pub(crate) struct Advance {
     pub(crate) advance: u64,
 }
 
-/// Puts other limits files in the place of those there are.
+/// Replaces the limits files.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reload {
     pub(crate) reload: LimitsText,
-    /// Whether they have a mistake, so that the old limits stay.
+    /// Whether they must be rejected, so that the old limits stay in force.
     #[serde(default)]
     pub(crate) rejected: bool,
 }
 
-/// Gets a page, until it is as it should be.
+/// Gets a page until it is as expected.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Get {
@@ -150,7 +150,7 @@ pub(crate) struct Post {
     pub(crate) gives: String,
 }
 
-/// Asks for health over gRPC, until it is as it should be.
+/// Queries health over gRPC until it is as expected.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Health {
@@ -160,10 +160,10 @@ pub(crate) struct Health {
     pub(crate) gives: String,
 }
 
-/// Looks at the keys in Redis; in memory there are none to see.
+/// Compares the keys in Redis. Ignored with the memory store.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Keys {
-    /// All of them, in order, without what sets this case apart from others.
+    /// All keys in order, without the prefix of the case.
     pub(crate) keys: Vec<String>,
 }

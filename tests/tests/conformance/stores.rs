@@ -1,4 +1,4 @@
-//! Every case against every store. A test names all cases that fail, each with what differs.
+//! Every case with every store. A test reports all failed cases with their differences.
 
 use futures::{StreamExt, stream};
 use sluicegate_tests::{Cluster, Redis};
@@ -8,13 +8,13 @@ use crate::{
     run::{Outcome, run},
 };
 
-/// Cases that run at once.
+/// Number of cases that run concurrently.
 const AT_ONCE: usize = 8;
 
-/// How often a case is tried whose counters may have expired while it ran.
+/// Maximum number of attempts of a case whose counters may have expired while it ran.
 const TRIES: usize = 6;
 
-/// A store that cases can share: each has its own prefix.
+/// A store that all cases share, each with its own prefix.
 pub(crate) enum Store {
     Memory,
     Redis(Box<Redis>),
@@ -30,7 +30,7 @@ impl Store {
         }
     }
 
-    /// The keys that fit a pattern, in order; `None` where there are none to see.
+    /// The keys that match a pattern, in order; `None` for the memory store.
     pub(crate) async fn keys(&self, pattern: &str) -> Option<Vec<String>> {
         match self {
             Self::Memory => None,
@@ -49,7 +49,7 @@ impl Store {
 }
 
 async fn all_cases_pass(store: Store) {
-    // `CASE=N1` runs those whose title has this word.
+    // `CASE=N1` runs only cases whose title has this word.
     let chosen = std::env::var("CASE").ok();
     let both = [Counting::Free, Counting::Upstream];
     let of_store = |case: &Case| {
@@ -74,7 +74,7 @@ async fn all_cases_pass(store: Store) {
     let mut failed = Vec::new();
     for (place, mut outcome) in outcomes {
         let mut tries = 1;
-        // Redis lets keys expire by its own time, in which the injected clock does not stand still.
+        // Keys in Redis expire by Redis' clock, which does not stop with the injected clock.
         while !outcome.passed() && outcome.too_slow() && tries < TRIES {
             outcome = run(&cases[place], &store).await;
             tries += 1;

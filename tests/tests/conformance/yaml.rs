@@ -1,9 +1,9 @@
-//! YAML as a value, and what differs by mode in it.
+//! YAML values that differ by mode.
 
 use serde_json::Value;
 pub(crate) use sluicegate_tests::yaml::read;
 
-/// Puts the part under `chosen` in the place of every map that has a part for each of `all` and nothing else.
+/// Replaces every map whose keys are exactly `all` by its value for `chosen`.
 pub(crate) fn choose(node: Value, all: &[&str], chosen: &str) -> Value {
     match node {
         Value::Object(mut map)

@@ -1,4 +1,4 @@
-//! The admin listener: who may come, and who may not.
+//! The admin listener: authentication, and its address.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ fn limits(folder: &TempDir) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// Puts a text in the place of a file, as an editor does.
+/// Replaces a file by renaming, as editors do.
 fn put(folder: &Path, name: &str, text: &str) -> String {
     let (new, file) = (folder.join(".new"), folder.join(name));
     fs::write(&new, text).unwrap();
@@ -99,7 +99,7 @@ async fn calls_need_the_token() {
         }
         client.explain(request).await.unwrap_err().code()
     };
-    // Past the gate, a request without a domain makes no sense.
+    // The call is authenticated, and a request without a domain is invalid.
     assert_eq!(raw(Some("Bearer the-operators-secret")).await, Code::InvalidArgument);
     assert_eq!(raw(Some("bearer the-operators-secret")).await, Code::InvalidArgument);
     for wrong in [
@@ -156,7 +156,7 @@ async fn a_replaced_token_is_reloaded_and_an_invalid_one_rejected() {
         server.metric(&format!("sluicegate_admin_token_loads_total{{result=\"{result}\"}}")).await
     };
     let last = async || server.metric("sluicegate_admin_token_last_load_successful").await;
-    // It lets in before it is counted.
+    // The new token is valid before the load is counted.
     until("it to be counted", async || (loads("success").await == 1.0).then_some(())).await;
     assert_eq!((loads("failure").await, last().await), (0.0, 1.0));
     put(server.folder(), "token", "too-short\n");
@@ -166,7 +166,7 @@ async fn a_replaced_token_is_reloaded_and_an_invalid_one_rejected() {
     shows(&server, "the-second-of-tokens").await.unwrap();
     fs::remove_file(server.folder().join("token")).unwrap();
     server.process.printed("admin token rejected", 2).await;
-    // Several polls later it is reported once.
+    // After several polls it is reported once.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.process.output().matches("admin token rejected").count(), 2);
     shows(&server, "the-second-of-tokens").await.unwrap();
@@ -233,16 +233,16 @@ async fn health_needs_no_token_but_reflection_does() {
         assert!(names.iter().any(|it| it == name), "{name} of {names:?}");
     }
     assert!(!names.iter().any(|name| name.contains("RateLimitService")), "{names:?}");
-    // What Envoy asks does not offer what operators ask.
+    // The gRPC listener does not have the admin service.
     let endpoint = server.channel().await;
     let mut client = AdminServiceClient::new(endpoint);
     let error = client.explain(ExplainRequest::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
 }
 
-// === Callers that give up ===
+// === Disconnected callers ===
 
-/// How many threads a server has.
+/// Number of threads of a server.
 fn threads(server: &Sluicegate) -> usize {
     let folder = server.folder().to_str().unwrap().as_bytes();
     let serves = |process: &Path| {
@@ -272,10 +272,10 @@ async fn explanations_stop_when_their_callers_disconnect() {
         let answer = tokio::time::timeout(impatient, client.explain(request)).await;
         assert!(answer.is_err(), "not enough to do: {answer:?}");
     }
-    // As many as are made at once, and two for what else there is to do.
+    // A thread for each concurrent explanation, and two for other work.
     let most = before + 4 + 2;
     assert!(threads(&server) <= most, "{} of {most}", threads(&server));
-    // Those who wait have their turn.
+    // Waiting callers are served.
     self::client(&server).explain(question()).await.unwrap();
 
     let started = Instant::now();
@@ -291,7 +291,7 @@ async fn explanations_stop_when_their_callers_disconnect() {
 
 const HOST: &str = "127.0.0.1";
 
-/// A server that asks admin callers for a certificate of `ours`, with `wanted` in it.
+/// A server that requires admin callers to have a certificate of `ours`, with one of the names `wanted`.
 async fn certified(wanted: &[&str]) -> Sluicegate {
     let folder = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
@@ -309,7 +309,7 @@ async fn certified(wanted: &[&str]) -> Sluicegate {
     if !names.is_empty() {
         flags.extend(["--admin-tls-client-names", &*names]);
     }
-    // A certificate is enough, wherever the listener is.
+    // With certificates the listener may be on any address.
     flags.extend(["--admin-listen", "0.0.0.0:0"]);
     Sluicegate::start_with(folder, &flags).await
 }
@@ -361,7 +361,7 @@ async fn new_connections_get_reloaded_certificates() {
     .await;
 }
 
-// === Where it listens ===
+// === Addresses ===
 
 async fn refused(flags: &[&str]) -> Finished {
     let folder = tempfile::tempdir().unwrap();
@@ -445,7 +445,7 @@ async fn the_admin_listener_lasts_as_long_as_http() {
     .await;
     client(&server).explain(question()).await.unwrap();
     assert_eq!(server.get("/healthcheck").await.0, 500);
-    // What was in progress over gRPC is answered while both are still there.
+    // A gRPC call in progress is answered while both listeners are open.
     store.release();
     held.answer().await.unwrap();
     assert_eq!(server.process.ended().await.code(), Some(0));

@@ -1,11 +1,11 @@
-//! Headers and metadata that a client behind the real Envoy receives beside the decision.
+//! Headers for clients of a real Envoy, and dynamic metadata for Envoy.
 
 use serde_json::json;
 use sluicegate_tests::{Answer, Listener};
 
 use crate::envoy::{Gateway, by_user, user};
 
-/// A limiter whose own headers are the only ones, and a listener that asks about `x-user`.
+/// A server, and an Envoy without rate limit headers of its own that sends `x-user` as descriptor.
 async fn gateway(limits: &str, flags: &[&str]) -> Gateway {
     let listener = by_user().filter("enable_x_ratelimit_headers", json!("OFF"));
     Gateway::with_flags(limits, flags, &[listener]).await
@@ -15,7 +15,7 @@ async fn ask(gateway: &Gateway) -> Answer {
     gateway.get("/", &[("x-user", b"ann")]).await
 }
 
-/// Names of the headers that could be about limits.
+/// Names of all rate limit headers.
 const TOLD: [&str; 6] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -25,12 +25,12 @@ const TOLD: [&str; 6] = [
     "retry-after",
 ];
 
-/// Those that are there, with their values.
+/// The rate limit headers of a response.
 fn told(answer: &Answer) -> Vec<(&'static str, &str)> {
     TOLD.into_iter().filter_map(|name| Some((name, answer.header(name)?))).collect()
 }
 
-/// The same, with the seconds until midnight as `midnight`, one more or less.
+/// The same, with `midnight` in place of the seconds until midnight, which may differ by one.
 fn told_of_today(answer: &Answer) -> Vec<(&'static str, String)> {
     let left = sluicegate_tests::until_midnight();
     let around = left.saturating_sub(2)..=left + 60;
@@ -53,7 +53,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 2, name: daily}
 ";
 
-/// A descriptor with two limits; a window of a year would end with the day only once in a while.
+/// A descriptor with two limits, whose windows rarely end together.
 const TWO_LIMITS: &str = "
 domain: edge
 descriptors:

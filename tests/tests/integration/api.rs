@@ -1,4 +1,4 @@
-//! What callers can send, and what must come back: a decision, or an error that names what is wrong.
+//! Requests of callers and their answers: a decision, or an error that describes the mistake.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ async fn requests_without_domain_or_descriptors_are_invalid() {
     ask(&server, request(vec![descriptor("user", "alive")])).await;
 }
 
-/// End users may make a request too large, and an error would let it pass.
+/// End users can make a request too large, and an error would let it pass.
 #[tokio::test]
 async fn too_many_descriptors_or_entries_are_over_limit() {
     let server = Sluicegate::start(LIMITS, &[]).await;
@@ -94,7 +94,7 @@ async fn too_many_descriptors_or_entries_are_over_limit() {
         one.entries = vec![one.entries[0].clone(); entries];
         one
     };
-    // Too many to be decoded, and so few that they are.
+    // So many that the message is not decoded, and so few that it is.
     let cases = [
         (request(vec![descriptor("user", "a"); 10_000]), "descriptors", 0),
         (request(vec![RateLimitDescriptor::default(); 257]), "descriptors", 0),
@@ -238,7 +238,7 @@ async fn a_bucket_of_100_refuses_request_101_for_a_minute() {
     let refused = ask(&server, one()).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
     let wait = refused.statuses[0].duration_until_reset.unwrap().seconds;
-    // The hundred requests took some of the minute. To the tick it is asserted on a manual clock.
+    // The hundred requests took a part of the minute. Tests with a manual clock check the exact time.
     assert!((1..=60).contains(&wait), "{wait}");
 }
 

@@ -1,4 +1,4 @@
-//! The benchmark still runs. What it measures here means nothing.
+//! The benchmark runs. Its measurements in this test mean nothing.
 
 use sluicegate_tests::{away_from_midnight, binary, finish};
 use tokio::process::Command;
@@ -26,7 +26,7 @@ async fn the_bench_measures_every_row() {
         for (load, times) in loads {
             assert_eq!(count(format!("| {load} | {server} | ")), times, "{load}: {printed}");
         }
-        // By h2load.
+        // The rows of h2load.
         assert_eq!(count(format!("| {server} | ")), 1, "{printed}");
     }
     let (_, targets) = printed.split_once("### Targets").unwrap();

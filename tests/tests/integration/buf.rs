@@ -1,4 +1,4 @@
-//! The `.proto` files as buf sees them: their style, their past and Envoy's own.
+//! Checks of the `.proto` files with buf: style, compatibility with earlier versions, and with Envoy's files.
 
 use std::process::Command;
 
@@ -25,8 +25,8 @@ fn proto_files_break_no_earlier_client() {
 
 #[test]
 fn proto_files_match_envoys_wire_format() {
-    // Not `buf.yaml`'s rules: Envoy has more files and messages, and some fields are `bytes` here.
-    // `WIRE` puts up with both, and with no other number or encoding.
+    // Not the rules of `buf.yaml`: Envoy has more files and messages, and some fields are `bytes` here. `WIRE` accepts
+    // both, but no other field numbers or encodings.
     const WIRE: &str =
         r#"{"version": "v2", "modules": [{"path": "proto"}], "breaking": {"use": ["WIRE"]}}"#;
 
@@ -36,11 +36,11 @@ fn proto_files_match_envoys_wire_format() {
     succeed(buf().args(["breaking", "--config", WIRE, "--against"]).arg(&image));
 }
 
-/// The last tag, else the first commit; or why neither will do.
+/// The last tag, otherwise the first commit. The error says why there is neither.
 fn earlier() -> Result<String, String> {
     let commit = match line(git("describe").args(["--tags", "--abbrev=0"])) {
         Some(tag) => tag,
-        // There the oldest commit is not the first one.
+        // In a shallow clone the oldest commit is not the first one.
         None if line(git("rev-parse").arg("--is-shallow-repository")).as_deref()
             == Some("true") =>
         {

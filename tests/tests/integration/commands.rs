@@ -1,4 +1,4 @@
-//! The commands that look at limits files and end.
+//! `sluicegate diff` and `sluicegate validate`.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! The real Envoy asks the real server: what a caller behind both of them gets.
+//! A real Envoy calls a real server: responses to clients of Envoy.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use sluicegate_tests::tools;
 
-/// Everything between a caller and the upstream.
+/// A server and an Envoy in front of an upstream.
 pub(crate) struct Gateway {
     server: Sluicegate,
     envoy: Envoy,
@@ -51,13 +51,13 @@ impl Gateway {
         self.envoy.get(path, headers).await
     }
 
-    /// Descriptors that a rule has decided so.
+    /// Number of descriptors that a rule has decided with this code.
     async fn decisions(&self, rule: &str, code: &str) -> f64 {
         let labels = format!("code=\"{code}\",domain=\"edge\",rule=\"{rule}\",source=\"store\"");
         self.server.metric(&format!("sluicegate_decisions_total{{{labels}}}")).await
     }
 
-    /// What Envoy has counted of the server's answers.
+    /// Envoy's statistic of the server's answers.
     async fn answers(&self, kind: &str) -> u64 {
         answers(&self.envoy, "upstream", kind).await
     }
@@ -71,8 +71,8 @@ async fn answers(envoy: &Envoy, cluster: &str, kind: &str) -> u64 {
     envoy.stat(&format!("cluster.{cluster}.ratelimit.{kind}")).await
 }
 
-/// Every request was decided by the server, none by Envoy's failure mode: behind an Envoy that fails
-/// open, a dead limiter would look like a generous one.
+/// Asserts that the server decided every request, and Envoy's failure mode none: with an Envoy that fails open, a dead
+/// server would look like one that allows everything.
 async fn assert_all_decided(envoy: &Envoy, cluster: &str, passed: u64, refused: u64) {
     let mut counted = Vec::new();
     for kind in ["ok", "over_limit", "error", "failure_mode_allowed"] {
@@ -86,7 +86,7 @@ pub(crate) fn user() -> Value {
     json!({"request_headers": {"header_name": "x-user", "descriptor_key": "user"}})
 }
 
-/// A listener that takes the user from a header.
+/// A listener with a descriptor of the header `x-user`.
 pub(crate) fn by_user() -> Listener {
     Listener::new("main", "edge").route("/", &json!([{"actions": [user()]}]))
 }
@@ -123,7 +123,7 @@ async fn over_limit_is_429_with_retry_headers() {
     gateway.assert_all_decided(4, 1).await;
 }
 
-/// At midnight, give or take what passed since the answer and the second that clocks may differ by.
+/// Asserts that a wait ends at midnight, apart from the time since the response and a second of clock skew.
 fn assert_near_midnight(seconds: u64) {
     let left = until_midnight();
     assert!(
@@ -148,7 +148,7 @@ descriptors:
         let answer = gateway.get("/five", &[("x-user", b"number")]).await;
         assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
     }
-    // What was refused was not charged: the 3 that were left are still there.
+    // The refused hits were not charged: 3 still remain.
     for (hits, status, left) in [(b"7", 200, 3), (b"4", 429, 0), (b"3", 200, 0), (b"1", 429, 0)] {
         let answer = gateway.get("/any", &[("x-user", b"format"), ("x-hits", hits)]).await;
         assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
@@ -262,8 +262,8 @@ descriptors:
     let rate_limits = json!([{"actions": [plan]}, {"actions": [user()]}]);
     let listener = Listener::new("main", "edge").route("/", &rate_limits);
     let gateway = Gateway::start(limits, listener).await;
-    // One status a descriptor, however many limits it has: the first number is the closest limit of
-    // all descriptors, what follows are the closest of each.
+    // A descriptor has one status for all its limits: the first number is the closest limit of all descriptors, the
+    // others are the closest limits of each.
     let shown = "4, 50;w=86400, 4;w=604800;name=\"burst\"";
     for (status, left) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
         let answer = gateway.get("/", &[("x-user", b"ann")]).await;
@@ -301,7 +301,7 @@ async fn envoys_failure_mode_applies_until_the_server_returns() {
 
     let address = gateway.server.grpc.clone();
     gateway.server = Sluicegate::start(THREE_A_DAY, &["--grpc-listen", &address]).await;
-    // Either worker of Envoy has to notice for itself.
+    // Each worker of Envoy has to notice separately.
     until("Envoy to ask again", async || {
         let open = gateway.get("/", &[("x-user", b"probe")]).await;
         let closed = gateway.envoy.get_from("closed", "/", &[("x-user", b"probe")]).await;
@@ -326,7 +326,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 50}
 ";
     let flags = ["--store", &cluster.url(), "--decision-timeout", "50ms"];
-    // The machine may pause Envoy for longer than an answer takes; the server reports whether its answer was late.
+    // The machine may pause Envoy for longer than its timeout. The server's metrics show whether a decision was late.
     let listener = by_user().filter("timeout", json!("1s"));
     let gateway = Gateway::with_flags(limits, &flags, &[listener]).await;
     let (counts, stop) = (Arc::new(Mutex::new(BTreeMap::<u16, u64>::new())), Arc::default());
@@ -375,7 +375,7 @@ fn envoy_accepts_the_example() {
     tools::succeed(envoy.args(["--mode", "validate", "-c"]).arg(example()));
 }
 
-/// The example on free ports, asking a server with the limits beside it.
+/// The example on free ports, with a server of the example limits.
 async fn start_example() -> (Sluicegate, Envoy) {
     away_from_midnight().await;
     let limits = tools::workspace().join("examples/limits");
@@ -388,7 +388,7 @@ async fn start_example() -> (Sluicegate, Envoy) {
         ("port_value: 10000}", "port_value: 0}"),
         ("port_value: 10001", &format!("port_value: {}", free_port())),
         ("port_value: 8081", &format!("port_value: {grpc}")),
-        // On a busy machine a request would else pass without a decision.
+        // Otherwise requests would pass without a decision on a busy machine.
         ("timeout: 0.05s", "timeout: 1s"),
     ];
     for (old, new) in substitutes {
@@ -411,7 +411,7 @@ async fn the_example_limits_searches() {
     let refused = envoy.get("/search?q=y", ann).await;
     assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
     assert!((1..=60).contains(&refused.number("retry-after")), "{refused:?}");
-    // Neither her other routes nor her colleagues are concerned, nor who has no account.
+    // Other routes, other users and requests without an account are not affected.
     assert_eq!(envoy.get("/items", ann).await.number("x-ratelimit-remaining"), 19);
     let bob: &[(&str, &[u8])] = &[("x-tenant", b"acme"), ("x-user", b"bob")];
     assert_eq!(envoy.get("/search", bob).await.number("x-ratelimit-remaining"), 29);

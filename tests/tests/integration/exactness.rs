@@ -1,4 +1,4 @@
-//! No more hits pass than a limit allows, and no fewer, however many ask however many servers.
+//! Limits are exact, for any number of callers and servers.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -20,15 +20,15 @@ use sluicegate_tests::tools;
 pub(crate) const ALGORITHMS: [&str; 5] =
     ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "gcra"];
 
-/// More than a busy machine needs: no policy may have a say here.
+/// A deadline long enough for a busy machine, so that no failure policy answers.
 pub(crate) const PATIENT: [&str; 2] = ["--decision-timeout", "5s"];
 
-/// Four servers over this store.
+/// Four servers with this store.
 async fn fleet(limits: &str, store: &str, flags: &[&str]) -> Fleet {
     Fleet::start(4, limits, &[&PATIENT, &["--store", store], flags].concat()).await
 }
 
-/// A limit of each algorithm, on a key of its name.
+/// A limit of each algorithm, with the algorithm's name as key.
 pub(crate) fn limits_of_all(limit: &str) -> String {
     let rule = |algorithm| {
         format!("  - key: {algorithm}\n    rate_limit: {{algorithm: {algorithm}, {limit}}}\n")
@@ -40,7 +40,7 @@ fn hits_on_all() -> Vec<RateLimitRequest> {
     ALGORITHMS.iter().map(|algorithm| hit(algorithm, "hot")).collect()
 }
 
-/// Every answer came from the counters, and whatever was taken and not used is back.
+/// Asserts that the store decided every request, and that no refund is pending or failed.
 async fn assert_all_counted(fleet: &Fleet, asked: &[Asked]) {
     let failed: Vec<_> = asked.iter().filter(|asked| asked.answer.is_err()).collect();
     assert!(failed.is_empty(), "{failed:?}");
@@ -69,7 +69,7 @@ async fn day_long_limits_are_exact(store: &str) {
     assert_all_counted(&fleet, &asked).await;
     for (request, algorithm) in ALGORITHMS.iter().enumerate() {
         let admitted = admitted(&asked, request).len();
-        // A bucket of a day refills by one in almost five minutes.
+        // A bucket of a day refills one hit in almost five minutes.
         let refilled = usize::from(["token_bucket", "gcra"].contains(algorithm));
         assert!((LIMIT..=LIMIT + refilled).contains(&admitted), "{algorithm}: {admitted}");
     }
@@ -122,7 +122,7 @@ descriptors:
 }
 
 async fn a_refused_chain_charges_nothing(store: &str) {
-    // Tenant, users, routes of each, and what is used up first.
+    // Tenant, users, routes of each user, and used up routes.
     let tenants = [("acme", 4, 2, TENANT), ("beta", 1, 2, 2 * ROUTE), ("gamma", 1, 4, USER)];
     let mut chains = Vec::new();
     for (tenant, users, routes, _) in tenants {
@@ -133,7 +133,7 @@ async fn a_refused_chain_charges_nothing(store: &str) {
             }
         }
     }
-    // Else the others would not be asked again and again about what is refused elsewhere.
+    // Otherwise refusals would come from the deny cache, without a call to the slots.
     let fleet = fleet(&chain_limits(), store, &["--deny-cache-entries", "0"]).await;
     let requests = chains.iter().map(|entries| chain(entries)).collect();
     let load = fleet.load(200, Duration::ZERO, requests).await;
@@ -190,7 +190,7 @@ descriptors:
     let load = fleet.load(200, Duration::ZERO, requests.clone()).await;
     load.refuses(2_000).await;
     let asked = load.stop().await;
-    // By their tags: of an owner that got nothing in the end no key is left.
+    // By hash tag: an owner whose requests were all refused has no key.
     let mut slots = BTreeSet::from([cluster.slot("{api:shared=x}").await]);
     for owner in owners {
         slots.insert(cluster.slot(&format!("{{api:own={owner}}}")).await);
@@ -210,7 +210,7 @@ descriptors:
     for (owner, used) in owners.iter().zip(of_owners) {
         assert_eq!(fleet.remaining(&[("own", owner)]).await, OWN - used, "{owner}");
     }
-    // What nobody else asks for at the same time passes to the last hit.
+    // Hits that no other caller requests concurrently are admitted up to the limit.
     for (at, request) in requests.iter().enumerate() {
         while fleet.servers[0].should_rate_limit(request.clone()).await.unwrap().overall_code()
             == Code::Ok
@@ -232,7 +232,7 @@ fn short_limits() -> String {
     limits_of_all(&format!("window: {}s, requests_per_unit: {PER_WINDOW}", WINDOW.as_secs()))
 }
 
-/// Lets them refill a few times, and checks each against its bound.
+/// Waits for a few refills, and compares the admitted hits of each algorithm with its bound.
 async fn assert_bounds_hold(load: Load) {
     tokio::time::sleep(WINDOW * 4).await;
     let asked = load.stop().await;
@@ -246,13 +246,13 @@ async fn assert_bounds_hold(load: Load) {
     for hits in [&bucket, &gcra] {
         assert_bucket_holds(hits);
     }
-    // Else the bounds would hold for a limiter that refuses everything.
+    // Otherwise a limiter that refuses everything would pass.
     for (algorithm, hits) in ALGORITHMS.iter().zip([&fixed, &log, &counter, &bucket, &gcra]) {
         assert!(hits.len() >= 2 * PER_WINDOW, "{algorithm}: {}", hits.len());
     }
 }
 
-/// Hits that were certainly counted in the same window since 1970.
+/// Maximum of the hits that were certainly counted in one aligned window.
 fn most_in_aligned_window(hits: &[Asked]) -> usize {
     let window = |time: Duration| time.as_secs() / WINDOW.as_secs();
     let certain = |start: &Asked| {
@@ -262,7 +262,7 @@ fn most_in_aligned_window(hits: &[Asked]) -> usize {
     hits.iter().map(certain).max().unwrap_or(0)
 }
 
-/// Hits that were certainly counted within a window's length of each other. Redis counts microseconds.
+/// Maximum of the hits that were certainly counted in any span of one window. Redis counts microseconds.
 fn most_in_any_window(hits: &[Asked]) -> usize {
     let certain = |start: Duration| {
         let end = start + WINDOW - Duration::from_micros(1);
@@ -271,7 +271,7 @@ fn most_in_any_window(hits: &[Asked]) -> usize {
     hits.iter().map(|hit| certain(hit.sent)).max().unwrap_or(0)
 }
 
-/// In no span there are more hits than a full bucket holds and the span refills.
+/// Asserts that no span has more hits than a full bucket and the refill of the span.
 fn assert_bucket_holds(hits: &[Asked]) {
     for start in hits {
         let mut ends: Vec<_> =
@@ -302,7 +302,7 @@ async fn short_limits_hold_in_every_window_on_a_cluster() {
     short_limits_hold_in_every_window(&Cluster::start().await.url()).await;
 }
 
-/// So much ahead.
+/// A clock that is ahead by this duration.
 #[derive(Debug)]
 pub(crate) struct Ahead(pub(crate) Duration, pub(crate) SystemClock);
 
@@ -314,7 +314,7 @@ impl Clock for Ahead {
     }
 }
 
-/// Starts a server in this process, as no flag of the shipped one sets its clock.
+/// Starts a server in this process, because no flag of the shipped program sets its clock.
 pub(crate) async fn start_with_clocks(
     limits: &str,
     flags: &[&str],

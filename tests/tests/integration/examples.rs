@@ -1,4 +1,4 @@
-//! The example limits promise something in their comments; this holds them to it.
+//! The example limits do what their comments say.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn the_public_api_decides_all_levels_together() {
         let refused = ask(&client, "public_api", layers).await;
         assert!(!refused.allowed);
         assert!(refused.retry_after().unwrap() <= Duration::from_secs(60));
-        // A day may end in between; then the tenant has more, never less.
+        // If the day ends in between, more hits remain, never fewer.
         assert!(refused.statuses[0].remaining >= 100_000 - 30, "refusals cost the tenant nothing");
         assert!(refused.statuses[3].remaining >= 3_000 - 30);
     }
@@ -103,7 +103,7 @@ async fn tokens_are_charged_after_the_response_even_past_the_limit() {
     }
     let refused = check(tokens().peek()).await.unwrap();
     assert!(!refused.allowed, "20,000 tokens and a debt of 10,000");
-    // 10,000 a minute: the debt and one token more take 60.006 s.
+    // 10,000 per minute: refilling the excess and one token takes 60.006 s.
     let wait = refused.retry_after().unwrap();
     assert!(wait > Duration::from_secs(20) && wait <= Duration::from_secs(61), "{wait:?}");
     let requests = [("tier", "enterprise"), ("api_key", "k")];
@@ -121,7 +121,7 @@ async fn limits_files_of_upstream_are_served_unchanged() {
     for _ in 0..21 {
         allowed += usize::from(ask(&client, "storefront", [&order]).await.allowed);
     }
-    // A new hour may begin in between.
+    // The next hour may begin in between.
     assert!(allowed == 10 || allowed == 20, "{allowed}");
     assert!(
         ask(&client, "storefront", [&[("remote_address", "10.1.2.3")]]).await.statuses[0]

@@ -1,4 +1,4 @@
-//! `sluicectl explain` and `sluicegate validate --explain`: what they say, and that asking changes nothing.
+//! `sluicectl explain` and `sluicegate validate --explain`: their output, and that they change nothing.
 
 use std::path::Path;
 
@@ -76,7 +76,7 @@ async fn take(server: &Sluicegate, key: &str, value: &str, count: u64) -> Code {
     server.should_rate_limit(hits(key, value, count)).await.unwrap().overall_code()
 }
 
-/// A server whose counters lie in that store, once it can be asked.
+/// A server with this store, once the store is available.
 async fn serve(limits: &str, store: &str, more: &[&str]) -> Sluicegate {
     let flags = ["--store", store, "--decision-timeout", "10s"];
     let server = Sluicegate::start(limits, &[&flags[..], more].concat()).await;
@@ -87,7 +87,7 @@ async fn serve(limits: &str, store: &str, more: &[&str]) -> Sluicegate {
     server
 }
 
-/// The text without the folder of the limits file, and without what the time of day changes.
+/// The text without the folder of the limits file and without values that depend on the time of day.
 fn steady(text: &str, folder: &Path) -> String {
     let text = text.replace(&format!("{}/", folder.display()), "");
     let lines = text.lines().map(|line| {
@@ -157,7 +157,7 @@ async fn a_counter_that_is_checked_twice_needs_room_for_both() {
     }
 }
 
-/// What is printed about `tenant=acme, path=/v1/orders`.
+/// Asserts the text about `tenant=acme, path=/v1/orders`.
 fn is_printed(printed: &str, folder: &Path, first: &str, state: &str) {
     let wanted = format!(
         "\
@@ -273,14 +273,14 @@ async fn validate_explains_the_same_without_counters() {
     assert!(said.contains("no limits file has this domain"), "{said}");
 }
 
-/// Uses the counters in different measure.
+/// Charges the counters with different numbers of hits.
 async fn use_all(server: &Sluicegate) {
     for (name, count) in NAMES.iter().zip([1, 3, 5, 9, 10]) {
         take(server, name, "used", count).await;
     }
 }
 
-/// Looks at each, and at some that were never used, in every way.
+/// Explains each counter, and unused ones, with every command.
 async fn explain_all(server: &Sluicegate) {
     for (name, count) in NAMES.iter().zip([1, 3, 5, 9, 10]) {
         for hits in ["1", "0", "2", "1000", "-1"] {
@@ -319,7 +319,7 @@ async fn explaining_changes_nothing_in_memory() {
     }
 }
 
-/// Every counter with what it holds and when it expires.
+/// Every key with its value and its expiry.
 async fn contents(redis: &Redis) -> Vec<(String, String, String)> {
     let mut contents = Vec::new();
     for key in redis.keys("s1:??:*").await {
@@ -350,7 +350,7 @@ async fn the_counter_key_is_the_key_in_redis() {
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &["--key-prefix", "shop:"]).await;
     for name in NAMES {
-        // Bytes that a key cannot hold as they are.
+        // Bytes that are escaped in a key.
         take(&server, name, "a {b}:c=%", 1).await;
         let said = explain_json(&server, &["--descriptor", &format!("{name}=a {{b}}:c=%")]).await;
         let key = said["descriptors"][0]["limits"][0]["counter_key"].as_str().unwrap().to_owned();
@@ -396,7 +396,7 @@ async fn the_deny_cache_is_neither_read_nor_filled() {
     assert_eq!(server.metric("sluicegate_deny_cache_refusals").await, 0.0);
     assert_eq!(take(&server, "fixed_window", "bob", 1).await, Code::OverLimit);
     assert_eq!(server.metric("sluicegate_deny_cache_refusals").await, 1.0);
-    // Another replica refunds everything.
+    // Another replica refunds all hits.
     redis.query(&["DEL", "s1:fw:86400:{api:fixed_window=bob}"]).await;
     assert_eq!(explain_json(&server, &question).await["would_pass"], true);
 }
@@ -423,12 +423,12 @@ async fn an_unavailable_store_leaves_the_rest_explained() {
         let sent = ["--descriptor", "tenant=acme"];
         assert_eq!(explain(&server, &sent).await.code, 0, "no counter is needed");
     }
-    // No policy counted for it either.
+    // No failure policy charged anything either.
     assert_eq!(server.metric("sluicegate_memory_counters").await, 0.0);
     redis.resume();
 }
 
-// === The call itself ===
+// === The gRPC call ===
 
 async fn client(server: &Sluicegate) -> AdminServiceClient<Channel> {
     let endpoint = Channel::from_shared(format!("http://{}", server.admin)).unwrap();

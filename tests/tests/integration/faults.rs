@@ -1,5 +1,4 @@
-//! Redis fails under load, in every way that it can: no call fails, nothing more passes than the limit
-//! allows, and afterwards it is exact again.
+//! Failures of Redis under load: no call fails, no limit is exceeded, and afterwards limits are exact again.
 
 use std::{fs, time::Duration};
 
@@ -8,10 +7,10 @@ use sluicegate_tests::{
     Asked, Cluster, Fleet, Load, Mode, Proxy, Redis, Sentinels, Setup, chain, hit, until,
 };
 
-/// So many that they last longer than the fault.
+/// So high that it lasts longer than the fault.
 const LIMIT: usize = 3_000;
 
-/// Refusing is what the policy must do where the test counts what passes.
+/// Rules whose admitted hits the test counts have `on_failure: deny`.
 const LIMITS: &str = "
 domain: api
 tenant: tenant
@@ -29,15 +28,15 @@ descriptors:
 const CALLERS: usize = 16;
 const REST: Duration = Duration::from_millis(20);
 
-/// Callers of two servers, all after the same hits.
+/// Callers of two servers that compete for the same hits.
 struct Scene {
     fleet: Fleet,
     load: Load,
-    /// What a store knew that has forgotten it.
+    /// Hits that were charged in a store that has lost them.
     forgotten: Before,
 }
 
-/// What had happened before something began.
+/// Counts at the start of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     admitted: usize,
@@ -69,14 +68,14 @@ impl Scene {
         .await;
     }
 
-    /// While nothing is admitted: the store starts from zero now.
+    /// Marks that the store has lost its counters. Called while nothing is admitted.
     async fn forget(&mut self) {
         let stranded = self.fleet.stranded().await;
         self.forgotten = Before { admitted: self.load.admitted(), stranded };
         assert!(self.forgotten.admitted <= LIMIT, "{:?}", self.forgotten);
     }
 
-    /// The fault is over: hits are admitted again, up to the limit and no further.
+    /// Asserts, after the fault, that hits are admitted again up to the limit and no further.
     async fn end(self) {
         let Self { fleet, load, forgotten } = self;
         fleet.until_well().await;
@@ -92,8 +91,7 @@ async fn fleet(store: &str, flags: &[&str]) -> Fleet {
     Fleet::start(2, LIMITS, &[&own, flags].concat()).await
 }
 
-/// Waits until the load is admitted up to the limit, and checks that it is no more. Hits that may be charged
-/// without a reply count as used.
+/// Waits until the limit is used up, and asserts that no more hits were admitted. Unknown hits count as used.
 async fn used_up(fleet: &Fleet, load: &Load, before: Before, there_is: usize) {
     let admitted = || load.admitted() - before.admitted;
     until("all that there is to be admitted", || async {
@@ -105,7 +103,7 @@ async fn used_up(fleet: &Fleet, load: &Load, before: Before, there_is: usize) {
     assert!(admitted() <= there_is, "{} of {there_is}", admitted());
 }
 
-/// Whatever happened: no call has failed, every answer came in time, and no server has lost its head.
+/// Asserts that no call has failed, no answer was late, and no server has panicked.
 async fn assert_sound(fleet: &Fleet, asked: &[Asked]) {
     let failed: Vec<_> = asked.iter().filter(|asked| asked.answer.is_err()).collect();
     assert!(failed.is_empty(), "{failed:?}");
@@ -120,7 +118,7 @@ async fn assert_sound(fleet: &Fleet, asked: &[Asked]) {
     println!("{} hits may be charged without anybody having been told", fleet.stranded().await);
 }
 
-/// All of a new limit can be had, and no more.
+/// Asserts that a new limit is admitted exactly.
 async fn assert_exact(fleet: &Fleet) {
     let before = Before { admitted: 0, stranded: fleet.stranded().await };
     let load = fleet.load(CALLERS, Duration::ZERO, vec![hit("user", "new")]).await;
@@ -129,7 +127,7 @@ async fn assert_exact(fleet: &Fleet) {
 
 // === One Redis ===
 
-/// Connections it has ever received.
+/// Number of connections that it has received since its start.
 async fn connections(redis: &Redis) -> u64 {
     let received = redis.info("stats", "total_connections_received").await.unwrap();
     received.unwrap().parse().unwrap()
@@ -145,7 +143,7 @@ async fn redis_hangs_for_five_seconds() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     redis.resume();
     scene.fleet.until_well().await;
-    // Reconnects are spread: two servers with two connections each, each tried about once per second.
+    // Reconnects are limited: two servers with two connections each try about once per second.
     let after = connections(&redis).await;
     assert!(after - before <= 50, "{}", after - before);
     scene.end().await;
@@ -177,7 +175,7 @@ async fn scripts_are_flushed() {
 async fn redis_becomes_read_only() {
     let redis = Redis::start().await;
     let scene = Scene::start(&redis.url()).await;
-    // A replica of no server, so that it keeps its keys.
+    // A replica of an unreachable server keeps its keys.
     redis.query(&["REPLICAOF", "127.0.0.1", "1"]).await;
     scene.policy_answers().await;
     redis.query(&["REPLICAOF", "NO", "ONE"]).await;
@@ -206,7 +204,7 @@ async fn the_password_is_rotated() {
     let flags = ["--redis-username", "limiter", "--redis-password-file", path];
     let scene = Scene::with(&redis.url(), &flags, vec![hit("user", "hot")]).await;
     redis.query(&["ACL", "SETUSER", "limiter", "<one", ">two"]).await;
-    // Whoever is in stays in.
+    // Open connections stay authenticated.
     redis.query(&["CLIENT", "KILL", "USER", "limiter"]).await;
     scene.policy_answers().await;
     fs::write(&file, "two\n").unwrap();
@@ -215,7 +213,7 @@ async fn the_password_is_rotated() {
 
 // === The network ===
 
-/// The network does this, for as long as the policy has not answered.
+/// The network behaves like this until the failure policy has answered.
 async fn network(mode: Mode) {
     let redis = Redis::start().await;
     let proxy = Proxy::start(&redis.address()).await;
@@ -266,11 +264,11 @@ async fn a_slot_moves_under_load() {
     let to = (cluster.primary_of(slot).await.unwrap() + 1) % 3;
     let migration = cluster.migrate_start(slot, to).await;
     scene.load.admits(50).await;
-    // The chain's keys are on two nodes: neither can settle it.
+    // The keys of the chain are on two nodes, so neither can settle it.
     assert_eq!(cluster.migrate_keys(migration, 1).await, 1);
     scene.policy_answers().await;
     assert_eq!(cluster.migrate_keys(migration, 100).await, 1);
-    // The new owner answers those who were sent to it.
+    // The new owner answers redirected calls.
     scene.load.admits(50).await;
     cluster.migrate_end(migration).await;
     scene.load.admits(50).await;
@@ -281,7 +279,7 @@ async fn a_slot_moves_under_load() {
 async fn a_scale_out_under_load_affects_no_decision() {
     let mut cluster = Cluster::start().await;
     let users: Vec<_> = (0..8).map(|user| format!("user{user}")).collect();
-    // So many that none is used up.
+    // So high that no limit is used up.
     let limits = LIMITS.replace("3000}", "1000000}");
     // Every answer must be the store's.
     let flags = ["--store", &cluster.url(), "--decision-timeout", "5s"];
@@ -306,7 +304,7 @@ async fn a_scale_out_under_load_affects_no_decision() {
         let answered = fleet.sum("sluicegate_decisions_total", &[("source", source)]).await;
         assert_eq!(answered, 0.0, "{source}");
     }
-    // No hit was lost on the way: what the counters say was admitted, was.
+    // No hit was lost during the move: the counters have exactly the admitted hits.
     let mut counted = 0;
     for user in &users {
         counted += 1_000_000 - fleet.remaining(&[("user", user)]).await;
@@ -314,8 +312,7 @@ async fn a_scale_out_under_load_affects_no_decision() {
     assert_eq!(counted, asked.len());
 }
 
-/// The callers of a hot counter, up to the moment at which its primary fails, beside others who go on
-/// through the fault.
+/// Callers of a hot counter, which stop when its primary fails, and callers of other counters, which continue.
 struct FailOver {
     scene: Scene,
     hot: Load,
@@ -330,7 +327,7 @@ impl FailOver {
         Self { scene, hot }
     }
 
-    /// The primary has just failed: no request uses the hot counter until another has taken over.
+    /// Called when the primary has failed: no request uses the hot counter until another primary has taken over.
     async fn failed(self) -> (Scene, usize) {
         let asked = self.hot.stop().await;
         assert_sound(&self.scene.fleet, &asked).await;
@@ -340,13 +337,13 @@ impl FailOver {
     }
 }
 
-/// Another primary has taken over: it knows of some used hits, and exactly the rest of the limit passes. So the
-/// excess is what the former primary had admitted and not replicated.
+/// Asserts, after another primary has taken over, that exactly the rest of the limit is admitted according to its
+/// counters. So the excess is what the former primary had admitted and not replicated.
 async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce()) {
     let Scene { fleet, load, .. } = scene;
     fleet.until_well().await;
     load.admits(50).await;
-    // Not what a policy says, if the machine keeps Redis waiting.
+    // Not the answer of a failure policy, if the machine pauses Redis.
     let rest = until("the new primary's answer", || async {
         Some(fleet.remaining(&[("user", "hot")]).await).filter(|rest| *rest > 0)
     })

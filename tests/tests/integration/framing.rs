@@ -1,4 +1,4 @@
-//! How a message may lie on its HTTP/2 stream.
+//! gRPC framing of a message in an HTTP/2 stream.
 
 use bytes::Bytes;
 use prost::Message;

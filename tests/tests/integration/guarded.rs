@@ -1,4 +1,4 @@
-//! A Redis that asks who comes.
+//! Redis with passwords, ACLs and TLS.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000}
 ";
 
-/// Certificates of an authority in a folder, and the flags that name them.
+/// A folder with certificates of a CA, and the flags that use them.
 struct Certified {
     authority: Authority,
     folder: TempDir,
@@ -50,7 +50,7 @@ async fn start(store: &str, flags: &[&str]) -> Sluicegate {
     Sluicegate::start(LIMITS, &all).await
 }
 
-/// The server reaches its store, and is answered by it.
+/// Asserts that Redis decides requests of the server.
 async fn assert_let_in(server: Sluicegate) {
     let fleet = Fleet { servers: vec![server] };
     fleet.until_well().await;
@@ -59,7 +59,7 @@ async fn assert_let_in(server: Sluicegate) {
     assert_eq!(fleet.remaining(&[("user", "bob")]).await, 999);
 }
 
-/// Redis does not let the server in, and the server says so.
+/// Asserts that Redis rejects the server, and that the server logs the reason.
 async fn assert_kept_out(server: Sluicegate, because: &str) {
     until("the reason to be told", || async {
         let (_, health) = server.get("/healthcheck?verbose").await;
@@ -84,7 +84,7 @@ async fn a_password_authenticates() {
     assert_kept_out(start(&redis.url(), &[]).await, "NOAUTH").await;
 }
 
-/// What the documentation says that an ACL user needs.
+/// The documented permissions of an ACL user.
 fn documented_permissions() -> Vec<String> {
     let text = fs::read_to_string(tools::workspace().join("docs/redis.md")).unwrap();
     let (_, text) = text.split_once("An ACL user needs").unwrap();
@@ -93,7 +93,7 @@ fn documented_permissions() -> Vec<String> {
     words.filter(|word| word.starts_with('+')).map(str::to_owned).collect()
 }
 
-/// What it needs beside to reset counters.
+/// The additional documented permissions to reset counters.
 fn permissions_to_reset() -> Vec<String> {
     let text = fs::read_to_string(tools::workspace().join("docs/redis.md")).unwrap();
     let (_, text) = text.split_once("To reset counters it needs `").unwrap();

@@ -1,4 +1,4 @@
-//! Redis and the network do what the tests of faults take for granted.
+//! Redis servers and the proxy behave as the tests of faults assume.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -102,7 +102,7 @@ async fn sentinels_promote_a_replica_of_a_dead_primary() {
     sentinels.servers[successor].query(&["SET", "a", "1"]).await;
 }
 
-/// Sends a line and waits for as many bytes as come.
+/// Sends a line, and reads what arrives.
 async fn ping(proxy: &mut TcpStream) -> Vec<u8> {
     let mut answer = vec![0; 100];
     let _gone = proxy.write_all(b"PING\r\n").await;

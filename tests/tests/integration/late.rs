@@ -1,5 +1,5 @@
-//! Replies of Redis after the deadline: charges in vain are refunded, and hits
-//! without a reply are counted as unknown.
+//! Late replies of Redis: charges of requests that were not allowed are refunded, and hits without a reply are counted
+//! as unknown.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic::Code as GrpcCode;
 
 const LIMIT: usize = 100;
 
-/// A rule of each policy.
+/// A rule for each failure policy.
 const LIMITS: &str = "
 domain: api
 descriptors:
@@ -22,7 +22,7 @@ descriptors:
   - {key: own, on_failure: deny, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
-/// Longer than the deadline of a call, and shorter than the wait for late replies.
+/// Longer than the deadline of a call, and shorter than the time in which late replies are awaited.
 const DELAY: Duration = Duration::from_millis(200);
 
 const FLAGS: [&str; 6] =
@@ -38,13 +38,13 @@ async fn start_with(store: &str, flags: &[&str]) -> Fleet {
     fleet
 }
 
-/// A server in front of whose Redis is a proxy.
+/// A server that reaches Redis through a proxy.
 async fn start_behind_proxy(redis: &Redis) -> (Fleet, Proxy) {
     let proxy = Proxy::start(&redis.address()).await;
     (start(&format!("redis://{}", proxy.address())).await, proxy)
 }
 
-/// Asks about three hits on each of these keys.
+/// Sends a request with three hits on each of these keys.
 async fn ask(server: &Sluicegate, keys: &[&str]) -> Result<Code, GrpcCode> {
     let entries: Vec<_> = keys.iter().map(|key| [(*key, "x")]).collect();
     let descriptors: Vec<_> = entries.iter().map(<[_; 1]>::as_slice).collect();
@@ -54,7 +54,7 @@ async fn ask(server: &Sluicegate, keys: &[&str]) -> Result<Code, GrpcCode> {
     answer.map(|answer| answer.overall_code()).map_err(|status| status.code())
 }
 
-/// Waits until nothing is awaited any more. Returns the hits that are unknown.
+/// Waits until no late reply or refund is pending. Returns the unknown hits.
 async fn unknown(fleet: &Fleet) -> f64 {
     until("late replies to be settled", || async {
         (fleet.sum("sluicegate_settlements_pending", &[]).await == 0.0).then_some(())
@@ -63,12 +63,12 @@ async fn unknown(fleet: &Fleet) -> f64 {
     fleet.stranded().await
 }
 
-/// The hits that a key's counter has in Redis.
+/// The used hits of a key's counter in Redis.
 async fn used(fleet: &Fleet, key: &str) -> usize {
     LIMIT - fleet.remaining(&[(key, "x")]).await
 }
 
-/// Calls that charge or refund, so far.
+/// Number of script calls so far.
 async fn calls(redis: &Redis) -> u64 {
     redis.calls("evalsha").await
 }
@@ -77,20 +77,20 @@ async fn calls(redis: &Redis) -> u64 {
 async fn late_charge_is_refunded_unless_its_policy_allowed_it() {
     let redis = Redis::start().await;
     let (fleet, proxy) = start_behind_proxy(&redis).await;
-    // The hits that stay charged, and the calls until then.
+    // The hits that stay charged, and the number of calls.
     let cases = [
         ("allow", Ok(Code::Ok), 3, 1),
         ("deny", Ok(Code::OverLimit), 0, 2),
         ("defer", Err(GrpcCode::Unavailable), 0, 2),
-        // Refunded, maybe together with a probe, and debited.
+        // Charged, refunded (maybe with a probe), and debited.
         ("local", Ok(Code::Ok), 3, 3),
         ("shadow", Ok(Code::Ok), 0, 2),
-        // Charged whatever the answer is.
+        // Debits are charged in any case.
         ("debit", Ok(Code::OverLimit), 3, 1),
     ];
     for (key, answer, charged, asked) in cases {
         let before = calls(&redis).await;
-        // Half of it each way.
+        // Half of the delay in each direction.
         proxy.set(Mode::Delay(DELAY / 2));
         assert_eq!(ask(&fleet.servers[0], &[key]).await, answer, "{key}");
         proxy.set(Mode::Pass);
@@ -108,7 +108,7 @@ async fn late_charge_is_refunded_unless_its_policy_allowed_it() {
     assert_eq!(fleet.servers[0].metric("sluicegate_refunds_failed_total").await, 0.0);
 }
 
-/// Replies on an abandoned connection are still read when Redis continues.
+/// Replies on an abandoned connection are read when Redis continues.
 #[tokio::test]
 async fn replies_on_abandoned_connections_are_read_after_a_pause() {
     let mut redis = Redis::start().await;
@@ -141,7 +141,7 @@ async fn request_refused_by_one_slot_is_refunded_on_a_late_one() {
     let asked = async |request| server.should_rate_limit(request).await.unwrap().overall_code();
     assert_eq!(asked(hits("own", "x", 1)).await, Code::Ok);
     let own = primary_of("*own*").await;
-    // A counter of another server.
+    // A counter on another server.
     let mut name = 0;
     let (shared, late) = loop {
         let shared = format!("shared{name}");
@@ -164,8 +164,8 @@ async fn request_refused_by_one_slot_is_refunded_on_a_late_one() {
     assert_eq!(fleet.remaining(&[("deny", &shared)]).await, LIMIT - 1);
 }
 
-/// A primary that was paused and replaced runs what it was sent before it hears of its successor. Its charges are lost, so
-/// the successor is not asked to give them back.
+/// A primary that was paused and replaced runs the commands that it has received before it learns of its successor. Its
+/// charges are lost, so the successor must not refund them.
 #[tokio::test]
 async fn late_charge_of_a_replaced_primary_is_not_refunded() {
     let mut cluster = Cluster::start().await;
@@ -194,7 +194,7 @@ async fn hits_without_a_reply_are_unknown() {
     let (fleet, proxy) = start_behind_proxy(&redis).await;
     let server = &fleet.servers[0];
     let mut admitted = 0;
-    // The reply that is cut may be another one.
+    // The interrupted reply may be another one.
     for _ in 0..10 {
         proxy.set(Mode::Cut(0));
         admitted += 3 * usize::from(ask(server, &["deny"]).await == Ok(Code::Ok));
@@ -217,7 +217,7 @@ async fn hits_of_disconnected_callers_stay_charged_and_known() {
     let redis = Redis::start().await;
     let (fleet, proxy) = start_behind_proxy(&redis).await;
     let server = &fleet.servers[0];
-    // With replies in time, and too late.
+    // With replies before and after the deadline.
     for delay in [DELAY / 5, DELAY / 2] {
         let before = used(&fleet, "deny").await;
         until("a caller to leave while its call is on its way", || async {

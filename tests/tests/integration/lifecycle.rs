@@ -1,4 +1,4 @@
-//! What a server says of itself, and how it ends.
+//! Health, reflection and shutdown of a server.
 
 use std::sync::{
     Arc,
@@ -97,7 +97,7 @@ async fn reflection_describes_every_service() {
             .flat_map(|message| &message.nested_type)
             .find(|message| message.name() == "Entry")
             .unwrap();
-        // The server's own types say bytes, as text need not be UTF-8 to be counted.
+        // The server's own types have bytes, because entries need not be UTF-8.
         let types: Vec<_> =
             entry.field.iter().map(|field| (field.name(), field.r#type())).collect();
         assert_eq!(types, [("key", Type::String), ("value", Type::String)]);
@@ -184,7 +184,7 @@ async fn sixteen_connections_get_every_answer_until_goaway() {
         let caller = Caller::connect(&server.grpc).await;
         let answered = Arc::clone(&answered);
         callers.spawn(async move {
-            // What has begun must be answered; GOAWAY is when nothing can be begun.
+            // Calls that have begun must be answered. After GOAWAY no call can begin.
             while let Ok(call) = caller.begin().await {
                 let answer = call.ask(&hit("user", "bob")).await.unwrap();
                 assert_eq!(answer.overall_code(), Code::Ok);
@@ -215,7 +215,7 @@ async fn an_idle_connection_gets_goaway() {
 
 #[tokio::test]
 async fn health_watchers_do_not_delay_the_drain() {
-    // Repeatedly: the watch ends just when the connection is asked to close.
+    // Repeatedly, because the watch ends at the moment at which the connection is asked to close.
     for _ in 0..10 {
         let mut server = Sluicegate::start(LIMITS, &[]).await;
         let mut watch = HealthClient::new(server.channel().await)
@@ -226,7 +226,7 @@ async fn health_watchers_do_not_delay_the_drain() {
         assert!(watch.message().await.unwrap().is_some());
         server.process.signal(Signal::SIGTERM);
         assert_eq!(server.process.ended().await.code(), Some(0));
-        // The watcher never closes by itself: it got the change, and waits for the next.
+        // The watcher does not close the stream: it has received the change, and waits for the next one.
         let log = server.process.output();
         assert!(!log.contains("outlived the drain timeout"), "{log}");
         drop(watch);
@@ -278,13 +278,13 @@ async fn invalid_bytes_affect_no_other_connection() {
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
         &hello[..10],
         &[hello, &noise[..]].concat(),
-        // A frame of the largest size there is, of a stream that does not exist.
+        // A frame of the maximum size for a stream that does not exist.
         &[hello, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 7][..]].concat(),
     ];
     let mut open = Vec::new();
     for bytes in cases {
         let mut socket = TcpStream::connect(&server.grpc).await.unwrap();
-        // The server may hang up in the middle.
+        // The server may close the connection meanwhile.
         let _hung_up = socket.write_all(bytes).await;
         open.push(socket);
         server.should_rate_limit(hit("user", "bob")).await.unwrap();

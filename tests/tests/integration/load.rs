@@ -20,7 +20,7 @@ async fn load(servers: &[String], arguments: &[&str]) -> Finished {
     finish(command).await
 }
 
-/// Runs it with `--verify` against these limits. Returns the exit code and the report.
+/// Runs `sluicectl load --verify` with these limits. Returns the exit code and the report.
 async fn verify(servers: &[String], limits: &Path, arguments: &[&str]) -> (i32, Value) {
     let own = ["--verify", "--output", "json", "--limits", limits.to_str().unwrap()];
     let Finished { code, stdout, stderr } = load(servers, &[&own, arguments].concat()).await;
@@ -36,7 +36,7 @@ fn file(limits: &str) -> (TempDir, std::path::PathBuf) {
     (folder, file)
 }
 
-/// That the report finds the answers exact, of requests that were allowed and refused.
+/// Asserts that the report has allowed and refused requests, and finds the answers exact.
 fn assert_exact(code: i32, report: &Value) {
     let verified = &report["verified"];
     assert_eq!(
@@ -53,7 +53,7 @@ fn assert_exact(code: i32, report: &Value) {
     }
 }
 
-// === Without files ===
+// === Without limits files ===
 
 #[tokio::test]
 async fn count_shows_the_first_refused_request() {
@@ -90,7 +90,7 @@ async fn traffic_follows_the_flags() {
             .await;
     assert_exact(code, &report);
     assert_eq!((&report["domain"], &report["requests"]), (&"api".into(), &400.into()));
-    // Three requests of two hits of each user, and no more for a day.
+    // Three requests with two hits for each user, and no more within the day.
     assert_eq!(report["allowed"], 60, "{report:#}");
     assert!(report["seconds"].as_f64().unwrap() >= 1.9, "{report:#}");
     let [p50, max] = ["p50", "max"].map(|it| report["latency_seconds"][it].as_f64().unwrap());
@@ -115,7 +115,7 @@ async fn a_slow_server_does_not_prolong_a_run() {
 async fn latency_with_a_rate_is_measured_from_the_due_time() {
     let server = Sluicegate::start(&limits_of_all("unit: day, requests_per_unit: 7"), &[]).await;
     let servers = std::slice::from_ref(&server.grpc);
-    // All of them are due at once, and are sent one after the other.
+    // All requests are due at once, and are sent one after the other.
     let traffic = ["--domain", "api", "--descriptor", "gcra=a", "--count", "300"];
     let report = async |more: &[&str]| load(servers, &[&traffic[..], more].concat()).await.stdout;
     let waiting = report(&["--rate", "1000000", "--output", "json"]).await;
@@ -126,7 +126,7 @@ async fn latency_with_a_rate_is_measured_from_the_due_time() {
     assert!(text.contains("; latency since due p50 "), "{text}");
 }
 
-// === Against files ===
+// === With limits files ===
 
 #[tokio::test]
 async fn a_server_with_a_raised_limit_is_detected() {
@@ -148,7 +148,7 @@ async fn a_server_with_a_raised_limit_is_detected() {
             "{report:#}"
         );
     }
-    // As people read it.
+    // The text report.
     let arguments = [
         "--limits",
         right.to_str().unwrap(),
@@ -176,7 +176,7 @@ async fn a_server_that_refuses_too_early_is_detected() {
     let (_folder, more) = file(&limits_of_all("unit: day, requests_per_unit: 13"));
     let arguments = ["--descriptor", "sliding_window_log=eve", "--count", "20"];
     let (code, report) = verify(std::slice::from_ref(&server.grpc), &more, &arguments).await;
-    // The limit was never reached, and would have been with the eleventh to the thirteenth.
+    // The limit of the files was never reached. The eleventh to thirteenth hits would have reached it.
     let verified = &report["verified"];
     let found = ["under_admitted_hits", "refusals_unexplained", "refusals_not_judged"];
     let expected = [3, 10, 0].map(Value::from);
@@ -206,14 +206,14 @@ async fn four_replicas_on_a_cluster_admit_nothing_past_a_limit() {
     for (code, report) in futures::future::join_all(runs).await {
         assert_exact(code, &report);
     }
-    // Each request on several slots.
+    // Multi-slot requests.
     let several = ["--descriptor", "fixed_window=u-{3}", "--descriptor", "gcra=v-{2}"];
     let (code, report) = verify(&servers, &limits, &[&traffic[..], &several].concat()).await;
     assert_exact(code, &report);
     assert_eq!(report["verified"]["limits"].as_array().unwrap().len(), 2);
 }
 
-/// Ten runs over several edges of windows, whose edges are elsewhere than this machine's.
+/// Ten runs over several windows, which begin at other times than by this machine's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_3s_apart_cause_no_finding() {
     let apart = Duration::from_secs(3);
@@ -222,10 +222,10 @@ async fn clocks_3s_apart_cause_no_finding() {
     let limits = limits_of_all("window: 7s, requests_per_unit: 20");
     let store = redis.url();
     let flags = [&PATIENT[..], &["--store", &store]].concat();
-    // All that counts is three seconds ahead of this machine ...
+    // Redis' clock is three seconds ahead of this machine's ...
     let memory = Clocks { memory: clock(), redis: None };
     let (alone, _alone) = start_with_clocks(&limits, &PATIENT, memory).await;
-    // ... or one of two replicas is, of each other.
+    // ... or the clock of one of two replicas is.
     let replica = Clocks { memory: clock(), redis: None };
     let (ahead, _ahead) = start_with_clocks(&limits, &flags, replica).await;
     let right = Sluicegate::start(&limits, &flags).await;
@@ -250,14 +250,14 @@ async fn clocks_3s_apart_cause_no_finding() {
         let limit = &report["verified"]["limits"][0];
         let known = limit["windows_begin_within_seconds"].as_f64().unwrap();
         assert!(known < 1.5, "{report:#}");
-        // Of at least three windows, so that edges mattered.
+        // At least three windows, so that their beginning matters.
         assert!(limit["admitted_hits"].as_u64().unwrap() > 40, "{report:#}");
     }
     alone.stop().await;
     ahead.stop().await;
 }
 
-// === Mistakes ===
+// === Invalid arguments ===
 
 #[tokio::test]
 async fn invalid_arguments_are_reported() {

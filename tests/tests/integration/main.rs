@@ -1,4 +1,4 @@
-//! The real server among its real neighbours.
+//! The real server with real clients, Envoy and Redis.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

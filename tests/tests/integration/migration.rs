@@ -37,7 +37,7 @@ TRACING_ENABLED TRACING_EXPORTER_PROTOCOL TRACING_SERVICE_NAME TRACING_SERVICE_N
 TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_*
 ";
 
-/// Those of them that exist a second time, for limits of a second.
+/// Variables among them that exist a second time, for limits per second.
 const TWINS: &str =
     "SOCKET_TYPE TYPE URL POOL_SIZE AUTH SENTINEL_AUTH TLS PIPELINE_WINDOW PIPELINE_LIMIT
 CLUSTER_PIPELINE_PARALLELISM TIMEOUT POOL_ON_EMPTY_BEHAVIOR POOL_ON_EMPTY_WAIT_DURATION";
@@ -72,7 +72,7 @@ fn every_variable_of_upstream_is_in_the_table_once() {
     let found: BTreeSet<String> = told.iter().map(|it| (*it).to_owned()).collect();
     assert_eq!(found, expected);
     assert_eq!(told.len(), found.len(), "a variable is told twice");
-    // Not offered is an answer; nothing is none.
+    // "not supported" is an entry; an empty cell is not.
     assert!(table.iter().all(|cells| !cells[1].is_empty()));
 }
 
@@ -84,12 +84,12 @@ async fn help(program: &str, commands: &[&str]) -> String {
     finished.stdout
 }
 
-/// Flags and variables of ours that stand in a text.
+/// Flags and variables of Sluicegate in a text.
 fn settings(text: &str) -> BTreeSet<&str> {
     let is_part = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '_';
     let prefixed = |word: &str, prefix: &str| word.len() > prefix.len() && word.starts_with(prefix);
     let words = text.split(|it| !is_part(it));
-    // Rules of tables are dashes too.
+    // The separators of tables are dashes too.
     let words = words.filter(|it| it.ends_with(|end: char| end.is_ascii_alphanumeric()));
     words.filter(|it| prefixed(it, "--") || prefixed(it, "SLUICEGATE_")).collect()
 }
@@ -147,14 +147,15 @@ fn example() -> PathBuf {
     tools::workspace().join("examples/migration/envoy-shadow.yaml")
 }
 
-/// The service of today, which decides, Sluicegate, which is only asked, and Envoy before both.
+/// The current service, which decides, Sluicegate, which is only called, and Envoy in front of both.
 struct Shadow {
     current: Sluicegate,
     sluicegate: Sluicegate,
     envoy: Envoy,
 }
 
-/// Ten orders an hour, in the example; a day cannot end in the middle of a test.
+/// The limits of the example, with another number of orders, per day instead of per hour, so that no window ends during
+/// a test.
 fn orders(requests: usize) -> String {
     format!(
         "
@@ -173,7 +174,7 @@ impl Shadow {
     /// The example on free ports.
     async fn start(current: usize, sluicegate: usize) -> Self {
         away_from_midnight().await;
-        // It acts as envoyproxy/ratelimit here.
+        // This server acts as envoyproxy/ratelimit.
         let current =
             Sluicegate::start(&orders(current), &["--default-counting", "upstream"]).await;
         let sluicegate = Sluicegate::start(&orders(sluicegate), &[]).await;
@@ -185,7 +186,7 @@ impl Shadow {
             ("port_value: 10001", &format!("port_value: {}", free_port())),
             ("port_value: 8081}", &format!("port_value: {}}}", port(&current))),
             ("port_value: 8091}", &format!("port_value: {}}}", port(&sluicegate))),
-            // On a busy machine a request would else pass without a decision.
+            // Otherwise requests would pass without a decision on a busy machine.
             ("timeout: 0.02s", "timeout: 5s"),
         ];
         for (old, new) in substitutes {
@@ -200,7 +201,7 @@ impl Shadow {
         self.envoy.get("/order", &[("x-user", b"ann")]).await
     }
 
-    /// What Envoy has counted of one service's answers: ok, over limit, errors.
+    /// Envoy's statistics of one service: ok, over limit, errors.
     async fn answers(&self, prefix: &str) -> [u64; 3] {
         let mut counted = [0; 3];
         for (count, kind) in counted.iter_mut().zip(["ok", "over_limit", "error"]) {
@@ -216,11 +217,11 @@ async fn both_services_are_called_and_only_the_current_decides() {
     for _ in 0..2 {
         assert_eq!(shadow.order().await.status, 200);
     }
-    // Sluicegate would refuse. The client learns nothing of it.
+    // Sluicegate refuses. The client does not see it.
     let passed = shadow.order().await;
     assert_eq!(passed.status, 200);
     assert_eq!(passed.header("x-envoy-ratelimited"), None);
-    // Both refuse. Sluicegate is asked though the other refuses.
+    // Both refuse. Sluicegate is called although the current service refuses.
     for _ in 0..2 {
         let refused = shadow.order().await;
         assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, Some("true")));
@@ -260,11 +261,11 @@ async fn switching_over_grants_no_limit_twice() {
     }
     shadow.envoy.set_runtime(&[("sluicegate.enforced", 100), ("current.enforced", 0)]).await;
     assert_eq!(shadow.order().await.status, 200);
-    // Now it is Sluicegate that refuses: the other, behind it, does not hear of it.
+    // Now Sluicegate refuses, and the current service behind it is not called.
     assert_eq!(shadow.order().await.status, 429);
     assert_eq!(shadow.answers("sluicegate").await, [3, 1, 0]);
     assert_eq!(shadow.answers("current").await, [3, 0, 0]);
-    // And back.
+    // Switch back.
     shadow.envoy.set_runtime(&[("sluicegate.enforced", 0), ("current.enforced", 100)]).await;
     assert_eq!(shadow.order().await.status, 429);
     assert_eq!(shadow.answers("current").await, [3, 1, 0]);

@@ -1,4 +1,4 @@
-//! What answers where Redis is away: what the rule says.
+//! Failure policies while Redis is unavailable.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{Fleet, Redis, Sluicegate, free_port, hits, request, until};
 use tonic::Code as GrpcCode;
 
-/// A rule of each policy, and the same in shadow mode.
+/// A rule for each failure policy, with and without shadow mode.
 const LIMITS: &str = "
 domain: api
 descriptors:
@@ -29,7 +29,7 @@ descriptors:
   - {key: silent, rate_limit: {unit: day, requests_per_unit: 10}}
 ";
 
-/// A server whose Redis has gone.
+/// A server whose Redis has stopped.
 async fn alone(limits: &str, flags: &[&str]) -> Sluicegate {
     let mut redis = Redis::start().await;
     let store = redis.url();
@@ -39,7 +39,7 @@ async fn alone(limits: &str, flags: &[&str]) -> Sluicegate {
     fleet.servers.remove(0)
 }
 
-/// Asks about a hit on each of these keys.
+/// Sends a request with one hit on each of these keys.
 async fn ask(server: &Sluicegate, keys: &[&str]) -> Result<Code, GrpcCode> {
     let descriptors: Vec<_> = keys.iter().map(|key| vec![(*key, "x")]).collect();
     let descriptors: Vec<_> = descriptors.iter().map(Vec::as_slice).collect();
@@ -47,7 +47,7 @@ async fn ask(server: &Sluicegate, keys: &[&str]) -> Result<Code, GrpcCode> {
     answer.map(|answer| answer.overall_code()).map_err(|status| status.code())
 }
 
-/// How many of some hits on the key pass.
+/// Sends some hits on the key. Returns how many are allowed.
 async fn admitted(server: &Sluicegate, key: &str) -> usize {
     let mut admitted = 0;
     for _ in 0..30 {
@@ -99,7 +99,7 @@ async fn local_counts_against_a_share_of_the_limit() {
     for server in &fleet.servers {
         assert_eq!(admitted(server, "local").await, 5);
         assert_eq!(admitted(server, "burst").await, 10);
-        // No share is zero.
+        // A share is at least 1.
         assert_eq!(admitted(server, "one").await, 1);
         assert_eq!(decided(server, "local", "ok").await, 16.0);
     }
@@ -121,7 +121,7 @@ async fn refusal_precedes_defer_and_defer_precedes_ok() {
     for keys in [["defer", "allow"], ["allow", "defer"], ["defer", "local"], ["local", "defer"]] {
         assert_eq!(ask(&server, &keys).await, Err(GrpcCode::Unavailable), "{keys:?}");
     }
-    // Nothing of that was charged here.
+    // None of these requests was charged locally.
     assert_eq!(ask(&server, &["local", "allow"]).await, Ok(Code::Ok));
     assert_eq!(admitted(&server, "local").await, 9);
     for keys in [["local", "defer"], ["allow", "local"]] {
@@ -163,7 +163,7 @@ descriptors:
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "gcra"];
 
-/// Waits until every server has debited what it admitted by itself.
+/// Waits until every server has debited the hits that its local fallback admitted.
 async fn until_debited(fleet: &Fleet) {
     until("all hits to be debited", || async {
         (fleet.sum("sluicegate_fallback_hits_undebited", &[]).await == 0.0).then_some(())
@@ -174,13 +174,13 @@ async fn until_debited(fleet: &Fleet) {
 #[tokio::test]
 async fn local_hits_are_debited_when_redis_is_back() {
     let mut redis = Redis::start().await;
-    // So long that Redis answers what it can.
+    // Long enough for any reply of an available Redis.
     let flags = ["--store", &redis.url(), "--replicas", "1", "--decision-timeout", "10s"];
     let fleet = Fleet::start(1, LIMITS, &flags).await;
     let server = &fleet.servers[0];
     server.should_rate_limit(hits("local", "x", 3)).await.unwrap();
     redis.kill().await;
-    // The one is known, the other is not.
+    // One counter is known, the other is not.
     assert_eq!(admitted(server, "local").await, 7);
     assert_eq!(
         server.should_rate_limit(hits("local", "y", 4)).await.unwrap().overall_code(),
@@ -191,7 +191,7 @@ async fn local_hits_are_debited_when_redis_is_back() {
     };
     assert_eq!((checks("known").await, checks("unknown").await), (30.0, 1.0));
     assert_eq!(server.metric("sluicegate_fallback_hits_undebited").await, 11.0);
-    // It comes back empty.
+    // Redis restarts empty.
     redis.restart().await;
     fleet.until_well().await;
     until_debited(&fleet).await;
@@ -256,7 +256,7 @@ async fn pauses_of_a_window_admit_the_remaining_hits_once() {
         }
         println!("pause {pause}: {admitted} in all");
         redis.resume();
-        // At once, while some have debited what they admitted and others have not.
+        // At once, while some replicas have debited and others have not.
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(700) {
             admitted += ask_all(1).await;
@@ -278,7 +278,7 @@ async fn pauses_of_a_window_admit_the_remaining_hits_once() {
     let charged = LEFT - left;
     println!("{admitted} admitted, {charged} charged");
     assert!((1..=charged).contains(&admitted), "{admitted} admitted, {charged} charged");
-    // Late charges are refunded, unless Redis does not report them.
+    // Late charges are refunded, unless their reply is lost.
     assert!(((charged - admitted) as f64) <= fleet.stranded().await);
 }
 

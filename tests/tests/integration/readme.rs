@@ -1,4 +1,4 @@
-//! The commands of README and quickstart, run as a reader would, and what they print.
+//! Runs the commands of README and quickstart as a reader would, and compares their output.
 
 use std::{env, fs, path::PathBuf, process::Output};
 
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use sluicegate_tests::tools::workspace;
 
-/// One `$ command` and what the page says it prints.
+/// One `$ command` and its output on the page.
 struct Step {
     command: String,
     prints: String,
@@ -68,10 +68,10 @@ async fn quickstart_commands_print_what_the_page_says() {
 async fn check(page: PathBuf, steps_min: usize) {
     let page = fs::read_to_string(page).unwrap();
     let mut steps = steps(&page).into_iter();
-    // What a reader waits for, a test must not: building may take minutes.
+    // Uses the built programs, because building may take minutes.
     let build = "cargo build --release";
     assert!(shell(build).status().await.unwrap().success());
-    // Another process may use the ports that the page names.
+    // Another process may use the page's ports.
     let (grpc, http, admin) = (free_port(), free_port(), free_port());
 
     let serve = steps.next().unwrap();
@@ -111,7 +111,7 @@ async fn check(page: PathBuf, steps_min: usize) {
     assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
 }
 
-/// A shell as a reader has it: without what cargo tells its tests, for which it would build anew.
+/// A shell without the environment variables of cargo, which would cause a new build.
 fn shell(script: &str) -> Command {
     let mut shell = Command::new("bash");
     shell.args(["-c", script]).current_dir(workspace()).kill_on_drop(true);

@@ -1,4 +1,4 @@
-//! Counters in Redis: what is asked of it, what it holds, and when it comes and goes.
+//! Counters in Redis: calls, keys, and Redis that starts late, fails or is full.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -38,9 +38,9 @@ async fn code(server: &Sluicegate, key: &str, value: &str) -> Code {
     server.should_rate_limit(hit(key, value)).await.unwrap().overall_code()
 }
 
-// === What is asked ===
+// === Calls ===
 
-/// Asks about chains, one after the other: so many scripts must Redis have run.
+/// Sends requests with chains one after the other, and asserts that Redis has run one script for each.
 async fn a_chain_is_one_call(store: &str, calls: impl AsyncFn() -> u64) {
     let fleet = fleet(1, CHAIN, store, &[]).await;
     let ask = async |tenant: usize| {
@@ -50,7 +50,7 @@ async fn a_chain_is_one_call(store: &str, calls: impl AsyncFn() -> u64) {
         assert_eq!((answer.overall_code(), answer.statuses.len()), (Code::Ok, 3));
         assert!(answer.statuses.iter().all(|status| status.current_limit.is_some()));
     };
-    // Every node gets the script when it is first asked.
+    // Every node gets the script with its first call.
     for tenant in 0..30 {
         ask(tenant).await;
     }
@@ -73,7 +73,7 @@ async fn a_chain_is_one_call_to_a_cluster() {
     a_chain_is_one_call(&cluster.url(), async || cluster.calls("evalsha").await).await;
 }
 
-// === What is held ===
+// === Keys ===
 
 #[tokio::test]
 async fn keys_are_as_documented_and_expire() {
@@ -259,7 +259,7 @@ descriptors:
                 codes.push(answer.unwrap().overall_code());
             }
         }
-        // No other tenant has used their limits.
+        // The limits of other tenants are unused.
         assert_eq!(codes, [Code::Ok, Code::OverLimit].repeat(3), "{:?}", value.escape_ascii());
     }
     let tagged = cluster.keys("*:{acme}:*").await;
@@ -275,7 +275,7 @@ descriptors:
     assert_eq!(elsewhere, 2 * values.len());
 }
 
-// === Coming and going ===
+// === Outages ===
 
 const DAILY: &str = "
 domain: api
@@ -365,7 +365,7 @@ async fn health_that_requires_the_store_recovers_without_requests() {
         (server.get("/healthcheck").await.0 == 500).then_some(())
     })
     .await;
-    // Longer than answers without a write take to count as consent.
+    // Longer than the time after which replies without a write close the breaker.
     tokio::time::sleep(Duration::from_secs(2)).await;
     health_is(500).await;
     redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -403,7 +403,7 @@ async fn an_outage_is_logged_once_not_per_request() {
     let log = server.process.printed("Redis available", 2).await;
     assert_eq!(log.matches("Redis unavailable").count(), 1, "{log}");
     assert_eq!(log.matches("Redis available").count(), 2, "at first, and again: {log}");
-    // With what it said when it was asked again.
+    // With the reply to the probe.
     assert!(log.matches(" WARN ").count() <= 3, "{log}");
 }
 
@@ -421,7 +421,7 @@ descriptors:
     let server = &fleet.servers[0];
     redis.query(&["CONFIG", "SET", "maxmemory", "1"]).await;
     for user in 0..100 {
-        // One writes and is refused by Redis, the other writes nothing and is answered.
+        // One request writes and is rejected by Redis, the other does not write and is answered.
         assert_eq!(code(server, "user", &user.to_string()).await, Code::Ok);
         assert_eq!(code(server, "spent", "x").await, Code::OverLimit);
     }

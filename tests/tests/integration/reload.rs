@@ -1,4 +1,4 @@
-//! Limits that change while the server runs.
+//! Reloads of limits.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use sluicegate_tests::{Redis, Sluicegate, away_from_midnight, hit, hits, request
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// Changes are to be noticed because they are reported.
+/// Changes must be detected by notifications, not by polling.
 const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
 
 fn limits(domain: &str, requests: usize) -> String {
@@ -43,7 +43,7 @@ async fn loads(server: &Sluicegate, result: &str) -> f64 {
     server.metric(&format!("sluicegate_config_loads_total{{result=\"{result}\"}}")).await
 }
 
-/// What is left to this user, who is not charged.
+/// The remaining hits of this user, without a charge.
 async fn left(server: &Sluicegate) -> u32 {
     let response = server.should_rate_limit(hits("user", "bob", 0)).await.unwrap();
     response.statuses[0].limit_remaining
@@ -68,10 +68,10 @@ async fn an_edited_file_is_reloaded_and_usage_is_kept() {
     generation(&server, 2.0).await;
     assert_eq!(left(&server).await, 3);
     assert_eq!(code(&server).await, Code::Ok);
-    // Looking is a decision too.
+    // The peek counts as a decision too.
     assert_eq!(server.metric(OK).await, decided + 2.0);
 
-    // In place, as an editor without a temporary file does.
+    // In place, without a temporary file.
     fs::write(server.folder().join("limits.yaml"), limits("api", 1)).unwrap();
     shows(&server, "user: [1 ").await;
     assert_eq!(code(&server).await, Code::OverLimit);
@@ -101,7 +101,7 @@ async fn the_log_lists_counters_that_restart() {
     assert!(log.contains("added=0 removed=0 changed=26"), "{log}");
     assert!(log.contains("domain=api rule=k00 edits=\"window minute -> hour\""), "{log}");
     assert!(log.contains("domain=api rule=\"\" edits=\"tenant none -> user\""), "{log}");
-    // The first edit starts none; of the second's, those beyond 20 are only counted.
+    // The first edit restarts no counter. Of the second's, 20 are listed and the others only counted.
     assert_eq!(log.matches("counters restart").count(), 21, "{log}");
 }
 
@@ -119,7 +119,7 @@ async fn invalid_limits_are_rejected_and_logged_once() {
         (loads(&server, "failure").await == 1.0).then_some(())
     })
     .await;
-    // The same mistakes in another file: nothing new.
+    // The same mistakes in another file are not logged again.
     server.replace_limits(&format!("{bad}# still\n"));
     assert_eq!(server.get("/rlconfig").await, before);
     assert_eq!(code(&server).await, Code::Ok);
@@ -150,7 +150,7 @@ async fn a_deleted_file_leaves_the_old_limits_in_force() {
     assert_eq!(left(&server).await, 2);
 }
 
-/// A mounted `ConfigMap`: a folder whose files are links through `..data`, which is swung.
+/// Updates a mounted `ConfigMap`: a folder whose files are links through `..data`, which is replaced.
 fn update_config_map(mount: &Path, version: usize, limits: &str) {
     let (data, new) = (format!("..2026_{version}"), mount.join("..data_tmp"));
     let old = fs::read_link(mount.join("..data"));
@@ -205,13 +205,13 @@ async fn added_and_removed_files_are_reloaded() {
 
 const FLIPS: usize = 100;
 
-/// How many callers ask about each kind of request.
+/// Number of callers for each kind of request.
 const CALLERS: usize = 2;
 
-/// The two versions of the file that take turns, by the limits of `user`, `team` and `few`.
+/// The limits of `user`, `team` and `few` in the two versions of the file.
 const VERSIONS: [[u32; 3]; 2] = [[3_000_000, 4_000_000, 600], [1_000_000, 2_000_000, 200]];
 
-/// A file in which each limit is named after the version.
+/// A version of the file, in which each limit is named after the version.
 fn version(number: usize) -> String {
     let rule = |(key, requests): (&str, u32)| {
         let limit = format!("{{name: v{number}_{key}, unit: day, requests_per_unit: {requests}}}");
@@ -222,7 +222,7 @@ fn version(number: usize) -> String {
     format!("domain: api\ndescriptors:\n{rules}")
 }
 
-/// Which version a status belongs to.
+/// The version of a status.
 fn version_of(status: &DescriptorStatus) -> usize {
     let limit = status.current_limit.as_ref().unwrap();
     let (number, key) = limit.name.split_once('_').unwrap();
@@ -233,7 +233,7 @@ fn version_of(status: &DescriptorStatus) -> usize {
     number
 }
 
-/// What one caller has seen.
+/// The answers that one caller has received.
 #[derive(Default)]
 struct Seen {
     /// Answers by version.
@@ -241,7 +241,7 @@ struct Seen {
     admitted: usize,
 }
 
-/// Sends requests until stopped. No call may fail and no answer may mix the versions.
+/// Sends requests until stopped. No call may fail, and no answer may mix versions.
 async fn ask_on(
     mut client: RateLimitServiceClient<Channel>,
     request: RateLimitRequest,
@@ -259,7 +259,7 @@ async fn ask_on(
     seen
 }
 
-/// Hits of a counter, read by a peek under the first version.
+/// Used hits of a counter, read by a peek with the first version.
 async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usize {
     let answer = server.should_rate_limit(hits(key, value, 0)).await.unwrap();
     let status = &answer.statuses[0];
@@ -267,8 +267,8 @@ async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usi
     (limit - status.limit_remaining).try_into().unwrap()
 }
 
-/// Two versions of a file take turns while callers ask. Most stay below both limits; some ask for more
-/// than either has.
+/// Alternates two versions of a file while callers send requests. Most callers stay below both limits; some request
+/// more than either has.
 async fn assert_reloads_lose_no_hits(flags: &[&str]) {
     away_from_midnight().await;
     let server = Sluicegate::start(&version(0), &[&NO_POLL, flags].concat()).await;
@@ -300,7 +300,7 @@ async fn assert_reloads_lose_no_hits(flags: &[&str]) {
     assert_eq!(counted(&server, "user", "bob", VERSIONS[0][0]).await, asked(&roomy));
     assert_eq!(counted(&server, "team", "blue", VERSIONS[0][1]).await, asked(&roomy));
     assert_eq!(counted(&server, "few", "x", VERSIONS[0][2]).await, admitted(&tight));
-    // Otherwise nothing was refused, and the counter could not have been passed.
+    // Otherwise nothing was refused, and the limit could not have been exceeded.
     assert!(asked(&tight) > admitted(&tight), "{} asked", asked(&tight));
     assert_eq!(loads(&server, "success").await, 101.0);
     assert_eq!(loads(&server, "failure").await, 0.0);

@@ -1,4 +1,5 @@
-//! The JSON Schema of limits files: every file that the server accepts fits it, and it finds what a schema can express.
+//! The JSON Schema of limits files: it accepts every file that the server accepts, and finds the mistakes that a schema
+//! can express.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use sluicegate_tests::{
     yaml,
 };
 
-// Why the schema does not find a mistake.
+// Reasons why the schema does not find a mistake.
 const ALGORITHM: &str =
     "the algorithm that applies may be a default, and bounds the numbers of a limit";
 const DEFAULT: &str = "what applies may be a default of the file or of the server";
@@ -53,19 +54,19 @@ const NOT_EXPRESSED: &[(&str, &str)] = &[
     ("window_zero", TIME),
 ];
 
-/// What `sluicegate schema` prints.
+/// The output of `sluicegate schema`.
 fn schema() -> String {
     succeed(Command::new(binary("sluicegate")).arg("schema"))
 }
 
-/// The first document of each limits file in a folder, by the file's name. YAML that cannot be loaded has no schema to fit.
+/// The first document of each limits file in a folder, by file name. `None` if the YAML cannot be loaded.
 fn documents(folder: &str) -> BTreeMap<String, Option<Value>> {
     let files = fs::read_dir(workspace().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     let is_yaml = |path: &Path| path.extension().is_some_and(|it| it == "yaml");
     let files = files.filter(|path| is_yaml(path));
     let document = |path: &Path| {
         let text = fs::read_to_string(path).unwrap();
-        // Aliases and nesting are bounded by the server's reader, and not by others.
+        // The server's reader bounds aliases and nesting, other readers do not.
         let is_bomb = |name: &str| name.contains("bomb") || name.contains("nest");
         let is_bomb = path.file_stem().is_some_and(|name| is_bomb(&name.to_string_lossy()));
         (!is_bomb).then(|| yaml::first(&text).ok()).flatten()

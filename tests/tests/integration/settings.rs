@@ -1,4 +1,4 @@
-//! Where settings come from, and how mistakes in them are reported.
+//! Sources of settings, and reports of mistakes in them.
 
 use std::{fs, path::Path};
 
@@ -24,7 +24,7 @@ fn folder(settings: &str) -> (TempDir, String) {
     (folder, file)
 }
 
-/// Starts a server that does not come up.
+/// Starts a server that must fail to start.
 async fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> Finished {
     let mut command = Command::new(binary("sluicegate"));
     command.arg("serve").args(arguments).env_remove("SLUICEGATE_TOOLS");
@@ -36,7 +36,7 @@ fn lines(finished: &Finished) -> Vec<&str> {
     finished.stderr.lines().collect()
 }
 
-// === Mistakes ===
+// === Invalid settings ===
 
 #[tokio::test]
 async fn all_mistakes_of_a_start_are_reported_at_once() {
@@ -134,7 +134,7 @@ log-format: json
     assert!(server.stop().await.success());
 }
 
-/// The most requests in progress that a server has when it is started in this way.
+/// The maximum of requests in flight of a server that is started with these flags and variables.
 async fn max_in_flight(flags: &[&str], environment: &[(&str, &str)]) -> f64 {
     let (folder, file) = folder("limits: '{limits}'\nmax-in-flight: 1\n");
     let flags = [&["--config", &*file], flags].concat();

@@ -1,4 +1,4 @@
-//! `docs/settings.md` is what the flags say.
+//! `docs/settings.md` is generated from the flags.
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
@@ -26,7 +26,7 @@ fn path() -> PathBuf {
     workspace().join("docs/settings.md")
 }
 
-/// The first version of each setting of a command, as a page says.
+/// The first version of each setting of a command, from the page.
 fn since(page: &str) -> BTreeMap<(&str, &str), &str> {
     let mut command = "";
     let mut since = BTreeMap::new();
@@ -45,7 +45,7 @@ fn since(page: &str) -> BTreeMap<(&str, &str), &str> {
     since
 }
 
-/// A line of a table's cell.
+/// A text as a cell of a table.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
@@ -76,7 +76,7 @@ fn row(flag: &Arg, since: &str) -> String {
     format!("| `{flag_text}` | {variable} | {default} | {meaning} | {since} |\n")
 }
 
-/// The page of these commands. Settings that `former` does not have are new in this version.
+/// The page. Settings that `former` does not have are new in this version.
 fn page(former: &str) -> String {
     let since = since(former);
     let mut page = BEGIN.to_owned();
@@ -101,12 +101,12 @@ fn page(former: &str) -> String {
     page
 }
 
-/// The flags of a command that set something.
+/// The settings of a command: its flags without help and version.
 fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|it| it.get_long().is_some_and(|name| name != "help"))
 }
 
-/// The headings of a command's help, in their order.
+/// The headings of a command's help, in order.
 fn headings(command: &Command) -> Vec<Option<&str>> {
     let mut headings = Vec::new();
     for flag in settings(command) {

@@ -15,7 +15,7 @@ use sluicegate_tests::{
 };
 use tokio::{net::TcpListener, process::Command};
 
-/// Nothing but a signal makes the server look at files whose change is not reported.
+/// Without polling, only a signal makes the server check files whose changes are not reported.
 const NO_POLL: [&str; 2] = ["--poll-interval", "1h"];
 
 fn limits(requests: usize) -> String {
@@ -24,7 +24,7 @@ fn limits(requests: usize) -> String {
     )
 }
 
-/// Writes a text through another link to its file: of that no folder reports anything.
+/// Writes a file through another hard link, which causes no notification in its folder.
 fn rewrite(elsewhere: &Path, name: &str, text: &str) {
     let file = fs::OpenOptions::new().write(true).open(elsewhere.join(name)).unwrap();
     file.write_all_at(text.as_bytes(), 0).unwrap();
@@ -48,7 +48,7 @@ async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
     let tls = ["--grpc-tls-cert", &cert, "--grpc-tls-key", &key];
     let server = Sluicegate::start_with(folder, &[&flags[..], &tls, &NO_POLL].concat()).await;
 
-    // Until all have looked at their files once, on their own.
+    // Until all have checked their files once without a signal.
     server.process.signal(Signal::SIGHUP);
     server.process.printed("limits files unchanged", 1).await;
     let new = authority.issue("127.0.0.1");
@@ -99,7 +99,7 @@ async fn sigusr1_and_sigusr2_are_logged_and_change_nothing() {
     assert!(server.stop().await.success());
 }
 
-/// Redis accepts connections and does not answer.
+/// With a Redis that accepts connections and does not reply.
 #[tokio::test]
 async fn stop_signals_end_a_starting_server_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -175,11 +175,11 @@ async fn a_server_in_a_terminal_prints_a_first_request() {
     let terminal = openpty(None, None).unwrap();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(terminal.slave));
     let mut server = command.kill_on_drop(true).spawn().unwrap();
-    // The command holds the terminal, too, and reading would not end with the server.
+    // The command also has the terminal open, so that reading would not end with the server.
     drop(command);
     let printed = tokio::task::spawn_blocking(move || {
         let lines = BufReader::new(fs::File::from(terminal.master)).lines();
-        // Linux ends a terminal with an error.
+        // On Linux, reading a closed terminal is an error.
         let mut lines = lines.map_while(Result::ok);
         lines.find_map(|line| Some(line.split_once("Try it: ")?.1.to_owned()))
     });
@@ -200,7 +200,7 @@ async fn a_server_without_a_terminal_prints_no_request() {
     assert!(server.stop().await.success());
 }
 
-/// The server goes on to drain whatever comes meanwhile.
+/// The server continues to drain.
 #[tokio::test]
 async fn signals_do_not_cut_a_drain_short() {
     let mut server = Sluicegate::start(&limits(10), &["--drain-delay", "2s"]).await;

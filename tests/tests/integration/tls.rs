@@ -1,4 +1,4 @@
-//! Who gets in over TLS, and certificates that change under a running server.
+//! TLS and mTLS of the gRPC listener, and reloads of certificates.
 
 use std::{fs, path::Path};
 
@@ -98,7 +98,7 @@ async fn new_connections_get_reloaded_certificates() {
     let mut connections = vec![connect(&server, &authorities[0].pem()).await];
     for (taken_up, authority) in (1..).zip(&authorities[1..]) {
         authority.issue(HOST).write(server.folder(), "server");
-        // The files change one after the other: in between they may not match.
+        // The files change one after the other; in between they need not match.
         until("the new certificate", || async {
             (loads("success").await >= f64::from(taken_up)).then_some(())
         })

@@ -40,7 +40,8 @@ fn envoy_accepts_every_example() {
     }
 }
 
-/// An example of plain Envoy on free ports, in front of a server with the example limits. `changes` are made to the text.
+/// An example of plain Envoy on free ports, in front of a server with the example limits. `changes` are made to the
+/// text.
 async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envoy) {
     let limits = workspace().join("examples/limits");
     let flags = ["--limits", limits.to_str().unwrap()];

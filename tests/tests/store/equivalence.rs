@@ -204,8 +204,8 @@ impl Runs for EmbeddedRedis {
 }
 
 impl Runs for Redis {
-    /// The clock of the server is not that of the test, so keys are made to stay: for longer than any test, because what
-    /// does not expire cannot be a counter.
+    /// The clock of the server is not that of the test, so keys are made to stay: for longer than any test, because
+    /// what does not expire cannot be a counter.
     const EXPIRES: bool = false;
 
     fn run(&mut self, call: &Call, _now: Time) -> (Reply, Vec<Option<u64>>) {
