@@ -1,4 +1,4 @@
-//! Compiles the `.proto` files in Rust alone, so that no `protoc` need be installed.
+//! Compiles the `.proto` files with protox, so that `protoc` need not be installed.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -14,25 +14,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     tonic_prost_build::configure()
-        // Slices of the request's buffer rather than copies of them.
+        // A decoded message then has slices of the buffer it was decoded from, and no copies.
         .bytes(".")
         .emit_rerun_if_changed(false)
         .compile_fds(protox::compile([RLS, ADMIN], ["."])?)?;
 
-    let mut rls = described(RLS)?;
+    let mut rls = file_descriptors(RLS)?;
     fs::write(out.join("wire.binpb"), rls.encode_to_vec())?;
-    entries_as_text(&mut rls)?;
+    declare_entries_as_strings(&mut rls)?;
     fs::write(out.join("text.binpb"), rls.encode_to_vec())?;
-    // Apart, because a listener describes no service that it does not have.
-    let mut admin = described(ADMIN)?;
-    entries_as_text(&mut admin)?;
+    // A file of its own, because a listener offers reflection only of the services that it has.
+    let mut admin = file_descriptors(ADMIN)?;
+    declare_entries_as_strings(&mut admin)?;
     fs::write(out.join("admin.binpb"), admin.encode_to_vec())?;
     Ok(())
 }
 
-/// A service's file and all that it imports, without comments and positions: those are for the generated code,
-/// and would only fatten the binary.
-fn described(service: &str) -> Result<FileDescriptorSet, protox::Error> {
+/// The descriptors of a service's file and of all files that it imports, without comments and positions, which only the
+/// generated code needs.
+fn file_descriptors(service: &str) -> Result<FileDescriptorSet, protox::Error> {
     let mut set = protox::compile([service], ["."])?;
     for file in &mut set.file {
         file.source_code_info = None;
@@ -40,15 +40,15 @@ fn described(service: &str) -> Result<FileDescriptorSet, protox::Error> {
     Ok(set)
 }
 
-/// Gives `Entry.key` and `Entry.value` the type that Envoy declares.
-fn entries_as_text(set: &mut FileDescriptorSet) -> Result<(), &'static str> {
+/// Sets the type of `Entry.key` and `Entry.value` to `string`, as Envoy declares it.
+fn declare_entries_as_strings(set: &mut FileDescriptorSet) -> Result<(), &'static str> {
     let entry = set
         .file
         .iter_mut()
         .filter(|file| file.package() == "envoy.extensions.common.ratelimit.v3")
         .find_map(|file| child(&mut file.message_type, "RateLimitDescriptor"))
         .and_then(|descriptor| child(&mut descriptor.nested_type, "Entry"))
-        .ok_or("RateLimitDescriptor.Entry has moved")?;
+        .ok_or("there is no RateLimitDescriptor.Entry")?;
     for field in &mut entry.field {
         field.set_type(Type::String);
     }

@@ -1,12 +1,12 @@
-//! The messages, client and server of Envoy's rate limit service and of Sluicegate's own services, in modules that
-//! follow their protobuf packages.
+//! Messages, client and server of Envoy's rate limit service and of Sluicegate's admin service, in modules that follow
+//! the protobuf packages.
 //!
-//! The `.proto` files are this crate's own; Envoy's are written from its field numbers, and what they mean on the wire is
-//! Envoy's.
-//! `bytes` fields are [`prost::bytes::Bytes`], so that a decoded message shares the buffer it came in. The entries of a
-//! descriptor are such fields too: Envoy declares them as text, yet passes header bytes on unchecked.
+//! The `.proto` files of Envoy's packages were written for this crate from Envoy's field numbers, and are
+//! wire-compatible. Fields of type `bytes` are [`prost::bytes::Bytes`], so that a decoded message shares the buffer it
+//! was decoded from. Keys and values of entries have this type, because Envoy declares them as `string` but sends
+//! header values that need not be UTF-8.
 //!
-//! With the feature `text` there is also [`text`]: how people type and read some of these messages.
+//! With the feature `text`, the module [`text`] parses and renders some of these messages for users.
 
 #[expect(
     clippy::allow_attributes,
@@ -18,7 +18,7 @@
     reason = "generated code"
 )]
 pub mod envoy {
-    //! Envoy's packages, as far as the rate limit service reaches.
+    //! Envoy's packages, with the messages that the rate limit service uses.
 
     pub mod config {
         pub mod core {
@@ -48,7 +48,7 @@ pub mod envoy {
 
     pub mod r#type {
         pub mod v3 {
-            // `type` is a keyword, hence the file's name.
+            // The name of the file has `r#`, because `type` is a keyword.
             tonic::include_proto!("envoy.r#type.v3");
         }
     }
@@ -64,7 +64,7 @@ pub mod envoy {
     reason = "generated code"
 )]
 pub mod sluicegate {
-    //! Sluicegate's own packages.
+    //! Sluicegate's packages.
 
     pub mod admin {
         pub mod v1 {
@@ -76,16 +76,19 @@ pub mod sluicegate {
 #[cfg(feature = "text")]
 pub mod text;
 
-/// The encoded descriptors of Envoy's service and all it imports, as the `.proto` files have them.
+/// The encoded file descriptors of Envoy's rate limit service and its imports, with the types of the `.proto` files
+/// here.
 ///
-/// Fit for whatever must take any request that the service takes.
+/// For programs that must accept every request that the service accepts.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.binpb"));
 
-/// The same descriptors with the entries' `key` and `value` as `string`, which is how Envoy declares them.
+/// The encoded file descriptors of Envoy's rate limit service and its imports, with `key` and `value` of entries as
+/// `string`, as Envoy declares them.
 ///
-/// The wire is the same. Fit for JSON and for server reflection, where people type text and not base64.
+/// The wire format is the same. For JSON and for server reflection, where `bytes` would be written in base64.
 pub const TEXT_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/text.binpb"));
 
-/// The encoded descriptors of the admin service and all it imports, with the entries as `string`, for reflection.
+/// The encoded file descriptors of the admin service and its imports, with `key` and `value` of entries as `string`,
+/// for server reflection.
 pub const ADMIN_TEXT_FILE_DESCRIPTOR_SET: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use sluicegate_proto::{
     sluicegate::admin::v1::{Candidate, DescriptorExplanation, ExplainResponse},
-    text::explanation::{outcome_word, reason_word, text},
+    text::explanation::{fit_name, outcome_name, render},
 };
 
 use super::{AdminServerSettings, Failure, OutputFormat, RequestArguments, output};
@@ -53,7 +53,7 @@ pub(super) async fn run(settings: &ExplainSettings) -> Result<ExitCode, Failure>
     output::print(
         settings.output,
         &match settings.output {
-            OutputFormat::Text => text(&explained),
+            OutputFormat::Text => render(&explained),
             OutputFormat::Json => json(&explained).to_string(),
         },
     );
@@ -84,7 +84,7 @@ fn descriptor(descriptor: &DescriptorExplanation) -> Value {
     );
     json!({
         "descriptor": output::entries(&descriptor.entries),
-        "outcome": outcome_word(descriptor),
+        "outcome": outcome_name(descriptor),
         "rule": descriptor.rule.as_ref().map(output::rule),
         "override_ignored": descriptor.override_ignored,
         "levels": levels.collect::<Vec<_>>(),
@@ -99,6 +99,6 @@ fn candidate(candidate: &Candidate) -> Value {
         "value": candidate.value,
         "file": candidate.file,
         "line": candidate.line,
-        "fit": reason_word(candidate),
+        "fit": fit_name(candidate),
     })
 }

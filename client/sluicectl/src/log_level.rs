@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use sluicegate_proto::{sluicegate::admin::v1::LogLevel, text::from_wire};
+use sluicegate_proto::{sluicegate::admin::v1::LogLevel, text::duration_from_proto};
 
 use super::{AdminServerSettings, Failure, OutputFormat, output};
 
@@ -65,7 +65,7 @@ fn text(in_force: &LogLevel) -> String {
     match next_level {
         None => level.clone(),
         Some(next) => {
-            let after = next_level_after.map(from_wire).unwrap_or_default();
+            let after = next_level_after.map(duration_from_proto).unwrap_or_default();
             format!("{level}; {next} in {}", output::format_span(after))
         }
     }
@@ -73,7 +73,7 @@ fn text(in_force: &LogLevel) -> String {
 
 fn json(in_force: &LogLevel) -> String {
     let LogLevel { level, next_level, next_level_after } = in_force;
-    let after = next_level_after.map(|span| output::seconds(from_wire(span)));
+    let after = next_level_after.map(|span| output::seconds(duration_from_proto(span)));
     json!({ "level": level, "next_level": next_level, "next_level_after_seconds": after })
         .to_string()
 }

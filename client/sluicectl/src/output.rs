@@ -9,8 +9,9 @@ use sluicegate_proto::{
     envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry,
     sluicegate::admin::v1::{CounterState, LimitExplanation, Rule, limit_explanation::State},
     text::{
-        explanation::{algorithm, counting, on_failure, unit},
-        from_wire, printable, printable_json, printable_lines,
+        duration_from_proto,
+        explanation::{algorithm_name, counting_name, on_failure_name, unit_name},
+        printable, printable_json, printable_lines,
     },
 };
 
@@ -94,12 +95,12 @@ pub(super) fn limit(limit: &LimitExplanation) -> Value {
     json!({
         "name": limit.name,
         "requests_per_unit": limit.requests_per_unit,
-        "unit": unit(limit),
+        "unit": unit_name(limit),
         "unit_multiplier": limit.unit_multiplier,
         "capacity": limit.capacity,
-        "algorithm": algorithm(limit),
-        "counting": counting(limit),
-        "on_failure": on_failure(limit),
+        "algorithm": algorithm_name(limit),
+        "counting": counting_name(limit),
+        "on_failure": on_failure_name(limit),
         "shadow_mode": limit.shadow_mode,
         "quota_mode": limit.quota_mode,
         "counter_key": limit.counter_key,
@@ -111,7 +112,7 @@ pub(super) fn limit(limit: &LimitExplanation) -> Value {
 }
 
 fn counter(state: &CounterState) -> Value {
-    let seconds = |span: Option<_>| span.map(|span| seconds(from_wire(span)));
+    let seconds = |span: Option<_>| span.map(|span| seconds(duration_from_proto(span)));
     json!({
         "used": state.used,
         "remaining": state.remaining,

@@ -10,8 +10,8 @@ use sluicegate_proto::{
         limit_explanation::State,
     },
     text::{
+        duration_from_proto,
         explanation::{self, rule_name},
-        from_wire,
     },
 };
 
@@ -114,7 +114,7 @@ fn text(peeked: &PeekCountersResponse) -> String {
         }
         for counter in &descriptor.counters {
             if let Some(limit) = &counter.limit {
-                explanation::limit(&mut lines, limit);
+                explanation::render_limit(&mut lines, limit);
             }
             lines.push(format!("      hash     {}", counter.key_hash));
         }
@@ -174,7 +174,7 @@ fn tenant_text(counters: &[TenantCounter], more: bool) -> String {
     for counter in counters {
         let (used, resets) = match counter.limit.as_ref().map(|limit| (limit, &limit.state)) {
             Some((limit, Some(State::Counter(CounterState { used, reset_after, .. })))) => {
-                let resets = reset_after.map(|span| output::format_span(from_wire(span)));
+                let resets = reset_after.map(|span| output::format_span(duration_from_proto(span)));
                 (format!("{used} of {}", limit.capacity), resets.unwrap_or_default())
             }
             Some((_, Some(State::Unanswered(why)))) => {

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use sluicegate_proto::{
     sluicegate::admin::v1::{ListedLimit, ListedRule},
-    text::{explanation::word, from_wire},
+    text::{duration_from_proto, explanation::enum_name},
 };
 
 use super::{AdminServerSettings, Failure, OutputFormat, descriptor::printable_bytes, output};
@@ -88,7 +88,8 @@ fn text(rules: &[ListedRule]) -> String {
 }
 
 fn limit_text(limit: &ListedLimit) -> String {
-    let (requests, unit) = (limit.requests_per_unit, word(limit.unit().as_str_name(), "UNIT_"));
+    let (requests, unit) =
+        (limit.requests_per_unit, enum_name(limit.unit().as_str_name(), "UNIT_"));
     let mut text = match limit.unit_multiplier {
         1 => format!("{requests} per {unit}"),
         units => format!("{requests} per {units} {unit}s"),
@@ -114,15 +115,15 @@ fn counted(rule: &ListedRule) -> String {
 }
 
 fn algorithm(limit: &ListedLimit) -> String {
-    word(limit.algorithm().as_str_name(), "ALGORITHM_")
+    enum_name(limit.algorithm().as_str_name(), "ALGORITHM_")
 }
 
 fn counting(rule: &ListedRule) -> String {
-    word(rule.counting().as_str_name(), "COUNTING_")
+    enum_name(rule.counting().as_str_name(), "COUNTING_")
 }
 
 fn on_failure(rule: &ListedRule) -> String {
-    word(rule.on_failure().as_str_name(), "ON_FAILURE_")
+    enum_name(rule.on_failure().as_str_name(), "ON_FAILURE_")
 }
 
 /// Every key is always present; an unknown value is null.
@@ -131,9 +132,9 @@ fn json(rule: &ListedRule) -> Value {
         json!({
             "name": limit.name,
             "requests_per_unit": limit.requests_per_unit,
-            "unit": word(limit.unit().as_str_name(), "UNIT_"),
+            "unit": enum_name(limit.unit().as_str_name(), "UNIT_"),
             "unit_multiplier": limit.unit_multiplier,
-            "window_seconds": limit.window.map(|window| output::seconds(from_wire(window))),
+            "window_seconds": limit.window.map(|window| output::seconds(duration_from_proto(window))),
             "capacity": limit.capacity,
             "algorithm": algorithm(limit),
             "replaces": limit.replaces,

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use sluicegate_proto::{
     sluicegate::admin::v1::{GetStatusResponse, RedisServerStatus},
-    text::{descriptor::printable_bytes, from_wire},
+    text::{descriptor::printable_bytes, duration_from_proto},
 };
 
 use super::{AdminServerSettings, Failure, OutputFormat, output};
@@ -58,7 +58,7 @@ fn is_healthy(status: &GetStatusResponse) -> bool {
 }
 
 fn text(status: &GetStatusResponse) -> String {
-    let up = status.uptime.map(from_wire).unwrap_or_default();
+    let up = status.uptime.map(duration_from_proto).unwrap_or_default();
     let up = humantime::format_duration(Duration::from_secs(up.as_secs()));
     let serving = if status.serving { "serving" } else { "not serving" };
     let mut lines = vec![format!(
@@ -159,7 +159,7 @@ fn json(status: &GetStatusResponse) -> Value {
     });
     json!({
         "version": status.version,
-        "uptime_seconds": status.uptime.map(|up| from_wire(up).as_secs()),
+        "uptime_seconds": status.uptime.map(|up| duration_from_proto(up).as_secs()),
         "serving": status.serving,
         "config": config,
         "store": store,

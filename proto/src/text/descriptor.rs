@@ -1,7 +1,7 @@
-//! Descriptors as people type them: `KEY=VALUE,KEY=VALUE`.
+//! The syntax of descriptors on the command line: `KEY=VALUE,KEY=VALUE`.
 //!
-//! A value may be empty, hold `=`, and be any bytes. `\,` and `\\` are a comma and a backslash, in keys and
-//! values alike; in a key `\=` is an equals sign.
+//! A value may be empty, contain `=`, and consist of any bytes. In keys and values, `\,` means a comma and `\\` a
+//! backslash. In keys, `\=` means an equals sign.
 
 use std::fmt::Write as _;
 
@@ -9,61 +9,61 @@ use thiserror::Error;
 
 use super::printable::is_hidden;
 
-/// Keys and values, in order.
+/// The entries of a descriptor: keys and values, in order.
 pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Why a text is not a descriptor. Entries are counted from one.
+/// Reason why a text is not a descriptor. Entries are numbered from 1.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidDescriptor {
-    /// Nothing at all.
+    /// The text is empty.
     #[error("it is empty; a descriptor is KEY=VALUE or KEY=VALUE,KEY=VALUE")]
     Empty,
-    /// Nothing between two commas, or at an end.
+    /// An entry is empty: there is nothing between two commas, before the first or after the last.
     #[error("entry {entry} is empty; for a comma within a value write \\,")]
     EmptyEntry {
-        /// Which entry.
+        /// Number of the entry.
         entry: usize,
     },
-    /// A key without a value, or part of a value.
+    /// An entry has no `=`. It may be a part of a value that contains a comma.
     #[error("entry {entry} ({text}) has no `=`; for a comma within a value write \\,")]
     NoEquals {
-        /// Which entry.
+        /// Number of the entry.
         entry: usize,
-        /// What stands there.
+        /// Text of the entry.
         text: String,
     },
-    /// A value without a key.
+    /// An entry has no key.
     #[error("entry {entry} ({text}) has no key before the `=`")]
     NoKey {
-        /// Which entry.
+        /// Number of the entry.
         entry: usize,
-        /// What stands there.
+        /// Text of the entry.
         text: String,
     },
-    /// A space after a comma.
+    /// An entry begins with a space.
     #[error("entry {entry} ({text}) has a space at the start")]
     Space {
-        /// Which entry.
+        /// Number of the entry.
         entry: usize,
-        /// What stands there.
+        /// Text of the entry.
         text: String,
     },
-    /// A backslash before something that needs none.
+    /// A backslash is followed by a character that it does not escape.
     #[error(
-        "entry {entry} has `\\{after}`; only `\\,`, `\\=` and `\\\\` mean something, and a backslash is `\\\\`"
+        "entry {entry} has `\\{after}`; only `\\,`, `\\=` and `\\\\` are escapes; write `\\\\` for a backslash"
     )]
     Escape {
-        /// Which entry.
+        /// Number of the entry.
         entry: usize,
-        /// What follows the backslash.
+        /// The character after the backslash; empty at the end.
         after: String,
     },
 }
 
-/// Reads a descriptor.
+/// Parses a descriptor.
 ///
 /// # Errors
-/// The text is none.
+/// The text is not a descriptor.
 pub fn parse(text: &[u8]) -> Result<Entries, InvalidDescriptor> {
     if text.is_empty() {
         return Err(InvalidDescriptor::Empty);
@@ -85,7 +85,7 @@ fn parse_entry(entry: usize, part: &[u8]) -> Result<(Vec<u8>, Vec<u8>), InvalidD
         _ if part.is_empty() => return Err(InvalidDescriptor::EmptyEntry { entry }),
         (_, None) => return Err(InvalidDescriptor::NoEquals { entry, text: text() }),
         ([], _) => return Err(InvalidDescriptor::NoKey { entry, text: text() }),
-        // No rule has such a key, so this would silently be another descriptor.
+        // A space after a comma is a common mistake, and no rule would match the key with the space.
         ([b' ', ..], _) => return Err(InvalidDescriptor::Space { entry, text: text() }),
         (key, Some(value)) => (key, value),
     };
@@ -96,7 +96,7 @@ fn parse_entry(entry: usize, part: &[u8]) -> Result<(Vec<u8>, Vec<u8>), InvalidD
     Ok((unescape(key)?, unescape(value)?))
 }
 
-/// What is before the first separator that is not escaped, and what is after it.
+/// The text before and after the first separator that is not escaped. `None` after it if there is no separator.
 fn split(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     let mut escaped = false;
     let found = text.iter().position(|byte| {
@@ -110,7 +110,10 @@ fn split(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     (before, after.get(1..))
 }
 
-/// What the text stands for, or what follows the backslash that stands for nothing.
+/// The text without escapes.
+///
+/// # Errors
+/// The character after a backslash that escapes nothing.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, &[u8]> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -130,7 +133,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, &[u8]> {
     }
 }
 
-/// The descriptor of these keys and values as it can be typed, with spaces between its entries.
+/// Renders keys and values in the syntax of descriptors, with a space after each comma.
 pub fn render<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String {
     let entries = entries.into_iter().map(|(key, value)| {
         let escape = |text: &[u8]| printable_bytes(text).replace('\\', "\\\\").replace(',', "\\,");
@@ -139,7 +142,8 @@ pub fn render<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> St
     entries.collect::<Vec<_>>().join(", ")
 }
 
-/// The bytes as text that is safe on a terminal: what is not printable is replaced.
+/// Renders bytes as text that is safe on a terminal: characters that are not visible become U+FFFD, and bytes that are
+/// not UTF-8 become their hex digits, such as `<FF>`.
 #[must_use]
 pub fn printable_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -148,8 +152,7 @@ pub fn printable_bytes(bytes: &[u8]) -> String {
             chunk.valid().chars().map(|char| if is_hidden(char) { '\u{fffd}' } else { char }),
         );
         for byte in chunk.invalid() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "<{byte:02X}>");
+            let _infallible = write!(text, "<{byte:02X}>");
         }
     }
     text
@@ -167,7 +170,7 @@ mod tests {
         pairs.map(|(key, value)| (key.into(), value.as_ref().into())).into()
     }
 
-    fn problem(text: &str) -> String {
+    fn error(text: &str) -> String {
         parse(text.as_bytes()).unwrap_err().to_string()
     }
 
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_stand_for_themselves() {
+    fn escapes_are_resolved() {
         assert_eq!(
             parsed(r"a=x\,y,b=\\,c\=d=\=,e=\\\,"),
             entries([("a", "x,y"), ("b", r"\"), ("c=d", "="), ("e", r"\,")])
@@ -195,27 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn spaces_belong_to_values() {
+    fn spaces_in_values_are_kept() {
         assert_eq!(parsed("a= x ,b=y"), entries([("a", " x "), ("b", "y")]));
     }
 
     #[test]
-    fn mistakes_say_what_and_where() {
+    fn errors_name_the_entry_and_the_reason() {
         let comma = r"; for a comma within a value write \,";
-        assert_eq!(problem(""), "it is empty; a descriptor is KEY=VALUE or KEY=VALUE,KEY=VALUE");
-        assert_eq!(problem("tenant"), format!("entry 1 (tenant) has no `=`{comma}"));
-        assert_eq!(problem("a=x,bob"), format!("entry 2 (bob) has no `=`{comma}"));
-        assert_eq!(problem("a=x,"), format!("entry 2 is empty{comma}"));
-        assert_eq!(problem(",a=x"), format!("entry 1 is empty{comma}"));
-        assert_eq!(problem("a=x,=y"), "entry 2 (=y) has no key before the `=`");
-        assert_eq!(problem("a=x, b=y"), "entry 2 ( b=y) has a space at the start");
-        let meaning = r"; only `\,`, `\=` and `\\` mean something, and a backslash is `\\`";
-        assert_eq!(problem(r"a=\n"), format!(r"entry 1 has `\n`{meaning}"));
-        assert_eq!(problem(r"a=x,b=y\"), format!(r"entry 2 has `\`{meaning}"));
+        assert_eq!(error(""), "it is empty; a descriptor is KEY=VALUE or KEY=VALUE,KEY=VALUE");
+        assert_eq!(error("tenant"), format!("entry 1 (tenant) has no `=`{comma}"));
+        assert_eq!(error("a=x,bob"), format!("entry 2 (bob) has no `=`{comma}"));
+        assert_eq!(error("a=x,"), format!("entry 2 is empty{comma}"));
+        assert_eq!(error(",a=x"), format!("entry 1 is empty{comma}"));
+        assert_eq!(error("a=x,=y"), "entry 2 (=y) has no key before the `=`");
+        assert_eq!(error("a=x, b=y"), "entry 2 ( b=y) has a space at the start");
+        let escapes = r"; only `\,`, `\=` and `\\` are escapes; write `\\` for a backslash";
+        assert_eq!(error(r"a=\n"), format!(r"entry 1 has `\n`{escapes}"));
+        assert_eq!(error(r"a=x,b=y\"), format!(r"entry 2 has `\`{escapes}"));
     }
 
     #[test]
-    fn rendering_can_be_typed_again() {
+    fn rendered_descriptors_parse_to_the_same_entries() {
         let text = r"a=x\,y, b=\\, c\=d==";
         let descriptor = entries([("a", "x,y"), ("b", r"\"), ("c=d", "=")]);
         assert_eq!(render(descriptor.iter().map(|(key, value)| (&**key, &**value))), text);
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_the_terminal_unseen() {
+    fn control_characters_and_invalid_utf8_are_replaced() {
         assert_eq!(printable_bytes(b"caf\xc3\xa9\x1b[31m\xff"), "café\u{fffd}[31m<FF>");
     }
 }

@@ -1,42 +1,45 @@
-//! An explanation as lines for people.
+//! Rendering of explanations as text for users.
 
 use std::time::Duration;
 
 use super::{
-    descriptor::{printable_bytes, render},
-    format_span, from_wire,
+    descriptor::{self, printable_bytes},
+    duration_from_proto, format_span,
 };
 use crate::sluicegate::admin::v1::{
     Candidate, CounterState, DescriptorExplanation, ExplainResponse, Fit, LimitExplanation,
     Outcome, ReplacedLimit, Rule, limit_explanation::State,
 };
 
-/// The widest node that the columns beside it still wait for.
+/// The most characters of a cell to which its column is aligned.
 const COLUMN_MAX: usize = 40;
 
-/// The whole explanation: what would be answered, and below each descriptor the way through the rules and the
-/// limits that apply.
+/// Renders an explanation: first the verdict, then for each descriptor its outcome, the nodes that were compared, and
+/// the limits that apply.
 #[must_use]
-pub fn text(explained: &ExplainResponse) -> String {
-    let mut lines = vec![answer(explained)];
+pub fn render(explained: &ExplainResponse) -> String {
+    let mut lines = vec![verdict(explained)];
     for descriptor in &explained.descriptors {
-        lines.push(format!("  {}", name(descriptor)));
+        lines.push(format!("  {}", entries(descriptor)));
         lines.push(format!("    {}", outcome(descriptor)));
         if descriptor.override_ignored {
-            lines.push("    the limit in the request names no window and is ignored".to_owned());
+            lines.push(
+                "    the override in the request has no valid window and is ignored".to_owned(),
+            );
         }
         for position in 0..descriptor.levels.len() {
-            level(&mut lines, descriptor, position);
+            render_level(&mut lines, descriptor, position);
         }
-        lines.extend(descriptor.replaced_limits.iter().map(replaced));
-        for one in &descriptor.limits {
-            limit(&mut lines, one);
+        lines.extend(descriptor.replaced_limits.iter().map(replaced_limit));
+        for limit in &descriptor.limits {
+            render_limit(&mut lines, limit);
         }
     }
     lines.join("\n")
 }
 
-fn answer(explained: &ExplainResponse) -> String {
+/// Whether the request would pass.
+fn verdict(explained: &ExplainResponse) -> String {
     let mut limits = explained.descriptors.iter().flat_map(|it| &it.limits);
     match explained.would_pass {
         Some(true) => "would pass".to_owned(),
@@ -51,14 +54,14 @@ fn answer(explained: &ExplainResponse) -> String {
     }
 }
 
-/// How long to wait until a request that is refused would pass: until all descriptors that refuse it alone have
-/// room, and one of its quota descriptors if none has. `None` if it never will.
+/// Time until a refused request would pass; `None` if it never will. It passes when all descriptors that refuse it
+/// alone have room, and, if all its quota descriptors refuse, when one of them has.
 fn retry_after(explained: &ExplainResponse) -> Option<Duration> {
     let (mut waits, mut quotas) = (Vec::new(), Vec::new());
     let mut needs_quota = true;
     for descriptor in &explained.descriptors {
         let is_quota = descriptor.limits.iter().any(|limit| limit.quota_mode);
-        match (is_quota, wait(descriptor)) {
+        match (is_quota, descriptor_wait(descriptor)) {
             (true, Some(wait)) => quotas.push(wait),
             (true, None) => needs_quota = false,
             (false, Some(wait)) => waits.push(wait),
@@ -71,25 +74,27 @@ fn retry_after(explained: &ExplainResponse) -> Option<Duration> {
     waits.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-/// How long until every limit of a descriptor has room: `None` if no limit refuses, `Some(None)` if one always
-/// will.
-fn wait(descriptor: &DescriptorExplanation) -> Option<Option<Duration>> {
+/// Time until every limit of a descriptor has room. `None` if no limit refuses, `Some(None)` if one never has room.
+fn descriptor_wait(descriptor: &DescriptorExplanation) -> Option<Option<Duration>> {
     let refusing = descriptor.limits.iter().filter(|limit| !limit.shadow_mode);
     let refusing = refusing.filter_map(|limit| match &limit.state {
         Some(State::Counter(counter)) if !counter.would_pass => Some(counter),
         _ => None,
     });
-    let waits: Vec<_> = refusing.map(|counter| counter.retry_after.map(from_wire)).collect();
+    let waits: Vec<_> =
+        refusing.map(|counter| counter.retry_after.map(duration_from_proto)).collect();
     (!waits.is_empty()).then(|| waits.into_iter().try_fold(Duration::ZERO, |a, b| Some(a.max(b?))))
 }
 
-fn name(descriptor: &DescriptorExplanation) -> String {
+/// The entries of a descriptor, in the syntax of descriptors.
+fn entries(descriptor: &DescriptorExplanation) -> String {
     if descriptor.entries.is_empty() {
         return "(no entries)".to_owned();
     }
-    render(descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)))
+    descriptor::render(descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)))
 }
 
+/// The outcome of matching a descriptor, as a sentence.
 fn outcome(descriptor: &DescriptorExplanation) -> String {
     let at = descriptor.levels.len();
     let rule = descriptor.rule.as_ref().map(rule_name);
@@ -98,9 +103,11 @@ fn outcome(descriptor: &DescriptorExplanation) -> String {
         (Outcome::Limited, Some(rule)) => format!("limited by rule {rule}"),
         (Outcome::Limited, None) => "limited".to_owned(),
         (Outcome::Overridden, Some(rule)) => {
-            format!("limited by the request itself, in place of rule {rule}")
+            format!("limited by the override in the request, instead of rule {rule}")
         }
-        (Outcome::Overridden, None) => "limited by the request itself; no rule matches".to_owned(),
+        (Outcome::Overridden, None) => {
+            "limited by the override in the request; no rule matches".to_owned()
+        }
         (Outcome::Unlimited, Some(rule)) => format!("unlimited by rule {rule}"),
         (Outcome::Unlimited, None) => "unlimited".to_owned(),
         (Outcome::Replaced, Some(rule)) => {
@@ -125,42 +132,47 @@ fn outcome(descriptor: &DescriptorExplanation) -> String {
             "no limit applies: the descriptor ends at level {at}, and only rules below have limits"
         ),
         (Outcome::NoLimit, _) => {
-            format!("no limit applies: what was taken at level {at} has no limit")
+            format!("no limit applies: the node that matches at level {at} has no limit")
         }
-        (Outcome::Unspecified, _) => "explained in a way that is not known here".to_owned(),
+        (Outcome::Unspecified, _) => {
+            "unknown outcome: this program is older than the server".to_owned()
+        }
     }
 }
 
-/// The entry of a level, counted from 1.
+/// The entry of a level. Levels are numbered from 1.
 fn entry(descriptor: &DescriptorExplanation, level: usize) -> String {
     let entry = level.checked_sub(1).and_then(|position| descriptor.entries.get(position));
-    render(entry.map(|entry| (&*entry.key, &*entry.value)))
+    descriptor::render(entry.map(|entry| (&*entry.key, &*entry.value)))
 }
 
-/// A rule and where it stands.
+/// Path and location of a rule.
 #[must_use]
 pub fn rule_name(rule: &Rule) -> String {
-    format!("{} ({})", printable_bytes(rule.path.as_bytes()), place(&rule.file, rule.line))
+    format!("{} ({})", printable_bytes(rule.path.as_bytes()), location(&rule.file, rule.line))
 }
 
-fn place(file: &str, line: u32) -> String {
+/// File and line.
+fn location(file: &str, line: u32) -> String {
     format!("{}:{line}", printable_bytes(file.as_bytes()))
 }
 
-fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: usize) {
+/// Adds the lines of a level: its entry, and the nodes that were compared with it.
+fn render_level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: usize) {
     let Some(level) = descriptor.levels.get(position) else { return };
     let at = position + 1;
     lines.push(format!("    level {at}, {}", entry(descriptor, at)));
-    let nodes: Vec<[String; 2]> = level.candidates.iter().map(node).collect();
+    let nodes: Vec<[String; 2]> = level.candidates.iter().map(node_and_location).collect();
     let width = |column: usize| {
         let cells = nodes.iter().filter_map(|cells| cells.get(column));
         let widths = cells.map(|cell| cell.chars().count());
         widths.filter(|width| *width <= COLUMN_MAX).max().unwrap_or_default()
     };
-    let (wide, placed) = (width(0), width(1));
-    for (candidate, [node, place]) in level.candidates.iter().zip(&nodes) {
-        let (taken, why) = reason(candidate.fit());
-        let line = format!("      {taken:9}  {node:wide$}  {place:placed$}  {why}");
+    let (node_width, location_width) = (width(0), width(1));
+    for (candidate, [node, location]) in level.candidates.iter().zip(&nodes) {
+        let (fit, reason) = fit_and_reason(candidate.fit());
+        let line =
+            format!("      {fit:9}  {node:node_width$}  {location:location_width$}  {reason}");
         lines.push(line.trim_end().to_owned());
     }
     if level.left_out > 0 {
@@ -168,15 +180,17 @@ fn level(lines: &mut Vec<String>, descriptor: &DescriptorExplanation, position: 
     }
 }
 
-fn node(candidate: &Candidate) -> [String; 2] {
+/// The cells of a node: key and value, and location.
+fn node_and_location(candidate: &Candidate) -> [String; 2] {
     let value = candidate.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
     let node = printable_bytes(format!("{}{value}", candidate.key).as_bytes());
-    [node, place(&candidate.file, candidate.line)]
+    [node, location(&candidate.file, candidate.line)]
 }
 
-const fn reason(fit: Fit) -> (&'static str, &'static str) {
+/// Whether a node matched its entry, and if not, why not.
+const fn fit_and_reason(fit: Fit) -> (&'static str, &'static str) {
     match fit {
-        Fit::Unspecified => ("", "for a reason that is not known here"),
+        Fit::Unspecified => ("", "unknown reason: this program is older than the server"),
         Fit::Taken => ("taken", ""),
         Fit::OtherKey => ("not taken", "another key"),
         Fit::OtherValue => ("not taken", "another value"),
@@ -186,24 +200,25 @@ const fn reason(fit: Fit) -> (&'static str, &'static str) {
     }
 }
 
-fn replaced(limit: &ReplacedLimit) -> String {
+/// The line of a limit that does not apply.
+fn replaced_limit(limit: &ReplacedLimit) -> String {
     let by = limit.replaced_by.as_ref().map_or_else(|| "another rule".to_owned(), rule_name);
     format!("    limit {} does not apply: replaced by {by}", printable_bytes(limit.name.as_bytes()))
 }
 
-/// Adds the lines about a limit that applies, and its counter.
-pub fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
+/// Adds the lines of a limit that applies, with its counter.
+pub fn render_limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
     let mut head = format!("    limit {}", rate(limit));
     if !limit.name.is_empty() {
         head += &format!(" ({})", printable_bytes(limit.name.as_bytes()));
     }
-    head += &format!(", {}", algorithm(limit));
+    head += &format!(", {}", algorithm_name(limit));
     if limit.capacity != limit.requests_per_unit {
         head += &format!(", burst {}", limit.capacity);
     }
-    head += &format!(", counting {}, on_failure {}", counting(limit), on_failure(limit));
-    for (set, mode) in [(limit.shadow_mode, "shadow_mode"), (limit.quota_mode, "quota_mode")] {
-        if set {
+    head += &format!(", counting {}, on_failure {}", counting_name(limit), on_failure_name(limit));
+    for (is_set, mode) in [(limit.shadow_mode, "shadow_mode"), (limit.quota_mode, "quota_mode")] {
+        if is_set {
             head += &format!(", {mode}");
         }
     }
@@ -224,25 +239,28 @@ pub fn limit(lines: &mut Vec<String>, limit: &LimitExplanation) {
     }
 }
 
-/// `10 per minute`, `10 per 5 minutes`.
+/// The rate of a limit: `10 per minute`, `10 per 5 minutes`.
 fn rate(limit: &LimitExplanation) -> String {
-    let (requests, unit) = (limit.requests_per_unit, unit(limit));
+    let (requests, unit) = (limit.requests_per_unit, unit_name(limit));
     match limit.unit_multiplier {
         1 => format!("{requests} per {unit}"),
         units => format!("{requests} per {units} {unit}s"),
     }
 }
 
+/// The state of a counter, as a sentence.
 fn state(limit: &LimitExplanation, counter: &CounterState) -> String {
     let CounterState { used, remaining, .. } = counter;
     let mut text = format!("{used} of {} used, {remaining} left", limit.capacity);
-    let reset_after = counter.reset_after.map(from_wire).unwrap_or_default();
+    let reset_after = counter.reset_after.map(duration_from_proto).unwrap_or_default();
     if !reset_after.is_zero() {
         text += &format!(", resets in {}", format_span(reset_after));
     }
     text += &match (counter.would_pass, counter.retry_after) {
         (true, _) => "; passes".to_owned(),
-        (false, Some(wait)) => format!("; refuses, passes in {}", format_span(from_wire(wait))),
+        (false, Some(wait)) => {
+            format!("; refuses, passes in {}", format_span(duration_from_proto(wait)))
+        }
         (false, None) => "; refuses, never passes".to_owned(),
     };
     text
@@ -250,43 +268,43 @@ fn state(limit: &LimitExplanation, counter: &CounterState) -> String {
 
 /// The unit's name in limits files.
 #[must_use]
-pub fn unit(limit: &LimitExplanation) -> String {
-    word(limit.unit().as_str_name(), "UNIT_")
+pub fn unit_name(limit: &LimitExplanation) -> String {
+    enum_name(limit.unit().as_str_name(), "UNIT_")
 }
 
 /// The algorithm's name in limits files.
 #[must_use]
-pub fn algorithm(limit: &LimitExplanation) -> String {
-    word(limit.algorithm().as_str_name(), "ALGORITHM_")
+pub fn algorithm_name(limit: &LimitExplanation) -> String {
+    enum_name(limit.algorithm().as_str_name(), "ALGORITHM_")
 }
 
-/// The name of the counting in limits files.
+/// The counting's name in limits files.
 #[must_use]
-pub fn counting(limit: &LimitExplanation) -> String {
-    word(limit.counting().as_str_name(), "COUNTING_")
+pub fn counting_name(limit: &LimitExplanation) -> String {
+    enum_name(limit.counting().as_str_name(), "COUNTING_")
 }
 
-/// The policy's name in limits files.
+/// The failure policy's name in limits files.
 #[must_use]
-pub fn on_failure(limit: &LimitExplanation) -> String {
-    word(limit.on_failure().as_str_name(), "ON_FAILURE_")
+pub fn on_failure_name(limit: &LimitExplanation) -> String {
+    enum_name(limit.on_failure().as_str_name(), "ON_FAILURE_")
 }
 
-/// The outcome in one word.
+/// The outcome's name in JSON output.
 #[must_use]
-pub fn outcome_word(descriptor: &DescriptorExplanation) -> String {
-    word(descriptor.outcome().as_str_name(), "OUTCOME_")
+pub fn outcome_name(descriptor: &DescriptorExplanation) -> String {
+    enum_name(descriptor.outcome().as_str_name(), "OUTCOME_")
 }
 
-/// Why a candidate was taken or not, in one word.
+/// The name in JSON output of whether a candidate matched, or why not.
 #[must_use]
-pub fn reason_word(candidate: &Candidate) -> String {
-    word(candidate.fit().as_str_name(), "FIT_")
+pub fn fit_name(candidate: &Candidate) -> String {
+    enum_name(candidate.fit().as_str_name(), "FIT_")
 }
 
-/// The name of a value of an enumeration, in lower case and without what all of them begin with.
+/// The name of a value of a protobuf enumeration, in lower case and without the prefix that all its values have.
 #[must_use]
-pub fn word(name: &str, prefix: &str) -> String {
+pub fn enum_name(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
 }
 
@@ -363,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_with_its_counter() {
+    fn renders_a_limit_with_its_counter() {
         let explained = ExplainResponse {
             would_pass: Some(false),
             descriptors: vec![limited(Some(counter(10, Some(59))))],
         };
         assert_eq!(
-            text(&explained),
+            render(&explained),
             "\
 would be refused, retry in 59s
   user=bob
@@ -387,7 +405,7 @@ would be refused, retry in 59s
     }
 
     #[test]
-    fn quota_limits_are_waited_for_only_where_none_has_room() {
+    fn retry_time_includes_quota_limits_only_if_none_has_room() {
         let over = |quota_mode, shadow_mode, wait: Option<i64>| {
             let mut one = limited(Some(counter(10, wait)));
             for limit in &mut one.limits {
@@ -398,7 +416,7 @@ would be refused, retry in 59s
         let first = |descriptors: &[DescriptorExplanation]| {
             let explained =
                 ExplainResponse { would_pass: Some(false), descriptors: descriptors.to_vec() };
-            text(&explained).lines().next().unwrap().to_owned()
+            render(&explained).lines().next().unwrap().to_owned()
         };
         let (alone, quota) =
             (|wait| over(false, false, Some(wait)), |wait| over(true, false, Some(wait)));
@@ -406,15 +424,15 @@ would be refused, retry in 59s
         let wait_5 = "would be refused, retry in 5s";
         assert_eq!(first(&[alone(5), alone(3)]), wait_5);
         assert_eq!(first(&[alone(5), over(false, true, Some(50))]), wait_5);
-        // Another quota has room, be it because that one only simulates.
+        // Another quota limit has room, or refuses nothing because it is in shadow mode.
         assert_eq!(first(&[alone(5), quota(50), room.clone()]), wait_5);
         assert_eq!(first(&[alone(5), quota(50), over(true, true, Some(60))]), wait_5);
         assert_eq!(first(&[alone(5), over(true, false, None), room]), wait_5);
-        // None has: the first to have room is enough.
+        // No quota limit has room: the first that will have room is enough.
         assert_eq!(first(&[quota(50), quota(5), over(true, false, None)]), wait_5);
         assert_eq!(first(&[alone(2), quota(50), quota(5)]), wait_5);
         assert_eq!(first(&[alone(5), quota(3), quota(50)]), wait_5);
-        // A quota of several limits has room when all of them have.
+        // A quota descriptor with several limits has room when all of them have.
         let mut several = quota(5);
         several.limits.extend(quota(2).limits);
         assert_eq!(first(&[several, quota(50)]), wait_5);
@@ -424,14 +442,14 @@ would be refused, retry in 59s
     }
 
     #[test]
-    fn the_first_line_says_what_is_known() {
+    fn the_first_line_is_the_verdict() {
         let first = |would_pass, state| {
             let explained = ExplainResponse { would_pass, descriptors: vec![limited(state)] };
-            text(&explained).lines().next().unwrap().to_owned()
+            render(&explained).lines().next().unwrap().to_owned()
         };
         assert_eq!(first(Some(true), Some(counter(3, None))), "would pass");
         assert_eq!(first(Some(false), Some(counter(10, None))), "would be refused");
-        let unanswered = State::Unanswered("away".to_owned());
+        let unanswered = State::Unanswered("unavailable".to_owned());
         assert_eq!(
             first(None, Some(unanswered)),
             "unknown whether it would pass: a counter could not be read"
@@ -457,9 +475,14 @@ would be refused, retry in 59s
                 Outcome::Overridden,
                 2,
                 rule("a.b", 7),
-                "limited by the request itself, in place of rule a.b (a.yaml:7)",
+                "limited by the override in the request, instead of rule a.b (a.yaml:7)",
             ),
-            (Outcome::Overridden, 1, None, "limited by the request itself; no rule matches"),
+            (
+                Outcome::Overridden,
+                1,
+                None,
+                "limited by the override in the request; no rule matches",
+            ),
             (Outcome::Unlimited, 2, rule("a.b", 7), "unlimited by rule a.b (a.yaml:7)"),
             (
                 Outcome::Replaced,
@@ -488,10 +511,15 @@ would be refused, retry in 59s
                 None,
                 "no limit applies: the descriptor ends at level 2, and only rules below have limits",
             ),
-            (Outcome::NoLimit, 2, None, "no limit applies: what was taken at level 2 has no limit"),
+            (
+                Outcome::NoLimit,
+                2,
+                None,
+                "no limit applies: the node that matches at level 2 has no limit",
+            ),
         ];
-        for (outcome, levels, rule, wanted) in cases {
-            assert_eq!(sentence(outcome, levels, rule), wanted);
+        for (outcome, levels, rule, expected) in cases {
+            assert_eq!(sentence(outcome, levels, rule), expected);
         }
     }
 }

@@ -1,7 +1,6 @@
-//! How people type descriptors and read explanations.
+//! Text for users: the syntax of descriptors, the rendering of explanations, and the escaping of control characters.
 //!
-//! Here rather than in one of the programs, because both have to speak alike: `sluicectl` and `sluicegate`,
-//! of which neither needs the other.
+//! `sluicectl` and `sluicegate` share this module, so that both have the same syntax and output.
 
 pub mod descriptor;
 pub mod explanation;
@@ -11,19 +10,19 @@ use std::time::Duration;
 
 pub use printable::{printable, printable_json, printable_lines};
 
-/// A span from the wire; one that makes no sense is zero.
+/// Converts a duration of a message; an invalid or negative one becomes zero.
 #[must_use]
-pub fn from_wire(span: prost_types::Duration) -> Duration {
+pub fn duration_from_proto(span: prost_types::Duration) -> Duration {
     span.try_into().unwrap_or_default()
 }
 
-/// The span in whole seconds. Rounded up: a caller that waits as long must not come too early.
+/// A duration in whole seconds, rounded up, so that a caller that waits so long does not retry too early.
 #[must_use]
 pub const fn seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(if span.subsec_nanos() > 0 { 1 } else { 0 })
 }
 
-/// The span for people, in whole seconds.
+/// A duration as text such as `1h 2m 5s`, rounded up to whole seconds.
 #[must_use]
 pub fn format_span(span: Duration) -> String {
     humantime::format_duration(Duration::from_secs(seconds(span))).to_string()
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_rounded_up() {
+    fn durations_are_rounded_up_to_seconds() {
         assert_eq!(seconds(Duration::from_millis(41_001)), 42);
         assert_eq!(format_span(Duration::from_millis(41_001)), "42s");
         assert_eq!(format_span(Duration::from_secs(3_725)), "1h 2m 5s");

@@ -1,30 +1,30 @@
-//! Text for terminals, logs and metrics, in which every character is visible.
+//! Escaping of characters that are not visible, for terminals, logs and metrics.
 //!
-//! Control characters move the cursor of a terminal or begin another line. Format characters, such as those that
-//! reverse the direction of writing (U+202E), and the separators U+2028 and U+2029 make a text look like another one.
-//! Names in limits files, values of requests and messages of servers may hold any of them.
+//! Control characters can move the cursor of a terminal or begin another line. Format characters, such as U+202E, which
+//! reverses the direction of writing, and the separators U+2028 and U+2029 can make a text look like another one. Names
+//! in limits files, values of requests and messages of servers may contain any of them.
 
 use std::{borrow::Cow, fmt::Write as _};
 
-/// The text in one line, with `\u{202e}`, `\n` and the like in place of all characters that are not visible.
+/// Escapes all characters that are not visible, such as `\u{202e}` and `\n`. The result is one line.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     escape_matching(text, is_hidden, |char, into| into.extend(char.escape_debug()))
 }
 
-/// The text in as many lines as it has, each as [`printable`] writes it.
+/// Escapes each line as [`printable`] does, and leaves line feeds.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_hidden = |char| char != '\n' && is_hidden(char);
     escape_matching(text, is_hidden, |char, into| into.extend(char.escape_debug()))
 }
 
-/// JSON of the same meaning with `\u202e` and the like in place of all characters that are not visible. Line feeds and
-/// spaces between its parts stay.
+/// Escapes all characters of JSON that are not visible, such as `\u202e`, without changing its meaning. Leaves line
+/// feeds and white space between its elements.
 #[must_use]
 pub fn printable_json(json: &str) -> Cow<'_, str> {
-    // Within JSON only texts hold other characters than ASCII and white space, and escape control characters below
-    // U+0020 already.
+    // Other characters than ASCII occur only inside the strings of JSON, which already escape control characters below
+    // U+0020.
     let is_hidden = |char: char| !matches!(char, '\n' | '\r' | '\t') && is_hidden(char);
     escape_matching(json, is_hidden, |char, into| {
         for unit in char.encode_utf16(&mut [0; 2]) {
@@ -47,16 +47,16 @@ fn escape_matching(
     Cow::Owned(replaced)
 }
 
-/// Whether a character is a control, format or separator character, for private use or not assigned, as the standard
-/// library's `Debug` for texts sees it; spaces other than U+0020 are among them.
+/// Whether a character is not visible: a control, format or separator character, a space other than U+0020, for private
+/// use or not assigned. As `Debug` of the standard library decides.
 pub(super) fn is_hidden(char: char) -> bool {
     if char.is_ascii() {
         return char.is_ascii_control();
     }
-    // Behind another character, so that accents that stand above it are none.
-    let mut behind = String::from('x');
-    behind.push(char);
-    behind.escape_debug().nth(1) == Some('\\')
+    // `escape_debug` escapes a combining character at the beginning of a text, so the text begins with another one.
+    let mut text = String::from('x');
+    text.push(char);
+    text.escape_debug().nth(1) == Some('\\')
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visible_text_stays_as_it_is() {
+    fn visible_text_is_not_changed() {
         for text in ["", "plain \"text\" \\n", "été e\u{301} 漢字 Ωμέγα नमस्ते 🙂", "a=b|c"]
         {
             assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");

@@ -42,7 +42,7 @@ fn report(set: &RuleSet) {
 fn explain_offline(rules: &RuleSet, request: &RateLimitRequest, prefix: &KeyPrefix) -> ExitCode {
     match explain(rules, request, prefix) {
         Ok((explained, _)) => {
-            say(explanation::text(&explained));
+            say(explanation::render(&explained));
             ExitCode::SUCCESS
         }
         Err(error) => {

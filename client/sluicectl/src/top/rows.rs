@@ -4,7 +4,7 @@ use std::{cmp::Ordering, collections::HashMap, time::Duration};
 
 use sluicegate_proto::{
     sluicegate::admin::v1::{TopCounter, TopRequest, TopResponse},
-    text::{format_span, from_wire},
+    text::{duration_from_proto, format_span},
 };
 use tokio::task::JoinSet;
 
@@ -93,7 +93,8 @@ impl Rows {
         let mut known: HashMap<(String, String, String), usize> = HashMap::new();
         let mut hash_id: Option<String> = None;
         for response in responses {
-            rows.window = rows.window.max(response.window.map(from_wire).unwrap_or_default());
+            rows.window =
+                rows.window.max(response.window.map(duration_from_proto).unwrap_or_default());
             rows.hashed |= response.hashed;
             rows.missed += response.missed;
             let id = hash_id.get_or_insert_with(|| response.hash_id.clone());
@@ -156,7 +157,7 @@ impl CounterRow {
             count: counter.count,
             error: counter.error,
             total: counter.total,
-            last_seen: counter.last_seen.map(from_wire).unwrap_or_default(),
+            last_seen: counter.last_seen.map(duration_from_proto).unwrap_or_default(),
             used_permille: counter.used_permille,
         }
     }
