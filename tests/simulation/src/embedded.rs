@@ -1,5 +1,5 @@
-//! The scripts in an embedded Lua interpreter, with what they call in Redis on a map. Stricter than Redis: only the
-//! commands and the forms that the scripts use are known.
+//! Runs the Lua scripts in an embedded interpreter, with the Redis commands that they call on a map. Stricter than
+//! Redis: it rejects commands, and forms of commands, that the scripts do not use.
 
 use std::{
     cell::RefCell,
@@ -14,16 +14,16 @@ use sluicegate_store::redis::{Call, Reply, Script};
 
 use crate::ScriptCall;
 
-/// An embedded Lua interpreter with the scripts, and the keys of one server.
+/// An embedded Lua interpreter with the compiled scripts, and the keys of one server.
 pub struct EmbeddedRedis {
     lua: Lua,
-    /// By the digest of the text.
+    /// The scripts that settle checks, by SHA-1.
     scripts: HashMap<&'static str, Function>,
-    /// Those without the lines of a disabled fix.
-    without: RefCell<HashMap<(&'static str, Fix), Function>>,
-    /// By the text.
-    others: RefCell<HashMap<Vec<u8>, Function>>,
-    /// The keys that the scripts see.
+    /// The same scripts without the lines of a disabled fix.
+    without_fix: RefCell<HashMap<(&'static str, Fix), Function>>,
+    /// Other scripts, by their text.
+    by_text: RefCell<HashMap<Vec<u8>, Function>>,
+    /// The keys that the scripts access.
     pub data: Rc<RefCell<Data>>,
 }
 
@@ -36,38 +36,40 @@ impl std::fmt::Debug for EmbeddedRedis {
 /// The keys of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// The time, in microseconds.
+    /// The server's time, in microseconds since the Unix epoch.
     micros: u64,
     keys: BTreeMap<Vec<u8>, Key>,
-    /// The keys that the running script has declared.
+    /// The keys that the call of the running script declares.
     declared: Vec<Vec<u8>>,
-    /// The names of the commands of the last script.
+    /// The names of the commands that the last script has called.
     pub commands: Vec<String>,
-    given: HashMap<Vec<u8>, u64>,
+    /// By key, the lifetime in milliseconds that the last script has set.
+    lifetimes_set: HashMap<Vec<u8>, u64>,
 }
 
 /// A stored value.
 #[derive(Clone, Debug)]
 pub struct Key {
     content: Content,
-    /// The last millisecond.
+    /// The last millisecond of its lifetime, since the Unix epoch; `None` if it does not expire.
     expires: Option<u64>,
 }
 
+/// The content of a stored value.
 #[derive(Clone, Debug)]
 enum Content {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
-    /// Members by name, with their scores.
+    /// A sorted set: members with their scores.
     Sorted(BTreeMap<Vec<u8>, i64>),
 }
 
 /// A script to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Program<'a> {
-    /// One of the scripts that settle checks, by the digest of its text.
+    /// One of the scripts that settle checks, by SHA-1.
     Known(&'a str),
-    /// Any text.
+    /// A script by its text.
     Text(&'a [u8]),
 }
 
@@ -78,7 +80,7 @@ impl Default for EmbeddedRedis {
 }
 
 impl EmbeddedRedis {
-    /// An interpreter that has compiled every script that settles checks, and no keys.
+    /// An interpreter with every script that settles checks, and no keys.
     ///
     /// # Panics
     /// A script cannot be compiled.
@@ -88,23 +90,23 @@ impl EmbeddedRedis {
         let lua = Lua::new_with(libraries, LuaOptions::new()).unwrap();
         let data = Rc::new(RefCell::new(Data::default()));
         let redis = lua.create_table().unwrap();
-        let handle = Rc::clone(&data);
-        let call = lua.create_function(move |lua, args| handle.borrow_mut().call(lua, &args));
+        let shared = Rc::clone(&data);
+        let call = lua.create_function(move |lua, args| shared.borrow_mut().call(lua, &args));
         redis.set("call", call.unwrap()).unwrap();
-        let handle = Rc::clone(&data);
+        let shared = Rc::clone(&data);
         let pcall = lua.create_function(move |lua, args| {
-            let outcome = handle.borrow_mut().call(lua, &args);
+            let outcome = shared.borrow_mut().call(lua, &args);
             outcome.or_else(|error| {
-                let refused = lua.create_table()?;
-                refused.set("err", error.to_string())?;
-                Ok(Value::Table(refused))
+                let reply = lua.create_table()?;
+                reply.set("err", error.to_string())?;
+                Ok(Value::Table(reply))
             })
         });
         redis.set("pcall", pcall.unwrap()).unwrap();
         lua.globals().set("redis", redis).unwrap();
         lua.globals().set("KEYS", 0).unwrap();
         lua.globals().set("ARGV", 0).unwrap();
-        // As in Redis, there are no other globals.
+        // As in Redis, scripts can neither read nor set other globals.
         lua.load(
             "setmetatable(_G, {
                 __index = function(_, name) error('undefined: ' .. name) end,
@@ -117,10 +119,11 @@ impl EmbeddedRedis {
             (script.sha1.as_str(), lua.load(&script.text).into_function().unwrap())
         };
         let scripts = Script::all().map(compile).collect();
-        Self { lua, scripts, without: RefCell::default(), others: RefCell::default(), data }
+        let (without_fix, by_text) = (RefCell::default(), RefCell::default());
+        Self { lua, scripts, without_fix, by_text, data }
     }
 
-    /// Runs a call at a time.
+    /// Runs a script call at the time `now`.
     ///
     /// # Errors
     /// The script fails.
@@ -130,7 +133,7 @@ impl EmbeddedRedis {
         self.run(Program::Known(&call.script.sha1), &sent.keys(), &sent.args())
     }
 
-    /// Runs a script on the keys of another server, at the time that they show.
+    /// Runs a script on the keys of a server, at that server's time.
     ///
     /// # Errors
     /// The script fails.
@@ -158,7 +161,7 @@ impl EmbeddedRedis {
             let mut data = self.data.borrow_mut();
             data.declared = keys.iter().map(|key| key.to_vec()).collect();
             data.commands.clear();
-            data.given.clear();
+            data.lifetimes_set.clear();
             data.expire();
         }
         match self.function(program)?.call(())? {
@@ -169,68 +172,71 @@ impl EmbeddedRedis {
                 .map(Reply::Array),
             Value::Integer(number) => Ok(Reply::Integer(number)),
             Value::Number(number) => integer(number).map(Reply::Integer),
-            _ => refuse("what does the script reply?"),
+            _ => fail("the script returns a value of an unknown type"),
         }
     }
 
-    /// A script, by the digest of its whole text, without the lines of a fix.
-    fn without(&self, sha1: &str, fix: Fix) -> Result<Function> {
+    /// A script without the lines of a fix. `sha1` is that of the whole script.
+    fn function_without_fix(&self, sha1: &str, fix: Fix) -> Result<Function> {
         let Some(script) = Script::all().find(|it| it.sha1 == sha1) else {
-            return refuse("NOSCRIPT");
+            return fail("NOSCRIPT");
         };
-        let mut without = self.without.borrow_mut();
-        if let Some(function) = without.get(&(script.sha1.as_str(), fix)) {
+        let mut without_fix = self.without_fix.borrow_mut();
+        if let Some(function) = without_fix.get(&(script.sha1.as_str(), fix)) {
             return Ok(function.clone());
         }
         let function = self.lua.load(text_without(script, fix)).into_function()?;
-        without.insert((script.sha1.as_str(), fix), function.clone());
+        without_fix.insert((script.sha1.as_str(), fix), function.clone());
         Ok(function)
     }
 
+    /// The compiled script. Omits the lines of a disabled fix.
     fn function(&self, program: Program<'_>) -> Result<Function> {
         match program {
             Program::Known(sha1) => {
                 if let Some(fix) = Fix::disabled() {
-                    return self.without(sha1, fix);
+                    return self.function_without_fix(sha1, fix);
                 }
                 match self.scripts.get(sha1) {
                     Some(function) => Ok(function.clone()),
-                    None => refuse("NOSCRIPT"),
+                    None => fail("NOSCRIPT"),
                 }
             }
             Program::Text(text) => {
-                let mut others = self.others.borrow_mut();
-                if let Some(function) = others.get(text) {
+                let mut by_text = self.by_text.borrow_mut();
+                if let Some(function) = by_text.get(text) {
                     return Ok(function.clone());
                 }
                 let function = self.lua.load(text).into_function()?;
-                others.insert(text.to_vec(), function.clone());
+                by_text.insert(text.to_vec(), function.clone());
                 Ok(function)
             }
         }
     }
 }
 
-/// A script without the lines of a fix, which end with its name.
+/// The text of a script without the lines of a fix, which end with its name in a comment.
 fn text_without(script: &Script, fix: Fix) -> String {
     let marker = format!("-- fix: {}", fix.name());
     let lines = script.text.lines().filter(|line| !line.ends_with(&marker));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Redis cuts fractions off; a script that leaves one to be cut off is wrong.
+/// Converts a number of Lua to an integer of Redis. Fails on a fraction, which Redis would truncate: the script has a
+/// bug.
 #[expect(clippy::cast_possible_truncation, reason = "checked")]
 fn integer(number: f64) -> Result<i64> {
     let exact = number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0;
-    if exact { Ok(number as i64) } else { refuse(&format!("inexact: {number}")) }
+    if exact { Ok(number as i64) } else { fail(&format!("not an exact integer: {number}")) }
 }
 
-fn refuse<T>(why: &str) -> Result<T> {
-    Err(Error::runtime(why))
+/// An error that a script sees as a Redis error.
+fn fail<T>(message: &str) -> Result<T> {
+    Err(Error::runtime(message))
 }
 
 impl Data {
-    /// What `GET` or, of a list, `LRANGE` with all of it would reply.
+    /// The value of a key as a reply: of a text as `GET`, of a list as `LRANGE 0 -1`, of a sorted set its members.
     #[must_use]
     pub fn value(&self, key: &[u8]) -> Reply {
         match self.keys.get(key).map(|key| &key.content) {
@@ -245,35 +251,36 @@ impl Data {
         }
     }
 
-    /// The milliseconds that the last script gave a key to live.
+    /// The lifetime of a key in milliseconds that the last script has set; `None` if it has set none.
     #[must_use]
-    pub fn given(&self, key: &[u8]) -> Option<u64> {
-        self.given.get(key).copied()
+    pub fn lifetime_set(&self, key: &[u8]) -> Option<u64> {
+        self.lifetimes_set.get(key).copied()
     }
 
-    /// Sets the clock.
+    /// Sets the time, in microseconds since the Unix epoch.
     pub fn set_time(&mut self, micros: u64) {
         self.micros = micros;
     }
 
-    /// The milliseconds that a key has left; below zero if it does not expire, or is not there.
+    /// The remaining lifetime of a key in milliseconds, as `PTTL` replies: -1 if it does not expire, -2 if there is no
+    /// such key.
     ///
     /// # Panics
-    /// They are more than an `i64` holds.
+    /// The lifetime exceeds an `i64`.
     #[must_use]
-    pub fn left(&self, key: &[u8]) -> i64 {
-        let left = |key: &Key| {
-            let left = key.expires.map(|last| last + 1 - self.micros / 1_000);
-            left.map_or(-1, |left| i64::try_from(left).unwrap())
+    pub fn pttl(&self, key: &[u8]) -> i64 {
+        let remaining = |key: &Key| {
+            let remaining = key.expires.map(|last| last + 1 - self.micros / 1_000);
+            remaining.map_or(-1, |millis| i64::try_from(millis).unwrap())
         };
-        self.keys.get(key).map_or(-2, left)
+        self.keys.get(key).map_or(-2, remaining)
     }
 
-    /// Stores a text, or a list of several, as another program than the scripts would.
+    /// Stores a value that no script has written: a text or a list of texts. `lifetime` is in milliseconds.
     ///
     /// # Panics
-    /// It is neither.
-    pub fn put_foreign(&mut self, key: &[u8], content: &Reply, lifetime: Option<u64>) {
+    /// The value is neither a text nor a list of texts.
+    pub fn insert_foreign(&mut self, key: &[u8], content: &Reply, lifetime: Option<u64>) {
         let text = |it: &Reply| it.as_str().unwrap().as_bytes().to_vec();
         let content = match content {
             Reply::Array(elements) => Content::List(elements.iter().map(text).collect()),
@@ -283,34 +290,34 @@ impl Data {
         self.keys.insert(key.to_vec(), Key { content, expires });
     }
 
-    /// Whether there is a key.
+    /// Whether a key exists.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// The names of the keys.
-    pub fn names(&self) -> impl Iterator<Item = &Vec<u8>> {
+    /// All keys, sorted.
+    pub fn keys(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.keys.keys()
     }
 
-    /// Removes a key, to be put elsewhere.
+    /// Removes a key, and returns its value.
     pub fn remove(&mut self, key: &[u8]) -> Option<Key> {
         self.keys.remove(key)
     }
 
-    /// Moves a key to another server. It keeps the time that it has left.
+    /// Moves a key to another server, with its remaining lifetime.
     pub fn migrate(&mut self, name: &[u8], to: &mut Self) {
         let Some(mut key) = self.keys.remove(name) else { return };
-        let left = key.expires.map(|last| last.saturating_sub(self.micros / 1_000));
-        key.expires = left.map(|left| to.micros / 1_000 + left);
+        let remaining = key.expires.map(|last| last.saturating_sub(self.micros / 1_000));
+        key.expires = remaining.map(|millis| to.micros / 1_000 + millis);
         to.keys.insert(name.to_vec(), key);
     }
 
-    /// Halves the time that the last script gave a key to live.
+    /// Halves the lifetime of a key that the last script has set.
     pub fn expire_early(&mut self, name: &[u8]) {
-        let given = self.given(name);
-        if let (Some(key), Some(millis)) = (self.keys.get_mut(name), given) {
+        let lifetime = self.lifetime_set(name);
+        if let (Some(key), Some(millis)) = (self.keys.get_mut(name), lifetime) {
             key.expires = Some(self.micros / 1_000 + millis / 2);
         }
     }
@@ -321,6 +328,7 @@ impl Data {
         self.keys.retain(|_, key| key.expires.is_none_or(|last| now <= last));
     }
 
+    /// Runs a command of a script.
     fn call(&mut self, lua: &Lua, args: &MultiValue) -> Result<Value> {
         let args = args.iter().map(argument).collect::<Result<Vec<_>>>()?;
         let text = |position: usize| args.get(position).cloned().unwrap_or_default();
@@ -333,11 +341,11 @@ impl Data {
                 .take(if name == "MGET" { usize::MAX } else { 1 })
                 .all(|key| self.declared.contains(key))
         {
-            return refuse("undeclared key");
+            return fail("undeclared key");
         }
         let number = |position: usize| {
             let text = String::from_utf8(text(position)).unwrap_or_default();
-            text.parse::<i64>().or_else(|_| refuse(&format!("not an integer: {text}")))
+            text.parse::<i64>().or_else(|_| fail(&format!("not an integer: {text}")))
         };
         let list = |items: &[Vec<u8>]| {
             let items = items.iter().map(|item| lua.create_string(item));
@@ -358,23 +366,23 @@ impl Data {
                 let values = values.collect::<Result<Vec<_>>>()?;
                 lua.create_sequence_from(values).map(Value::Table)
             }
-            ("INCR", 2) => self.grow(&key, 1),
-            ("INCRBY", 3) => self.grow(&key, number(2)?),
+            ("INCR", 2) => self.increase(&key, 1),
+            ("INCRBY", 3) => self.increase(&key, number(2)?),
             ("SET", 5) if text(3) == b"PX" => {
-                let expires = Some(self.give(&key, number(4)?)?);
+                let expires = Some(self.set_lifetime(&key, number(4)?)?);
                 self.keys.insert(key, Key { content: Content::Text(text(2)), expires });
                 Ok(Value::Boolean(true))
             }
             ("DEL", 2) => {
-                self.given.remove(&key);
+                self.lifetimes_set.remove(&key);
                 Ok(Value::Integer(i64::from(self.keys.remove(&key).is_some())))
             }
-            ("PTTL", 2) => Ok(Value::Integer(self.left(&key))),
+            ("PTTL", 2) => Ok(Value::Integer(self.pttl(&key))),
             ("PEXPIRE", 3) => {
-                let expires = Some(self.give(&key, number(2)?)?);
+                let expires = Some(self.set_lifetime(&key, number(2)?)?);
                 match self.keys.get_mut(&key) {
                     Some(key) => key.expires = expires,
-                    None => return refuse("no such key"),
+                    None => return fail("no such key"),
                 }
                 Ok(Value::Integer(1))
             }
@@ -399,54 +407,58 @@ impl Data {
                 let items = self.list(&key)?;
                 let (from, to) = range(items.len(), number(2)?, number(3)?);
                 let items = items.get(from..to).unwrap_or_default().to_vec();
-                self.put(key, items)
+                self.put_list(key, items)
             }
             ("LSET", 4) => {
                 let mut items = self.list(&key)?;
                 match items.get_mut(usize::try_from(number(2)?).unwrap_or(usize::MAX)) {
                     Some(item) => *item = text(3),
-                    None => return refuse("index out of range"),
+                    None => return fail("index out of range"),
                 }
-                self.put(key, items)
+                self.put_list(key, items)
             }
             ("RPUSH", 3..) => {
                 let mut items = self.list(&key)?;
                 items.extend_from_slice(&args[2..]);
-                self.put(key, items)
+                self.put_list(key, items)
             }
-            _ => refuse(&format!("what is {name} with {} arguments?", args.len() - 1)),
+            _ => fail(&format!("unknown command {name} with {} arguments", args.len() - 1)),
         }
     }
 
-    fn grow(&mut self, key: &[u8], by: i64) -> Result<Value> {
+    /// Adds to an integer. Fails if there is no such key, because the new key would never expire.
+    fn increase(&mut self, key: &[u8], by: i64) -> Result<Value> {
         let Some(Key { content: Content::Text(text), .. }) = self.keys.get_mut(key) else {
-            return refuse("it would never expire");
+            return fail("the new key would never expire");
         };
         let before: Option<i64> = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        // Redis reads no number with a sign or zeros in front.
+        // Redis does not accept a plus sign or leading zeros.
         let is_plain = |number: &i64| number.to_string().as_bytes() == text.as_slice();
-        let Some(before) = before.filter(is_plain) else { return refuse("not an integer") };
+        let Some(before) = before.filter(is_plain) else { return fail("not an integer") };
         *text = (before + by).to_string().into_bytes();
         Ok(Value::Integer(before + by))
     }
 
+    /// The items of a list; none if there is no such key.
     fn list(&self, key: &[u8]) -> Result<Vec<Vec<u8>>> {
         match self.keys.get(key).map(|key| key.content.clone()) {
             None => Ok(Vec::new()),
             Some(Content::List(items)) => Ok(items),
-            Some(Content::Text(_) | Content::Sorted(_)) => refuse("WRONGTYPE"),
+            Some(Content::Text(_) | Content::Sorted(_)) => fail("WRONGTYPE"),
         }
     }
 
+    /// The members of a sorted set, which is created if there is no such key.
     fn members(&mut self, key: &[u8]) -> Result<&mut BTreeMap<Vec<u8>, i64>> {
         let empty = || Key { content: Content::Sorted(BTreeMap::new()), expires: None };
         match &mut self.keys.entry(key.to_vec()).or_insert_with(empty).content {
             Content::Sorted(members) => Ok(members),
-            Content::Text(_) | Content::List(_) => refuse("WRONGTYPE"),
+            Content::Text(_) | Content::List(_) => fail("WRONGTYPE"),
         }
     }
 
-    fn put(&mut self, key: Vec<u8>, items: Vec<Vec<u8>>) -> Result<Value> {
+    /// Replaces the items of a list, and removes the key if there are none.
+    fn put_list(&mut self, key: Vec<u8>, items: Vec<Vec<u8>>) -> Result<Value> {
         if items.is_empty() {
             self.keys.remove(&key);
         } else {
@@ -456,30 +468,30 @@ impl Data {
         Ok(Value::Boolean(true))
     }
 
-    /// Lets a key live for some milliseconds. Returns the last.
-    fn give(&mut self, key: &[u8], lifetime: i64) -> Result<u64> {
+    /// Records a lifetime in milliseconds. Returns the last millisecond.
+    fn set_lifetime(&mut self, key: &[u8], lifetime: i64) -> Result<u64> {
         let Ok(lifetime @ 1..) = u64::try_from(lifetime) else {
-            return refuse("invalid expire time");
+            return fail("invalid expire time");
         };
-        self.given.insert(key.to_vec(), lifetime);
+        self.lifetimes_set.insert(key.to_vec(), lifetime);
         Ok(self.micros / 1_000 + lifetime)
     }
 }
 
-/// What Redis makes of an argument: of a number, the text of `%.17g`.
+/// Converts an argument to text as Redis does: a number as `%.17g`.
 fn argument(value: &Value) -> Result<Vec<u8>> {
     match value {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
         Value::Integer(number) => Ok(number.to_string().into_bytes()),
         Value::Number(number) => integer(*number).map(|number| number.to_string().into_bytes()),
-        _ => refuse("Lua redis lib command arguments must be strings or integers"),
+        _ => fail("Lua redis lib command arguments must be strings or integers"),
     }
 }
 
-/// The items from one index to another, which count from the end where negative.
+/// The range of positions between two indexes of `LRANGE`, which count from the end if negative.
 fn range(length: usize, from: i64, to: i64) -> (usize, usize) {
     let length = i64::try_from(length).unwrap();
-    let place = |index: i64| if index < 0 { (length + index).max(0) } else { index.min(length) };
-    let (from, to) = (place(from), if to < 0 { place(to) + 1 } else { place(to + 1) });
+    let position = |index: i64| if index < 0 { (length + index).max(0) } else { index.min(length) };
+    let (from, to) = (position(from), if to < 0 { position(to) + 1 } else { position(to + 1) });
     (usize::try_from(from).unwrap(), usize::try_from(to.max(from)).unwrap())
 }

@@ -1,90 +1,91 @@
-//! What happened in a run.
+//! The history of a run: what happened, for the oracle.
 
 use std::time::Duration;
 
 use sluicegate_core::Decision;
 use sluicegate_store::FallbackStats;
 
-use crate::{scenario::CheckPlan, world::Counter};
+use crate::{scenario::PlannedCheck, world::Counter};
 
-/// What a request was answered.
+/// How a request ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     Decided(Vec<Decision>),
     Deferred,
-    /// Its caller had left.
-    Left,
+    /// The caller disconnected before the answer.
+    Disconnected,
 }
 
-/// A request, and its answer.
+/// A request and how it ended.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRecord {
-    /// Which of the scenario's actions it was.
+    /// Position of the action in the scenario.
     pub(crate) action: usize,
     pub(crate) process: usize,
-    pub(crate) checks: Vec<CheckPlan>,
+    pub(crate) checks: Vec<PlannedCheck>,
     pub(crate) deadline: Duration,
-    /// Numbers and times of the events.
+    /// Event number and time of the start and of the end.
     pub(crate) began: (u64, Duration),
     pub(crate) ended: (u64, Duration),
     pub(crate) outcome: Outcome,
-    /// Whether its process was refunding nothing when it began.
-    pub(crate) was_settled: bool,
+    /// Whether its process had no pending settlements when it began.
+    pub(crate) had_no_settlements: bool,
 }
 
-/// An event after which a process must not use what it remembers of a counter's refusals.
+/// An event after which a process must not use cached refusals of a counter.
 #[derive(Clone, Debug)]
 pub(crate) struct Invalidation {
     pub(crate) process: usize,
-    /// Of all counters, if none.
+    /// The counter; `None` for all counters.
     pub(crate) counter: Option<usize>,
     pub(crate) is_reset: bool,
     pub(crate) ended: (u64, Duration),
-    /// Whether it was the refund of what a refused request had charged.
+    /// Whether charges of a refused request were undone.
     pub(crate) is_undo: bool,
 }
 
-/// What was left when everything had come to rest.
+/// What a process has pending, and has counted, when the run has come to rest.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct EndState {
     pub(crate) waiting: usize,
-    pub(crate) split: usize,
-    pub(crate) pending: usize,
+    pub(crate) multi_slot: usize,
+    pub(crate) settlements_pending: usize,
     pub(crate) late_kept: usize,
     pub(crate) is_settled: bool,
     pub(crate) hits_unknown: u64,
-    pub(crate) give_backs_failed: u64,
+    pub(crate) refunds_failed: u64,
     pub(crate) fallback: FallbackStats,
 }
 
-/// The end of a process.
+/// The drain of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Drain {
     pub(crate) process: usize,
-    pub(crate) took: Duration,
-    /// Requests that were not settled, refunds in progress, and hits to be debited.
-    pub(crate) left: (usize, usize, u64),
+    pub(crate) duration: Duration,
+    /// At its end: multi-slot requests that were not settled, pending settlements, and hits to be debited.
+    pub(crate) pending: (usize, usize, u64),
 }
 
-/// What happened in a run.
+/// The history of a run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) requests: Vec<RequestRecord>,
     pub(crate) invalidations: Vec<Invalidation>,
     pub(crate) drains: Vec<Drain>,
-    /// Of each process.
-    pub(crate) rest: Vec<Rest>,
-    /// What processes answered after the recovery about every counter.
+    /// The end state of each process.
+    pub(crate) end_states: Vec<EndState>,
+    /// The process, and its answer about every counter after the recovery.
     pub(crate) recovered: Vec<(usize, Outcome)>,
-    /// Hits used of each counter at the end, in a run with memory: by the limit of its rule.
+    /// Hits used of each counter at the end, by the limit of its rule. Only in a run with a store in memory.
     pub(crate) used: Vec<Option<i64>>,
     pub(crate) counters: Vec<Counter>,
-    /// When something failed, from when to when.
+    /// Start and end of each fault.
     pub(crate) faults: Vec<(Duration, Duration)>,
-    /// What servers must not see or do.
+    /// What servers must not receive or do.
     pub(crate) problems: Vec<String>,
     pub(crate) panics: Vec<String>,
-    pub(crate) unanswered: usize,
+    /// Number of requests, resets and drains that have not ended.
+    pub(crate) unfinished: usize,
     pub(crate) tasks_left: usize,
     pub(crate) not_connected: bool,
 }

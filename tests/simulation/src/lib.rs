@@ -1,13 +1,13 @@
-//! A deterministic simulation of the whole store stack: the layers of several processes over simulated Redis servers that
-//! run the real Lua scripts, on one thread and in virtual time, and an oracle that judges what was answered.
+//! A deterministic simulation of the store stack: the layers of several processes, simulated Redis servers that run the
+//! real Lua scripts, and an oracle that verifies every answer. It runs on one thread and in virtual time.
 //!
-//! A seed decides everything: requests, faults, delays, and which callers leave. See `docs/simulation.md`.
+//! Requests, faults, delays and disconnecting callers all follow from a seed. See `docs/simulation.md`.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a simulation that cannot go on fails"
+    reason = "the simulation panics where it cannot continue"
 )]
 
 pub mod embedded;
@@ -31,16 +31,16 @@ use history::{History, Outcome};
 pub use mutants::Mutant;
 pub use oracle::Violation;
 pub use resp::ScriptCall;
-pub use scenario::{Kind, Scenario};
+pub use scenario::{Scenario, StoreKind};
 pub use shorten::shorten;
 
-/// Runs a scenario, and returns everything in it that must not happen.
+/// Runs a scenario, and returns the rules that it violates.
 #[must_use]
 pub fn violations(scenario: &Scenario) -> Vec<Violation> {
-    oracle::judge(scenario, &run::run(scenario))
+    oracle::violations(scenario, &run::run(scenario))
 }
 
-/// Runs a scenario and describes what happened.
+/// Runs a scenario, and describes its actions with their answers, and the changes of each counter.
 #[must_use]
 pub fn describe(scenario: &Scenario) -> String {
     let history = run::run(scenario);
@@ -55,7 +55,7 @@ pub fn describe(scenario: &Scenario) -> String {
                     format!("{:?}", decided.collect::<Vec<_>>())
                 }
                 Outcome::Deferred => "deferred".to_owned(),
-                Outcome::Left => "its caller left".to_owned(),
+                Outcome::Disconnected => "the caller disconnected".to_owned(),
             };
             format!("\n        {:?} to {:?}: {answer}", request.began.1, request.ended.1)
         })
@@ -73,16 +73,16 @@ pub fn describe(scenario: &Scenario) -> String {
             );
         }
     }
-    for (process, rest) in history.rest.iter().enumerate() {
-        let _written = writeln!(text, "  process {process}: {rest:?}");
+    for (process, end_state) in history.end_states.iter().enumerate() {
+        let _written = writeln!(text, "  process {process}: {end_state:?}");
     }
     text
 }
 
-/// Seeds that detect each mutant, one a line, each after the name of the mutant.
+/// For each mutant a line with its name and a seed that detects it.
 const RECORDED: &str = include_str!("../recorded.txt");
 
-/// A seed that detects the mutant.
+/// The recorded seed that detects a mutant; `None` if there is none.
 #[must_use]
 pub fn recorded(mutant: Mutant) -> Option<u64> {
     let seed = |line: &str| {
@@ -92,7 +92,7 @@ pub fn recorded(mutant: Mutant) -> Option<u64> {
     RECORDED.lines().find_map(seed)
 }
 
-/// All that a run did, to compare it with another.
+/// The whole history of a run as text, to compare it with another run.
 #[must_use]
 pub fn trace(scenario: &Scenario) -> String {
     format!("{:?}", run::run(scenario))

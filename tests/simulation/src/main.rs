@@ -1,4 +1,4 @@
-//! Runs the simulation: many seeds, one of them, or the table of mutants.
+//! The command line of the simulation: runs many seeds, one seed, or every mutant.
 
 #![expect(clippy::print_stdout, reason = "a command")]
 
@@ -27,7 +27,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs many seeds, and shows the first that fails.
+    /// Runs many seeds, and shows the lowest one that fails.
     Run {
         /// The number of seeds.
         #[arg(long, default_value_t = SEEDS)]
@@ -35,7 +35,7 @@ enum Command {
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         first: u64,
-        /// Runs for so many minutes instead, whatever the number of seeds.
+        /// Runs for this number of minutes instead of a number of seeds.
         #[arg(long)]
         minutes: Option<u64>,
     },
@@ -46,11 +46,11 @@ enum Command {
         /// Plants a defect, by its name in the table of mutants.
         #[arg(long)]
         mutant: Option<String>,
-        /// Shows every action, and those of a run that passes too.
+        /// Shows all actions: those that do not cause the failure too, and those of a run that passes.
         #[arg(long)]
         whole: bool,
     },
-    /// Plants each known defect, and shows which seed detects it.
+    /// Plants each known defect, and shows the first seed that detects it.
     Mutants {
         /// The most seeds for each.
         #[arg(long, default_value_t = SEEDS)]
@@ -61,10 +61,10 @@ enum Command {
     },
 }
 
-/// Seeds of a run by default.
+/// Default number of seeds.
 const SEEDS: u64 = 20_000;
 
-/// Failing seeds after which a search ends.
+/// Number of failing seeds after which a run ends.
 const FAILURES_MAX: usize = 5;
 
 fn main() -> ExitCode {
@@ -78,7 +78,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The seeds that fail, lowest first, of those that were run; and how many those were.
+/// Runs seeds on all cores, until `failures` of them fail. Returns the failing seeds, lowest first, and the number of
+/// seeds that were run.
 fn failing(
     first: u64,
     seeds: u64,

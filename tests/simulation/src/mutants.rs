@@ -1,22 +1,22 @@
-//! Known defects, each of which the oracle must detect: fixes that are disabled, and errors that are planted into what is
-//! simulated or answered.
+//! Known defects, each of which the simulation must detect: disabled fixes, and errors in simulated servers, processes
+//! and answers.
 
 use std::cell::Cell;
 
 use sluicegate_core::fixes::Fix;
 
-/// A defect that is planted into a run.
+/// A known defect that can be planted into a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// A fix is disabled.
     Without(Fix),
     /// A server evicts counters.
     EvictedCounters,
-    /// Keys expire in half of the time that the scripts set.
+    /// Keys expire after half of the lifetime that the scripts set.
     EarlyExpiry,
-    /// Answers report one hit too many as left.
+    /// Answers report one remaining hit too many.
     WrongRemaining,
-    /// A debit is acknowledged and not charged.
+    /// A server acknowledges a debit without charging it.
     LostDebits,
     /// Unknown hits are not counted.
     UncountedUnknownHits,
@@ -26,15 +26,15 @@ pub enum Mutant {
     FailingScript,
     /// A request is never answered.
     LostAnswer,
-    /// A server never answers again once it was paused.
+    /// A server that was paused never answers again.
     EndlessPause,
-    /// The local fallback permits what it has refused.
+    /// The local fallback allows requests that it should refuse.
     LenientFallback,
-    /// A failure policy answers though the store has answered.
+    /// A failure policy decides although the store has answered.
     NeedlessPolicy,
-    /// A failure policy permits what it denies.
+    /// A failure policy allows requests that it should refuse.
     LenientPolicy,
-    /// A process does not wait for its tasks when it ends.
+    /// A process that drains ends without waiting for its tasks.
     DrainWithoutWaiting,
     /// A task never ends.
     EndlessTask,
@@ -45,7 +45,7 @@ thread_local! {
 }
 
 impl Mutant {
-    /// Every mutant: first the fixes.
+    /// Every mutant, the disabled fixes first.
     pub fn all() -> impl Iterator<Item = Self> {
         Fix::ALL.into_iter().map(Self::Without).chain([
             Self::EvictedCounters,
@@ -65,7 +65,7 @@ impl Mutant {
         ])
     }
 
-    /// The name in commands.
+    /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,13 +87,13 @@ impl Mutant {
         }
     }
 
-    /// The mutant of a name.
+    /// The mutant with this name; `None` for an unknown name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|it| it.name() == name)
     }
 
-    /// Plants one defect into the runs of this thread, and removes any other.
+    /// Plants a defect into the runs of this thread, in place of any other; `None` for no defect.
     pub fn plant(mutant: Option<Self>) {
         PLANTED.set(mutant);
         Fix::disable(match mutant {

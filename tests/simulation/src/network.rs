@@ -1,4 +1,4 @@
-//! Connections between processes and servers: bytes in memory, with delays.
+//! Simulated connections between processes and servers: streams in memory, with delays.
 
 use std::{
     io,
@@ -26,13 +26,13 @@ use tokio::{
 
 use crate::{
     resp,
-    world::{Endpoint, Ran, World},
+    world::{CommandResult, Endpoint, World},
 };
 
-/// Bytes that wait in a connection: more than a process ever sends at once.
+/// Capacity of a stream in bytes: more than a process ever sends at once.
 const BUFFER: usize = 1 << 20;
 
-/// The most bytes that an unsteady connection carries at once, now and then.
+/// The most bytes of a random part of the bytes that are sent or received.
 const TORN_MAX: usize = 40;
 
 /// Connects one process to the servers.
@@ -40,34 +40,34 @@ const TORN_MAX: usize = 40;
 pub(crate) struct Network {
     pub(crate) world: World,
     pub(crate) process: usize,
-    /// Whether connections carry bytes in random parts, and let other tasks run in between.
-    pub(crate) unsteady: bool,
+    /// Whether connections carry bytes in random parts, and let other tasks run first at random.
+    pub(crate) is_jittery: bool,
 }
 
 impl Connect for Network {
     fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
-        let (world, process, unsteady) = (self.world.clone(), self.process, self.unsteady);
+        let (world, process, is_jittery) = (self.world.clone(), self.process, self.is_jittery);
         let address = address.clone();
         async move {
             let found = {
                 let mut state = world.lock();
-                let found = state.endpoint(&address);
-                found.map(|it| (it, state.delay(), state.paused_until(it.server)))
+                let endpoint = state.endpoint(&address);
+                endpoint.map(|it| (it, state.delay(), state.paused_until(it.server)))
             };
-            let Some((endpoint, under_way, paused)) = found else {
+            let Some((endpoint, delay, paused_until)) = found else {
                 return Err(io::ErrorKind::NotFound.into());
             };
-            sleep_until(paused.max(Instant::now() + under_way)).await;
+            sleep_until(paused_until.max(Instant::now() + delay)).await;
             let (ours, theirs) = tokio::io::duplex(BUFFER);
             let cut = Arc::new(Notify::new());
             let rng = {
                 let mut state = world.lock();
                 state.connected(process, endpoint.server, Arc::clone(&cut));
-                unsteady.then(|| fastrand::Rng::with_seed(state.rng.u64(..)))
+                is_jittery.then(|| fastrand::Rng::with_seed(state.rng.u64(..)))
             };
             tokio::spawn(serve(world, process, endpoint, theirs, cut));
             Ok(match rng {
-                Some(rng) => Box::new(Unsteady { inner: ours, rng }) as Box<dyn ByteStream>,
+                Some(rng) => Box::new(TornStream { inner: ours, rng }) as Box<dyn ByteStream>,
                 None => Box::new(ours),
             })
         }
@@ -75,13 +75,13 @@ impl Connect for Network {
     }
 }
 
-/// A stream that carries bytes in random parts, and lets other tasks run in between.
-struct Unsteady {
+/// A stream that carries bytes in random parts, and lets other tasks run first at random.
+struct TornStream {
     inner: DuplexStream,
     rng: fastrand::Rng,
 }
 
-impl Unsteady {
+impl TornStream {
     /// Whether other tasks run first.
     fn yields(&mut self, context: &Context<'_>) -> bool {
         let yields = self.rng.u32(0..4) == 0;
@@ -91,13 +91,13 @@ impl Unsteady {
         yields
     }
 
-    /// How many of so many bytes are carried at once.
-    fn part(&mut self, all: usize) -> usize {
-        if self.rng.u32(0..4) == 0 { all.min(self.rng.usize(1..=TORN_MAX)) } else { all }
+    /// The number of bytes that are carried at once, of `length` bytes.
+    fn part(&mut self, length: usize) -> usize {
+        if self.rng.u32(0..4) == 0 { length.min(self.rng.usize(1..=TORN_MAX)) } else { length }
     }
 }
 
-impl AsyncRead for Unsteady {
+impl AsyncRead for TornStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -106,19 +106,19 @@ impl AsyncRead for Unsteady {
         if self.yields(context) {
             return Poll::Pending;
         }
-        let most = self.part(buffer.remaining());
+        let length = self.part(buffer.remaining());
         let mut bytes = [0; TORN_MAX];
-        if most > TORN_MAX {
+        if length > TORN_MAX {
             return Pin::new(&mut self.inner).poll_read(context, buffer);
         }
-        let mut part = ReadBuf::new(&mut bytes[..most]);
+        let mut part = ReadBuf::new(&mut bytes[..length]);
         let read = Pin::new(&mut self.inner).poll_read(context, &mut part);
         buffer.put_slice(part.filled());
         read
     }
 }
 
-impl AsyncWrite for Unsteady {
+impl AsyncWrite for TornStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -140,15 +140,17 @@ impl AsyncWrite for Unsteady {
     }
 }
 
-/// A reply that is sent at a time, and the counters that get back charges of refused requests with it.
-struct Sent {
-    at: Instant,
+/// A reply under way to a process.
+struct SentReply {
+    /// When it arrives.
+    arrives: Instant,
     bytes: Vec<u8>,
+    /// The counters on which the command has undone charges of refused requests.
     undone: Vec<Vec<u8>>,
 }
 
-/// Serves a connection until it ends. What the server has received by then, it still runs, unless the cut of the
-/// connection loses it.
+/// Serves a connection until it ends. Commands that the server has received by then still run, unless the connection is
+/// cut in a way that loses them.
 async fn serve(
     world: World,
     process: usize,
@@ -157,55 +159,55 @@ async fn serve(
     cut: Arc<Notify>,
 ) {
     let (received, mut commands) = mpsc::unbounded_channel::<(Instant, Vec<Vec<u8>>)>();
-    let (replied, replies) = mpsc::unbounded_channel::<Sent>();
-    let loses = world.lock().rng.bool();
-    let is_lost = AtomicBool::new(false);
-    let lost = &is_lost;
-    let talk = {
+    let (replied, replies) = mpsc::unbounded_channel::<SentReply>();
+    let cut_loses_commands = world.lock().rng.bool();
+    let are_lost = AtomicBool::new(false);
+    let are_lost = &are_lost;
+    let transport = {
         let world = world.clone();
         async move {
             let (from, to) = tokio::io::split(stream);
             let exchange = pin!(exchange(&world, process, from, to, received, replies));
             let cut = pin!(cut.notified());
             if let Either::Left(_) = select(cut, exchange).await {
-                lost.store(loses, Ordering::Relaxed);
+                are_lost.store(cut_loses_commands, Ordering::Relaxed);
             }
         }
     };
-    let work = async move {
+    let execution = async move {
         let mut asking = false;
         while let Some((arrives, command)) = commands.recv().await {
             sleep_until(arrives).await;
             loop {
-                let paused = world.lock().paused_until(endpoint.server);
-                if paused <= Instant::now() {
+                let paused_until = world.lock().paused_until(endpoint.server);
+                if paused_until <= Instant::now() {
                     break;
                 }
-                sleep_until(paused).await;
+                sleep_until(paused_until).await;
             }
-            if lost.load(Ordering::Relaxed) {
+            if are_lost.load(Ordering::Relaxed) {
                 continue;
             }
             let mut state = world.lock();
-            let Ran { reply, undone } = state.run(endpoint, asking, &command);
+            let CommandResult { reply, undone } = state.run(endpoint, asking, &command);
             asking = command.first().is_some_and(|it| it == b"ASKING");
             let mut bytes = Vec::new();
             resp::write(&reply, &mut bytes);
-            let at = Instant::now() + state.delay();
-            let _ended = replied.send(Sent { at, bytes, undone });
+            let arrives = Instant::now() + state.delay();
+            let _ended = replied.send(SentReply { arrives, bytes, undone });
         }
     };
-    join(talk, work).await;
+    join(transport, execution).await;
 }
 
-/// Hands commands to the server and replies to the process, each after its time under way and in order.
+/// Passes commands to the server and replies to the process, in order and each after its delay.
 async fn exchange(
     world: &World,
     process: usize,
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
     received: mpsc::UnboundedSender<(Instant, Vec<Vec<u8>>)>,
-    mut replies: mpsc::UnboundedReceiver<Sent>,
+    mut replies: mpsc::UnboundedReceiver<SentReply>,
 ) {
     let read = async {
         let mut input = Vec::new();
@@ -222,15 +224,15 @@ async fn exchange(
         }
     };
     let write = async {
-        let mut arrives = Instant::now();
-        while let Some(Sent { at, bytes, undone }) = replies.recv().await {
-            arrives = arrives.max(at);
-            sleep_until(arrives).await;
+        let mut last = Instant::now();
+        while let Some(SentReply { arrives, bytes, undone }) = replies.recv().await {
+            last = last.max(arrives);
+            sleep_until(last).await;
             if to.write_all(&bytes).await.is_err() {
                 return;
             }
             if !undone.is_empty() {
-                world.lock().replied(process, undone);
+                world.lock().record_undone_charges(process, undone);
             }
         }
     };

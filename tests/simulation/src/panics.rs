@@ -1,4 +1,4 @@
-//! Panics of a run, those of its tasks included.
+//! Records panics of a run, also those of its tasks.
 
 use std::{
     cell::RefCell,
@@ -7,26 +7,26 @@ use std::{
 };
 
 thread_local! {
-    /// The panics of the run in this thread, if there is one.
+    /// The panics of the run in this thread; `None` outside of a run.
     static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs and returns what is made, unless that panics, and the panics of all tasks in this thread.
+/// Calls `run`. Returns its result, or `None` if it panics, and the panics of all tasks in this thread.
 pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> (Option<T>, Vec<String>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let others = panic::take_hook();
+        let previous_hook = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            let is_noted = PANICS.try_with(|panics| {
+            let is_recorded = PANICS.try_with(|panics| {
                 let mut panics = panics.borrow_mut();
                 panics.as_mut().map(|it| it.push(panic.to_string())).is_some()
             });
-            if is_noted != Ok(true) {
-                others(panic);
+            if is_recorded != Ok(true) {
+                previous_hook(panic);
             }
         }));
     });
     PANICS.set(Some(Vec::new()));
-    let made = panic::catch_unwind(AssertUnwindSafe(run));
-    (made.ok(), PANICS.take().unwrap_or_default())
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
+    (result.ok(), PANICS.take().unwrap_or_default())
 }

@@ -1,11 +1,11 @@
-//! Futures that decide when another one is polled.
+//! Futures that wrap another one and change when it is polled.
 
 use std::{
     pin::Pin,
     task::{Context, Poll},
 };
 
-/// A future that lets other tasks run first, now and then.
+/// A future that lets other tasks run first at random, if it has a random number generator.
 pub(crate) struct Yielding<F> {
     pub(crate) future: Pin<Box<F>>,
     pub(crate) rng: Option<fastrand::Rng>,
@@ -23,13 +23,13 @@ impl<F: Future> Future for Yielding<F> {
     }
 }
 
-/// A future that is polled so often, and then dropped.
-pub(crate) struct AtMost<F> {
+/// A future that ends with `None` after another one was polled `polls` times without being ready.
+pub(crate) struct DroppedAfterPolls<F> {
     pub(crate) future: F,
     pub(crate) polls: u32,
 }
 
-impl<F: Future + Unpin> Future for AtMost<F> {
+impl<F: Future + Unpin> Future for DroppedAfterPolls<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -1,4 +1,4 @@
-//! A process: its stack, its clock, and its requests in progress.
+//! A simulated process: its store stack, its clock, and its requests in flight.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -18,59 +18,60 @@ use tokio::time::Instant;
 
 use crate::{
     network::Network,
-    scenario::{Kind, Scenario},
+    scenario::{Scenario, StoreKind},
     world::{State, World},
 };
 
 /// The time of all clocks when a run starts: six hours after a midnight, in microseconds since the Unix epoch.
 pub(crate) const START: u64 = (20_000 * 24 + 6) * 3_600 * 1_000_000;
 
-/// More counters than any process is asked for.
+/// The most counters in the memory of a process: more than a run uses.
 const COUNTERS_MAX: usize = 1000;
 
-/// A process.
+/// A simulated process of the server.
 pub(crate) struct Process {
     pub(crate) stack: Arc<Stack>,
     pub(crate) clock: Arc<ProcessClock>,
-    /// Its requests in progress.
+    /// Number of its requests and resets in flight.
     pub(crate) in_flight: Arc<AtomicUsize>,
-    /// Whether it ends, and gets no more requests.
-    pub(crate) drains: AtomicBool,
+    /// Whether it drains: it gets no more requests, and ends.
+    pub(crate) is_draining: AtomicBool,
 }
 
 impl Process {
-    /// Starts a process of a number.
+    /// Starts the process with this number.
     pub(crate) fn start(scenario: &Scenario, world: &World, number: usize) -> Self {
         let clock = Arc::new(ProcessClock { began: Instant::now(), skew: AtomicI64::new(0) });
         Self {
             stack: Arc::new(stack(scenario, world, number, &clock)),
             clock,
             in_flight: Arc::default(),
-            drains: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
         }
     }
 }
 
+/// The store stack of a process.
 fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<ProcessClock>) -> Stack {
     let clocks = Clocks { memory: Arc::<ProcessClock>::clone(clock), redis: None };
     let local = MemorySettings { counters_max: COUNTERS_MAX };
-    if scenario.kind == Kind::Memory {
+    if scenario.kind == StoreKind::Memory {
         return Stack::memory(local, clocks);
     }
     let deployment = match scenario.kind {
-        Kind::Cluster(primaries) => {
+        StoreKind::Cluster(primaries) => {
             Deployment::Cluster((0..primaries).map(State::address).collect())
         }
-        Kind::Memory | Kind::Single => Deployment::Single(State::address(0)),
+        StoreKind::Memory | StoreKind::Single => Deployment::Single(State::address(0)),
     };
-    let (world, unsteady) = (world.clone(), scenario.unsteady);
+    let (world, is_jittery) = (world.clone(), scenario.is_jittery);
     let link = LinkSettings {
         username: None,
         password: Password::None,
         tls: None,
         database: 0,
         connect_timeout: Duration::from_secs(2),
-        connector: Some(Arc::new(Network { world, process, unsteady })),
+        connector: Some(Arc::new(Network { world, process, is_jittery })),
     };
     let redis = RedisSettings {
         deployment,
@@ -89,7 +90,7 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
     Stack::redis(settings, clocks).unwrap()
 }
 
-/// Counts a request in progress.
+/// Counts a request in flight until it is dropped.
 pub(crate) struct InFlight(Arc<AtomicUsize>);
 
 impl InFlight {
@@ -105,10 +106,11 @@ impl Drop for InFlight {
     }
 }
 
-/// The clock of a process.
+/// The clock of a process. Its wall clock can be set.
 #[derive(Debug)]
 pub(crate) struct ProcessClock {
     began: Instant,
+    /// Microseconds by which the wall clock is ahead.
     pub(crate) skew: AtomicI64,
 }
 

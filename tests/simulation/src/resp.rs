@@ -1,4 +1,4 @@
-//! The protocol of Redis (RESP2), as a server speaks it.
+//! The server side of the Redis protocol (RESP2).
 
 use sluicegate_store::redis::{Call, Reply};
 
@@ -43,7 +43,7 @@ impl ScriptCall {
     }
 }
 
-/// Takes the first whole command from the bytes that have arrived.
+/// Removes the first complete command from the received bytes; `None` if there is none.
 pub(crate) fn take_command(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     let mut rest = input.as_slice();
     let count = number(&mut rest, b'*')?;
@@ -53,11 +53,12 @@ pub(crate) fn take_command(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         arguments.push(rest.get(..length)?.to_vec());
         rest = rest.get(length + 2..)?;
     }
-    let taken = input.len() - rest.len();
-    input.drain(..taken);
+    let length = input.len() - rest.len();
+    input.drain(..length);
     Some(arguments)
 }
 
+/// Parses a line with a number after `kind`; `None` if it is incomplete.
 fn number(rest: &mut &[u8], kind: u8) -> Option<usize> {
     let end = rest.windows(2).position(|it| it == b"\r\n")?;
     assert_eq!(rest[0], kind, "a command");
@@ -66,7 +67,7 @@ fn number(rest: &mut &[u8], kind: u8) -> Option<usize> {
     Some(number)
 }
 
-/// Writes a reply.
+/// Encodes a reply.
 pub(crate) fn write(reply: &Reply, output: &mut Vec<u8>) {
     match reply {
         Reply::Nil => output.extend_from_slice(b"$-1\r\n"),

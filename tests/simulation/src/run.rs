@@ -1,4 +1,4 @@
-//! Runs a scenario on one thread, in virtual time, and records what was asked and answered.
+//! Runs a scenario on one thread, in virtual time, and records its history.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,39 +18,39 @@ use tokio::{
 };
 
 use crate::{
-    history::{Drain, History, Invalidation, Outcome, RequestRecord, Rest},
+    history::{Drain, EndState, History, Invalidation, Outcome, RequestRecord},
     mutants::Mutant,
     panics,
-    polls::{AtMost, Yielding},
+    polls::{DroppedAfterPolls, Yielding},
     process::{InFlight, Process, START},
-    scenario::{Action, CheckPlan, Kind, Leaves, Scenario},
+    scenario::{Action, Disconnect, PlannedCheck, Scenario, StoreKind},
     world::World,
 };
 
-/// The longest time within which the last request must be answered, or a counter be reset.
-const ANSWERED: Duration = Duration::from_secs(30);
+/// The longest time after the last action in which requests, resets and drains must end.
+const ACTIONS_MAX: Duration = Duration::from_secs(30);
 
-/// How long everything may take to come to rest after the last action: late replies are awaited, servers asked whether they
-/// still own their slots, and hits refunded.
-const REST: Duration =
+/// The longest time after the last answer in which the processes must come to rest: they await late replies, refresh
+/// the slot map, and refund and debit hits.
+const REST_MAX: Duration =
     LATE_MAX.saturating_add(GIVE_BACK_TIMEOUT).saturating_add(Duration::from_secs(6));
 
-/// How often the simulation looks whether everything has come to rest.
+/// How often the run checks whether the processes have come to rest.
 const REST_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a process may take to end.
-const END: Duration = Duration::from_secs(3);
+/// Time for servers to run the commands that they have received, and for tasks to end.
+const GRACE: Duration = Duration::from_secs(3);
 
-/// How long after the end of a failure a process may take to decide by the store again.
+/// The longest time after the end of a fault in which every process must decide by the store again.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(4);
 
-/// The deadline of requests after the recovery.
+/// Time to the deadline of the requests after the recovery.
 const RECOVERED_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A defect is planted into one request of so many.
-const PLANTED_ONE_IN: usize = 7;
+/// One action of this number gets the planted defect.
+const DEFECT_ONE_IN: usize = 7;
 
-/// Runs a scenario. Runs of the same scenario are the same.
+/// Runs a scenario. All runs of one scenario have the same history.
 pub(crate) fn run(scenario: &Scenario) -> History {
     let (history, panics) = panics::catch(|| {
         fastrand::seed(scenario.seed);
@@ -67,7 +67,7 @@ struct Simulation<'s> {
     world: World,
     processes: Vec<Process>,
     history: Arc<Mutex<History>>,
-    /// Hits of each counter that were charged and not refunded, as far as callers know.
+    /// By counter, the hits that answers have reported as charged, less those that were refunded.
     charged: Arc<Mutex<Vec<u64>>>,
     began: Instant,
 }
@@ -75,9 +75,9 @@ struct Simulation<'s> {
 impl<'s> Simulation<'s> {
     fn start(scenario: &'s Scenario) -> Self {
         let (servers, is_cluster) = match scenario.kind {
-            Kind::Memory => (0, false),
-            Kind::Single => (1, false),
-            Kind::Cluster(primaries) => (primaries, true),
+            StoreKind::Memory => (0, false),
+            StoreKind::Single => (1, false),
+            StoreKind::Cluster(primaries) => (primaries, true),
         };
         let counters =
             scenario.counters.iter().map(|it| (it.key.as_bytes().to_vec(), it.limits[0]));
@@ -106,34 +106,34 @@ impl<'s> Simulation<'s> {
             sleep_until(self.began + Duration::from_millis(*at)).await;
             self.act(number, action, &mut tasks, &mut moves);
         }
-        // Whether a task has panicked is noted elsewhere.
-        let ended = timeout(ANSWERED, async {
+        // A task that has panicked is recorded by the panic hook.
+        let ended = timeout(ACTIONS_MAX, async {
             while tasks.join_next().await.is_some() {}
             while moves.join_next().await.is_some() {}
         });
         if ended.await.is_err() {
-            self.history.lock().unanswered = tasks.len();
+            self.history.lock().unfinished = tasks.len();
             tasks.shutdown().await;
             moves.shutdown().await;
         }
-        let until = Instant::now() + REST;
+        let until = Instant::now() + REST_MAX;
         while !self.is_at_rest() && Instant::now() < until {
             sleep(REST_INTERVAL).await;
         }
-        // What a server has received from callers who left, it may still run.
-        sleep(END).await;
+        // Servers may still run commands of requests whose callers have disconnected.
+        sleep(GRACE).await;
         let recovered = {
             let state = self.world.lock();
             state.instant(state.faults_end() + RECOVERY)
         };
         sleep_until(recovered).await;
         for process in 0..self.processes.len() {
-            self.ask_after_recovery(process).await;
+            self.check_after_recovery(process).await;
         }
         self.end().await
     }
 
-    /// Whether no process waits for anything, or has hits to debit.
+    /// Whether no process has waiting requests, pending settlements, or hits to debit.
     fn is_at_rest(&self) -> bool {
         let mut stacks = self.processes.iter().map(|it| &it.stack);
         stacks.all(|it| {
@@ -141,17 +141,17 @@ impl<'s> Simulation<'s> {
         })
     }
 
-    /// Asks a process what every counter has left, unless it has ended.
-    async fn ask_after_recovery(&self, process: usize) {
-        let Process { stack, drains, .. } = &self.processes[process];
-        if drains.load(Ordering::Relaxed) {
+    /// Reads every counter through a process, unless it has ended.
+    async fn check_after_recovery(&self, process: usize) {
+        let Process { stack, is_draining, .. } = &self.processes[process];
+        if is_draining.load(Ordering::Relaxed) {
             return;
         }
-        let check = |counter| CheckPlan {
+        let check = |counter| PlannedCheck {
             counter,
             limit: 0,
-            // Answered by the store even where the deny cache remembers a refusal.
-            take: Charge::Always { hits: 0, needs: 0 },
+            // Answered by the store even if the deny cache has a refusal of the counter.
+            charge: Charge::Always { hits: 0, needs: 0 },
             descriptor: counter,
             scope: RefusalScope::None,
             on_failure: self.scenario.counters[counter].on_failure,
@@ -162,27 +162,27 @@ impl<'s> Simulation<'s> {
         let outcome = match timeout(RECOVERED_DEADLINE * 2, answer).await {
             Ok(Ok(decisions)) => Outcome::Decided(decisions.to_vec()),
             Ok(Err(_)) => Outcome::Deferred,
-            Err(_) => Outcome::Left,
+            Err(_) => Outcome::Disconnected,
         };
         self.history.lock().recovered.push((process, outcome));
     }
 
-    /// Looks at what is left, and ends the processes.
+    /// Records the end state of the processes, and ends them.
     async fn end(self) -> History {
         for Process { stack, .. } in &self.processes {
             let is_counted = !Mutant::UncountedUnknownHits.is_planted();
-            self.history.lock().rest.push(Rest {
+            self.history.lock().end_states.push(EndState {
                 waiting: stack.waiting(),
-                split: stack.split(),
-                pending: stack.settlements_pending(),
+                multi_slot: stack.split(),
+                settlements_pending: stack.settlements_pending(),
                 late_kept: stack.late_kept(),
                 is_settled: stack.is_settled(),
                 hits_unknown: if is_counted { stack.hits_unknown() } else { 0 },
-                give_backs_failed: stack.give_backs_failed(),
+                refunds_failed: stack.give_backs_failed(),
                 fallback: stack.fallback(),
             });
         }
-        if self.scenario.kind == Kind::Memory {
+        if self.scenario.kind == StoreKind::Memory {
             for counter in 0..self.scenario.counters.len() {
                 let used = self.used(counter).await;
                 self.history.lock().used.push(used);
@@ -194,7 +194,7 @@ impl<'s> Simulation<'s> {
         for Process { stack, .. } in self.processes {
             stack.finish().await;
         }
-        sleep(END).await;
+        sleep(GRACE).await;
         let mut history = std::mem::take(&mut *self.history.lock());
         history.tasks_left = Handle::current().metrics().num_alive_tasks();
         let mut state = self.world.lock();
@@ -216,12 +216,12 @@ impl<'s> Simulation<'s> {
         history
     }
 
-    /// Hits used of a counter, as the first process's store says.
+    /// Hits used of a counter, by the store of the first process.
     async fn used(&self, counter: usize) -> Option<i64> {
-        let plan = CheckPlan {
+        let plan = PlannedCheck {
             counter,
             limit: 0,
-            take: Charge::Exactly(0),
+            charge: Charge::Exactly(0),
             descriptor: 0,
             scope: RefusalScope::Request,
             on_failure: OnFailure::Deny,
@@ -233,6 +233,7 @@ impl<'s> Simulation<'s> {
         Some(capacity - number(decision.remaining) + number(decision.excess))
     }
 
+    /// Performs an action, or starts the task that does.
     fn act(
         &self,
         number: usize,
@@ -241,32 +242,34 @@ impl<'s> Simulation<'s> {
         moves: &mut JoinSet<()>,
     ) {
         let millis = Duration::from_millis;
-        let drains = |process: usize| self.processes[process].drains.load(Ordering::Relaxed);
+        let is_draining =
+            |process: usize| self.processes[process].is_draining.load(Ordering::Relaxed);
         match *action {
             Action::Request { process, .. }
             | Action::Refund { process, .. }
             | Action::Reset { process, .. }
             | Action::Reload { process }
             | Action::Drain { process }
-                if drains(process) => {}
-            Action::Request { process, ref checks, deadline, leaves } => {
-                tasks.spawn(self.ask(number, process, checks, false, deadline, leaves));
+                if is_draining(process) => {}
+            Action::Request { process, ref checks, deadline, disconnect } => {
+                tasks.spawn(self.request(number, process, checks, false, deadline, disconnect));
             }
             Action::Refund { process, counter, limit, hits, deadline } => {
                 let mut charged = self.charged.lock();
                 let hits = hits.min(charged[counter]);
                 if hits > 0 {
                     charged[counter] -= hits;
-                    let check = CheckPlan {
+                    let check = PlannedCheck {
                         counter,
                         limit,
-                        take: Charge::Refund { hits, receipt: None },
+                        charge: Charge::Refund { hits, receipt: None },
                         descriptor: 0,
                         scope: RefusalScope::Request,
                         on_failure: OnFailure::Allow,
                     };
                     drop(charged);
-                    tasks.spawn(self.ask(number, process, &[check], true, deadline, Leaves::Never));
+                    let never = Disconnect::Never;
+                    tasks.spawn(self.request(number, process, &[check], true, deadline, never));
                 }
             }
             Action::Reset { process, counter } => {
@@ -280,20 +283,20 @@ impl<'s> Simulation<'s> {
                 self.history.lock().invalidations.push(it);
             }
             Action::Drain { process } => {
-                self.processes[process].drains.store(true, Ordering::Relaxed);
+                self.processes[process].is_draining.store(true, Ordering::Relaxed);
                 tasks.spawn(self.drain(process));
             }
             Action::Cut { process, server } => {
                 self.world.lock().cut(|of, to| of == process && to == server);
             }
             Action::Pause { server, millis: span } => self.world.lock().pause(server, millis(span)),
-            Action::Refuse { server, millis: span, why } => {
-                self.world.lock().refuse(server, millis(span), why);
+            Action::RejectCommands { server, millis: span, error } => {
+                self.world.lock().reject_commands(server, millis(span), error);
             }
             Action::FlushScripts { server } => self.world.lock().flush_scripts(server),
-            Action::Save { server } => self.world.lock().save(server),
+            Action::Replicate { server } => self.world.lock().replicate(server),
             Action::FailOver { server } => self.world.lock().fail_over(server),
-            Action::ServerClock { server, micros } => self.world.lock().skew(server, micros),
+            Action::ServerClock { server, micros } => self.world.lock().set_clock(server, micros),
             Action::ProcessClock { process, micros } => {
                 self.processes[process].clock.skew.fetch_add(micros, Ordering::Relaxed);
             }
@@ -335,7 +338,7 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    /// Ends a process once its requests are answered.
+    /// Drains a process: ends it when its requests are answered.
     fn drain(&self, process: usize) -> impl Future<Output = ()> + Send + use<> {
         let Process { stack, in_flight, .. } = &self.processes[process];
         let (stack, in_flight) = (Arc::clone(stack), Arc::clone(in_flight));
@@ -348,20 +351,20 @@ impl<'s> Simulation<'s> {
             if !Mutant::DrainWithoutWaiting.is_planted() {
                 stack.finish().await;
             }
-            let left = (stack.split(), stack.settlements_pending(), stack.fallback().owed);
-            history.lock().drains.push(Drain { process, took: began.elapsed(), left });
+            let pending = (stack.split(), stack.settlements_pending(), stack.fallback().owed);
+            history.lock().drains.push(Drain { process, duration: began.elapsed(), pending });
         }
     }
 
-    /// Asks, and records the answer.
-    fn ask(
+    /// Sends a request, and records how it ends.
+    fn request(
         &self,
         action: usize,
         process: usize,
-        checks: &[CheckPlan],
+        checks: &[PlannedCheck],
         is_refund: bool,
         deadline: u64,
-        leaves: Leaves,
+        disconnect: Disconnect,
     ) -> impl Future<Output = ()> + Send + use<> {
         let stack = Arc::clone(&self.processes[process].stack);
         let in_flight = InFlight::new(&self.processes[process].in_flight);
@@ -369,35 +372,37 @@ impl<'s> Simulation<'s> {
         let charged = Arc::clone(&self.charged);
         let group = group(self.scenario, checks);
         let checks = checks.to_vec();
-        let is_calm = self.scenario.is_calm;
-        let rng = self.scenario.unsteady.then(|| {
+        let is_fault_free = self.scenario.is_fault_free;
+        let rng = self.scenario.is_jittery.then(|| {
             let mut state = self.world.lock();
             fastrand::Rng::with_seed(state.rng.u64(..))
         });
         async move {
             let began = event(&world);
-            let was_settled = stack.settlements_pending() == 0;
-            if Mutant::PanickingTask.is_planted() && action.is_multiple_of(PLANTED_ONE_IN) {
+            let had_no_settlements = stack.settlements_pending() == 0;
+            if Mutant::PanickingTask.is_planted() && action.is_multiple_of(DEFECT_ONE_IN) {
                 let none: Vec<()> = Vec::new();
                 tokio::spawn(async move { none[0] });
             }
             let span = Duration::from_millis(deadline);
             let decide = stack.decide(group, Some((Instant::now() + span).into_std()));
             let decide = Yielding { future: Box::pin(decide), rng };
-            let answer = match leaves {
-                Leaves::Never => Some(decide.await),
-                Leaves::After(millis) => timeout(Duration::from_millis(millis), decide).await.ok(),
-                Leaves::Polls(polls) => AtMost { future: decide, polls }.await,
+            let answer = match disconnect {
+                Disconnect::Never => Some(decide.await),
+                Disconnect::After(millis) => {
+                    timeout(Duration::from_millis(millis), decide).await.ok()
+                }
+                Disconnect::Polls(polls) => DroppedAfterPolls { future: decide, polls }.await,
             };
             drop(in_flight);
-            if Mutant::LostAnswer.is_planted() && action.is_multiple_of(PLANTED_ONE_IN) {
+            if Mutant::LostAnswer.is_planted() && action.is_multiple_of(DEFECT_ONE_IN) {
                 std::future::pending::<()>().await;
             }
             let ended = event(&world);
             let mut outcome = match answer {
                 Some(Ok(decisions)) => Outcome::Decided(decisions.to_vec()),
                 Some(Err(_)) => Outcome::Deferred,
-                None => Outcome::Left,
+                None => Outcome::Disconnected,
             };
             if let Outcome::Decided(decisions) = &mut outcome {
                 let mut charged = charged.lock();
@@ -405,15 +410,15 @@ impl<'s> Simulation<'s> {
                     if decision.source == Source::Store {
                         charged[check.counter] += decision.charged;
                     }
-                    falsify(check, decision, is_calm);
+                    plant_in_answer(check, decision, is_fault_free);
                 }
             }
             let deadline = began.1 + span;
             if ended.1 >= deadline {
-                world.lock().note_silence();
+                world.lock().record_timeout();
             }
             let mut history = history.lock();
-            if is_refund && !matches!(outcome, Outcome::Left) {
+            if is_refund && !matches!(outcome, Outcome::Disconnected) {
                 let counter = checks.first().map(|it| it.counter);
                 let it = Invalidation { process, counter, is_reset: false, ended, is_undo: false };
                 history.invalidations.push(it);
@@ -426,50 +431,52 @@ impl<'s> Simulation<'s> {
                 began,
                 ended,
                 outcome,
-                was_settled,
+                had_no_settlements,
             });
         }
     }
 }
 
-/// Plants a defect into an answer.
-fn falsify(check: &CheckPlan, decision: &mut Decision, is_calm: bool) {
-    let permit = |decision: &mut Decision| {
+/// Plants a defect into a decision.
+fn plant_in_answer(check: &PlannedCheck, decision: &mut Decision, is_fault_free: bool) {
+    let allow = |decision: &mut Decision| {
         decision.allowed = true;
-        decision.charged = check.take.hits();
+        decision.charged = check.charge.hits();
     };
     match decision.source {
         Source::Store if Mutant::WrongRemaining.is_planted() => decision.remaining += 1,
         Source::Store
             if Mutant::NeedlessPolicy.is_planted()
-                && !is_calm
+                && !is_fault_free
                 && decision.allowed
                 && check.on_failure == OnFailure::Allow =>
         {
             decision.source = Source::Policy;
         }
         Source::Local if Mutant::LenientFallback.is_planted() && !decision.allowed => {
-            permit(decision);
+            allow(decision);
         }
         Source::Policy if Mutant::LenientPolicy.is_planted() && !decision.allowed => {
-            permit(decision);
+            allow(decision);
         }
         _ => {}
     }
 }
 
+/// Number and time of a new event.
 fn event(world: &World) -> (u64, Duration) {
     let mut state = world.lock();
     (state.event(), state.elapsed())
 }
 
-fn group(scenario: &Scenario, checks: &[CheckPlan]) -> Group {
-    let check = |it: &CheckPlan| {
+/// The group of planned checks.
+fn group(scenario: &Scenario, checks: &[PlannedCheck]) -> Group {
+    let check = |it: &PlannedCheck| {
         let counter = &scenario.counters[it.counter];
         Check {
             key: counter.key.clone(),
             limit: counter.limits[it.limit],
-            charge: it.take,
+            charge: it.charge,
             descriptor: it.descriptor,
             refusal_scope: it.scope,
             on_failure: it.on_failure,

@@ -1,11 +1,11 @@
-//! Shortens a scenario that fails.
+//! Shortening of scenarios that fail.
 
 use crate::{Scenario, violations};
 
-/// The most runs that are tried.
+/// The most shorter scenarios that are run.
 const TRIES_MAX: usize = 400;
 
-/// The same scenario with fewer actions, as long as the same rule is broken.
+/// Removes actions from a scenario, as long as it still violates the same rule.
 #[must_use]
 pub fn shorten(scenario: &Scenario) -> Scenario {
     let rule = violations(scenario).first().map(|it| it.rule);

@@ -1,25 +1,26 @@
-//! What a counter has used, read from what Redis stores of it: arithmetic of the oracle's own, as the textbooks have it.
+//! Usage of a counter, read from its value in Redis. The oracle computes it by the textbook definitions, without the
+//! code of `sluicegate_core`.
 
 use sluicegate_core::{Algorithm, Limit};
 use sluicegate_store::redis::Reply;
 
-/// What is stored of a counter. Times are in microseconds since the Unix epoch.
+/// The value of a counter in Redis. Times are in microseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// Hits of the window that began then.
+    /// Hits of the window that begins at `start`.
     FixedWindow { start: u64, hits: u64 },
-    /// Hits of the window of that number, and of the one before it.
+    /// Hits of the window with this number, and of the previous one.
     SlidingWindowCounter { window: u64, previous: u64, current: u64 },
     /// Time and hits of each entry.
     SlidingWindowLog(Vec<(u64, u64)>),
-    /// Units used then, of which a hit costs so many.
+    /// Units used at the time `last`, of which a hit costs `cost`.
     TokenBucket { last: u64, used: u64, cost: u64 },
     /// The theoretical arrival time.
     Gcra { tat: u64 },
 }
 
 impl Usage {
-    /// Reads what is stored; `None` if it is not what a counter of this kind has.
+    /// Parses a value; `None` if it is not one of a counter with this algorithm.
     pub(crate) fn read(limit: &Limit, value: &Reply) -> Option<Self> {
         let window = limit.window().micros();
         let text = match value {
@@ -65,7 +66,7 @@ impl Usage {
         })
     }
 
-    /// Entries from the sum before the first, and time and running sum of each.
+    /// Parses a log: the sum before the first entry, then time and running sum of each.
     fn of_log(numbers: &[u64]) -> Option<Self> {
         let (&base, entries) = numbers.split_first()?;
         let mut before = base;
@@ -78,19 +79,20 @@ impl Usage {
         Some(Self::SlidingWindowLog(read))
     }
 
-    /// Hits that count at a time. Parts of hits are rounded up.
+    /// Hits that count at the time `now`, rounded up.
     pub(crate) fn hits(&self, limit: &Limit, now: u64) -> u64 {
         let (parts, whole) = self.parts(limit, now);
         u64::try_from(parts.div_ceil(whole)).unwrap()
     }
 
-    /// The same, rounded to the nearest: what came back since a take is no hit of another.
+    /// Hits that count at the time `now`, rounded to the nearest whole number, so that the difference of two times is
+    /// exact even if a part of a hit has refilled between them.
     pub(crate) fn nearest_hits(&self, limit: &Limit, now: u64) -> i64 {
         let (parts, whole) = self.parts(limit, now);
         i64::try_from((2 * parts + whole) / (2 * whole)).unwrap()
     }
 
-    /// Hits that count at a time, as parts of hits and how many of them a hit is.
+    /// Hits that count at the time `now`, as a fraction: parts of hits, and the number of parts in a hit.
     fn parts(&self, limit: &Limit, now: u64) -> (u128, u128) {
         let window = limit.window().micros();
         let wide = |number: u64| u128::from(number);
@@ -109,14 +111,14 @@ impl Usage {
                 (parts, wide(window))
             }
             Self::SlidingWindowLog(ref entries) => {
-                // A log whose clock was set back counts by its last entry.
+                // If the clock was set back, the time is that of the last entry.
                 let now = entries.last().map_or(now, |(at, _)| now.max(*at));
                 let live = entries.iter().filter(|(at, _)| at + window > now);
                 (live.map(|(_, hits)| wide(*hits)).sum(), 1)
             }
             Self::TokenBucket { used: 0, .. } => (0, 1),
             Self::TokenBucket { last, used, cost } => {
-                // A hit comes back every window ÷ requests; of a limit of 0 as of one of 1.
+                // A hit refills every window ÷ requests. A limit of 0 refills like a limit of 1.
                 let passed = wide(now.saturating_sub(last));
                 let refilled =
                     (u128::from(limit.requests().max(1)) * wide(cost)).saturating_mul(passed);

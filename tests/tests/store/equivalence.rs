@@ -195,7 +195,7 @@ impl Runs for EmbeddedRedis {
     fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>) {
         let reply = self.eval(call, now).unwrap();
         let data = self.data.borrow();
-        (reply, ScriptCall::of(call).keys().into_iter().map(|key| data.given(key)).collect())
+        (reply, ScriptCall::of(call).keys().into_iter().map(|key| data.lifetime_set(key)).collect())
     }
 
     fn stored(&self, check: &Check) -> Reply {

@@ -59,7 +59,7 @@ impl Subject for EmbeddedRedis {
     fn put(&self, check: &Check, value: &Reply, life: Option<u64>) {
         let mut data = self.data.take();
         data.set_time(START);
-        data.put_foreign(check.key.as_bytes(), value, life);
+        data.insert_foreign(check.key.as_bytes(), value, life);
         self.data.replace(data);
     }
 
@@ -70,7 +70,7 @@ impl Subject for EmbeddedRedis {
     fn stored(&self, check: &Check) -> (Reply, i64) {
         let data = self.data.borrow();
         let key = check.key.as_bytes();
-        (data.value(key), data.left(key))
+        (data.value(key), data.pttl(key))
     }
 }
 

@@ -1,36 +1,38 @@
-//! What the store answered: each answer is explained by the counter at some moment between question and answer.
+//! Verifies the answers of a store in Redis: at some time between the request and its answer, the counter had a state
+//! that explains the answer.
 
 use std::time::Duration;
 
 use sluicegate_core::{Charge, Decision, store::Source};
 
-use super::{Judge, is_conditional, needs, span::Span};
+use super::{Oracle, is_conditional, needs, span::Span};
 use crate::history::{Outcome, RequestRecord};
 
-/// How long a refusal may be remembered.
-const REMEMBERED: Duration = Duration::from_secs(1);
+/// The longest lifetime of a refusal in the deny cache.
+const CACHED_MAX: Duration = Duration::from_secs(1);
 
-impl Judge<'_> {
-    /// The answers to one request of a store in Redis.
+impl Oracle<'_> {
+    /// Verifies the answers to one request.
     pub(super) fn answers(&mut self, request: &RequestRecord) {
         let Outcome::Decided(decisions) = &request.outcome else { return };
         for (at, decision) in decisions.iter().enumerate() {
             match decision.source {
                 Source::Store => {
-                    self.reported(request, at, decisions);
+                    self.report(request, at, decisions);
                     if decision.allowed {
                         self.admission(request, at, decisions);
                     } else {
                         self.refusal(request, at, decisions);
                     }
                 }
-                Source::DenyCache => self.remembered(request, at),
+                Source::DenyCache => self.cached_refusal(request, at),
                 Source::NotAsked | Source::Local | Source::Policy => {}
             }
         }
     }
 
-    /// The least and the most hits that the checks before one had charged on its counter when it was asked.
+    /// The least and the most hits that earlier checks of the request had charged to a check's counter when it was
+    /// decided.
     fn charged_before(
         &self,
         request: &RequestRecord,
@@ -38,27 +40,27 @@ impl Judge<'_> {
         decisions: &[Decision],
     ) -> (u64, u64) {
         let counter = request.checks[at].counter;
-        // Each slot is settled by itself: there a descriptor is over if the store allows one of its checks there not. After
-        // an outage, a process may refuse by itself what the store has allowed and charged.
-        let is_over_there = |descriptor: usize| {
+        // Each slot is settled by itself, and there a descriptor is over its limit if the store refuses one of its
+        // checks on that slot. During an outage, a process may itself refuse what the store has allowed and charged.
+        let is_over_on_slot = |descriptor: usize| {
             request.checks.iter().zip(decisions).any(|(it, decision)| {
                 it.descriptor == descriptor
                     && !decision.allowed
                     && decision.source == Source::Store
-                    && self.scenario.is_on_one_slot(it.counter, counter)
+                    && self.scenario.are_on_one_slot(it.counter, counter)
             })
         };
         let (mut least, mut most) = (0, 0);
         for (check, decision) in request.checks[..at].iter().zip(decisions) {
-            // A descriptor that is over is undone before the next one is asked.
-            let is_undone = is_conditional(check.take)
+            // The charges of a descriptor that is over its limit are undone before the next one is decided.
+            let is_undone = is_conditional(check.charge)
                 && check.descriptor != request.checks[at].descriptor
-                && is_over_there(check.descriptor);
+                && is_over_on_slot(check.descriptor);
             if check.counter != counter || is_undone {
                 continue;
             }
-            let hits = check.take.hits();
-            let (low, high) = match (decision.source, check.take) {
+            let hits = check.charge.hits();
+            let (low, high) = match (decision.source, check.charge) {
                 (Source::Local, Charge::Always { .. } | Charge::Exactly(_)) => (0, hits),
                 (Source::Store, Charge::Always { .. }) => (hits, hits),
                 (Source::Store, Charge::Exactly(_)) if decision.allowed => (hits, hits),
@@ -70,15 +72,15 @@ impl Judge<'_> {
         (least, most)
     }
 
-    /// What an answer reports of the counter was true.
-    fn reported(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
+    /// An answer reports the remaining hits, and the hits beyond the limit, that the counter had at some time.
+    fn report(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
         let (check, decision) = (&request.checks[at], &decisions[at]);
         let limit = self.limit(check);
         let counter = &self.history.counters[check.counter];
         let (least, most) =
             (Span::of(request).least(counter, &limit), Span::of(request).most(counter, &limit));
-        // What is charged unconditionally is described before charges of a refused request are undone.
-        let most = match check.take {
+        // An unconditional charge is reported before the charges of a refused request are undone.
+        let most = match check.charge {
             Charge::Always { .. } => most + self.charged_before(request, at, decisions).1,
             _ => most,
         };
@@ -86,7 +88,7 @@ impl Judge<'_> {
             (u64::from(limit.capacity()) + decision.excess).saturating_sub(decision.remaining);
         if !(least..=most).contains(&used) || decision.remaining > u64::from(limit.capacity()) {
             let what = format!(
-                "check {at}: {} hits reported as left and {} beyond {}, where {least} to {most} are used",
+                "check {at}: {} hits reported as remaining and {} beyond {}, where {least} to {most} are used",
                 decision.remaining,
                 decision.excess,
                 limit.capacity()
@@ -95,14 +97,14 @@ impl Judge<'_> {
         }
     }
 
-    /// Nothing is admitted past a limit: there was room at some moment.
+    /// Nothing is admitted past a limit: at some time the hits did fit.
     fn admission(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
-        let (check, granted) = (&request.checks[at], decisions[at].charged);
+        let (check, charged) = (&request.checks[at], decisions[at].charged);
         let limit = self.limit(check);
         let (before, _) = self.charged_before(request, at, decisions);
         let least = Span::of(request).least(&self.history.counters[check.counter], &limit);
-        let granted = if is_conditional(check.take) { granted } else { 0 };
-        let needs = needs(check.take).max(granted);
+        let charged = if is_conditional(check.charge) { charged } else { 0 };
+        let needs = needs(check.charge).max(charged);
         if needs > 0 && least + before + needs > u64::from(limit.capacity()) {
             let what = format!(
                 "check {at}: {needs} hits pass where at least {least} of {} are used, and {before} by checks before it",
@@ -112,7 +114,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Every refusal has a reason at some moment.
+    /// A refusal has a reason: at some time the hits did not fit.
     fn refusal(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
         let check = &request.checks[at];
         let limit = self.limit(check);
@@ -121,35 +123,38 @@ impl Judge<'_> {
         self.explain(request, at, most, before);
     }
 
-    /// A refusal that was remembered has a reason since the process last heard of hits that came back, and not long ago.
-    fn remembered(&mut self, request: &RequestRecord, at: usize) {
+    /// A refusal by the deny cache has a reason: the hits did not fit at some time since the last refund or reset that
+    /// the process knows of, and within the lifetime of the entry.
+    fn cached_refusal(&mut self, request: &RequestRecord, at: usize) {
         let check = &request.checks[at];
         let limit = self.limit(check);
-        let known = self.history.invalidations.iter().filter(|it| {
+        let invalidations = self.history.invalidations.iter().filter(|it| {
             it.process == request.process
                 && it.counter.is_none_or(|counter| counter == check.counter)
                 && it.ended.0 < request.began.0
-                // A reply is read after it has arrived, and the process still refunds until it has read all replies to a call.
-                && (!it.is_undo || it.ended.1 < request.began.1 && request.was_settled)
+                // The process may not have read a reply that has arrived, and settles until it has read all replies to
+                // a call.
+                && (!it.is_undo || it.ended.1 < request.began.1 && request.had_no_settlements)
         });
         let span = Span {
-            first_event: known.map(|it| it.ended.0).max().unwrap_or(0),
-            begins: request.began.1.saturating_sub(REMEMBERED),
-            looked_at: request.began.1,
+            first_event: invalidations.map(|it| it.ended.0).max().unwrap_or(0),
+            begins: request.began.1.saturating_sub(CACHED_MAX),
+            observed_from: request.began.1,
             ..Span::of(request)
         };
         let most = span.most(&self.history.counters[check.counter], &limit);
         self.explain(request, at, most, 0);
         if self.scenario.deny_cache_entries == 0 {
-            let what = format!("check {at}: nothing is remembered");
+            let what = format!("check {at}: refused by the deny cache, which is disabled");
             self.add("refusals have a reason", Some(request.action), what);
         }
     }
 
+    /// Adds a violation if the hits of a refused check did fit: `most` were used, and `before` by earlier checks.
     fn explain(&mut self, request: &RequestRecord, at: usize, most: u64, before: u64) {
         let check = &request.checks[at];
         let capacity = u64::from(self.limit(check).capacity());
-        let needs = needs(check.take);
+        let needs = needs(check.charge);
         if most + before + needs <= capacity {
             let what = format!(
                 "check {at}: {needs} hits refused where at most {most} of {capacity} are used, and {before} by checks before it"

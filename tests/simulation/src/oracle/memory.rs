@@ -1,26 +1,26 @@
-//! The answers of a store in memory, which a sequential limiter explains check by check.
+//! Verifies the answers of a store in memory: they equal those of a sequential limiter.
 
 use sluicegate_core::Charge;
 
-use super::{Judge, Violation, is_conditional, is_over, is_refused, needs};
-use crate::{history::Outcome, scenario::CheckPlan};
+use super::{Oracle, Violation, is_conditional, is_over, is_refused, needs};
+use crate::{history::Outcome, scenario::PlannedCheck};
 
-/// Undoes what some checks took on condition.
+/// Undoes the conditional charges of some checks.
 fn undo(
-    checks: &[CheckPlan],
+    checks: &[PlannedCheck],
     answers: &mut [(bool, u64)],
     used: &mut [i64],
-    is_undone: impl Fn(&CheckPlan) -> bool,
+    is_undone: impl Fn(&PlannedCheck) -> bool,
 ) {
-    for (check, (_, granted)) in checks.iter().zip(answers) {
-        if is_conditional(check.take) && is_undone(check) {
-            used[check.counter] -= i64::try_from(std::mem::take(granted)).unwrap();
+    for (check, (_, charged)) in checks.iter().zip(answers) {
+        if is_conditional(check.charge) && is_undone(check) {
+            used[check.counter] -= i64::try_from(std::mem::take(charged)).unwrap();
         }
     }
 }
 
-impl Judge<'_> {
-    /// The answers of a store in memory: those of a limiter that settles one request after the other.
+impl Oracle<'_> {
+    /// The answers of a store in memory equal those of a limiter that settles one request after the other.
     pub(super) fn memory(&mut self) {
         let mut used = vec![0_i64; self.scenario.counters.len()];
         let resets = self.history.invalidations.iter().filter(|it| it.is_reset);
@@ -31,9 +31,9 @@ impl Judge<'_> {
             }
             let expected = self.settle(&request.checks, &mut used);
             if let Outcome::Decided(decisions) = &request.outcome {
-                let told: Vec<_> = decisions.iter().map(|it| (it.allowed, it.charged)).collect();
-                if told != expected {
-                    let what = format!("allowed and granted are {told:?}, not {expected:?}");
+                let answers: Vec<_> = decisions.iter().map(|it| (it.allowed, it.charged)).collect();
+                if answers != expected {
+                    let what = format!("allowed and charged are {answers:?}, not {expected:?}");
                     self.add("memory decides as a sequential limiter", Some(request.action), what);
                 }
             }
@@ -42,15 +42,15 @@ impl Judge<'_> {
         let used: Vec<_> = used.into_iter().map(Some).collect();
         if used != self.history.used {
             let what = format!("counters have {:?} at the end, not {used:?}", self.history.used);
-            self.found.push(Violation::of_run("counters are the sum of what was answered", what));
+            self.found.push(Violation::of_run("counters equal the sum of the answers", what));
         }
     }
 
-    /// What one request is answered, allowed and granted, where nothing else happens meanwhile.
-    fn settle(&self, checks: &[CheckPlan], used: &mut [i64]) -> Vec<(bool, u64)> {
+    /// Settles a request alone. Returns for each check whether it is allowed, and the charged hits.
+    fn settle(&self, checks: &[PlannedCheck], used: &mut [i64]) -> Vec<(bool, u64)> {
         let mut answers: Vec<(bool, u64)> = Vec::new();
         for (at, check) in checks.iter().enumerate() {
-            answers.push(self.take(check, &mut used[check.counter]));
+            answers.push(self.charge(check, &mut used[check.counter]));
             let is_last = checks.get(at + 1).is_none_or(|next| next.descriptor != check.descriptor);
             let allowed: Vec<bool> = answers.iter().map(|it| it.0).collect();
             if is_last && is_over(checks, &allowed, check.descriptor) {
@@ -64,12 +64,12 @@ impl Judge<'_> {
         answers
     }
 
-    /// Asks one counter, and charges it.
-    fn take(&self, check: &CheckPlan, used: &mut i64) -> (bool, u64) {
+    /// Decides one check, and charges its counter.
+    fn charge(&self, check: &PlannedCheck, used: &mut i64) -> (bool, u64) {
         let number = |it: u64| i64::try_from(it).unwrap();
-        let free = i64::from(self.limit(check).capacity()) - *used;
-        let fits = number(needs(check.take)) <= free;
-        let (allowed, granted) = match check.take {
+        let available = i64::from(self.limit(check).capacity()) - *used;
+        let fits = number(needs(check.charge)) <= available;
+        let (allowed, charged) = match check.charge {
             Charge::Exactly(hits) => (fits, if fits { hits } else { 0 }),
             Charge::Always { hits, .. } => (fits, hits),
             Charge::Refund { hits, .. } => {
@@ -77,7 +77,7 @@ impl Judge<'_> {
                 (true, 0)
             }
         };
-        *used += number(granted);
-        (allowed, granted)
+        *used += number(charged);
+        (allowed, charged)
     }
 }

@@ -1,8 +1,8 @@
-//! Judges what happened in a run, by arithmetic of its own.
+//! The oracle: verifies the history of a run, with its own arithmetic.
 //!
-//! The servers record each change of a counter. A check that the store answered must be explained by the counter at some
-//! moment between question and answer; and what the scripts have changed of a counter, all calls together, must be the sum
-//! of what callers were told.
+//! The servers record each change of a counter. For every answer of the store, the counter must have had a matching
+//! state at some time between the request and its answer. The sum of all changes by the scripts must equal the sum of
+//! the answers.
 
 mod answers;
 mod failures;
@@ -17,15 +17,15 @@ use sluicegate_store::FINISH_TIMEOUT;
 
 use crate::{
     history::{Drain, History, Outcome, RequestRecord},
-    scenario::{CheckPlan, Kind, Scenario},
+    scenario::{PlannedCheck, Scenario, StoreKind},
 };
 
-/// Something that must not happen.
+/// A rule that a run has violated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The rule that is broken.
+    /// The rule, as in `docs/simulation.md`.
     pub rule: &'static str,
-    /// The action of the scenario that it is about, if it is about one.
+    /// Position of the action in the scenario, if the violation concerns one.
     pub action: Option<usize>,
     what: String,
 }
@@ -50,65 +50,67 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything in a run that must not happen.
-pub(crate) fn judge(scenario: &Scenario, history: &History) -> Vec<Violation> {
-    let mut judge = Judge { scenario, history, found: Vec::new() };
-    judge.of_run("nothing panics", &history.panics);
-    if history.rest.is_empty() {
+/// Verifies a history, and returns all violations.
+pub(crate) fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
+    let mut oracle = Oracle { scenario, history, found: Vec::new() };
+    oracle.of_run("nothing panics", &history.panics);
+    if history.end_states.is_empty() {
         // The run itself has panicked.
-        return judge.found;
+        return oracle.found;
     }
-    judge.of_run("servers run every command and keep every counter", &history.problems);
+    oracle.of_run("servers run every command and keep every counter", &history.problems);
     if history.not_connected {
-        judge.of_run("connected in time", &["the stack is degraded".to_owned()]);
+        oracle.of_run("processes connect in time", &["the stack is degraded".to_owned()]);
     }
-    if history.unanswered > 0 {
-        let what = format!("{} requests, resets or drains have no end", history.unanswered);
-        judge.of_run("every request is answered", &[what]);
+    if history.unfinished > 0 {
+        let what = format!("{} requests, resets or drains have not ended", history.unfinished);
+        oracle.of_run("every request is answered", &[what]);
     }
-    history.requests.iter().for_each(|request| judge.answer_in_time(request));
-    history.requests.iter().for_each(|request| judge.failures(request));
-    if scenario.kind == Kind::Memory {
-        judge.memory();
+    history.requests.iter().for_each(|request| oracle.answer_in_time(request));
+    history.requests.iter().for_each(|request| oracle.failures(request));
+    if scenario.kind == StoreKind::Memory {
+        oracle.memory();
     } else {
-        history.requests.iter().for_each(|request| judge.answers(request));
-        history.requests.iter().for_each(|request| judge.local(request));
-        judge.sums();
-        judge.debits();
+        history.requests.iter().for_each(|request| oracle.answers(request));
+        history.requests.iter().for_each(|request| oracle.local(request));
+        oracle.sums();
+        oracle.debits();
     }
-    judge.recovery();
-    judge.rest();
-    judge.drains();
-    judge.found
+    oracle.recovery();
+    oracle.end_states();
+    oracle.drains();
+    oracle.found
 }
 
-struct Judge<'r> {
+/// Verifies a history and collects violations.
+struct Oracle<'r> {
     scenario: &'r Scenario,
     history: &'r History,
     found: Vec<Violation>,
 }
 
-/// Hits that must be left for a check to be allowed.
-fn needs(take: Charge) -> u64 {
-    match take {
+/// Hits that must be available for a check to be allowed.
+fn needs(charge: Charge) -> u64 {
+    match charge {
         Charge::Exactly(hits) => hits.max(1),
         Charge::Refund { .. } => 0,
         Charge::Always { needs, .. } => needs,
     }
 }
 
-fn is_conditional(take: Charge) -> bool {
-    matches!(take, Charge::Exactly(_))
+/// Whether a charge is undone if its request is refused.
+fn is_conditional(charge: Charge) -> bool {
+    matches!(charge, Charge::Exactly(_))
 }
 
-/// Whether the descriptor of a check has a check that is not allowed.
-fn is_over(checks: &[CheckPlan], allowed: &[bool], descriptor: usize) -> bool {
+/// Whether a descriptor is over its limit: one of its checks is not allowed.
+fn is_over(checks: &[PlannedCheck], allowed: &[bool], descriptor: usize) -> bool {
     let of_descriptor = checks.iter().zip(allowed).filter(|(it, _)| it.descriptor == descriptor);
     of_descriptor.into_iter().any(|(_, allowed)| !allowed)
 }
 
-/// Whether the request is refused: one descriptor that may refuse alone is over, or all those with a quota.
-fn is_refused(checks: &[CheckPlan], allowed: &[bool]) -> bool {
+/// Whether a request is refused: a descriptor that refuses it alone is over its limit, or all quota descriptors are.
+fn is_refused(checks: &[PlannedCheck], allowed: &[bool]) -> bool {
     let mut quotas = Vec::new();
     let mut descriptors: Vec<(usize, RefusalScope)> = Vec::new();
     for check in checks {
@@ -127,44 +129,49 @@ fn is_refused(checks: &[CheckPlan], allowed: &[bool]) -> bool {
     !quotas.is_empty() && quotas.iter().all(|over| *over)
 }
 
-/// What a check was answered.
+/// The decision on a check; `None` if its request was not decided.
 fn decided(request: &RequestRecord, at: usize) -> Option<&Decision> {
     match &request.outcome {
         Outcome::Decided(decisions) => decisions.get(at),
-        Outcome::Deferred | Outcome::Left => None,
+        Outcome::Deferred | Outcome::Disconnected => None,
     }
 }
 
-impl Judge<'_> {
+impl Oracle<'_> {
+    /// Adds a violation.
     fn add(&mut self, rule: &'static str, action: Option<usize>, what: String) {
         self.found.push(Violation { rule, action, what });
     }
 
+    /// Adds violations that concern no single action.
     fn of_run(&mut self, rule: &'static str, what: &[String]) {
         self.found.extend(what.iter().map(|it| Violation::of_run(rule, it.clone())));
     }
 
-    fn limit(&self, check: &CheckPlan) -> Limit {
+    /// The limit of a check.
+    fn limit(&self, check: &PlannedCheck) -> Limit {
         self.scenario.counters[check.counter].limits[check.limit]
     }
 
+    /// Every answer arrives by its deadline.
     fn answer_in_time(&mut self, request: &RequestRecord) {
-        if !matches!(request.outcome, Outcome::Left) && request.ended.1 > request.deadline {
+        if !matches!(request.outcome, Outcome::Disconnected) && request.ended.1 > request.deadline {
             let (ended, deadline) = (request.ended.1, request.deadline);
             let what = format!("answered at {ended:?}, after its deadline {deadline:?}");
-            self.add("answers come in time", Some(request.action), what);
+            self.add("answers arrive in time", Some(request.action), what);
         }
     }
 
-    /// Nothing is left at the end.
-    fn rest(&mut self) {
-        for (process, rest) in self.history.rest.iter().enumerate() {
-            let counts = [rest.waiting, rest.split, rest.pending, rest.late_kept];
-            if counts != [0; 4] || rest.fallback.owed != 0 || !rest.is_settled {
-                self.of_run("nothing is left", &[format!("process {process}: {rest:?}")]);
+    /// Nothing is pending at the end.
+    fn end_states(&mut self) {
+        for (process, end) in self.history.end_states.iter().enumerate() {
+            let counts = [end.waiting, end.multi_slot, end.settlements_pending, end.late_kept];
+            if counts != [0; 4] || end.fallback.owed != 0 || !end.is_settled {
+                let what = format!("process {process}: {end:?}");
+                self.of_run("nothing is pending at the end", &[what]);
             }
-            let unknown = (rest.hits_unknown, rest.give_backs_failed);
-            if self.scenario.is_calm && unknown != (0, 0) {
+            let unknown = (end.hits_unknown, end.refunds_failed);
+            if self.scenario.is_fault_free && unknown != (0, 0) {
                 let what =
                     format!("process {process}: unknown hits and failed refunds are {unknown:?}");
                 self.of_run("failures have a reason", &[what]);
@@ -172,19 +179,21 @@ impl Judge<'_> {
         }
         if self.history.tasks_left > 0 {
             let what = format!("{} tasks", self.history.tasks_left);
-            self.of_run("nothing is left", &[what]);
+            self.of_run("nothing is pending at the end", &[what]);
         }
     }
 
-    /// A process that ends waits for what it is settling, but not longer than it may.
+    /// A process that drains waits until it has settled everything, but not longer than the timeout.
     fn drains(&mut self) {
         for drain in &self.history.drains {
-            let (split, refunds, owed) = drain.left;
-            let is_done = split == 0 && owed == 0 && (refunds == 0 || !self.scenario.is_calm);
-            if drain.took > FINISH_TIMEOUT || drain.took < FINISH_TIMEOUT && !is_done {
-                let Drain { process, took, .. } = drain;
-                let what = format!("process {process} took {took:?}, {:?} are left", drain.left);
-                self.of_run("a process ends in time and settles before", &[what]);
+            let (multi_slot, settlements, debits) = drain.pending;
+            let is_done = multi_slot == 0
+                && debits == 0
+                && (settlements == 0 || !self.scenario.is_fault_free);
+            if drain.duration > FINISH_TIMEOUT || drain.duration < FINISH_TIMEOUT && !is_done {
+                let Drain { process, duration, pending } = drain;
+                let what = format!("process {process} took {duration:?}, {pending:?} are pending");
+                self.of_run("a drain ends in time and settles first", &[what]);
             }
         }
     }

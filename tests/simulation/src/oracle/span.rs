@@ -1,4 +1,4 @@
-//! What a counter had used in a part of a run.
+//! Usage of a counter within a part of a run.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::{
     world::{Counter, Snapshot},
 };
 
-/// A part of a run.
+/// A part of a run, between two events and two times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) first_event: u64,
     pub(super) begins: Duration,
-    /// What has expired by then counts no longer.
-    pub(super) looked_at: Duration,
+    /// Hits that have expired by this time do not count.
+    pub(super) observed_from: Duration,
     pub(super) last_event: u64,
     pub(super) ends: Duration,
 }
 
 impl Span {
-    /// From question to answer.
+    /// From a request to its answer.
     pub(super) fn of(request: &RequestRecord) -> Self {
         Self {
             first_event: request.began.0,
             begins: request.began.1,
-            looked_at: request.began.1,
+            observed_from: request.began.1,
             last_event: request.ended.0,
             ends: request.ended.1,
         }
     }
 
-    /// The snapshots of a counter in it, each with the next one.
+    /// The snapshots of a counter that applied within the span, each with the next one.
     fn snapshots<'c>(
         &self,
         counter: &'c Counter,
@@ -45,16 +45,16 @@ impl Span {
         })
     }
 
-    /// The most hits that were used.
+    /// The most hits that were used at some time.
     pub(super) fn most(&self, counter: &Counter, limit: &Limit) -> u64 {
         let used = self.snapshots(counter).map(|(it, _)| {
             let refunded = if it.number >= self.first_event { it.effect.refunded } else { 0 };
-            used(it, limit, it.at.max(self.looked_at)) + refunded
+            used(it, limit, it.at.max(self.observed_from)) + refunded
         });
         used.max().unwrap_or(0)
     }
 
-    /// The least hits that were used.
+    /// The least hits that were used at some time.
     pub(super) fn least(&self, counter: &Counter, limit: &Limit) -> u64 {
         let used = self.snapshots(counter).map(|(it, next)| {
             let next = next.filter(|it| it.number <= self.last_event && it.at <= self.ends);
@@ -65,7 +65,7 @@ impl Span {
     }
 }
 
-/// Hits used at a time.
+/// Hits used at a time, by a snapshot.
 fn used(snapshot: &Snapshot, limit: &Limit, time: Duration) -> u64 {
     let passed = u64::try_from(time.saturating_sub(snapshot.at).as_micros()).unwrap();
     snapshot.usage.hits(limit, snapshot.server_time + passed)

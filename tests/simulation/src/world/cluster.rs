@@ -1,14 +1,14 @@
-//! Slots, their moves between servers, and failovers.
+//! Slots of the simulated cluster, their moves between servers, and failovers.
 
 use sluicegate_store::redis::Address;
 
 use super::{Effect, Endpoint, State};
 
-/// Slots of a cluster.
+/// Number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
 impl State {
-    /// The address under which a server is known at the start.
+    /// The address of a server at the start.
     pub(crate) fn address(server: usize) -> Address {
         Self::address_of(Endpoint { server, promotions: 0 })
     }
@@ -17,7 +17,7 @@ impl State {
         Address { host: format!("redis-{server}-{promotions}"), port: 6379 }
     }
 
-    /// What is at an address.
+    /// The endpoint with an address; `None` if there is none.
     pub(crate) fn endpoint(&self, address: &Address) -> Option<Endpoint> {
         let (server, promotions) = address.host.strip_prefix("redis-")?.split_once('-')?;
         let (server, promotions): (usize, u32) = (server.parse().ok()?, promotions.parse().ok()?);
@@ -25,92 +25,98 @@ impl State {
         is_known.then_some(Endpoint { server, promotions })
     }
 
-    /// The present address of a server. In front of a single server stands a name that follows promotions.
-    pub(super) fn present(&self, server: usize) -> Endpoint {
+    /// The current endpoint of a server. The address of a single server does not change with promotions.
+    pub(super) fn current_endpoint(&self, server: usize) -> Endpoint {
         let promotions = if self.is_cluster { self.servers[server].promotions } else { 0 };
         Endpoint { server, promotions }
     }
 
-    /// What a replica has copied by now.
-    pub(crate) fn save(&mut self, server: usize) {
-        self.servers[server].saved = Some(self.servers[server].data.clone());
+    /// A replica copies the keys of the server.
+    pub(crate) fn replicate(&mut self, server: usize) {
+        self.servers[server].replicated = Some(self.servers[server].data.clone());
     }
 
-    /// A replica takes the place of the server, with what it had copied. What it had not is lost, and it was never sent a
-    /// script.
+    /// Promotes a replica in place of the server, with the keys that it has copied. Later changes are lost, and it has
+    /// no scripts.
     pub(crate) fn fail_over(&mut self, server: usize) {
-        let Some(saved) = self.servers[server].saved.take() else { return };
-        self.wake(server);
+        let Some(replicated) = self.servers[server].replicated.take() else { return };
+        self.advance_clock(server);
         self.keys_of(server).iter().for_each(|key| self.verify(server, key));
         let is_here = |key: &Vec<u8>| self.owner(key) == server || self.holder(key) == server;
         let keys: Vec<Vec<u8>> = self.counters.keys().filter(|it| is_here(it)).cloned().collect();
         self.epoch += 1;
         let it = &mut self.servers[server];
-        it.data = saved;
+        it.data = replicated;
         it.has_scripts = false;
         it.promotions += 1;
         it.epoch = self.epoch;
         self.nodes = None;
         self.cut(|_, it| it == server);
-        // What has moved away meanwhile, it does not keep; what was moving to it is lost with it.
-        let names: Vec<Vec<u8>> = self.servers[server].data.names().cloned().collect();
+        // The replica drops the keys of slots that have moved to another server meanwhile. Keys that were moving to the
+        // failed server are lost.
+        let names: Vec<Vec<u8>> = self.servers[server].data.keys().cloned().collect();
         for name in names {
             let owner = self.owner(&name);
-            let is_coming = self.moving.get(&key_slot(&name)) == Some(&server)
+            let is_moving_here = self.moving.get(&key_slot(&name)) == Some(&server)
                 && !self.servers[owner].data.contains(&name);
-            if owner != server && !is_coming {
+            if owner != server && !is_moving_here {
                 self.servers[server].data.remove(&name);
             }
         }
-        self.wake(server);
+        self.advance_clock(server);
         for key in keys {
             let holder = self.holder(&key);
             let (before, after) = (
                 self.counters[&key].hits(self.server_time(server)),
                 self.hits(holder, &key, self.server_time(holder)),
             );
-            self.note(holder, &key, Effect { removed: before - after, ..Effect::default() });
+            self.record_snapshot(
+                holder,
+                &key,
+                Effect { removed: before - after, ..Effect::default() },
+            );
         }
     }
 
-    /// Begins to move the slot of a key.
+    /// Begins to move the slot of a key. Returns whether it can be moved.
     pub(crate) fn begin_move(&mut self, key: &[u8], to: usize) -> bool {
         let slot = key_slot(key);
-        let may = self.is_cluster && self.owner(key) != to && !self.moving.contains_key(&slot);
-        if may {
+        let can_move = self.is_cluster && self.owner(key) != to && !self.moving.contains_key(&slot);
+        if can_move {
             self.moving.insert(slot, to);
         }
-        may
+        can_move
     }
 
-    /// Moves one key of a slot that moves, or ends the move. Returns whether there is more.
+    /// Moves one key of a slot that is moving, or ends the move if there are no more. Returns whether the move
+    /// continues.
     pub(crate) fn step_move(&mut self, key: &[u8]) -> bool {
         let slot = key_slot(key);
         let Some(&to) = self.moving.get(&slot) else { return false };
         let from = self.owner(key);
-        self.wake(from);
-        self.wake(to);
-        // What has expired by the clock of this server may not have by that of the other.
-        let is_gone = |it: &Vec<u8>| key_slot(it) == slot && self.holder(it) == from;
-        let gone: Vec<Vec<u8>> = self.counters.keys().filter(|it| is_gone(it)).cloned().collect();
-        for key in gone {
+        self.advance_clock(from);
+        self.advance_clock(to);
+        // A key that has expired by the clock of this server may not have expired by the clock of the other.
+        let may_have_expired = |it: &Vec<u8>| key_slot(it) == slot && self.holder(it) == from;
+        let counters = self.counters.keys().filter(|it| may_have_expired(it));
+        for key in counters.cloned().collect::<Vec<_>>() {
             if !self.servers[from].data.contains(&key) {
                 self.verify(from, &key);
-                self.note(from, &key, Effect::default());
+                self.record_snapshot(from, &key, Effect::default());
             }
         }
-        let mut names = self.servers[from].data.names().filter(|it| key_slot(it) == slot).cloned();
+        let mut names = self.servers[from].data.keys().filter(|it| key_slot(it) == slot).cloned();
         if let Some(name) = names.next() {
             drop(names);
             self.verify(from, &name);
-            let mut moved = std::mem::take(&mut self.servers[from].data);
-            moved.migrate(&name, &mut self.servers[to].data);
-            self.servers[from].data = moved;
+            let mut source = std::mem::take(&mut self.servers[from].data);
+            source.migrate(&name, &mut self.servers[to].data);
+            self.servers[from].data = source;
             let now = (self.elapsed(), self.server_time(from));
             if let Some(counter) = self.counters.get_mut(&name) {
                 counter.moved.get_or_insert(now);
             }
-            self.note(to, &name, Effect::default());
+            self.record_snapshot(to, &name, Effect::default());
             return true;
         }
         drop(names);
@@ -122,7 +128,7 @@ impl State {
         false
     }
 
-    /// Which server has a key's slot.
+    /// The server that owns the slot of a key.
     pub(super) fn owner(&self, key: &[u8]) -> usize {
         if !self.is_cluster {
             return 0;
@@ -132,7 +138,8 @@ impl State {
         self.moved.get(&slot).copied().unwrap_or(evenly)
     }
 
-    /// Which server has a key, if any has: in a move, the one that it moves to may.
+    /// The server that has a key, if any has it: the owner of its slot or, while the slot moves, the server that it
+    /// moves to.
     pub(super) fn holder(&self, key: &[u8]) -> usize {
         let owner = self.owner(key);
         match self.moving.get(&key_slot(key)) {
@@ -146,7 +153,7 @@ impl State {
         }
     }
 
-    /// The list of the cluster's nodes.
+    /// The reply to `CLUSTER NODES`.
     pub(super) fn list_nodes(&self) -> String {
         let mut ranges = vec![Vec::<(u16, u16)>::new(); self.servers.len()];
         let mut begin = 0;
@@ -161,14 +168,14 @@ impl State {
             }
         }
         let line = |(number, ranges): (usize, Vec<(u16, u16)>)| {
-            let (present, epoch) = (self.present(number), self.servers[number].epoch);
-            let Address { host, port } = Self::address_of(present);
+            let (endpoint, epoch) = (self.current_endpoint(number), self.servers[number].epoch);
+            let Address { host, port } = Self::address_of(endpoint);
             let ranges: String =
                 ranges.iter().map(|(first, last)| format!(" {first}-{last}")).collect();
             let primary =
                 format!("{host} {host}:{port}@1 master - 0 0 {epoch} connected{ranges}\n");
-            let replicas = (0..present.promotions).map(|promotions| {
-                let replica = Self::address_of(Endpoint { promotions, ..present }).host;
+            let replicas = (0..endpoint.promotions).map(|promotions| {
+                let replica = Self::address_of(Endpoint { promotions, ..endpoint }).host;
                 format!("{replica} {replica}:{port}@1 slave {host} 0 0 {epoch} connected\n")
             });
             [primary].into_iter().chain(replicas).collect::<String>()
@@ -177,7 +184,7 @@ impl State {
     }
 }
 
-/// The slot of a key: that of what stands between its first braces, if anything does.
+/// The slot of a key, by its hash tag if it has one.
 pub(super) fn key_slot(key: &[u8]) -> u16 {
     let tag = || {
         let begin = key.iter().position(|byte| *byte == b'{')? + 1;

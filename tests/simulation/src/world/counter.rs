@@ -1,4 +1,4 @@
-//! The history of a counter, and what calls of the scripts do to it.
+//! The history of a counter, and the effects of script calls on it.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use sluicegate_store::redis::Reply;
 
 use crate::usage::Usage;
 
-/// What one command or fault did to a counter, in hits.
+/// The effect of a command or a fault on a counter, in hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// By how much a script changed the hits used.
+    /// Hits by which a script has increased usage; negative for a refund.
     pub(crate) charged: i64,
-    /// The part of it that was a debit of local decisions.
+    /// How many of them were a debit of local decisions.
     pub(crate) debited: i64,
-    /// What the call refunded: for a moment within it, usage may have been higher or lower by as many.
+    /// Hits that the call has refunded. Within the call, usage may have been higher or lower by this number.
     pub(crate) refunded: u64,
-    /// What a reset or a failover removed; below zero if a failover brought back what had been refunded.
+    /// Hits that a reset or a failover has removed; negative if a failover has restored refunded hits.
     pub(crate) removed: i64,
-    /// Whether the call undid a charge of a refused request.
-    pub(crate) undoes: bool,
+    /// Whether the call has undone a charge of a refused request.
+    pub(crate) is_undo: bool,
 }
 
 impl Effect {
-    /// Whether nothing was done to the counter.
+    /// Whether the counter did not change.
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a server has stored of a counter since an event.
+/// The value of a counter after an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    /// The number of the event.
+    /// Number of the event.
     pub(crate) number: u64,
-    /// When, since the start of the run.
+    /// Time since the start of the run.
     pub(crate) at: Duration,
-    /// The same by the server's clock, in microseconds.
+    /// Time by the server's clock, in microseconds since the Unix epoch.
     pub(crate) server_time: u64,
     pub(crate) usage: Usage,
     pub(crate) effect: Effect,
@@ -47,36 +47,37 @@ pub(crate) struct Snapshot {
 pub(crate) struct Counter {
     pub(crate) limit: Limit,
     pub(crate) snapshots: Vec<Snapshot>,
-    /// The last value that was stored.
+    /// The value after the last event.
     pub(super) value: Reply,
-    /// When it was moved to another server since, and the time there was where it came from: it keeps the time that it has
-    /// left, whatever the other server's clock shows.
+    /// If the counter has moved to another server since its last change: the time of the move, and the time by the
+    /// clock of the first server. The remaining lifetime of the key still follows that clock.
     pub(super) moved: Option<(Duration, u64)>,
-    /// Hits that are stored at the end.
+    /// Hits used at the end of the run.
     pub(crate) at_end: i64,
 }
 
 impl Counter {
-    /// The sum of what all commands and faults did to it.
+    /// The sum of a number over all effects on the counter.
     pub(crate) fn sum(&self, of: impl Fn(&Effect) -> i64) -> i64 {
         self.snapshots.iter().map(|it| of(&it.effect)).sum()
     }
 
-    /// Hits used at a time of its server.
+    /// Hits used at a time by the server's clock.
     pub(super) fn hits(&self, now: u64) -> i64 {
         self.snapshots.last().map_or(0, |it| it.usage.nearest_hits(&self.limit, now))
     }
 }
 
-/// A refund of what a refused request had charged, whose reply has reached the process.
+/// An undone charge of a refused request, of which the process has received the reply.
 #[derive(Clone, Debug)]
-pub(crate) struct Undone {
+pub(crate) struct UndoneCharge {
     pub(crate) process: usize,
     pub(crate) counter: Vec<u8>,
     pub(crate) replied: (u64, Duration),
 }
 
-/// What a call asks for each of its keys, from its arguments, which `lua/settle.lua` describes.
+/// The debits and refunds that a script call makes on each of its keys, read from its arguments, which `lua/settle.lua`
+/// describes.
 pub(super) fn effects(args: &[&[u8]], keys: usize) -> Vec<Effect> {
     let number = |at: usize| -> u64 { std::str::from_utf8(args[at]).unwrap().parse().unwrap() };
     let mut effects = vec![Effect::default(); keys];
@@ -88,7 +89,7 @@ pub(super) fn effects(args: &[&[u8]], keys: usize) -> Vec<Effect> {
             0 => 1,
             1 => 2,
             2 => {
-                // Debits alone need nothing and belong to no descriptor that may refuse.
+                // Only debits need no hits and are in a descriptor that refuses nothing.
                 if number(at + 2) == 0 && word >> 3 & 3 == 0 {
                     effects[key - 1].debited += i64::try_from(number(at + 1)).unwrap();
                 }
@@ -96,7 +97,7 @@ pub(super) fn effects(args: &[&[u8]], keys: usize) -> Vec<Effect> {
             }
             charge @ (3 | 4) => {
                 effects[key - 1].refunded += number(at + 1);
-                effects[key - 1].undoes |= charge == 4;
+                effects[key - 1].is_undo |= charge == 4;
                 if charge == 3 { 2 } else { 4 }
             }
             // A chain refunds nothing.
