@@ -1,4 +1,4 @@
-//! Any descriptor as a counter key: printable, bounded, one hash tag, and never the key of another.
+//! Counter keys of random descriptors: printable, bounded, with one hash tag, and different for different descriptors.
 
 #![no_main]
 

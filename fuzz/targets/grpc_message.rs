@@ -1,4 +1,4 @@
-//! Any bytes as a gRPC message: what the scan finds within the bounds is within them once it is decoded.
+//! Random bytes as a gRPC message: a message that the scan finds within the bounds is within them after decoding.
 
 #![no_main]
 
@@ -25,7 +25,7 @@ struct Input<'a> {
 #[derive(Arbitrary, Debug)]
 enum Field<'a> {
     Domain(&'a [u8]),
-    /// The same descriptor again and again.
+    /// The same descriptor several times.
     Descriptors { times: u16, entries: u8, key: &'a [u8] },
     /// The start or the end of a group.
     Group { number: u8, ends: bool },

@@ -1,5 +1,5 @@
-//! Any bytes as HTTP/2: frames that carry no call are counted as they were sent, however they arrive, and what is not
-//! finished is noticed.
+//! Random bytes as HTTP/2: frames are counted correctly in whatever pieces they arrive, and an unfinished frame or
+//! header list is detected.
 
 #![no_main]
 
@@ -23,7 +23,7 @@ use tokio::{
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 
-/// Frames of the kinds of HTTP/2, and a rest of any bytes.
+/// Frames of the types of HTTP/2, followed by random bytes.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     frames: Vec<Frame<'a>>,
@@ -39,7 +39,7 @@ struct Frame<'a> {
     times: u16,
 }
 
-/// What a peer has sent.
+/// Numbers of frames that a peer has sent.
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     calls: u32,

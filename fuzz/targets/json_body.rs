@@ -1,4 +1,4 @@
-//! Any body of `/json`: what passes the check has no key twice and is within the bounds, and nothing else is rejected.
+//! Random bodies of `/json`: the check accepts exactly those without duplicate keys and within the bounds.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use sluicegate_core::request::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
-/// What the check fails with, where the server expects it.
+/// The error type of the check, in the module where the server has it.
 mod error {
     use sluicegate_core::TooLarge;
     use thiserror::Error;
@@ -30,7 +30,7 @@ enum Node<'a> {
     Number(i64),
     Text(&'a str),
     List(Vec<Node<'a>>),
-    /// The same element again and again.
+    /// A list of the same element.
     Same(u16, &'a [u8]),
     Object(Vec<(Key, Node<'a>)>),
     Raw(&'a [u8]),
@@ -107,7 +107,7 @@ fuzz_target!(|node: Node<'_>| {
         Ok(()) => {
             assert!(descriptors <= DESCRIPTORS_MAX && entries <= ENTRIES_MAX && !has_duplicates);
         }
-        // A later key may stand for the one that was too large.
+        // With duplicate keys, the parsed value has the last one, which may be within the bounds.
         Err(JsonError::TooLarge(_)) => {
             assert!(descriptors > DESCRIPTORS_MAX || entries > ENTRIES_MAX || has_duplicates);
         }
@@ -117,7 +117,7 @@ fuzz_target!(|node: Node<'_>| {
     }
 });
 
-/// The most descriptors, and the most entries of one.
+/// The number of descriptors, and the most entries of one.
 fn lists(value: &Value) -> [usize; 2] {
     let list = |value: &Value, key| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let descriptors = list(value, "descriptors");
@@ -125,7 +125,7 @@ fn lists(value: &Value) -> [usize; 2] {
     [descriptors.len(), entries.max().unwrap_or_default()]
 }
 
-/// Keys of all objects, of which the same one is counted once.
+/// Number of keys in all objects, without duplicates.
 fn keys(value: &Value) -> usize {
     match value {
         Value::Array(elements) => elements.iter().map(keys).sum(),
@@ -134,7 +134,7 @@ fn keys(value: &Value) -> usize {
     }
 }
 
-/// Colons outside of texts, in JSON: one for each key.
+/// Number of colons outside of strings: one for each key, with duplicates.
 fn colons(body: &[u8]) -> usize {
     let (mut count, mut in_text, mut is_escaped) = (0, false, false);
     for byte in body {

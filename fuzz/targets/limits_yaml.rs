@@ -1,4 +1,4 @@
-//! Any bytes as a limits file: rules or mistakes, never a panic, a hang or a heap of memory.
+//! Random bytes as a limits file: rules or mistakes, without a panic, a hang or excessive memory.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any descriptor against any tree: what matches must be a way down the tree, with the values it names.
+//! Random descriptors and trees of rules: a rule that matches has a node for each entry, whose value or pattern
+//! matches.
 
 #![no_main]
 
@@ -8,7 +9,7 @@ use sluicegate_core::request::Entry;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Each a chain of levels.
+    /// Each rule as its levels.
     rules: Vec<Vec<Level>>,
     entries: Vec<(Key, Text)>,
 }
@@ -36,7 +37,7 @@ impl Key {
     }
 }
 
-/// A value over a small alphabet, so that patterns meet values.
+/// A value of a small alphabet, so that patterns often match.
 #[derive(Arbitrary, Debug)]
 struct Text(Vec<Letter>);
 
@@ -93,7 +94,7 @@ fn push(yaml: &mut String, levels: &[Level], depth: usize) {
     }
 }
 
-/// Whether some rule has as many levels as there are entries, each of which lets its entry through.
+/// Whether some rule has one level for each entry, each of which matches its entry.
 fn fits(rules: &[Vec<Level>], values: &[(&str, String)]) -> bool {
     rules.iter().take(8).any(|rule| {
         let levels = &rule[..rule.len().min(6)];
@@ -105,7 +106,7 @@ fn fits(rules: &[Vec<Level>], values: &[(&str, String)]) -> bool {
     })
 }
 
-/// The obvious way, for short texts.
+/// A simple implementation, for short texts.
 fn glob(pattern: &str, value: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == value,

@@ -1,4 +1,4 @@
-//! Any bytes as replies of Redis, in any pieces: within the bounds, and the same replies however they are cut.
+//! Random bytes as replies of Redis: within the bounds, and the same replies in whatever pieces they arrive.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use reply::{Reply, ReplyBounds, ReplyReader};
 
-/// Levels of arrays that a reply may have.
+/// The most levels of nested arrays in a reply.
 const DEPTH_MAX: usize = 4;
 
 #[derive(Arbitrary, Debug)]
@@ -62,7 +62,7 @@ fuzz_target!(|input: Input<'_>| {
     let (in_pieces, fails_in_pieces) = read(&bytes, usize::from(input.piece).max(1), bounds);
     let sent = bytes.escape_ascii();
     assert_eq!(replies, in_pieces, "{sent} within {bounds:?}");
-    // Before a line is whole, its first byte may be a mistake already.
+    // The first byte of an incomplete line may already be an error.
     assert!(fails_in_pieces || !fails, "{sent} within {bounds:?}");
     for reply in &replies {
         let (texts, elements, depth) = extent(reply);
@@ -70,7 +70,7 @@ fuzz_target!(|input: Input<'_>| {
     }
 });
 
-/// The replies in bytes that arrive in pieces, and whether an error follows.
+/// Parses bytes that arrive in pieces. Returns the replies, and whether an error follows.
 fn read(bytes: &[u8], piece: usize, bounds: ReplyBounds) -> (Vec<Reply>, bool) {
     let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
     for piece in bytes.chunks(piece) {
@@ -86,7 +86,7 @@ fn read(bytes: &[u8], piece: usize, bounds: ReplyBounds) -> (Vec<Reply>, bool) {
     (replies, false)
 }
 
-/// Bytes of its texts, elements and levels of its arrays. What is no text in an error takes three bytes for one.
+/// Bytes of texts, elements of arrays and levels of arrays. In an error, a byte that is not UTF-8 becomes three bytes.
 fn extent(reply: &Reply) -> (usize, usize, usize) {
     match reply {
         Reply::Nil | Reply::Integer(_) => (0, 0, 0),

@@ -1,4 +1,4 @@
-//! What a change of limits is said to change.
+//! Differences of rule sets.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,21 +13,21 @@ use sluicegate_core::{
     },
 };
 
-fn place() -> SourceLocation {
+fn location() -> SourceLocation {
     SourceLocation { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
 }
 
-fn placed<T>(value: T) -> Located<T> {
-    Located { value, location: place() }
+fn located<T>(value: T) -> Located<T> {
+    Located { value, location: location() }
 }
 
 /// A descriptor of `key` or `key=value`, without a limit.
 fn node(name: &str) -> DescriptorNode {
     let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
     DescriptorNode {
-        location: place(),
+        location: location(),
         key: key.to_owned(),
-        value: value.map(|value| placed(value.to_owned())),
+        value: value.map(|value| located(value.to_owned())),
         limits: None,
         counting: None,
         on_failure: None,
@@ -41,13 +41,13 @@ fn node(name: &str) -> DescriptorNode {
     }
 }
 
-/// So many requests per minute.
+/// A limit of requests per minute.
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
         is_incomplete: false,
-        location: place(),
-        requests_per_unit: Some(placed(requests)),
-        unit: Some(placed("minute".to_owned())),
+        location: location(),
+        requests_per_unit: Some(located(requests)),
+        unit: Some(located("minute".to_owned())),
         unit_multiplier: None,
         window: None,
         algorithm: None,
@@ -73,8 +73,8 @@ fn below(name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
 
 fn file(domain: &str, descriptors: Vec<DescriptorNode>) -> LimitsFile {
     LimitsFile {
-        location: place(),
-        domain: placed(domain.to_owned()),
+        location: location(),
+        domain: located(domain.to_owned()),
         tenant: None,
         counting: None,
         on_failure: None,
@@ -87,8 +87,8 @@ fn compiled(files: &[LimitsFile]) -> RuleSet {
     compile(files, &CompileOptions::default(), Report::default()).unwrap()
 }
 
-/// All changes between the descriptors of one domain, one a line.
-fn told(old: Vec<DescriptorNode>, new: Vec<DescriptorNode>) -> String {
+/// All changes between the descriptors of one domain, one per line.
+fn changed(old: Vec<DescriptorNode>, new: Vec<DescriptorNode>) -> String {
     lines(&diff(&compiled(&[file("d", old)]), &compiled(&[file("d", new)])))
 }
 
@@ -99,9 +99,9 @@ fn lines(changes: &[Change]) -> String {
 #[test]
 fn equal_rules_do_not_differ() {
     let tree = || vec![ten("a=x*"), ten("a"), below("b", vec![ten("c")])];
-    assert_eq!(told(tree(), tree()), "");
+    assert_eq!(changed(tree(), tree()), "");
     // Only patterns have an order.
-    assert_eq!(told(tree(), tree().into_iter().rev().collect()), "");
+    assert_eq!(changed(tree(), tree().into_iter().rev().collect()), "");
     let files = |names: [&str; 2]| compiled(&names.map(|name| file(name, tree())));
     assert_eq!(diff(&files(["d", "e"]), &files(["e", "d"])), []);
 }
@@ -109,7 +109,7 @@ fn equal_rules_do_not_differ() {
 #[test]
 fn rules_are_added_and_removed() {
     assert_eq!(
-        told(
+        changed(
             vec![ten("a"), below("b", vec![ten("c")])],
             vec![ten("b"), below("e", vec![ten("c"), ten("c=x")]), node("f")]
         ),
@@ -124,9 +124,9 @@ added d: f: no limit"
 }
 
 #[test]
-fn a_node_without_a_limit_counts_where_it_takes_requests_from_others() {
+fn node_without_limit_is_a_change_if_it_has_siblings() {
     assert_eq!(
-        told(vec![ten("a")], vec![ten("a"), below("a=x", vec![ten("b")])]),
+        changed(vec![ten("a")], vec![ten("a"), below("a=x", vec![ten("b")])]),
         "\
 added d: a=x: no limit
 added d: a=x.b: 10 per minute (fixed_window)"
@@ -137,10 +137,10 @@ added d: a=x.b: 10 per minute (fixed_window)"
 fn domains_are_added_removed_and_changed() {
     let old = compiled(&[file("gone", vec![ten("a")]), file("stays", vec![ten("a")])]);
     let new = LimitsFile {
-        tenant: Some(placed("a".to_owned())),
-        counting: Some(placed(Counting::Upstream)),
-        on_failure: Some(placed(OnFailure::Deny)),
-        algorithm: Some(placed(Algorithm::SlidingWindowCounter)),
+        tenant: Some(located("a".to_owned())),
+        counting: Some(located(Counting::Upstream)),
+        on_failure: Some(located(OnFailure::Deny)),
+        algorithm: Some(located(Algorithm::SlidingWindowCounter)),
         ..file("stays", vec![ten("a")])
     };
     let new = compiled(&[new, file("new", vec![ten("a")])]);
@@ -165,7 +165,7 @@ changed stays: a: on_failure local -> deny"
     assert_eq!(counts.to_string(), "2 added, 2 removed, 2 changed, 2 restart counters");
 }
 
-/// An edit, and what is told of it.
+/// An edit, and the expected line.
 type Case<T> = (fn(&mut T), &'static str);
 
 #[test]
@@ -173,21 +173,21 @@ fn every_key_of_a_rule_is_compared() {
     let edited = |edit: fn(&mut DescriptorNode)| {
         let mut new = ten("a=x*");
         edit(&mut new);
-        told(vec![ten("a=x*")], vec![new])
+        changed(vec![ten("a=x*")], vec![new])
     };
     let limited = |edit: fn(&mut LimitNode)| {
         let mut new = limit(10);
         edit(&mut new);
-        told(vec![ten("a=x*")], vec![DescriptorNode { limits: one(new), ..node("a=x*") }])
+        changed(vec![ten("a=x*")], vec![DescriptorNode { limits: one(new), ..node("a=x*") }])
     };
-    let said = |text: &str| format!("changed d: a=x*: {text}");
+    let line = |text: &str| format!("changed d: a=x*: {text}");
     let of_rule: [Case<DescriptorNode>; 9] = [
         (|it| it.shadow_mode = true, "shadow_mode false -> true"),
         (|it| it.quota_mode = true, "quota_mode false -> true"),
         (|it| it.detailed_metric = true, "detailed_metric false -> true"),
         (|it| it.value_to_metric = true, "value_to_metric false -> true"),
         (|it| it.share_threshold = true, "share_threshold false -> true; counters restart"),
-        (|it| it.counting = Some(placed(Counting::Debit)), "counting free -> debit"),
+        (|it| it.counting = Some(located(Counting::Debit)), "counting free -> debit"),
         (|it| it.on_failure = Some(OnFailure::Allow), "on_failure local -> allow"),
         (|it| it.limits = None, "limit 10 per minute (fixed_window) -> none"),
         (
@@ -201,16 +201,22 @@ fn every_key_of_a_rule_is_compared() {
         ),
     ];
     for (edit, expected) in of_rule {
-        assert_eq!(edited(edit), said(expected));
+        assert_eq!(edited(edit), line(expected));
     }
     let of_limit: [Case<LimitNode>; 8] = [
-        (|it| it.requests_per_unit = Some(placed(20)), "requests_per_unit 10 -> 20"),
-        (|it| it.unit = Some(placed("hour".to_owned())), "window minute -> hour; counters restart"),
-        (|it| it.unit_multiplier = Some(placed(5)), "window minute -> 5 minutes; counters restart"),
+        (|it| it.requests_per_unit = Some(located(20)), "requests_per_unit 10 -> 20"),
+        (
+            |it| it.unit = Some(located("hour".to_owned())),
+            "window minute -> hour; counters restart",
+        ),
+        (
+            |it| it.unit_multiplier = Some(located(5)),
+            "window minute -> 5 minutes; counters restart",
+        ),
         (
             |it| {
-                it.unit = Some(placed("second".to_owned()));
-                it.unit_multiplier = Some(placed(60));
+                it.unit = Some(located("second".to_owned()));
+                it.unit_multiplier = Some(located(60));
             },
             "window minute -> 60 seconds",
         ),
@@ -218,8 +224,8 @@ fn every_key_of_a_rule_is_compared() {
             |it| it.algorithm = Some(Algorithm::Gcra),
             "algorithm fixed_window -> gcra; counters restart",
         ),
-        (|it| it.name = Some(placed("n".to_owned())), "name none -> \"n\""),
-        (|it| it.replaces = vec![placed("m".to_owned())], "replaces [] -> [\"m\"]"),
+        (|it| it.name = Some(located("n".to_owned())), "name none -> \"n\""),
+        (|it| it.replaces = vec![located("m".to_owned())], "replaces [] -> [\"m\"]"),
         (
             |it| {
                 it.unlimited = true;
@@ -229,25 +235,25 @@ fn every_key_of_a_rule_is_compared() {
         ),
     ];
     for (edit, expected) in of_limit {
-        assert_eq!(limited(edit), said(expected));
+        assert_eq!(limited(edit), line(expected));
     }
 }
 
 #[test]
-fn a_burst_is_told_where_it_is_its_own_number() {
+fn burst_is_shown_only_if_it_differs_from_the_requests() {
     let bucket = |requests, burst: Option<u32>| {
         let algorithm = Some(Algorithm::TokenBucket);
-        let limit = LimitNode { algorithm, burst: burst.map(placed), ..limit(requests) };
+        let limit = LimitNode { algorithm, burst: burst.map(located), ..limit(requests) };
         vec![DescriptorNode { limits: one(limit), ..node("a") }]
     };
     assert_eq!(
-        told(bucket(10, None), bucket(20, None)),
+        changed(bucket(10, None), bucket(20, None)),
         "changed d: a: requests_per_unit 10 -> 20"
     );
-    assert_eq!(told(bucket(10, None), bucket(10, Some(10))), "");
-    assert_eq!(told(bucket(10, None), bucket(10, Some(5))), "changed d: a: burst none -> 5");
+    assert_eq!(changed(bucket(10, None), bucket(10, Some(10))), "");
+    assert_eq!(changed(bucket(10, None), bucket(10, Some(5))), "changed d: a: burst none -> 5");
     assert_eq!(
-        told(vec![], bucket(10, Some(5))),
+        changed(vec![], bucket(10, Some(5))),
         "added d: a: 10 per minute (token_bucket, burst 5)"
     );
 }
@@ -258,83 +264,88 @@ fn unlimited_rules_have_names() {
         let limit = LimitNode {
             unlimited: true,
             unit: None,
-            name: Some(placed(name.to_owned())),
+            name: Some(located(name.to_owned())),
             ..limit(10)
         };
         vec![DescriptorNode { limits: one(limit), ..node("a") }]
     };
-    assert_eq!(told(open("a"), open("b")), "changed d: a: name \"a\" -> \"b\"");
+    assert_eq!(changed(open("a"), open("b")), "changed d: a: name \"a\" -> \"b\"");
 }
 
 #[test]
-fn limits_of_one_rule_are_told_apart_by_their_counters() {
-    let of_unit =
-        |requests, unit: &str| LimitNode { unit: Some(placed(unit.to_owned())), ..limit(requests) };
+fn limits_of_a_rule_are_paired_by_counter() {
+    let of_unit = |requests, unit: &str| LimitNode {
+        unit: Some(located(unit.to_owned())),
+        ..limit(requests)
+    };
     let several = |limits: Vec<LimitNode>| {
-        vec![DescriptorNode { limits: Some(LimitsNode::Several(place(), limits)), ..node("a") }]
+        vec![DescriptorNode { limits: Some(LimitsNode::Several(location(), limits)), ..node("a") }]
     };
     let two = || several(vec![of_unit(1, "second"), of_unit(10, "minute")]);
     assert_eq!(
-        told(two(), several(vec![of_unit(1, "second"), of_unit(20, "minute"), of_unit(99, "day")])),
+        changed(
+            two(),
+            several(vec![of_unit(1, "second"), of_unit(20, "minute"), of_unit(99, "day")])
+        ),
         "\
 changed d: a: limits[1].requests_per_unit 10 -> 20
 changed d: a: limits[2] none -> 99 per day (fixed_window)"
     );
     assert_eq!(
-        told(two(), several(vec![of_unit(10, "minute")])),
+        changed(two(), several(vec![of_unit(10, "minute")])),
         "changed d: a: limits 1 per second (fixed_window) -> none"
     );
     assert_eq!(
-        told(two(), several(vec![of_unit(10, "minute"), of_unit(1, "second")])),
+        changed(two(), several(vec![of_unit(10, "minute"), of_unit(1, "second")])),
         "changed d: a: order of limits 1 per second (fixed_window), 10 per minute (fixed_window) -> 10 per minute (fixed_window), 1 per second (fixed_window)"
     );
     assert_eq!(
-        told(two(), several(vec![of_unit(1, "hour"), of_unit(10, "minute")])),
+        changed(two(), several(vec![of_unit(1, "hour"), of_unit(10, "minute")])),
         "changed d: a: limits[0].window second -> hour; counters restart"
     );
-    assert_eq!(told(vec![ten("a")], several(vec![limit(10)])), "");
+    assert_eq!(changed(vec![ten("a")], several(vec![limit(10)])), "");
 }
 
 #[test]
-fn patterns_that_are_moved_are_told() {
+fn moved_patterns_are_changes() {
     let patterns = |texts: &[&str]| -> Vec<_> {
         let nodes = texts.iter().map(|text| ten(&format!("k={text}"))).collect();
         vec![below("p", nodes)]
     };
     assert_eq!(
-        told(patterns(&["a*", "b", "b*", "c*"]), patterns(&["a*", "c*", "b", "b*"])),
+        changed(patterns(&["a*", "b", "b*", "c*"]), patterns(&["a*", "c*", "b", "b*"])),
         "changed d: p.k: order of patterns b*, c* -> c*, b*"
     );
-    // They decide alike, but one of them is shared or has another limit.
+    // Both match the same values, so their order decides which rule applies.
     assert_eq!(
-        told(patterns(&["a*", "a**"]), patterns(&["a**", "a*"])),
+        changed(patterns(&["a*", "a**"]), patterns(&["a**", "a*"])),
         "changed d: p.k: order of patterns a*, a** -> a**, a*"
     );
-    // One that comes between others moves none of them.
+    // A new pattern between others does not move them.
     assert_eq!(
-        told(patterns(&["a*", "b*"]), patterns(&["a*", "c*", "b*"])),
+        changed(patterns(&["a*", "b*"]), patterns(&["a*", "c*", "b*"])),
         "added d: p.k=c*: 10 per minute (fixed_window)"
     );
     let many: Vec<String> = (10..22).map(|index| format!("{index}*")).collect();
     let texts: Vec<&str> = many.iter().map(String::as_str).collect();
     let reversed: Vec<&str> = texts.iter().copied().rev().collect();
     assert_eq!(
-        told(patterns(&texts), patterns(&reversed)),
+        changed(patterns(&texts), patterns(&reversed)),
         "changed d: p.k: order of patterns 10*, 11*, 12*, 13*, 14*, 15*, 16*, 17*, ... -> 21*, 20*, 19*, 18*, 17*, 16*, 15*, 14*, ..."
     );
 }
 
 #[test]
-fn sharing_renames_the_counters_of_all_rules_below() {
+fn share_threshold_resets_the_counters_below() {
     let shared = |share_threshold, below: DescriptorNode| {
         vec![DescriptorNode { share_threshold, descriptors: vec![below], ..node("a=x*") }]
     };
     assert_eq!(
-        told(shared(true, ten("b")), shared(false, ten("b"))),
+        changed(shared(true, ten("b")), shared(false, ten("b"))),
         "changed d: a=x*: share_threshold true -> false; counters restart"
     );
     assert_eq!(
-        told(shared(true, node("b")), shared(false, node("b"))),
+        changed(shared(true, node("b")), shared(false, node("b"))),
         "changed d: a=x*: share_threshold true -> false"
     );
 }

@@ -1,4 +1,4 @@
-//! Why a descriptor meets its rule, and why no other; and that asking how counters stand charges nothing.
+//! Explanations: why a descriptor matches its rule and no other, and peeks of its counters.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
@@ -18,17 +18,17 @@ use sluicegate_core::{
 
 // === Rules ===
 
-fn place(line: usize) -> SourceLocation {
+fn location(line: usize) -> SourceLocation {
     SourceLocation { file: Arc::from("a.yaml"), line, column: 1, path: NodePath::default() }
 }
 
-/// A node `key` or `key=value` without a limit; the line is its name's.
+/// A node `key` or `key=value` at a line, without a limit.
 fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> DescriptorNode {
     let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value)));
     DescriptorNode {
-        location: place(line),
+        location: location(line),
         key: key.to_owned(),
-        value: value.map(|value| Located { value: value.to_owned(), location: place(line) }),
+        value: value.map(|value| Located { value: value.to_owned(), location: location(line) }),
         limits: None,
         counting: None,
         on_failure: None,
@@ -43,23 +43,23 @@ fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> Descriptor
 }
 
 fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
-    let placed = |text: &str| Located { value: text.to_owned(), location: place(line) };
+    let located = |text: &str| Located { value: text.to_owned(), location: location(line) };
     LimitNode {
         is_incomplete: false,
-        location: place(line),
-        requests_per_unit: Some(Located { value: 10, location: place(line) }),
-        unit: Some(placed("minute")),
+        location: location(line),
+        requests_per_unit: Some(Located { value: 10, location: location(line) }),
+        unit: Some(located("minute")),
         unit_multiplier: None,
         window: None,
         algorithm: None,
         burst: None,
         unlimited: false,
-        name: (!name.is_empty()).then(|| placed(name)),
-        replaces: replaces.iter().map(|name| placed(name)).collect(),
+        name: (!name.is_empty()).then(|| located(name)),
+        replaces: replaces.iter().map(|name| located(name)).collect(),
     }
 }
 
-/// The node with a limit of that name, which replaces others.
+/// The node with a limit of this name that replaces others.
 fn limited(mut node: DescriptorNode, name: &str, replaces: &[&str]) -> DescriptorNode {
     let numbers = numbers(node.location.line, name, replaces);
     node.limits = Some(LimitsNode::One(Box::new(numbers)));
@@ -84,8 +84,8 @@ fn unlimited(line: usize, name: &str) -> DescriptorNode {
 
 fn compiled(descriptors: Vec<DescriptorNode>, modes: Modes) -> RuleSet {
     let file = LimitsFile {
-        location: place(1),
-        domain: Located { value: "api".to_owned(), location: place(1) },
+        location: location(1),
+        domain: Located { value: "api".to_owned(), location: location(1) },
         tenant: None,
         counting: None,
         on_failure: None,
@@ -104,16 +104,16 @@ fn rules(descriptors: Vec<DescriptorNode>) -> RuleSet {
 
 type Pairs = [(&'static str, &'static str)];
 
-/// A descriptor to be.
+/// The parts of a descriptor.
 #[derive(Clone, Debug)]
 struct Part {
     pairs: Vec<(&'static str, &'static str)>,
     hits: Hits,
-    brought: Option<LimitOverride>,
+    limit_override: Option<LimitOverride>,
 }
 
 fn entries(pairs: &Pairs) -> Part {
-    Part { pairs: pairs.to_vec(), hits: Hits::Add(1), brought: None }
+    Part { pairs: pairs.to_vec(), hits: Hits::Add(1), limit_override: None }
 }
 
 fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
@@ -124,7 +124,7 @@ fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
             .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
             .collect(),
         hits: part.hits,
-        limit_override: part.brought,
+        limit_override: part.limit_override,
     };
     Request::new(domain, parts, usize::MAX, |part| part.pairs.len(), describe).unwrap()
 }
@@ -157,11 +157,11 @@ fn outcome(rules: &RuleSet, pairs: &Pairs) -> Outcome {
     explained(rules, pairs, |explained| explained.outcome)
 }
 
-fn seen(wanted: &[(&str, usize, MatchOutcome)]) -> Vec<(String, usize, MatchOutcome)> {
-    wanted.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
+fn seen(expected: &[(&str, usize, MatchOutcome)]) -> Vec<(String, usize, MatchOutcome)> {
+    expected.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
 }
 
-// === Why not ===
+// === Candidates ===
 
 fn one_level() -> RuleSet {
     rules(vec![
@@ -175,7 +175,7 @@ fn one_level() -> RuleSet {
 }
 
 #[test]
-fn an_exact_value_goes_before_patterns_and_the_key_alone() {
+fn exact_value_precedes_patterns_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/users")]),
         seen(&[
@@ -190,7 +190,7 @@ fn an_exact_value_goes_before_patterns_and_the_key_alone() {
 }
 
 #[test]
-fn the_first_pattern_in_the_file_goes_before_others_and_the_key_alone() {
+fn first_pattern_precedes_later_ones_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/x")]),
         seen(&[
@@ -205,7 +205,7 @@ fn the_first_pattern_in_the_file_goes_before_others_and_the_key_alone() {
 }
 
 #[test]
-fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
+fn key_alone_matches_if_no_value_or_pattern_does() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/health")]),
         seen(&[
@@ -220,14 +220,14 @@ fn the_key_alone_is_taken_where_no_value_and_no_pattern_fits() {
 }
 
 #[test]
-fn a_value_that_is_the_text_of_a_pattern_takes_that_pattern() {
+fn value_equal_to_a_patterns_text_matches_that_pattern() {
     let seen = candidates(&one_level(), &[("path", "/v*")]);
     assert_eq!(seen[0], ("path=/v*".to_owned(), 5, MatchOutcome::Matched));
     assert_eq!(seen[1], ("path".to_owned(), 2, MatchOutcome::ExactFirst));
 }
 
 #[test]
-fn of_many_candidates_the_nearest_are_told() {
+fn only_the_most_similar_candidates_are_listed() {
     let mut nodes: Vec<_> =
         (0..100).map(|line| rule(line + 10, &format!("user=u{line}"))).collect();
     nodes.push(rule(1000, "user=Bob"));
@@ -251,30 +251,30 @@ fn of_many_candidates_the_nearest_are_told() {
 }
 
 #[test]
-fn nothing_more_is_explained_once_nobody_waits() {
+fn cancelled_explanation_stops() {
     let rules = one_level();
     let parts = [entries(&[("path", "/a")]), entries(&[("path", "/b")]), entries(&[("x", "y")])];
-    let asked = Cell::new(0);
+    let calls = Cell::new(0);
     let until = |last: usize| {
-        asked.set(0);
-        let wanted = || {
-            asked.set(asked.get() + 1);
-            asked.get() < last
+        calls.set(0);
+        let expected = || {
+            calls.set(calls.get() + 1);
+            calls.get() < last
         };
-        Explanation::unless_cancelled(&rules, &request("api", &parts), wanted)
+        Explanation::unless_cancelled(&rules, &request("api", &parts), expected)
     };
     assert!(until(2).is_none());
-    assert_eq!(asked.get(), 2);
+    assert_eq!(calls.get(), 2);
     let waited_for = until(9).unwrap();
-    assert_eq!(asked.get(), parts.len());
+    assert_eq!(calls.get(), parts.len());
     let whole = Explanation::new(&rules, &request("api", &parts));
     assert_eq!(format!("{waited_for:?}"), format!("{whole:?}"));
 }
 
-// === Where the way ends ===
+// === Outcomes ===
 
 #[test]
-fn each_end_is_told_apart() {
+fn every_outcome_is_distinguished() {
     let rules = rules(vec![
         node(2, "tenant", vec![rule(3, "user"), node(4, "free", vec![])]),
         unlimited(5, "root"),
@@ -300,14 +300,14 @@ fn each_end_is_told_apart() {
 }
 
 #[test]
-fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
+fn replaced_limits_name_the_replacing_rule() {
     let mut several = node(4, "plan", vec![]);
     let hourly = LimitNode {
-        window: Some(Located { value: Duration::from_secs(7200), location: place(5) }),
+        window: Some(Located { value: Duration::from_secs(7200), location: location(5) }),
         unit: None,
         ..numbers(5, "hourly", &[])
     };
-    several.limits = Some(LimitsNode::Several(place(4), vec![numbers(4, "base", &[]), hourly]));
+    several.limits = Some(LimitsNode::Several(location(4), vec![numbers(4, "base", &[]), hourly]));
     let rules = rules(vec![
         limited(node(2, "user", vec![]), "base", &[]),
         limited(node(3, "vip", vec![]), "", &["base"]),
@@ -330,22 +330,23 @@ fn replaced_limits_are_told_with_the_rule_that_replaces_them() {
     }
 
     // An overridden rule replaces nothing.
-    let overridden = Part { brought: Some(brought(Some(Unit::Hour))), ..parts[1].clone() };
+    let overridden =
+        Part { limit_override: Some(limit_override(Some(Unit::Hour))), ..parts[1].clone() };
     let parts = [parts[0].clone(), overridden];
     let explanation = Explanation::new(&rules, &request("api", &parts));
     assert_eq!(explanation.descriptors[0].outcome, Outcome::Limited);
     assert!(explanation.descriptors[0].replaced_limits.is_empty());
 }
 
-fn brought(unit: Option<Unit>) -> LimitOverride {
+fn limit_override(unit: Option<Unit>) -> LimitOverride {
     LimitOverride { requests_per_unit: 3, unit, unit_multiplier: None }
 }
 
 #[test]
-fn a_limit_that_the_request_brings_is_told() {
+fn override_is_explained() {
     let rules = rules(vec![limited(node(2, "user", vec![]), "base", &[])]);
     let with = |unit, pairs: &Pairs| {
-        let parts = [Part { brought: Some(brought(unit)), ..entries(pairs) }];
+        let parts = [Part { limit_override: Some(limit_override(unit)), ..entries(pairs) }];
         let explanation = Explanation::new(&rules, &request("api", &parts));
         let explained = &explanation.descriptors[0];
         let requests: Vec<_> =
@@ -362,7 +363,7 @@ fn a_limit_that_the_request_brings_is_told() {
 }
 
 #[test]
-fn modes_of_the_rule_and_of_all_rules_are_told() {
+fn modes_of_the_rule_and_of_all_rules_are_explained() {
     let modes_of = |shadow_mode, quota_mode, modes| {
         let rule = DescriptorNode { shadow_mode, quota_mode, ..rule(2, "user") };
         explained(&compiled(vec![rule], modes), &[("user", "a")], |explained| {
@@ -378,15 +379,15 @@ fn modes_of_the_rule_and_of_all_rules_are_told() {
     assert_eq!(modes_of(false, false, Modes { quota_mode: true, ..none }), (false, true));
 }
 
-// === Asking without charging ===
+// === Peeks ===
 
-fn question(rules: &RuleSet, parts: &[Part]) -> PeekPlan {
+fn peek_plan(rules: &RuleSet, parts: &[Part]) -> PeekPlan {
     PeekPlan::new(&Explanation::new(rules, &request("api", parts)))
 }
 
 #[test]
-fn no_peek_charges_and_each_asks_for_the_hits_of_the_request() {
-    for (counting, hits, wanted) in [
+fn peeks_need_the_hits_of_the_request_and_charge_nothing() {
+    for (counting, hits, expected) in [
         (Counting::Free, Hits::Add(1), Charge::Exactly(0)),
         (Counting::Free, Hits::Add(0), Charge::Exactly(0)),
         (Counting::Free, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
@@ -394,23 +395,23 @@ fn no_peek_charges_and_each_asks_for_the_hits_of_the_request() {
         (Counting::Upstream, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
         (Counting::Free, Hits::Refund(7), Charge::Exactly(0)),
     ] {
-        let counting = Some(Located { value: counting, location: place(2) });
+        let counting = Some(Located { value: counting, location: location(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
         let parts = [Part { hits, ..entries(&[("user", "a")]) }];
-        let peeks = question(&rules, &parts).peeks();
-        assert_eq!(peeks.iter().map(|check| check.charge).collect::<Vec<_>>(), [wanted]);
+        let peeks = peek_plan(&rules, &parts).peeks();
+        assert_eq!(peeks.iter().map(|check| check.charge).collect::<Vec<_>>(), [expected]);
         assert!(!peeks[0].charge.adds_hits());
     }
 }
 
 #[test]
-fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
+fn peeks_of_one_counter_add_the_hits_of_earlier_checks() {
     let needs = |counting, parts: &[(&'static str, Hits)]| {
-        let counting = Some(Located { value: counting, location: place(2) });
+        let counting = Some(Located { value: counting, location: location(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
         let parts: Vec<_> =
             parts.iter().map(|&(user, hits)| Part { hits, ..entries(&[("user", user)]) }).collect();
-        let peeks = question(&rules, &parts).peeks();
+        let peeks = peek_plan(&rules, &parts).peeks();
         let needs = peeks.iter().map(|check| match check.charge {
             Charge::Exactly(0) => 1,
             Charge::Always { hits: 0, needs } => needs,
@@ -422,9 +423,9 @@ fn hits_on_one_counter_add_up_in_the_order_of_the_checks() {
     let three = [("bob", add(3)), ("eve", add(2)), ("bob", add(3)), ("bob", add(0))];
     assert_eq!(needs(Counting::Free, &three), [3, 2, 6, 7]);
     assert_eq!(needs(Counting::Upstream, &three), [3, 2, 6, 7]);
-    // A debit needs one hit, and takes all.
+    // A debit needs one hit, and charges all.
     assert_eq!(needs(Counting::Debit, &three), [1, 1, 4, 7]);
-    // Nothing is known to be freed by what gives hits back.
+    // It is not known how many hits a refund frees.
     let back = [("bob", Hits::Refund(9)), ("bob", add(3))];
     assert_eq!(needs(Counting::Free, &back), [1, 3]);
     let most = [("bob", add(u64::MAX)), ("bob", add(3))];
@@ -445,7 +446,7 @@ fn answer(allowed: bool) -> Result<Decision, StoreError> {
 }
 
 #[test]
-fn whether_the_request_would_pass_is_said_as_far_as_it_is_known() {
+fn would_pass_is_none_only_if_it_depends_on_an_error() {
     let rules = rules(vec![
         rule(2, "a"),
         DescriptorNode { shadow_mode: true, ..rule(3, "shadow") },
@@ -455,7 +456,7 @@ fn whether_the_request_would_pass_is_said_as_far_as_it_is_known() {
     let (yes, no, unknown) = (answer(true), answer(false), Err(StoreError::Unavailable));
     let would = |keys: &[&'static str], answers: &[Result<Decision, StoreError>]| {
         let parts: Vec<_> = keys.iter().map(|key| entries(&[(*key, "1")])).collect();
-        question(&rules, &parts).would_pass(&Answers::from_slice(answers))
+        peek_plan(&rules, &parts).would_pass(&Answers::from_slice(answers))
     };
     assert_eq!(would(&["none"], &[]), Some(true));
     assert_eq!(would(&["a"], &[yes]), Some(true));
@@ -474,12 +475,12 @@ fn whether_the_request_would_pass_is_said_as_far_as_it_is_known() {
     let simulated = compiled(vec![rule(2, "a")], all_shadow);
     let one = [entries(&[("a", "1")])];
     let refused = Answers::from_slice(&[no]);
-    assert_eq!(question(&simulated, &one).would_pass(&refused), Some(true));
-    // What gives hits back is never refused.
+    assert_eq!(peek_plan(&simulated, &one).would_pass(&refused), Some(true));
+    // A refund is never refused.
     let back = [Part { hits: Hits::Refund(1), ..entries(&[("a", "1")]) }];
-    assert_eq!(question(&rules, &back).would_pass(&refused), Some(true));
+    assert_eq!(peek_plan(&rules, &back).would_pass(&refused), Some(true));
     assert!(
-        question(&rules, &back)
+        peek_plan(&rules, &back)
             .peeks()
             .iter()
             .all(|check| check.refusal_scope == RefusalScope::None)

@@ -1,4 +1,4 @@
-//! Counter keys: readable, bounded, and never one key for two counters.
+//! Counter keys: readable, bounded, and different for different counters.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use sluicegate_core::{
 use sluicegate_core_testkit::cases;
 
 fn key(domain: &str, tenant: Option<&str>, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
-    named(&What {
+    key_of(&KeyParts {
         domain: domain.to_owned(),
         entries: entries
             .iter()
@@ -22,9 +22,9 @@ fn key(domain: &str, tenant: Option<&str>, entries: &[(&[u8], &[u8])]) -> Vec<u8
     })
 }
 
-/// What a counter is named by.
+/// The parts of a counter's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct What {
+struct KeyParts {
     domain: String,
     entries: Vec<Part>,
     seconds: u64,
@@ -35,22 +35,22 @@ struct What {
 struct Part {
     key: Vec<u8>,
     value: Vec<u8>,
-    /// The value is a pattern that stands in for the request's value.
+    /// Whether the value is a pattern that replaces the request's value.
     shared: bool,
 }
 
-fn named(what: &What) -> Vec<u8> {
+fn key_of(what: &KeyParts) -> Vec<u8> {
     let entries: Vec<_> =
         what.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
     let shared: Vec<_> =
         what.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
-    let mut identity = KeyBuilder::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
+    let mut builder = KeyBuilder::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
     let window = Window::from_seconds(what.seconds).unwrap();
     let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).unwrap();
-    identity.key_for(&limit).as_bytes().to_vec()
+    builder.key_for(&limit).as_bytes().to_vec()
 }
 
-/// What Redis Cluster hashes: between the first `{` and the first `}` after it, if that is not empty.
+/// The part of a key that Redis Cluster hashes: between the first `{` and the first `}` after it.
 fn hash_tag(key: &[u8]) -> &[u8] {
     let open = key.iter().position(|&byte| byte == b'{').unwrap();
     let length = key[open + 1..].iter().position(|&byte| byte == b'}').unwrap();
@@ -85,7 +85,7 @@ fn long_values_become_digests_that_keep_the_tenant() {
     let long = vec![b'x'; 64 * 1024];
     let user = key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"user", &long)]);
     assert!(user.starts_with(b"s1:fw:60:{acme}:d:tenant:user=%#"), "{user:?}");
-    // Together too long, each for itself short.
+    // Each value is short, and together they are too long.
     let several: [&[u8]; 2] = [&[b'x'; 200], &[b'y'; 200]];
     let both =
         key("d", Some("tenant"), &[(b"tenant", b"acme"), (b"a", several[0]), (b"b", several[1])]);
@@ -95,12 +95,12 @@ fn long_values_become_digests_that_keep_the_tenant() {
     assert!(tenant.ends_with(b"}:d:tenant:user=bob"), "{tenant:?}");
 }
 
-/// Few bytes, most of them with a meaning in keys, so that ambiguity would show.
+/// A text of few different bytes, most of which are syntax in keys, so that ambiguity would show.
 fn text(lengths: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     vec(select(b"ab{}:=%*#\n\0\xff".as_slice()), lengths)
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = KeyParts> {
     let value = prop_oneof![8 => text(0..3), 1 => text(250..270), 1 => text(600..602)];
     let part = (text(1..3), value, prop::bool::weighted(0.2)).prop_map(|(key, value, shared)| {
         // Only a pattern can be shared.
@@ -112,7 +112,7 @@ fn what() -> impl Strategy<Value = What> {
         |(domain, entries, seconds)| {
             // A domain has one tenant entry.
             let tenant = (domain.len() > 1).then(|| b"a".to_vec());
-            What { domain: domain.to_owned(), entries, seconds, tenant }
+            KeyParts { domain: domain.to_owned(), entries, seconds, tenant }
         },
     )
 }
@@ -122,12 +122,12 @@ proptest! {
 
     #[test]
     fn different_counters_have_different_keys(one in what(), other in what()) {
-        prop_assert_eq!(one == other, named(&one) == named(&other));
+        prop_assert_eq!(one == other, key_of(&one) == key_of(&other));
     }
 
     #[test]
     fn keys_are_printable_and_bounded_and_have_one_hash_tag(what in what()) {
-        let key = named(&what);
+        let key = key_of(&what);
         prop_assert!(key.len() <= KEY_MAX);
         prop_assert!(key.iter().all(u8::is_ascii_graphic));
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'{').count(), 1);
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_but_the_tenants_moves_a_tenant_to_another_slot(
+    fn only_the_tenants_value_selects_the_slot(
         tenant in text(1..4), user in text(0..9), route in text(0..9),
     ) {
         let alone = key("d", Some("t"), &[(b"t", &tenant)]);
@@ -145,13 +145,13 @@ proptest! {
     }
 }
 
-/// The key in a domain of that name.
+/// A key in a domain with this name.
 fn in_domain(domain: &str, tenant: &[u8], user: &[u8]) -> Vec<u8> {
     key(domain, Some("t"), &[(b"t", tenant), (b"user", user)])
 }
 
 #[test]
-fn an_owner_is_told_by_the_key_alone_however_long_it_is() {
+fn tenant_keys_match_exactly_the_keys_of_the_tenant() {
     let long = "d".repeat(230);
     let longer = "d".repeat(300);
     let hostile = "a:%{*} ";
@@ -160,35 +160,39 @@ fn an_owner_is_told_by_the_key_alone_however_long_it_is() {
     let users: [&[u8]; 3] = [b"bob", &[b'u'; 200], &[b'u'; 9000]];
     for domain in domains {
         for tenant in values {
-            let owner = TenantKeys::new(domain, tenant).unwrap();
+            let tenant_keys = TenantKeys::new(domain, tenant).unwrap();
             for other_domain in domains {
                 for other in values {
                     for user in users {
                         let key = in_domain(other_domain, other, user);
                         let same = domain == other_domain && tenant == other;
-                        assert_eq!(owner.contains(&key), same, "{domain} {owner:?} {key:?}");
+                        assert_eq!(
+                            tenant_keys.contains(&key),
+                            same,
+                            "{domain} {tenant_keys:?} {key:?}"
+                        );
                     }
                 }
             }
         }
     }
     assert!(TenantKeys::new("a", b"").is_none());
-    let owner = TenantKeys::new("a", b"acme").unwrap();
-    assert_eq!(owner.tag(), b"{acme}");
-    // Whole descriptors as tags, another format, something else.
+    let tenant_keys = TenantKeys::new("a", b"acme").unwrap();
+    assert_eq!(tenant_keys.tag(), b"{acme}");
+    // A whole descriptor as the tag, another format version, and other texts.
     for not in [b"s1:fw:60:{acme}".as_slice(), b"s2:fw:60:{acme}:a:t", b"s1:zz:60:{acme}:a:t", b""]
     {
-        assert!(!owner.contains(not));
+        assert!(!tenant_keys.contains(not));
     }
 }
 
 #[test]
-fn keys_are_read_as_they_were_written() {
+fn keys_parse_to_the_entries_they_were_built_from() {
     let text = key("d", Some("t"), &[(b"t", b"acme"), (b"user", b"{b}=:%*\xff")]);
-    let reading = ParsedKey::new(&text).unwrap();
+    let parsed = ParsedKey::new(&text).unwrap();
     let entries = vec![(b"t".to_vec(), None), (b"user".to_vec(), Some(b"{b}=:%*\xff".to_vec()))];
-    assert_eq!(reading.entries(), Some(entries));
-    assert_eq!((reading.tag, reading.window), (b"acme".as_slice(), 60));
+    assert_eq!(parsed.entries(), Some(entries));
+    assert_eq!((parsed.tag, parsed.window), (b"acme".as_slice(), 60));
     assert_eq!(CounterKey::from_text(&text).unwrap().as_bytes(), text);
     let digested = key("d", Some("t"), &[(b"t", b"acme"), (b"user", &[b'u'; 9000])]);
     assert_eq!(ParsedKey::new(&digested).unwrap().entries(), None);

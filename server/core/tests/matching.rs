@@ -1,4 +1,4 @@
-//! The matcher against a reference that does the obvious, slowly.
+//! The matcher equals a slow reference implementation.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
@@ -23,17 +23,17 @@ use sluicegate_core_testkit::cases;
 struct Branch {
     key: String,
     value: Option<String>,
-    /// Hits per second; tells rules apart.
+    /// Hits per second, which identify the rule.
     requests: Option<u32>,
     share: bool,
     below: Vec<Self>,
 }
 
-/// What a request's descriptor meets: the requests of the rule, and the patterns in place of values.
-type Met = (Option<u32>, Vec<Option<String>>);
+/// The result of matching: the requests of the rule, and the patterns that replace values.
+type Matched = (Option<u32>, Vec<Option<String>>);
 
-/// The rule that entries meet, straight from the words of the documentation.
-fn reference(tree: &[Branch], entries: &[(String, String)]) -> Met {
+/// Matches entries as the documentation specifies.
+fn reference(tree: &[Branch], entries: &[(String, String)]) -> Matched {
     let mut shared = Vec::new();
     let mut level = tree;
     let mut rule = None;
@@ -46,7 +46,7 @@ fn reference(tree: &[Branch], entries: &[(String, String)]) -> Met {
     (rule, shared)
 }
 
-/// The node to which an entry goes.
+/// The node that an entry matches.
 fn step<'t>(level: &'t [Branch], key: &str, value: &str) -> Option<&'t Branch> {
     let of_key = || level.iter().filter(|branch| branch.key == key);
     let exact = of_key().find(|branch| !value.is_empty() && written(branch) == value);
@@ -55,7 +55,7 @@ fn step<'t>(level: &'t [Branch], key: &str, value: &str) -> Option<&'t Branch> {
     exact.or_else(pattern).or_else(any)
 }
 
-/// The value as it is written; empty means the same as none.
+/// The value as written. An empty value is the same as no value.
 fn written(branch: &Branch) -> &str {
     branch.value.as_deref().unwrap_or_default()
 }
@@ -64,7 +64,7 @@ fn has_star(branch: &Branch) -> bool {
     branch.value.as_ref().is_some_and(|value| value.contains('*'))
 }
 
-/// Whether a value can be cut so that every `*` stands for some part of it.
+/// Whether a value can be divided so that every `*` matches a part of it.
 fn fits(pattern: &str, value: &str) -> bool {
     match pattern.chars().next() {
         None => value.is_empty(),
@@ -73,7 +73,7 @@ fn fits(pattern: &str, value: &str) -> bool {
     }
 }
 
-/// What is special about the way of entries down a tree. The property must meet all of it often.
+/// The special situations in matching entries with a tree. The generated cases must contain each of them often.
 fn situations(tree: &[Branch], entries: &[(String, String)]) -> BTreeSet<&'static str> {
     let mut met = BTreeSet::new();
     let mut note = |situation, is_met: bool| {
@@ -98,7 +98,7 @@ fn situations(tree: &[Branch], entries: &[(String, String)]) -> BTreeSet<&'stati
             note("no node of the key", of_key().next().is_none());
             note("no node of the value", of_key().next().is_some());
             note("deeper than the tree", depth > 0 && level.is_empty());
-            note("no way back", leads_to_a_rule(tree, entries));
+            note("no backtracking", leads_to_a_rule(tree, entries));
             return met;
         };
         let is_exact = !value.is_empty() && written(node) == value;
@@ -132,10 +132,10 @@ fn situations(tree: &[Branch], entries: &[(String, String)]) -> BTreeSet<&'stati
 
 const SITUATIONS: usize = 23;
 
-/// How many of the cases must be in each situation.
+/// The least number of cases in each situation.
 const OFTEN: u32 = 30;
 
-/// Whether some way down would end at a rule, if a branch that fits could be chosen freely.
+/// Whether entries lead to a rule if any matching node may be chosen at each level.
 fn leads_to_a_rule(level: &[Branch], entries: &[(String, String)]) -> bool {
     let Some(((key, value), rest)) = entries.split_first() else { return false };
     let fitting = level.iter().filter(|branch| {
@@ -147,8 +147,8 @@ fn leads_to_a_rule(level: &[Branch], entries: &[(String, String)]) -> bool {
     })
 }
 
-/// Words that often are equal, begin alike, or are patterns of each other. `_` joins keys and values
-/// upstream.
+/// Words that are often equal, have a common prefix, or are patterns of each other. envoyproxy/ratelimit joins key and
+/// value by `_`.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[ab]{0,3}",
@@ -163,7 +163,7 @@ fn key() -> impl Strategy<Value = String> {
     select(vec!["k", "k", "k", "k", "k_a", "a", "*", "k*"]).prop_map(str::to_owned)
 }
 
-/// A tree whose levels may hold the same key and value twice; see [`without_twins`].
+/// A tree. Its levels do not have the same key and value twice; see [`without_twins`].
 fn tree() -> impl Strategy<Value = Vec<Branch>> {
     let limited = prop::bool::weighted(0.8);
     let parts = (key(), option::of(word()), limited, any::<bool>()).boxed();
@@ -186,7 +186,7 @@ fn branch(
     Branch { key, value, requests: limited.then_some(0), share, below }
 }
 
-/// Without nodes that would be refused as written twice.
+/// The tree without nodes that would be rejected as duplicates.
 fn without_twins(tree: Vec<Branch>) -> Vec<Branch> {
     let mut kept: Vec<Branch> = Vec::new();
     for mut branch in tree {
@@ -209,10 +209,10 @@ fn number(tree: &mut [Branch], next: &mut u32) {
     }
 }
 
-/// Entries of which most stand in the tree, so that they get far into it.
+/// Entries that mostly match the tree, so that they reach deep levels.
 fn entries(tree: Vec<Branch>) -> impl Strategy<Value = Vec<(String, String)>> {
     let step = (any::<prop::sample::Index>(), 0..10_u8, key(), word(), "[ab]{0,2}").boxed();
-    // Rarely none at all.
+    // Rarely there are no entries.
     let length = prop_oneof![1 => 0..1_usize, 20 => 1..6_usize];
     length.prop_flat_map(move |length| vec(step.clone(), length)).prop_map(move |steps| {
         let mut level = tree.as_slice();
@@ -240,7 +240,7 @@ fn entries(tree: Vec<Branch>) -> impl Strategy<Value = Vec<(String, String)>> {
     })
 }
 
-/// A pattern's text without its first star and the letter after it, so that what stood around the star may overlap.
+/// The text of a pattern without its first `*` and the letter after it, so that head and tail may overlap in it.
 fn squeezed(pattern: &str) -> String {
     match pattern.split_once('*') {
         Some((head, tail)) => format!("{head}{}", tail.get(1..).unwrap_or_default()),
@@ -250,8 +250,8 @@ fn squeezed(pattern: &str) -> String {
 
 fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<CompileError>> {
     let file = LimitsFile {
-        location: place(),
-        domain: placed("d".to_owned()),
+        location: location(),
+        domain: located("d".to_owned()),
         tenant: None,
         counting: None,
         on_failure: None,
@@ -264,9 +264,9 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<CompileError>> {
 fn node(branch: &Branch) -> DescriptorNode {
     DescriptorNode {
         metadata: None,
-        location: place(),
+        location: location(),
         key: branch.key.clone(),
-        value: branch.value.clone().map(placed),
+        value: branch.value.clone().map(located),
         limits: branch.requests.map(|requests| LimitsNode::One(Box::new(limit(requests)))),
         counting: None,
         on_failure: None,
@@ -282,9 +282,9 @@ fn node(branch: &Branch) -> DescriptorNode {
 fn limit(requests: u32) -> LimitNode {
     LimitNode {
         is_incomplete: false,
-        location: place(),
-        requests_per_unit: Some(placed(requests)),
-        unit: Some(placed("second".to_owned())),
+        location: location(),
+        requests_per_unit: Some(located(requests)),
+        unit: Some(located("second".to_owned())),
         unit_multiplier: None,
         window: None,
         algorithm: None,
@@ -295,16 +295,16 @@ fn limit(requests: u32) -> LimitNode {
     }
 }
 
-fn place() -> SourceLocation {
+fn location() -> SourceLocation {
     SourceLocation { file: Arc::from("limits.yaml"), line: 1, column: 1, path: NodePath::default() }
 }
 
-fn placed<T>(value: T) -> Located<T> {
-    Located { value, location: place() }
+fn located<T>(value: T) -> Located<T> {
+    Located { value, location: location() }
 }
 
-/// What the matcher finds, in the words of the reference.
-fn found(rules: &RuleSet, entries: &[(String, String)]) -> Met {
+/// The result of the matcher, in the form of the reference.
+fn found(rules: &RuleSet, entries: &[(String, String)]) -> Matched {
     let entries: Vec<_> = entries
         .iter()
         .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
@@ -321,7 +321,7 @@ fn found(rules: &RuleSet, entries: &[(String, String)]) -> Met {
 }
 
 #[test]
-fn the_matcher_finds_what_the_reference_finds() {
+fn matcher_equals_reference_implementation() {
     const CASES: u32 = 10_000;
     let met = RefCell::new(BTreeMap::<&str, u32>::new());
     let trees_and_entries = tree().prop_flat_map(|tree| (Just(tree.clone()), entries(tree)));
@@ -330,7 +330,7 @@ fn the_matcher_finds_what_the_reference_finds() {
             *met.borrow_mut().entry(situation).or_default() += 1;
         }
         let (rule, mut shared) = reference(&tree, &entries);
-        // Trailing places where nothing is shared may be left out.
+        // The matcher may omit trailing positions without a pattern.
         while shared.last() == Some(&None) {
             shared.pop();
         }
@@ -345,7 +345,7 @@ fn the_matcher_finds_what_the_reference_finds() {
     assert!(rare.is_empty(), "{rare:?} of {met:#?}");
 }
 
-/// Edits some level of the tree, or none.
+/// Edits a level of the tree, or none.
 fn edit(level: &mut Vec<Branch>, how: u8, at: usize) {
     if level.is_empty() {
         return;
@@ -362,10 +362,10 @@ fn edit(level: &mut Vec<Branch>, how: u8, at: usize) {
     }
 }
 
-/// Where no change is told, every descriptor meets what it met before.
+/// If there are no changes, every descriptor matches as before.
 #[test]
-fn an_edit_that_matters_is_told() {
-    let (told, silent, felt) = (Cell::new(0), Cell::new(0), Cell::new(0));
+fn every_edit_with_an_effect_is_a_change() {
+    let (changed, unchanged, effective) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let count = |counter: &Cell<u32>| counter.set(counter.get() + 1);
     let edited = (tree(), 0..12_u8, any::<usize>()).prop_flat_map(|(old, how, at)| {
         let mut new = old.clone();
@@ -375,25 +375,26 @@ fn an_edit_that_matters_is_told() {
     let property = |(old, new, requests): (Vec<Branch>, Vec<Branch>, Vec<Vec<_>>)| {
         let (old, new) = (compiled(&old).unwrap(), compiled(&new).unwrap());
         let changes = diff(&old, &new);
-        let is_felt = requests.iter().any(|entries| found(&old, entries) != found(&new, entries));
-        prop_assert!(!is_felt || !changes.is_empty());
+        let has_effect =
+            requests.iter().any(|entries| found(&old, entries) != found(&new, entries));
+        prop_assert!(!has_effect || !changes.is_empty());
         prop_assert_eq!(diff(&old, &old), []);
         prop_assert_eq!(changes.is_empty(), diff(&new, &old).is_empty());
-        count(if changes.is_empty() { &silent } else { &told });
-        if is_felt {
-            count(&felt);
+        count(if changes.is_empty() { &unchanged } else { &changed });
+        if has_effect {
+            count(&effective);
         }
         Ok(())
     };
     let done = TestRunner::new(cases::at_least(3_000)).run(&edited, property);
     done.unwrap_or_else(|error| panic!("{error}"));
-    let counts = [told.get(), silent.get(), felt.get()];
-    assert!(counts.iter().all(|it| *it > 300), "told, silent, felt: {counts:?}");
+    let counts = [changed.get(), unchanged.get(), effective.get()];
+    assert!(counts.iter().all(|it| *it > 300), "changed, unchanged, effective: {counts:?}");
 }
 
-/// Every rule of a large level is found, and as many mistakes as are listed.
+/// All rules of a large level compile, and at most the bounded number of mistakes is listed.
 #[test]
-fn large_levels_compile() {
+fn large_levels_compile_with_bounded_mistakes() {
     let level = |value: &dyn Fn(u32) -> u32| -> Vec<_> {
         let leaf = |index| {
             branch(("k".to_owned(), Some(format!("v{}", value(index))), true, false), Vec::new())
@@ -406,7 +407,7 @@ fn large_levels_compile() {
     assert!(errors.len() == LISTED_MAX && errors.unlisted() > 0);
 }
 
-/// Envoy passes header values on as they came.
+/// Envoy passes header values on unchanged.
 #[test]
 fn values_are_bytes() {
     let leaf =

@@ -1,4 +1,4 @@
-//! Settling one request's checks: all or nothing, and what a refusal leaves behind.
+//! Settling the checks of one request: all or none, and without effect if it is refused.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
@@ -16,18 +16,11 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
     Limit::new(algorithm, requests, Window::from_seconds(60).unwrap(), None).unwrap()
 }
 
-/// A check of counter number `counter`. Which state it meets is said by the slots, not by its key.
-fn check(limit: Limit, descriptor: usize, take: Charge, scope: RefusalScope) -> Check {
+/// A check. Its state is selected by position, not by its key.
+fn check(limit: Limit, descriptor: usize, charge: Charge, scope: RefusalScope) -> Check {
     let name = [Entry { key: b"k", value: b"v" }];
     let key = KeyBuilder::new("d", None, &name, &[]).key_for(&limit);
-    Check {
-        key,
-        limit,
-        charge: take,
-        descriptor,
-        refusal_scope: scope,
-        on_failure: OnFailure::default(),
-    }
+    Check { key, limit, charge, descriptor, refusal_scope: scope, on_failure: OnFailure::default() }
 }
 
 /// Counters, one for each limit, and groups of checks on them.
@@ -45,15 +38,15 @@ impl Counters {
     fn settle(&mut self, now: Time, asked: &[(usize, usize, Charge, RefusalScope)]) -> Answers {
         let checks: Vec<_> = asked
             .iter()
-            .map(|&(counter, descriptor, take, scope)| {
-                check(self.limits[counter], descriptor, take, scope)
+            .map(|&(counter, descriptor, charge, scope)| {
+                check(self.limits[counter], descriptor, charge, scope)
             })
             .collect();
         let slots: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
         settle_states(&checks, &slots, &mut self.states, now, StoreError::Full)
     }
 
-    /// What is left on each counter.
+    /// The available hits of each counter.
     fn available(&self, now: Time) -> Vec<i64> {
         let of = |(state, limit): (&State, &Limit)| {
             let mut state = state.clone();
@@ -76,8 +69,8 @@ fn a_refusal_under_two_limits_of_one_counter_is_free() {
         let mut settle = |asked: &[(Limit, Charge)]| {
             let asked = asked.iter().enumerate();
             let checks: Vec<_> = asked
-                .map(|(descriptor, &(limit, take))| {
-                    check(limit, descriptor, take, RefusalScope::Request)
+                .map(|(descriptor, &(limit, charge))| {
+                    check(limit, descriptor, charge, RefusalScope::Request)
                 })
                 .collect();
             let slots = vec![Some(0); checks.len()];
@@ -115,7 +108,7 @@ fn a_refusal_anywhere_is_free_everywhere() {
 }
 
 #[test]
-fn the_same_counter_twice_is_charged_twice_in_order() {
+fn repeated_counter_is_charged_twice_in_order() {
     for algorithm in Algorithm::ALL {
         let mut counters = Counters::new(&[limit(algorithm, 10)]);
         let twice = [
@@ -145,7 +138,7 @@ fn a_descriptor_with_two_limits_is_charged_on_both_or_none() {
 }
 
 #[test]
-fn shadow_and_quota_checks_that_are_over_do_not_hold_the_others_back() {
+fn exceeded_shadow_and_quota_checks_refuse_no_other_check() {
     let mut counters =
         Counters::new(&[limit(Algorithm::FixedWindow, 0), limit(Algorithm::FixedWindow, 5)]);
     for scope in [RefusalScope::None, RefusalScope::Quota] {
@@ -166,7 +159,7 @@ fn shadow_and_quota_checks_that_are_over_do_not_hold_the_others_back() {
 }
 
 #[test]
-fn hits_charged_always_stay_charged_beside_a_veto() {
+fn unconditional_charges_stay_charged_if_the_request_is_refused() {
     let mut counters =
         Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 0)]);
     let debit = Charge::Always { hits: 25, needs: 1 };
@@ -186,11 +179,11 @@ fn hits_charged_always_stay_charged_beside_a_veto() {
 }
 
 #[test]
-fn upstreams_way_is_over_when_usage_has_passed_the_limit() {
+fn upstream_counting_is_over_when_usage_exceeds_the_limit() {
     let mut counters = Counters::new(&[limit(Algorithm::FixedWindow, 2)]);
     let ask = |counters: &mut Counters, hits| {
-        let take = Charge::Always { hits, needs: hits };
-        decided(&counters.settle(NOW, &[(0, 0, take, RefusalScope::Request)]))[0].allowed
+        let charge = Charge::Always { hits, needs: hits };
+        decided(&counters.settle(NOW, &[(0, 0, charge, RefusalScope::Request)]))[0].allowed
     };
     let answers = [
         ask(&mut counters, 2),
@@ -202,7 +195,7 @@ fn upstreams_way_is_over_when_usage_has_passed_the_limit() {
 }
 
 #[test]
-fn a_counter_that_cannot_be_had_refuses_and_frees_the_others() {
+fn missing_counter_refuses_and_undoes_the_other_charges() {
     let limits = [limit(Algorithm::FixedWindow, 5)];
     let mut counters = Counters::new(&limits);
     let checks = [
@@ -218,7 +211,7 @@ fn a_counter_that_cannot_be_had_refuses_and_frees_the_others() {
 
 /// One check on one of three counters; a descriptor has one or two checks.
 fn asked() -> impl Strategy<Value = (usize, bool, Charge, RefusalScope)> {
-    let take = prop_oneof![
+    let charge = prop_oneof![
         6 => (0_u64..8).prop_map(Charge::Exactly),
         1 => (0_u64..8).prop_map(|hits| Charge::Always { hits, needs: 1 }),
         1 => (0_u64..8).prop_map(|hits| Charge::Refund { hits, receipt: None }),
@@ -227,7 +220,7 @@ fn asked() -> impl Strategy<Value = (usize, bool, Charge, RefusalScope)> {
         [RefusalScope::Request, RefusalScope::Request, RefusalScope::None, RefusalScope::Quota]
             .as_slice(),
     );
-    (0..3_usize, any::<bool>(), take, scope)
+    (0..3_usize, any::<bool>(), charge, scope)
 }
 
 type Asked = (usize, usize, Charge, RefusalScope);
@@ -235,19 +228,19 @@ type Asked = (usize, usize, Charge, RefusalScope);
 /// Numbers the descriptors; checks of one descriptor have one scope.
 fn group(raw: Vec<(usize, bool, Charge, RefusalScope)>) -> Vec<Asked> {
     let mut group: Vec<Asked> = Vec::new();
-    for (counter, joins, take, scope) in raw {
+    for (counter, joins, charge, scope) in raw {
         match group.last().copied() {
             Some((_, descriptor, _, scope)) if joins => {
-                group.push((counter, descriptor, take, scope));
+                group.push((counter, descriptor, charge, scope));
             }
-            Some((_, descriptor, ..)) => group.push((counter, descriptor + 1, take, scope)),
-            None => group.push((counter, 0, take, scope)),
+            Some((_, descriptor, ..)) => group.push((counter, descriptor + 1, charge, scope)),
+            None => group.push((counter, 0, charge, scope)),
         }
     }
     group
 }
 
-/// Whether the answers refuse the request, worked out anew from the words of the documentation.
+/// Whether the answers refuse the request, as the documentation specifies.
 fn refused(group: &[Asked], decisions: &[Decision]) -> bool {
     let over = |descriptor: usize| {
         group.iter().zip(decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
@@ -261,7 +254,7 @@ proptest! {
     #![proptest_config(cases::at_least(2_000))]
 
     #[test]
-    fn a_refused_request_charges_nothing_on_condition(
+    fn refused_request_has_no_conditional_charges(
         algorithm in select(Algorithm::ALL.as_slice()),
         requests in vec(0_u32..12, 3),
         steps in vec((vec(asked(), 1..5), 0_u64..40_000_000), 1..12),

@@ -147,7 +147,7 @@ fn replay(seed: u64, name: Option<&str>, whole: bool) -> ExitCode {
 }
 
 fn mutants(seeds: u64, record: Option<&Path>) -> ExitCode {
-    println!("| defect | seeds until it was detected | rule that it broke |");
+    println!("| defect | seeds until it was detected | first rule that it violated |");
     println!("|---|---|---|");
     let (mut code, mut recorded) = (ExitCode::SUCCESS, String::new());
     for mutant in Mutant::all() {

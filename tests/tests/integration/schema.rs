@@ -1,5 +1,4 @@
-//! The JSON Schema of limits files: it accepts every file that the server accepts, and finds the mistakes that a schema
-//! can express.
+//! The JSON Schema of limits files: it accepts all valid fixtures, and finds the mistakes that a schema can express.
 
 use std::{
     collections::BTreeMap,

@@ -80,13 +80,13 @@ impl Counter {
     }
 
     /// Refunds hits, of the charge with this receipt if there is one.
-    pub fn give_back(&mut self, hits: u64, receipt: Option<Receipt>) {
+    pub fn refund(&mut self, hits: u64, receipt: Option<Receipt>) {
         let now = self.now();
         self.state.refund(&self.limit, now, hits, receipt);
         // A refund leaves a state at its present: advancing it again changes nothing.
-        let left = self.state.clone();
+        let refunded = self.state.clone();
         self.now();
-        assert_eq!(self.state, left);
+        assert_eq!(self.state, refunded);
     }
 
     /// Microseconds until `hits` would be available without other requests; `None` if they never will be.

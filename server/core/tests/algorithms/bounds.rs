@@ -1,4 +1,4 @@
-//! What each algorithm promises never to exceed, and that it does not promise it by refusing too much.
+//! Upper bounds of each algorithm, and that it does not refuse more than the bound requires.
 
 use std::collections::HashMap;
 
@@ -40,8 +40,8 @@ fn most_in_an_aligned_window(limit: &Limit, admitted: &[(u64, u64)]) -> u64 {
     windows.into_values().max().unwrap_or(0)
 }
 
-/// Hits of the previous aligned window that still count with so many microseconds of the current one
-/// left, by the definition.
+/// Hits of the previous aligned window that still count when `remaining` microseconds of the current one remain, by the
+/// definition.
 fn share(previous: u64, remaining: u64, window: u64) -> u64 {
     let share = (u128::from(previous) * u128::from(remaining)).div_ceil(u128::from(window));
     u64::try_from(share).unwrap()
@@ -69,7 +69,7 @@ proptest! {
 
     /// Refuses exactly what would break the bound.
     #[test]
-    fn sliding_window_log_counts_what_was_admitted_within_a_window(
+    fn sliding_window_log_counts_exactly_the_last_window(
         limit in limits_by(Algorithm::SlidingWindowLog), start in starts(), steps in steps(50),
     ) {
         let mut counter = Counter::new(limit, start);
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn sliding_window_counter_admits_the_limit_aligned_and_less_than_twice_anywhere(
+    fn sliding_window_counter_admits_less_than_twice_the_limit(
         limit in limits_by(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn sliding_window_counter_estimates_by_the_share_of_the_previous_window(
+    fn sliding_window_counter_estimate_follows_its_definition(
         limit in limits_by(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
     ) {
         let window = limit.window().micros();
@@ -161,9 +161,9 @@ proptest! {
         prop_assert!(within_burst_and_rate(&limit, &admitted));
     }
 
-    /// Where the emission interval is whole, the two differ in nothing that a caller can see.
+    /// If the emission interval is whole, both answer all callers equally.
     #[test]
-    fn gcra_is_a_token_bucket(
+    fn gcra_equals_a_token_bucket(
         limit in whole_gcra(), start in starts(), steps in steps(50),
     ) {
         let burst = Some(limit.capacity());

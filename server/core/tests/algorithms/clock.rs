@@ -1,4 +1,4 @@
-//! Looking changes nothing, and a clock that steps back admits nothing more.
+//! Peeks change nothing, and a clock that is set back admits no more hits.
 
 use proptest::prelude::*;
 use sluicegate_core::Algorithm;
@@ -10,7 +10,7 @@ use sluicegate_core_testkit::{
 proptest! {
     #![proptest_config(cases::at_least(1500))]
 
-    /// Peeks at any time between the takes, and waits computed for them, leave every decision as it was.
+    /// Peeks between charges, and the waits computed for them, do not change any decision.
     #[test]
     fn a_peek_changes_nothing(
         limit in limits(), start in starts(), steps in steps(30), peeks in 1..=5_u64,
@@ -34,9 +34,9 @@ proptest! {
         }
     }
 
-    /// Whatever time the clock falls back to, and whether or not the state has seen the later one.
+    /// Whichever time the clock is set back to, and whether or not the state was advanced to the later time.
     #[test]
-    fn an_earlier_time_shows_no_more_room(
+    fn clock_set_back_does_not_increase_available_hits(
         limit in limits(), start in starts(), steps in steps(30), back in 0..=200_u64,
         few in 0..=3_u64,
     ) {
@@ -52,9 +52,9 @@ proptest! {
         prop_assert!(counter.at(earlier).available() <= room);
     }
 
-    /// What has been counted never lies in the future of the time that counts.
+    /// The time at which a state is read is never before its last charge.
     #[test]
-    fn time_never_falls_behind_what_was_counted(
+    fn advance_never_returns_a_time_before_the_last_charge(
         limit in limits(), start in starts(), steps in steps(30), back in 0..=200_u64,
         few in 0..=3_u64,
     ) {
@@ -72,7 +72,7 @@ proptest! {
             }
             Algorithm::SlidingWindowLog if hit.is_some() => prop_assert_eq!(counts, seen),
             Algorithm::TokenBucket => prop_assert!(seen - counts < limit.refill_interval()),
-            // The log has nothing to go by, and GCRA needs nothing.
+            // An empty log has no time, and GCRA needs none.
             Algorithm::SlidingWindowLog | Algorithm::Gcra => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A limit edited in flight keeps its usage.
+//! A limit keeps its usage when it is edited.
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit, Window};
@@ -7,7 +7,7 @@ use sluicegate_core_testkit::{
     counter::{Counter, limits, pairs, signed, starts, steps},
 };
 
-/// Usage that a bucket of the other limit records in full, with room for rounding.
+/// Whether a bucket of the other limit records this usage in full, with room for rounding.
 fn fits(used: i64, limit: &Limit) -> bool {
     let units = i128::from(used) * i128::from(limit.cost());
     units < 1 << 53
@@ -33,7 +33,7 @@ proptest! {
             Algorithm::Gcra => prop_assert_eq!(edited.expires_after(), reset),
             Algorithm::TokenBucket if !fits(used, &after) => prop_assert!(edited.available() < 0),
             Algorithm::TokenBucket => {
-                // The tick under way is refilled at the new rate.
+                // The current tick is refilled at the new rate.
                 let tick = u128::from(before.refill_interval() - 1) * u128::from(after.requests());
                 let tick = tick.div_ceil(u128::from(after.window().micros()));
                 let kept = edited.used();
@@ -43,7 +43,7 @@ proptest! {
         }
     }
 
-    /// Nothing passes a limit of 0, and usage is still there when it is raised again.
+    /// Nothing passes a limit of 0, and usage remains when the limit is raised again.
     #[test]
     fn a_limit_of_zero_refuses_all_and_keeps_usage(
         limit in limits(), start in starts(), steps in steps(30),
@@ -64,9 +64,9 @@ proptest! {
     }
 }
 
-/// As on the replicas of a rolling update, or where requests override one limit differently.
+/// This happens on the replicas of a rolling update, and if requests have different overrides.
 #[test]
-fn limits_that_take_turns_do_not_keep_a_bucket_from_refilling() {
+fn bucket_refills_while_two_limits_alternate() {
     let window = Window::from_seconds(1).unwrap();
     let limit = |requests| Limit::new(Algorithm::TokenBucket, requests, window, None).unwrap();
     let (ten, seven) = (limit(10), limit(7));

@@ -28,14 +28,14 @@ fn across_a_boundary(algorithm: Algorithm) -> usize {
 }
 
 #[test]
-fn a_fixed_window_admits_twice_the_limit_across_a_boundary_and_the_sliding_ones_do_not() {
+fn only_a_fixed_window_admits_twice_the_limit_at_a_boundary() {
     assert_eq!(across_a_boundary(Algorithm::FixedWindow), 20);
     assert_eq!(across_a_boundary(Algorithm::SlidingWindowLog), 10);
     assert_eq!(across_a_boundary(Algorithm::SlidingWindowCounter), 10);
 }
 
 #[test]
-fn a_hit_in_the_log_counts_until_exactly_a_window_later() {
+fn hit_in_the_log_counts_for_exactly_one_window() {
     let mut counter = counter(Algorithm::SlidingWindowLog, 2, 60, None);
     assert!(counter.exactly(1).is_some());
     counter.pass(20 * SECOND);
@@ -49,7 +49,7 @@ fn a_hit_in_the_log_counts_until_exactly_a_window_later() {
 }
 
 #[test]
-fn the_sliding_counter_weighs_the_previous_window_by_its_remaining_share() {
+fn sliding_counter_weights_the_previous_window() {
     let mut counter = counter(Algorithm::SlidingWindowCounter, 100, 60, None);
     assert!(counter.exactly(80).is_some());
     counter.pass(60 * SECOND);
@@ -87,7 +87,7 @@ fn gcra_spaces_hits_by_the_emission_interval_beyond_its_burst() {
     assert_eq!(counter.retry_after(1), Some(SECOND / 20));
 }
 
-/// Seven do not divide a second, nor does a year divide into four billion microseconds' shares.
+/// Neither has a whole number of microseconds per hit.
 #[test]
 fn seven_per_second_and_four_billion_per_year_are_both_exact() {
     for (requests, seconds) in [(7, 1), (4_000_000_000, 31_536_000)] {
@@ -100,16 +100,16 @@ fn seven_per_second_and_four_billion_per_year_are_both_exact() {
             let mut counter = Counter::new(limit, MIDNIGHT);
             assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
             assert!(counter.exactly(1).is_none(), "{limit:?}");
-            // Rounding may only make it come back a little later.
+            // Rounding may only delay the refill a little.
             counter.pass(2 * window.micros() + window.micros() / 100_000);
             assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
         }
     }
 }
 
-/// The refill comes in many small portions, or a small bucket would overflow between two of them.
+/// The bucket refills in many small ticks; in a long tick a small bucket would overflow.
 #[test]
-fn a_small_bucket_with_a_huge_rate_is_not_starved() {
+fn small_bucket_with_a_huge_rate_refills_at_its_rate() {
     let limit = Limit::new(Algorithm::TokenBucket, u32::MAX, Window::MAX, Some(1)).unwrap();
     let mut counter = Counter::new(limit, MIDNIGHT);
     let mut admitted = 0;

@@ -1,4 +1,4 @@
-//! No limit, state or moment is too much for the arithmetic.
+//! The arithmetic stays in range for all limits, states and times.
 
 use proptest::prelude::*;
 use sluicegate_core::{
@@ -13,7 +13,7 @@ use sluicegate_core_testkit::{
 /// The most usage that a state records.
 const USED_MAX: u64 = (1 << 53) - 1;
 
-/// Asks everything and checks that the answers are in range.
+/// Reads everything and checks that the results are in range.
 fn look(counter: &mut Counter) {
     let capacity = counter.capacity();
     assert!(counter.available() <= signed(capacity));
@@ -37,9 +37,9 @@ fn moments() -> impl Strategy<Value = u64> {
 #[derive(Clone, Debug)]
 enum Act {
     Charge(u64),
-    GiveBack(u64),
-    GiveBackReceipt(u64),
-    GiveBackForged(u64, u64),
+    Refund(u64),
+    RefundReceipt(u64),
+    RefundForged(u64, u64),
     Edit,
     Move(u64),
 }
@@ -48,9 +48,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let hits = || prop_oneof![0..=5_u64, Just(HITS_MAX), Just(u64::MAX), 0..=HITS_MAX];
     let act = prop_oneof![
         4 => hits().prop_map(Act::Charge),
-        1 => hits().prop_map(Act::GiveBack),
-        1 => hits().prop_map(Act::GiveBackReceipt),
-        1 => (moments(), any::<u64>()).prop_map(|(at, used)| Act::GiveBackForged(at, used)),
+        1 => hits().prop_map(Act::Refund),
+        1 => hits().prop_map(Act::RefundReceipt),
+        1 => (moments(), any::<u64>()).prop_map(|(at, used)| Act::RefundForged(at, used)),
         1 => Just(Act::Edit),
         3 => moments().prop_map(Act::Move),
     ];
@@ -61,17 +61,17 @@ proptest! {
     #![proptest_config(cases::at_least(1500))]
 
     #[test]
-    fn any_sequence_of_calls_is_answered((limit, other) in pairs(), acts in acts()) {
+    fn any_sequence_of_calls_stays_in_range((limit, other) in pairs(), acts in acts()) {
         let mut counter = Counter::new(limit, 0);
         let mut receipt = None;
         let mut limits = [limit, other];
         for act in acts {
             match act {
                 Act::Charge(hits) => receipt = Some(counter.charge(hits)),
-                Act::GiveBack(hits) => counter.give_back(hits, None),
-                Act::GiveBackReceipt(hits) => counter.give_back(hits, receipt),
-                Act::GiveBackForged(at, used) => {
-                    counter.give_back(HITS_MAX, Some(Receipt { at, used }));
+                Act::Refund(hits) => counter.refund(hits, None),
+                Act::RefundReceipt(hits) => counter.refund(hits, receipt),
+                Act::RefundForged(at, used) => {
+                    counter.refund(HITS_MAX, Some(Receipt { at, used }));
                 }
                 Act::Edit => {
                     limits.reverse();
@@ -83,9 +83,9 @@ proptest! {
         }
     }
 
-    /// However often everything is charged, nothing passes until it has come back.
+    /// However often hits are charged beyond the limit, nothing passes until they have expired.
     #[test]
-    fn debts_are_remembered(limit in limits(), start in moments(), times in 1..=8_usize) {
+    fn usage_beyond_the_limit_is_recorded(limit in limits(), start in moments(), times in 1..=8_usize) {
         let mut counter = Counter::new(limit, start);
         for _ in 0..times {
             counter.charge(HITS_MAX);
@@ -93,16 +93,16 @@ proptest! {
             prop_assert!(!counter.admits(1));
         }
         if counter.micros < TIME_MAX / 2 && limit.algorithm() == Algorithm::TokenBucket {
-            // As much as two windows or two buckets, whichever is less.
+            // At least two windows or two buckets are recorded, whichever is less.
             let charged = u64::try_from(times).unwrap() * HITS_MAX;
-            let held = 2 * u64::from(limit.requests().min(limit.capacity()));
-            prop_assert!(counter.used() >= signed(held.min(charged)));
+            let recorded = 2 * u64::from(limit.requests().min(limit.capacity()));
+            prop_assert!(counter.used() >= signed(recorded.min(charged)));
         }
     }
 }
 
 #[test]
-fn named_extremes_are_answered() {
+fn extreme_limits_stay_in_range() {
     let longest = Window::MAX;
     let second = Window::from_seconds(1).unwrap();
     for algorithm in Algorithm::ALL {
@@ -129,9 +129,9 @@ fn named_extremes_are_answered() {
     }
 }
 
-/// Beyond what the arithmetic or the memory takes, hits are no longer counted.
+/// Hits beyond the bound of the arithmetic or of memory are not recorded.
 #[test]
-fn counts_stop_at_their_bounds() {
+fn recorded_hits_stop_at_their_bounds() {
     let window = Window::from_seconds(1).unwrap();
     let counts =
         [(Algorithm::SlidingWindowLog, 10_000), (Algorithm::SlidingWindowCounter, 1 << 32)];
@@ -145,9 +145,9 @@ fn counts_stop_at_their_bounds() {
     }
 }
 
-/// Beyond the integers that a double holds exactly, hits are no longer counted.
+/// Hits beyond the integers that a double holds exactly are not recorded.
 #[test]
-fn counts_stop_where_doubles_do() {
+fn usage_stops_at_the_largest_exact_double() {
     let window = Window::from_seconds(1).unwrap();
     for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
         let mut counter = Counter::new(Limit::for_override(algorithm, 1_000_000, window), 0);

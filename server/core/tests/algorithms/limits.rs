@@ -1,4 +1,4 @@
-//! Which limits can be built, and the numbers that are prepared for them.
+//! Which limits are valid, and the numbers that are prepared for them.
 
 use proptest::prelude::*;
 use sluicegate_core::{
@@ -30,7 +30,7 @@ fn names_and_codes_are_distinct() {
 }
 
 #[test]
-fn only_buckets_take_a_burst() {
+fn only_buckets_have_a_burst() {
     for algorithm in Algorithm::ALL {
         let limit = new(algorithm, 5, 1, Some(9));
         if algorithm.has_burst() {
@@ -43,7 +43,7 @@ fn only_buckets_take_a_burst() {
 }
 
 #[test]
-fn a_burst_of_zero_is_a_mistake_unless_everything_is_refused() {
+fn burst_of_zero_is_an_error_unless_the_limit_is_zero() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
         assert_eq!(new(algorithm, 5, 1, Some(0)), Err(LimitError::BurstZero));
         assert_eq!(new(algorithm, 0, 1, Some(0)).unwrap().capacity(), 0);
@@ -52,7 +52,7 @@ fn a_burst_of_zero_is_a_mistake_unless_everything_is_refused() {
 }
 
 #[test]
-fn a_log_is_bounded() {
+fn sliding_window_log_is_bounded() {
     let log = |requests| new(Algorithm::SlidingWindowLog, requests, 60, None);
     assert!(log(SLIDING_LOG_MAX).is_ok());
     let error = log(SLIDING_LOG_MAX + 1).unwrap_err();
@@ -61,7 +61,7 @@ fn a_log_is_bounded() {
 }
 
 #[test]
-fn gcra_takes_whole_or_long_emission_intervals() {
+fn gcra_accepts_whole_or_long_emission_intervals() {
     let gcra = |requests, seconds| new(Algorithm::Gcra, requests, seconds, None);
     assert_eq!(gcra(1_000_000, 1).unwrap().cost(), 1);
     assert_eq!(gcra(7, 1).unwrap().cost(), 142_858);
@@ -73,7 +73,7 @@ fn gcra_takes_whole_or_long_emission_intervals() {
 }
 
 #[test]
-fn gcra_takes_bursts_that_come_back_within_142_years() {
+fn gcra_accepts_bursts_that_refill_within_142_years() {
     let most = u32::try_from(((1_u64 << 52) - 1) / 2_000_000).unwrap();
     let gcra = |burst| new(Algorithm::Gcra, 30, 60, Some(burst));
     assert!(gcra(most).is_ok());
@@ -103,22 +103,22 @@ proptest! {
         }
     }
 
-    /// The rate is the limit's or, where that takes too many units, a few millionths less; and all
-    /// numbers are such that a double computes with them exactly.
+    /// The rate is that of the limit or, if that needs too many units, a few millionths less. A double computes exactly
+    /// with all numbers.
     #[test]
     fn a_bucket_has_the_rate_of_its_limit(limit in limits_by(Algorithm::TokenBucket)) {
         let window = u128::from(limit.window().micros());
-        let (tick, gain, cost) = (limit.refill_interval(), limit.refill_units(), limit.cost());
+        let (interval, units, cost) = (limit.refill_interval(), limit.refill_units(), limit.cost());
         prop_assert!(u64::from(limit.capacity()) * cost <= 1 << 52);
-        prop_assert!(u128::from(tick - 1) * 1_000_000 < window);
-        let rate = u128::from(gain) * window;
-        let asked = u128::from(limit.requests()) * u128::from(cost) * u128::from(tick);
-        prop_assert!(rate <= asked);
-        prop_assert!(asked - rate <= asked / 300_000);
-        if tick == 1 {
-            prop_assert_eq!(rate, asked);
+        prop_assert!(u128::from(interval - 1) * 1_000_000 < window);
+        let rate = u128::from(units) * window;
+        let exact = u128::from(limit.requests()) * u128::from(cost) * u128::from(interval);
+        prop_assert!(rate <= exact);
+        prop_assert!(exact - rate <= exact / 300_000);
+        if interval == 1 {
+            prop_assert_eq!(rate, exact);
         } else {
-            prop_assert!(gain <= u64::from(limit.capacity()) * cost / 8);
+            prop_assert!(units <= u64::from(limit.capacity()) * cost / 8);
         }
     }
 }

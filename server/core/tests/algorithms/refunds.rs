@@ -1,4 +1,4 @@
-//! Giving back undoes a take, and never more than that.
+//! A refund undoes a charge, and never more than that charge.
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit, Window, algorithm::HITS_MAX};
@@ -11,18 +11,18 @@ proptest! {
     #![proptest_config(cases::at_least(1500))]
 
     #[test]
-    fn giving_back_at_once_leaves_no_trace(
-        limit in limits(), start in starts(), warm_up in steps(20), take in steps(1),
+    fn immediate_refund_restores_the_state(
+        limit in limits(), start in starts(), warm_up in steps(20), charged in steps(1),
         later in steps(10),
     ) {
         let mut counter = Counter::new(limit, start);
         counter.drive(&warm_up);
-        for step in &take {
+        for step in &charged {
             counter.wait(step);
             let mut untouched = counter.clone();
             let hits = counter.hits(step);
             if let Some(receipt) = counter.exactly(hits) {
-                counter.give_back(hits, Some(receipt));
+                counter.refund(hits, Some(receipt));
             }
             prop_assert_eq!(counter.future(), untouched.future());
             prop_assert_eq!(counter.drive(&later), untouched.drive(&later));
@@ -30,16 +30,16 @@ proptest! {
         }
     }
 
-    /// Beside a counter where the take never happened: the others' usage is all there. Some of the take
-    /// stays only in a bucket that would have been full meanwhile, had nobody else come.
+    /// Compared with a counter without the charge, the refund leaves all other charges. In a bucket that would have
+    /// been full meanwhile without other charges, a part of the refunded charge may stay.
     #[test]
-    fn giving_back_later_never_erases_the_usage_of_others(
-        limit in limits(), start in starts(), warm_up in steps(10), take in steps(1),
+    fn late_refund_does_not_reduce_other_charges(
+        limit in limits(), start in starts(), warm_up in steps(10), charged in steps(1),
         others in steps(6), last in steps(1),
     ) {
         let mut counter = Counter::new(limit, start);
         counter.drive(&warm_up);
-        for step in &take {
+        for step in &charged {
             counter.wait(step);
             let mut without = counter.clone();
             let hits = counter.hits(step);
@@ -54,9 +54,9 @@ proptest! {
                 }
             }
             let before = counter.available();
-            counter.give_back(hits, Some(receipt));
-            let given = counter.available() - before;
-            prop_assert!(0 <= given && given <= signed(hits));
+            counter.refund(hits, Some(receipt));
+            let refunded = counter.available() - before;
+            prop_assert!(0 <= refunded && refunded <= signed(hits));
             let gradual = limit.algorithm().has_burst();
             if gradual && counter.micros >= empty_at {
                 let slack = limit.refill_interval() - 1;
@@ -72,14 +72,14 @@ proptest! {
         }
     }
 
-    /// With nobody else about, all of what is left of the take comes back.
+    /// Without other charges, the refund removes all that is left of the charge.
     #[test]
-    fn giving_back_later_with_nobody_about_leaves_no_trace(
-        limit in limits(), start in starts(), warm_up in steps(10), take in steps(2),
+    fn late_refund_without_other_charges_restores_the_state(
+        limit in limits(), start in starts(), warm_up in steps(10), charged in steps(2),
     ) {
         let mut counter = Counter::new(limit, start);
         counter.drive(&warm_up);
-        if let [first, then] = &*take {
+        if let [first, then] = &*charged {
             counter.wait(first);
             let mut without = counter.clone();
             without.advance();
@@ -87,11 +87,11 @@ proptest! {
             if let Some(receipt) = counter.exactly(hits) {
                 counter.wait(then);
                 without.micros = counter.micros;
-                counter.give_back(hits, Some(receipt));
+                counter.refund(hits, Some(receipt));
                 if limit.refill_interval() == 1 {
                     prop_assert_eq!(counter.future(), without.future());
                 } else {
-                    // A unit at most stays.
+                    // At most one unit stays.
                     let slack = limit.refill_interval().div_ceil(limit.refill_units());
                     prop_assert!(counter.expires_after() >= without.expires_after());
                     prop_assert!(counter.expires_after() <= without.expires_after() + slack);
@@ -109,27 +109,27 @@ proptest! {
         counter.drive(&warm_up);
         let before = counter.available();
         let hits = few + counter.capacity() * share / 16;
-        counter.give_back(hits, None);
+        counter.refund(hits, None);
         let after = counter.available();
         prop_assert!(before <= after && after <= signed(counter.capacity()));
-        // Once the bucket is full, the tick under way no longer counts either.
+        // When the bucket is full, the current tick no longer counts either.
         let tick = if limit.refill_interval() == 1 { 0 } else { limit.refill_units().div_ceil(limit.cost()) };
         prop_assert!(after - before <= signed(hits + tick));
         if limit.algorithm() != Algorithm::SlidingWindowCounter {
             prop_assert!(after >= signed(counter.capacity()).min(before + signed(hits)));
         }
-        // Two windows may hold more than can be given back at once.
-        counter.give_back(HITS_MAX, None);
-        counter.give_back(HITS_MAX, None);
+        // Two windows may have more hits than one refund can remove.
+        counter.refund(HITS_MAX, None);
+        counter.refund(HITS_MAX, None);
         prop_assert_eq!(counter.expires_after(), 0);
         let mut fresh = Counter::new(limit, counter.micros);
         prop_assert_eq!(counter.drive(&later), fresh.drive(&later));
     }
 }
 
-/// Where a unit takes half a minute to come back, half of one that is left is not given back.
+/// If a unit takes half a minute to refill, half a unit is not refunded.
 #[test]
-fn giving_back_within_a_tick_rounds_in_favour_of_the_others() {
+fn refund_within_a_tick_rounds_down() {
     let burst = Some(u32::MAX);
     let limit = Limit::new(Algorithm::TokenBucket, 1, Window::MAX, burst).unwrap();
     assert_eq!((limit.refill_units(), limit.refill_interval()), (1, 30_157_471));
@@ -140,7 +140,7 @@ fn giving_back_within_a_tick_rounds_in_favour_of_the_others() {
     without.pass(limit.refill_interval() / 2);
     counter.charge(1);
     without.charge(1);
-    counter.give_back(1, Some(receipt));
+    counter.refund(1, Some(receipt));
     let more = counter.expires_after() - without.expires_after();
     assert!(more <= limit.refill_interval(), "{more}");
 }

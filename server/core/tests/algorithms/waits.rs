@@ -1,4 +1,4 @@
-//! What callers are told to wait for is true to the microsecond.
+//! Retry times and expiry are exact to the microsecond.
 
 use proptest::prelude::*;
 use sluicegate_core::{Algorithm, algorithm::State};
@@ -11,19 +11,19 @@ proptest! {
     #![proptest_config(cases::at_least(1500))]
 
     #[test]
-    fn retry_after_is_the_first_moment_that_admits(
-        limit in limits(), start in starts(), steps in steps(30), debt in 0..=3_u64,
-        asked in (1..=5_u64, 0..=16_u64, any::<bool>()),
+    fn retry_after_is_the_first_time_that_admits(
+        limit in limits(), start in starts(), steps in steps(30), excess in 0..=3_u64,
+        hits in (1..=5_u64, 0..=16_u64, any::<bool>()),
     ) {
         let mut counter = Counter::new(limit, start);
         counter.drive(&steps);
-        counter.charge(debt * counter.capacity() / 2);
-        let (few, share, all) = asked;
+        counter.charge(excess * counter.capacity() / 2);
+        let (few, share, all) = hits;
         let hits = if all { counter.capacity() * share / 16 } else { few }.max(1);
         match counter.retry_after(hits) {
             None => prop_assert!(hits > counter.capacity()),
             Some(0) => prop_assert!(counter.admits(hits)),
-            // Out of sight.
+            // Beyond the range of times.
             Some(wait) if counter.micros + wait > TIME_MAX => {}
             Some(wait) => {
                 prop_assert!(!counter.admits(hits));
@@ -34,15 +34,15 @@ proptest! {
         }
     }
 
-    /// After that time, and not before, nothing tells the state from one that was never used.
+    /// After that time, and not before, the state behaves as one that was never used.
     #[test]
-    fn reset_after_is_the_first_moment_as_never_used(
-        limit in limits(), start in starts(), steps in steps(30), debt in 0..=3_u64,
+    fn expires_after_is_the_first_time_as_if_unused(
+        limit in limits(), start in starts(), steps in steps(30), excess in 0..=3_u64,
         later in steps(10),
     ) {
         let mut counter = Counter::new(limit, start);
         counter.drive(&steps);
-        counter.charge(debt * counter.capacity() / 2);
+        counter.charge(excess * counter.capacity() / 2);
         let wait = counter.expires_after();
         if counter.micros + wait > TIME_MAX {
             return Ok(());
@@ -58,9 +58,9 @@ proptest! {
         prop_assert_eq!(used.future(), fresh.future());
     }
 
-    /// A bucket comes back at its rate: not faster, and hardly slower.
+    /// A bucket refills at its rate: not faster, and hardly slower.
     #[test]
-    fn capacity_passes_at_once_and_comes_back_in_time(limit in limits(), start in starts()) {
+    fn capacity_passes_at_once_and_refills_in_time(limit in limits(), start in starts()) {
         let mut counter = Counter::new(limit, start);
         prop_assert!(!counter.admits(counter.capacity() + 1));
         prop_assert!(counter.exactly(counter.capacity()).is_some());

@@ -1,23 +1,23 @@
-//! Files and folders: which are read, and in which order.
+//! Which files and folders are read, and in which order.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use sluicegate_core::rules::CompileOptions;
 use sluicegate_limits::{ReadBounds, Sources};
 
-/// What `load` tells of the paths in a folder, with the folder's name left out.
-fn told(folder: &Path, paths: &[&str]) -> String {
+/// The names of the domains that are loaded from paths in a folder, or the mistakes, without the folder's path.
+fn loaded(folder: &Path, paths: &[&str]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| folder.join(path)).collect();
-    let told: String =
+    let result: String =
         match Sources::read(&paths, ReadBounds::default()).compile(&CompileOptions::default()) {
             Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
             Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
         };
-    told.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
+    result.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
 }
 
 #[test]
-fn folders_are_read_as_a_config_map_mounts_them() {
+fn folders_are_read_like_a_mounted_config_map() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     let write = |path: &str, text: &[u8]| {
@@ -30,7 +30,7 @@ fn folders_are_read_as_a_config_map_mounts_them() {
     symlink("..2024_01_01", folder.join("map/..data")).unwrap();
     symlink("..data/a.yml", folder.join("map/a.yml")).unwrap();
     symlink("..data/b.yaml", folder.join("map/b.yaml")).unwrap();
-    assert_eq!(told(folder, &["map"]), "a b");
+    assert_eq!(loaded(folder, &["map"]), "a b");
 
     write("tree/.hidden.yaml", b"not a map");
     write("tree/.git/x.yaml", b"not a map");
@@ -38,12 +38,12 @@ fn folders_are_read_as_a_config_map_mounts_them() {
     write("tree/team/c.yaml", b"domain: c");
     write("tree/team.yaml", b"domain: team");
     write("limits.conf", b"domain: conf");
-    assert_eq!(told(folder, &["tree", "limits.conf", "map/..data/b.yaml"]), "c team conf b");
+    assert_eq!(loaded(folder, &["tree", "limits.conf", "map/..data/b.yaml"]), "c team conf b");
 
     write("twice/a.yaml", b"domain: a");
     write("twice/b.yaml", b"\ndomain: a");
     assert_eq!(
-        told(folder, &["twice"]),
+        loaded(folder, &["twice"]),
         "twice/b.yaml:2: domain: domain \"a\" is also defined in twice/a.yaml; keep a domain in one file, or set --merge-domains"
     );
 
@@ -53,7 +53,7 @@ fn folders_are_read_as_a_config_map_mounts_them() {
     write("bytes/c.yaml", b"domain: c\nlimits: 1\n\nfoo: 1");
     write("bytes/d.yaml", b"\n\n{");
     assert_eq!(
-        told(folder, &["bytes", "missing", "empty"]),
+        loaded(folder, &["bytes", "missing", "empty"]),
         "\
 bytes/a.yaml: not UTF-8; name a readable limits file, or a folder that has one
 bytes/b.yaml:1: not YAML: unclosed bracket '{'; correct the syntax
@@ -66,7 +66,7 @@ empty: no .yaml or .yml file in this folder; name a readable limits file, or a f
 }
 
 #[test]
-fn several_paths_are_read_in_their_order_and_folders_by_name() {
+fn paths_are_read_in_order_and_folders_by_name() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     for name in
@@ -77,31 +77,31 @@ fn several_paths_are_read_in_their_order_and_folders_by_name() {
         let domain = name.replace(['/', '.'], "_");
         fs::write(path, format!("domain: {domain}\n")).unwrap();
     }
-    assert_eq!(told(folder, &["z", "a.yaml"]), "z_B_yaml z_a_c_yml z_b_yaml a_yaml");
+    assert_eq!(loaded(folder, &["z", "a.yaml"]), "z_B_yaml z_a_c_yml z_b_yaml a_yaml");
     // A file that is named is read whatever its name.
-    assert_eq!(told(folder, &["z/.d.yaml", "z/f.yaml.bak"]), "z__d_yaml z_f_yaml_bak");
+    assert_eq!(loaded(folder, &["z/.d.yaml", "z/f.yaml.bak"]), "z__d_yaml z_f_yaml_bak");
     // Named twice, it is read twice.
     assert_eq!(
-        told(folder, &["a.yaml", "a.yaml"]),
+        loaded(folder, &["a.yaml", "a.yaml"]),
         "a.yaml:1: domain: domain \"a_yaml\" is also defined in a.yaml; keep a domain in one file, or set --merge-domains"
     );
 }
 
 #[test]
-fn a_link_that_leads_nowhere_or_in_a_circle_is_told() {
+fn broken_and_circular_links_are_reported() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     fs::create_dir(folder.join("limits")).unwrap();
     fs::write(folder.join("limits/a.yaml"), "domain: a\n").unwrap();
     symlink("nowhere.yaml", folder.join("limits/b.yaml")).unwrap();
     assert_eq!(
-        told(folder, &["limits"]),
+        loaded(folder, &["limits"]),
         "limits/b.yaml: No such file or directory (os error 2); name a readable limits file, or a folder that has one"
     );
     fs::remove_file(folder.join("limits/b.yaml")).unwrap();
     symlink("..", folder.join("limits/up")).unwrap();
-    assert_eq!(told(folder, &["limits"]), "a", "each folder is read once");
+    assert_eq!(loaded(folder, &["limits"]), "a", "each folder is read once");
     fs::create_dir_all(folder.join("limits").join("f/".repeat(17))).unwrap();
-    let said = told(folder, &["limits"]);
-    assert!(said.contains("/f: too many folders within folders; "), "{said}");
+    let mistakes = loaded(folder, &["limits"]);
+    assert!(mistakes.contains("/f: too many folders within folders; "), "{mistakes}");
 }

@@ -1,4 +1,4 @@
-//! Large files load, and in time.
+//! Large limits files load in time.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use sluicegate_limits::{ReadBounds, Sources, parse};
 
 use super::{expect, warnings};
 
-/// Far more than it takes, and far less than if anything grew with the square of the rules.
+/// Far above the usual time, and far below the time of a quadratic algorithm.
 const IN_TIME: Duration = Duration::from_secs(180);
 
 #[test]
@@ -61,7 +61,7 @@ fn a_hundred_thousand_rules_load() {
 }
 
 #[test]
-fn large_levels_and_many_mistakes_are_told_in_time() {
+fn large_levels_and_many_mistakes_are_reported_in_time() {
     let begun = Instant::now();
     fn numbers<T>(findings: &Findings<T>) -> (usize, bool) {
         (findings.len(), findings.unlisted() > 0)

@@ -1,4 +1,4 @@
-//! Limits files: every mistake is told where it stands, and good files mean what they say.
+//! Reading of limits files: every mistake is reported with its location, and valid files become the expected rules.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -33,7 +33,7 @@ fn fixtures(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/limits").join(kind)
 }
 
-/// All mistakes in a file, one a line.
+/// All mistakes in a file, one per line.
 fn mistakes(name: &str, text: &str) -> String {
     match parse(name, text) {
         Ok(_) => String::new(),
@@ -42,8 +42,8 @@ fn mistakes(name: &str, text: &str) -> String {
 }
 
 #[test]
-fn every_wrong_file_is_refused_with_these_words() {
-    // `BLESS=1` writes the expected texts anew; read them before they are committed.
+fn every_wrong_file_is_rejected_with_the_expected_mistakes() {
+    // `BLESS=1` overwrites the expected texts. Review them before you commit them.
     let bless = std::env::var_os("BLESS").is_some();
     let mut wrong = String::new();
     let mut count = 0;
@@ -54,14 +54,14 @@ fn every_wrong_file_is_refused_with_these_words() {
             continue;
         }
         let name = path.file_name().unwrap().to_str().unwrap();
-        let told = mistakes(name, &fs::read_to_string(&path).unwrap());
+        let found = mistakes(name, &fs::read_to_string(&path).unwrap());
         let expected = path.with_extension("txt");
         if bless {
-            fs::write(&expected, &told).unwrap();
+            fs::write(&expected, &found).unwrap();
         }
         let expected = fs::read_to_string(expected).unwrap_or_default();
-        if told.is_empty() || told != expected {
-            wrong += &format!("--- {name}, expected\n{expected}--- told\n{told}");
+        if found.is_empty() || found != expected {
+            wrong += &format!("--- {name}, expected\n{expected}--- found\n{found}");
         }
         count += 1;
     }
@@ -93,7 +93,7 @@ fn find<'r>(rules: &'r RuleSet, descriptor: &str) -> Option<&'r Rule> {
     rules.domains().next().unwrap().find(&entries(descriptor)).rule
 }
 
-/// The patterns that stand in for values, `-` where none does.
+/// The shared patterns that replace values, `-` for none.
 fn shared(rules: &RuleSet, descriptor: &str) -> String {
     let found = rules.domains().next().unwrap().find(&entries(descriptor));
     let text = |pattern: &Option<&[u8]>| {
@@ -102,7 +102,7 @@ fn shared(rules: &RuleSet, descriptor: &str) -> String {
     found.shared_patterns.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
-/// What a rule enforces, in words.
+/// The limits of a rule as text.
 fn words(rule: Option<&Rule>) -> String {
     match rule.map(|rule| &rule.limits) {
         None => "none".to_owned(),
@@ -120,19 +120,19 @@ fn only(rule: Option<&Rule>) -> &RuleLimit {
     }
 }
 
-/// Checks which rule each descriptor meets.
+/// Checks which rule each descriptor matches.
 fn expect(rules: &RuleSet, table: &[(&str, &str)]) {
     for (descriptor, expected) in table {
         assert_eq!(words(find(rules, descriptor)), *expected, "{descriptor}");
     }
 }
 
-/// All warnings, one a line.
+/// All warnings, one per line.
 fn warnings(rules: &RuleSet) -> String {
     rules.warnings().iter().map(|warning| format!("{warning}\n")).collect()
 }
 
-/// Checks which counters are shared.
+/// Checks the shared patterns of each descriptor.
 fn expect_shared(rules: &RuleSet, table: &[(&str, &str)]) {
     for (descriptor, expected) in table {
         assert_eq!(shared(rules, descriptor), *expected, "{descriptor}");
@@ -291,7 +291,7 @@ fn upstreams_replacements_are_read() {
 }
 
 #[test]
-fn our_own_keys_become_these_numbers() {
+fn own_keys_are_read() {
     let rules = valid("own_keys.yaml");
     let domain = rules.domain("own").unwrap();
     assert_eq!(domain.tenant.as_deref(), Some(&b"organisation"[..]));
@@ -370,7 +370,7 @@ fn our_own_keys_become_these_numbers() {
 }
 
 #[test]
-fn yaml_is_read_as_people_write_it() {
+fn yaml_notations_are_read() {
     let rules = valid("yaml.yaml");
     assert_eq!(rules.domains().map(|domain| &*domain.name).collect::<Vec<_>>(), ["yaml"]);
     assert_eq!(rules.warnings()[0].warning, Warning::ExtraDocument);

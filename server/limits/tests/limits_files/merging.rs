@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{expect, warnings};
 
-/// Files of these texts, named a.yaml and on.
+/// Files with these texts, named a.yaml, b.yaml and so on.
 struct Files {
     folder: TempDir,
     paths: Vec<PathBuf>,
@@ -28,13 +28,13 @@ impl Files {
     fn compile(&self) -> Result<RuleSet, String> {
         let options = CompileOptions { merge_domains: true, ..CompileOptions::default() };
         Sources::read(&self.paths, ReadBounds::default()).compile(&options).map_err(|errors| {
-            let told: String = errors.iter().map(|error| format!("{error}\n")).collect();
-            self.nameless(&told)
+            let mistakes: String = errors.iter().map(|error| format!("{error}\n")).collect();
+            self.without_folder(&mistakes)
         })
     }
 
-    fn nameless(&self, told: &str) -> String {
-        told.replace(&format!("{}/", self.folder.path().display()), "")
+    fn without_folder(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.folder.path().display()), "")
     }
 }
 
@@ -67,7 +67,7 @@ descriptors:
 ";
 
 #[test]
-fn trees_stand_at_one_level_in_the_order_of_the_files() {
+fn trees_merge_at_the_first_level_in_file_order() {
     let rules = Files::new(&[USERS, OTHER, PATHS]).compile().unwrap();
     let names: Vec<_> = rules.domains().map(|domain| &*domain.name).collect();
     assert_eq!(names, ["shop", "other"]);
@@ -87,7 +87,7 @@ fn trees_stand_at_one_level_in_the_order_of_the_files() {
     let rules = reversed.compile().unwrap();
     expect(&rules, &[("path=/a/x", "3 per second")]);
     assert_eq!(
-        reversed.nameless(&warnings(&rules)),
+        reversed.without_folder(&warnings(&rules)),
         "c.yaml:6: descriptors[1]: never reached, because the pattern \"/*\" above it matches the same values; put it first\n"
     );
 }
@@ -105,7 +105,7 @@ c.yaml:6: descriptors[1]: path=/a/* occurs twice at this level, first in a.yaml:
 }
 
 #[test]
-fn a_setting_that_only_one_file_has_holds_for_all() {
+fn setting_of_one_file_applies_to_the_whole_domain() {
     let settings = "
 tenant: user
 counting: debit
@@ -125,7 +125,7 @@ defaults: {algorithm: gcra}
 }
 
 #[test]
-fn files_that_disagree_are_named() {
+fn conflicting_settings_are_mistakes_with_both_locations() {
     let one = "domain: shop\ntenant: org\ncounting: free\non_failure: deny\ndefaults: {algorithm: gcra}\n";
     let two = "domain: shop\ndefaults: {algorithm: token_bucket}\non_failure: allow\ncounting: debit\ntenant: user\n";
     let errors = Files::new(&[one, OTHER, two]).compile().unwrap_err();
@@ -141,7 +141,7 @@ c.yaml:5: tenant: tenant of the domain differs from a.yaml:2; give all files of 
 }
 
 #[test]
-fn names_and_tenants_are_looked_for_in_all_files() {
+fn replaced_names_are_resolved_across_files() {
     let names = "domain: shop\ndescriptors:\n  - key: n\n    rate_limit: {unit: day, requests_per_unit: 1, name: n}\n";
     let replaces = "domain: shop\ndescriptors:\n  - key: r\n    rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: n}]}\n";
     let files = Files::new(&[replaces, names]);
@@ -149,7 +149,7 @@ fn names_and_tenants_are_looked_for_in_all_files() {
     let more = names.replace("key: n", "key: m");
     let files = Files::new(&[replaces, names, &more]);
     assert_eq!(
-        files.nameless(&warnings(&files.compile().unwrap())),
+        files.without_folder(&warnings(&files.compile().unwrap())),
         "a.yaml:4: descriptors[0].rate_limit.replaces[0].name: all 2 limits named \"n\" are replaced, first those in b.yaml:4 and c.yaml:4; give them different names if only one is intended\n\
          c.yaml:4: descriptors[0].rate_limit.name: 2 limits are named \"n\", the first in b.yaml:4; callers and replaces cannot distinguish them, so give them different names\n"
     );

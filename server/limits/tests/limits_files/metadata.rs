@@ -1,4 +1,4 @@
-//! `metadata` keeps what it is given.
+//! `metadata` keeps the values of the limits file.
 
 use sluicegate_core::metadata::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! What envoyproxy/ratelimit refuses to load, and what is said of it here.
+//! Mistakes in limits files: first those for which envoyproxy/ratelimit does not load a file.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use sluicegate_limits::{ReadBounds, Sources};
 
 use super::mistakes;
 
-/// Checks all that is told of a file named `a.yaml`.
+/// Checks the mistakes in a file named `a.yaml`.
 #[track_caller]
-fn told(text: &str, expected: &str) {
+fn expect_mistakes(text: &str, expected: &str) {
     let expected: String = expected.lines().map(|line| format!("a.yaml:{line}\n")).collect();
     assert_eq!(mistakes("a.yaml", text), expected);
 }
@@ -22,11 +22,11 @@ fn limit(fields: &str) -> String {
 #[test]
 fn l1_domain_missing() {
     let missing = "1: domain is missing or empty; give domain a value";
-    told("", missing);
-    told("# nothing\n", missing);
-    told("descriptors: []\n", missing);
-    told("domain:\n", "1: domain: domain is missing or empty; give domain a value");
-    told("\ndomain: ''\n", "2: domain: domain is missing or empty; give domain a value");
+    expect_mistakes("", missing);
+    expect_mistakes("# nothing\n", missing);
+    expect_mistakes("descriptors: []\n", missing);
+    expect_mistakes("domain:\n", "1: domain: domain is missing or empty; give domain a value");
+    expect_mistakes("\ndomain: ''\n", "2: domain: domain is missing or empty; give domain a value");
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn l2_domain_in_two_files() {
     fs::write(folder.path().join("b.yaml"), "# b\ndomain: shop\n").unwrap();
     let sources = Sources::read(&[folder.path().to_owned()], ReadBounds::default());
     let errors = sources.compile(&CompileOptions::default()).unwrap_err();
-    let told = errors[0].to_string().replace(&format!("{}/", folder.path().display()), "");
+    let message = errors[0].to_string().replace(&format!("{}/", folder.path().display()), "");
     assert_eq!(
-        (errors.len(), &*told),
+        (errors.len(), &*message),
         (
             1,
             "b.yaml:2: domain: domain \"shop\" is also defined in a.yaml; keep a domain in one file, or set --merge-domains"
@@ -48,7 +48,7 @@ fn l2_domain_in_two_files() {
 
 #[test]
 fn l3_descriptor_without_key() {
-    told(
+    expect_mistakes(
         "domain: d\ndescriptors:\n  - value: v\n  - key: ''\n  - {key: k, descriptors: [{value: v}]}\n",
         "\
 3: descriptors[0]: key is missing or empty; give key a value
@@ -59,7 +59,7 @@ fn l3_descriptor_without_key() {
 
 #[test]
 fn l4_key_and_value_twice() {
-    told(
+    expect_mistakes(
         "
 domain: d
 descriptors:
@@ -81,12 +81,12 @@ descriptors:
 fn l5_unit_unknown() {
     let help = "use second, minute, hour, day, week, month or year";
     for unit in ["unknown", "fortnight", "''", "seconds"] {
-        told(
+        expect_mistakes(
             &limit(&format!("unit: {unit}, requests_per_unit: 1")),
             &format!("4: descriptors[0].rate_limit.unit: the unit is not known; {help}"),
         );
     }
-    told(
+    expect_mistakes(
         &limit("requests_per_unit: 1"),
         "4: descriptors[0].rate_limit: neither unit nor window is given; give either unit (with unit_multiplier) or window",
     );
@@ -95,11 +95,11 @@ fn l5_unit_unknown() {
 
 #[test]
 fn l6_unlimited_with_a_unit() {
-    told(
+    expect_mistakes(
         &limit("unlimited: true, unit: Second"),
         "4: descriptors[0].rate_limit.unit: unlimited excludes unit; remove unit or unlimited",
     );
-    told(
+    expect_mistakes(
         &limit("unlimited: true, algorithm: gcra"),
         "4: descriptors[0].rate_limit: unlimited excludes algorithm; remove algorithm or unlimited",
     );
@@ -107,7 +107,7 @@ fn l6_unlimited_with_a_unit() {
 
 #[test]
 fn l7_replaces_without_a_name() {
-    told(
+    expect_mistakes(
         &limit("unit: second, requests_per_unit: 1, replaces: [{name: ''}, {}]"),
         "\
 4: descriptors[0].rate_limit.replaces[0].name: name is missing or empty; give name a value
@@ -117,27 +117,30 @@ fn l7_replaces_without_a_name() {
 
 #[test]
 fn l8_replaces_itself() {
-    told(
+    expect_mistakes(
         &limit("unit: second, requests_per_unit: 1, name: n, replaces: [{name: n}]"),
         "4: descriptors[0].rate_limit.replaces[0].name: \"n\" replaces itself; remove it from replaces",
     );
 }
 
 #[test]
-fn l9_no_yaml_or_another_type() {
-    told("domain: d\ndescriptors: [\n", "2: not YAML: unclosed bracket '['; correct the syntax");
+fn l9_not_yaml_or_wrong_type() {
+    expect_mistakes(
+        "domain: d\ndescriptors: [\n",
+        "2: not YAML: unclosed bracket '['; correct the syntax",
+    );
     let number = "write a whole number from 0 to 4294967295";
     for (wrong, kind) in
         [("-1", "a number"), ("4294967296", "a number"), ("ten", "a text of 3 characters")]
     {
-        told(
+        expect_mistakes(
             &limit(&format!("unit: second, requests_per_unit: {wrong}")),
             &format!(
                 "4: descriptors[0].rate_limit.requests_per_unit: {kind} is not valid here; {number}"
             ),
         );
     }
-    told(
+    expect_mistakes(
         "domain: d\ndescriptors:\n  - key: k\n    rate_limit: 5\n    shadow_mode: 1\n    value: [v]\n",
         "\
 4: descriptors[0].rate_limit: a number is not valid here; write a map
@@ -147,8 +150,8 @@ fn l9_no_yaml_or_another_type() {
 }
 
 #[test]
-fn a_broken_limit_hides_none_of_its_other_mistakes() {
-    told(
+fn mistake_in_a_limit_does_not_hide_others() {
+    expect_mistakes(
         "\
 domain: d
 descriptors:
@@ -169,19 +172,19 @@ descriptors:
 }
 
 #[test]
-fn l10_key_that_is_no_text() {
-    told(
+fn l10_key_that_is_not_a_text() {
+    expect_mistakes(
         "domain: d\n{a: b}: c\n? [x]\n: y\n",
         "\
 2: a map is not valid here; write a text as the key
 3: a list is not valid here; write a text as the key",
     );
-    told("domain: d\n1: c\n", "2: a number is not valid here; write a text as the key");
+    expect_mistakes("domain: d\n1: c\n", "2: a number is not valid here; write a text as the key");
 }
 
 #[test]
 fn l11_key_unknown() {
-    told(
+    expect_mistakes(
         "domain: d\ndescriptors:\n  - key: k\n    ratelimit: {unit: second}\n  - key: l\n    rate_limit: {unit: second, requestsperunit: 1, colour: red}\n",
         "\
 4: descriptors[0]: the key in column 5 is not known here; did you mean rate_limit?
@@ -190,11 +193,11 @@ fn l11_key_unknown() {
     );
 }
 
-/// A key that envoyproxy/ratelimit does not know cannot stand in one of its files, so no file that it loads is
-/// refused for it.
+/// envoyproxy/ratelimit rejects keys that it does not know, so rejecting our own keys in the wrong map rejects no file
+/// that it loads.
 #[test]
-fn l11_key_of_ours_in_the_wrong_place() {
-    told(
+fn l11_own_key_in_the_wrong_map() {
+    expect_mistakes(
         "
 domain: d
 algorithm: gcra
@@ -226,7 +229,7 @@ descriptors:
 
 #[test]
 fn l12_list_of_other_than_maps() {
-    told(
+    expect_mistakes(
         "domain: d\ndescriptors:\n  - text\n  - [k]\n  -\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, replaces: [n]}\n",
         "\
 3: descriptors[0]: a text of 4 characters is not valid here; write a map
@@ -238,7 +241,7 @@ fn l12_list_of_other_than_maps() {
 
 #[test]
 fn l13_float() {
-    told(
+    expect_mistakes(
         "domain: 1.5\ndescriptors:\n  - key: k\n    value: 1.10\n  - key: 2e3\n    rate_limit: {unit: second, requests_per_unit: 1.0}\n",
         "\
 1: domain: a number is not valid here; write a text in quotes
@@ -250,7 +253,7 @@ fn l13_float() {
 
 #[test]
 fn l14_share_threshold_without_a_star() {
-    told(
+    expect_mistakes(
         "domain: d\ndescriptors:\n  - {key: k, value: v, share_threshold: true}\n  - {key: l, share_threshold: true}\n",
         "\
 3: descriptors[0]: share_threshold needs a value with a *; add a * to the value, or remove share_threshold
@@ -259,8 +262,8 @@ fn l14_share_threshold_without_a_star() {
 }
 
 #[test]
-fn l15_metadata_that_json_cannot_say() {
-    told(
+fn l15_metadata_that_json_cannot_express() {
+    expect_mistakes(
         "
 domain: d
 descriptors:
@@ -287,10 +290,10 @@ descriptors:
     );
 }
 
-/// What stands below a key in the wrong place is ignored, but not what envoyproxy/ratelimit would refuse.
+/// The value of a key in the wrong map is ignored, except for mistakes that envoyproxy/ratelimit rejects too.
 #[test]
-fn what_is_ignored_is_looked_at_for_mistakes() {
-    told(
+fn ignored_keys_are_checked_for_mistakes() {
+    expect_mistakes(
         "
 domain: d
 rate_limit: {unit: second, requestperunit: 1, metadata: {any: 1.5, thing: here}}
@@ -309,16 +312,16 @@ descriptors:
 }
 
 #[test]
-fn names_repeated_for_many_rules_are_bounded() {
+fn paths_and_aliases_are_bounded() {
     let rule = "{key: k$, rate_limit: {unit: day, requests_per_unit: 1}},";
     let rules: String = (0..80).map(|index| rule.replace('$', &index.to_string())).collect();
     let long = "x".repeat(1_000_000);
     let help = "the paths of all rules have more than 67108864 bytes; shorten keys and values that have many rules below them, or split the rules between servers";
-    told(
+    expect_mistakes(
         &format!("domain: d\ndescriptors: [{{key: {long}, descriptors: [{rules}]}}]\n"),
         &format!("2: descriptors[0].descriptors[67]: {help}"),
     );
-    told(
+    expect_mistakes(
         &format!("domain: {long}\ndescriptors: [{rules}]\n"),
         &format!("2: descriptors[67]: {help}"),
     );
@@ -327,13 +330,13 @@ fn names_repeated_for_many_rules_are_bounded() {
         "*x,".repeat(20)
     );
     let help = "aliases expand to more than 16777216 bytes of text in all; use fewer aliases";
-    told(&text, &format!("2: descriptors[0].metadata.*[16]: {help}"));
+    expect_mistakes(&text, &format!("2: descriptors[0].metadata.*[16]: {help}"));
 }
 
 #[test]
 fn mistakes_quote_the_beginning_of_a_long_name() {
     let long = "x".repeat(300);
-    told(
+    expect_mistakes(
         &format!("domain: d\ndescriptors: [{{key: {long}}}, {{key: {long}}}]\n"),
         &format!(
             "2: descriptors[1]: {}… occurs twice at this level, first in line 2; remove one of them, or put both limits into a list under limits",

@@ -1,15 +1,15 @@
-//! What can be served but is probably not meant: told with its place and what to do.
+//! Warnings: valid but probably unintended, each with its location and a fix.
 
 use super::{rules, warnings};
 
-/// Checks all that is told of a file named `a.yaml`.
+/// Checks the warnings about a file named `a.yaml`.
 #[track_caller]
-fn told(text: &str, expected: &str) {
+fn expect_warnings(text: &str, expected: &str) {
     let expected: String = expected.lines().map(|line| format!("a.yaml:{line}\n")).collect();
     assert_eq!(warnings(&rules("a.yaml", text)), expected);
 }
 
-/// The descriptors of a domain, one a line.
+/// A domain with these descriptors, one per line. `$` stands for a limit.
 fn descriptors(lines: &str) -> String {
     let lines: String =
         lines.trim().lines().map(|line| format!("  - {{{}}}\n", line.trim())).collect();
@@ -19,7 +19,7 @@ fn descriptors(lines: &str) -> String {
 
 #[test]
 fn requests_per_unit_missing() {
-    told(
+    expect_warnings(
         &descriptors(
             "key: a, rate_limit: {unit: second}\nkey: b, rate_limit: {unit: second, requests_per_unit: 0}",
         ),
@@ -28,8 +28,8 @@ fn requests_per_unit_missing() {
 }
 
 #[test]
-fn rules_that_cannot_be_met() {
-    told(
+fn unreachable_rules() {
+    expect_warnings(
         &descriptors(
             "
             key: p, value: ab*, $
@@ -57,7 +57,7 @@ fn keys_in_the_wrong_place() {
     let limit = |index: usize, key: &str| {
         format!("descriptors[{index}]: key {key:?} is ignored here; move it into rate_limit")
     };
-    told(
+    expect_warnings(
         "
 domain: d
 unit: day
@@ -99,8 +99,8 @@ descriptors:
 }
 
 #[test]
-fn names_that_replaces_does_not_find_and_names_that_several_have() {
-    told(
+fn unknown_and_duplicate_names() {
+    expect_warnings(
         &descriptors(
             "
             key: a, rate_limit: {unit: day, requests_per_unit: 1, name: twice}
@@ -120,9 +120,9 @@ fn names_that_replaces_does_not_find_and_names_that_several_have() {
 }
 
 #[test]
-fn a_key_twice_in_one_map_counts_as_it_stands_last() {
+fn duplicate_key_is_a_warning_and_the_last_counts() {
     let text = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: 1}\n    key: b\n";
-    told(
+    expect_warnings(
         text,
         "5: descriptors[0]: key \"key\" occurs twice in one map, first in line 3; this one counts, so remove the other",
     );
@@ -132,8 +132,8 @@ fn a_key_twice_in_one_map_counts_as_it_stands_last() {
 }
 
 #[test]
-fn a_limit_that_aliases_repeat_has_its_name_once() {
-    told(
+fn aliased_limit_does_not_duplicate_its_name() {
+    expect_warnings(
         "
 domain: d
 descriptors:
@@ -153,18 +153,18 @@ descriptors:
 
 #[test]
 fn stars_in_keys() {
-    told(
+    expect_warnings(
         &descriptors("key: 'a*', value: b, $"),
         "3: descriptors[0]: the * in the key is an ordinary character here; a pattern goes into value, keys are matched exactly",
     );
 }
 
 #[test]
-fn keys_and_values_that_upstream_joins() {
+fn keys_that_upstream_confuses() {
     let duplicate =
         "envoyproxy/ratelimit joins key and value by _ and takes this for a duplicate of";
     let advice = "here they differ, so rename one if both servers are to read the file";
-    told(
+    expect_warnings(
         &descriptors(
             "
             key: a_b, $
@@ -189,7 +189,7 @@ fn keys_without_effect() {
     let no_limit = "has no effect on a descriptor without a limit, and is not passed on to those below; move it to a descriptor with a limit";
     let nothing = "has no effect, because there is no limit here or below; remove it";
     let shared = "has no effect beside share_threshold, because all values are shown as the pattern; remove one of them";
-    told(
+    expect_warnings(
         &descriptors(
             "
             key: a, shadow_mode: true, quota_mode: true, descriptors: [{key: x, $}]
@@ -223,7 +223,7 @@ fn keys_without_effect() {
 
 #[test]
 fn numbers_beside_unlimited() {
-    told(
+    expect_warnings(
         &descriptors("key: a, rate_limit: {unlimited: true, unit: parsec, requests_per_unit: 5}"),
         "\
 3: descriptors[0].rate_limit.unit: unit has no effect beside unlimited; remove one of them
@@ -233,7 +233,7 @@ fn numbers_beside_unlimited() {
 
 #[test]
 fn quotes_in_names() {
-    told(
+    expect_warnings(
         &descriptors("key: n, rate_limit: {unit: second, requests_per_unit: 1, name: 'a \"b\"'}"),
         "3: descriptors[0].rate_limit.name: the name has a double quote, which breaks Envoy's x-ratelimit-limit header; remove it",
     );
@@ -248,10 +248,10 @@ fn chains_without_a_tenant() {
     };
     let chain =
         "key: org, $, descriptors: [{key: user, $}]\nkey: team, $, descriptors: [{key: user, $}]";
-    told(&descriptors(chain), &format!("3: descriptors[0]: {}", advice("org")));
-    told(&descriptors(chain).replace("domain: d", "domain: d\ntenant: team"), "");
+    expect_warnings(&descriptors(chain), &format!("3: descriptors[0]: {}", advice("org")));
+    expect_warnings(&descriptors(chain).replace("domain: d", "domain: d\ntenant: team"), "");
     // The value is the same for all requests: as a tenant it would put all of them into one slot.
-    told(
+    expect_warnings(
         &descriptors(
             "key: tier, value: free, $, descriptors: [{key: org, $, descriptors: [{key: user, $}]}]",
         ),
@@ -263,22 +263,22 @@ fn chains_without_a_tenant() {
         "key: org, descriptors: [{key: user, $}, {key: route, $}]",
         "key: org, rate_limit: {unlimited: true}, descriptors: [{key: user, $}]",
     ] {
-        told(&descriptors(no_chain), "");
+        expect_warnings(&descriptors(no_chain), "");
     }
 }
 
 #[test]
 fn documents_after_the_first() {
     let warned = "a further YAML document begins here and is ignored, as by envoyproxy/ratelimit: only the first of a file is loaded; move it to a file of its own";
-    told("domain: a\n---\ndomain: b\n", &format!("2: {warned}"));
-    told("---\ndomain: a\n...\n# more\n---\n- 1\n---\n- 2\n", &format!("5: {warned}"));
-    told("domain: a\n---\n---\n'': []\n", &format!("3: {warned}"));
-    told("domain: a\n--- [\n", &format!("2: {warned}"));
-    told("domain: a\n...\ndomain: b\n", &format!("3: {warned}"));
+    expect_warnings("domain: a\n---\ndomain: b\n", &format!("2: {warned}"));
+    expect_warnings("---\ndomain: a\n...\n# more\n---\n- 1\n---\n- 2\n", &format!("5: {warned}"));
+    expect_warnings("domain: a\n---\n---\n'': []\n", &format!("3: {warned}"));
+    expect_warnings("domain: a\n--- [\n", &format!("2: {warned}"));
+    expect_warnings("domain: a\n...\ndomain: b\n", &format!("3: {warned}"));
     for single in
         ["---\ndomain: a\n---\n", "domain: a\n...\n", "domain: a\n---\n# no more\n---\n...\n"]
     {
-        told(single, "");
+        expect_warnings(single, "");
     }
 }
 
