@@ -111,7 +111,7 @@ impl Oracle<'_> {
                         // The store may have charged it before the process refused.
                         Some(it) if it.source == Source::Local => uncertain += it.charged,
                         None if check.on_failure == OnFailure::Local => {
-                            uncertain += check.charge.hits()
+                            uncertain += check.charge.hits();
                         }
                         _ => {}
                     }
