@@ -1,6 +1,7 @@
 /** The real server, for tests. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -11,6 +12,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 
 const BINARY = process.env["SLUICEGATE_BINARY"] ?? resolve("../../target/debug/sluicegate");
+
+if (!existsSync(BINARY)) {
+  throw new Error(`There is no server at ${BINARY}: run cargo build, or set SLUICEGATE_BINARY.`);
+}
 
 /** Options of a client on a machine that is busy with other tests. */
 export const PATIENT = { timeoutMs: 10_000 };
