@@ -1,4 +1,5 @@
-//! The servers of the benchmark with an allocator that counts. What they take is not what is timed: counting costs.
+//! The servers of the benchmark with an allocator that counts allocations. A separate program, because counting costs
+//! time.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +30,7 @@ fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["empty-server"] => {
-            tell_allocations();
+            report_allocations();
             empty_server::serve();
         }
         ["memory-store", algorithm, counters] => {
@@ -37,20 +38,20 @@ fn main() {
             memory_store(algorithm.expect("no such algorithm"), counters.parse().unwrap());
         }
         _ => {
-            tell_allocations();
+            report_allocations();
             serve();
         }
     }
 }
 
 /// Reports the number of allocations so far on each connection.
-fn tell_allocations() {
+fn report_allocations() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("counting at {}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for caller in listener.incoming() {
             let stats = ALLOCATOR.stats();
-            // A block that grows is a new one to the allocator, or might be.
+            // A block that grows may be moved to a new allocation.
             writeln!(caller.unwrap(), "{}", stats.allocations + stats.reallocations).unwrap();
         }
     });
@@ -68,16 +69,16 @@ async fn serve() {
     std::future::pending::<()>().await;
 }
 
-/// Prints the bytes that a counter takes in a store that has so many.
+/// Prints the bytes per counter of a memory store with this number of counters.
 #[tokio::main(flavor = "current_thread")]
 async fn memory_store(algorithm: Algorithm, counters: usize) {
-    let held = || {
+    let allocated = || {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
     };
-    let before = held();
+    let before = allocated();
     let store = Memory::new(MemorySettings { counters_max: 1_000_000 }, SystemClock::new());
     counter_costs::charge(&store, algorithm, 0..counters).await;
     assert_eq!(store.len(), counters);
-    println!("{}", (held() - before) / counters);
+    println!("{}", (allocated() - before) / counters);
 }

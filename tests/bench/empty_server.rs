@@ -1,4 +1,4 @@
-//! The floor: a tonic server with the same messages that decodes a request and answers a constant.
+//! The baseline: a tonic server with the same messages that decodes a request and returns a constant.
 
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,

@@ -1,7 +1,7 @@
-//! The load generator: HTTP/2 by hand over encoded requests, closed loop. It reads no more of an answer than that
-//! there is one, so that it takes as little as possible of a machine that it shares with the servers.
+//! The load generator: a closed loop of encoded requests over a minimal HTTP/2 client. It only detects that there is an
+//! answer, so that it uses as little CPU as possible on the machine that it shares with the servers.
 //!
-//! What was decided is not its business: the servers' own counters say that.
+//! The decisions are verified by the servers' metrics.
 
 use std::{
     collections::VecDeque,
@@ -18,16 +18,16 @@ use tokio::{
 
 use crate::load::{Requests, Shape};
 
-/// When no more requests are sent.
+/// When to stop sending requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
-    /// After so many on all connections.
+    /// After this number of requests on all connections.
     Requests(usize),
-    /// After so long.
+    /// After this duration.
     After(Duration),
 }
 
-/// What was sent and how it was answered.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Driven {
     /// Allowed requests.
@@ -43,16 +43,16 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    /// All of them.
+    /// Number of all requests.
     pub(crate) const fn requests(&self) -> u64 {
         self.allowed + self.refused
     }
 }
 
-/// Sends requests in their order, again and again. Every connection begins elsewhere.
+/// Sends requests in their order, repeatedly. Every connection begins at another position.
 ///
 /// # Panics
-/// A request is answered without a message, which is how gRPC says that it failed.
+/// A request is answered without a message, because the call failed.
 pub(crate) async fn drive(
     address: &str,
     shape: Shape,
@@ -101,19 +101,20 @@ pub(crate) async fn drive(
     driven
 }
 
-/// The runtime has one thread, so this is the generator's.
+/// CPU time of this thread. The runtime has one thread, so it is that of the generator.
 fn thread_cpu() -> Duration {
     ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap().into()
 }
 
-/// What may still be sent.
+/// The requests that a connection may still send.
 struct Budget {
     requests: usize,
     until: Option<Instant>,
 }
 
 impl Budget {
-    fn take(&mut self, now: Instant) -> bool {
+    /// Counts a request against the budget. Returns whether it may be sent.
+    fn spend(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| now >= until) {
             self.requests = 0;
         }
@@ -123,7 +124,7 @@ impl Budget {
     }
 }
 
-/// The kinds of frames that matter here.
+/// The frame types that the generator uses.
 mod kind {
     pub(super) const DATA: u8 = 0;
     pub(super) const HEADERS: u8 = 1;
@@ -138,22 +139,22 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A frame's length, kind, flags and stream.
+/// Bytes of a frame's header: length, type, flags and stream.
 const FRAME_HEAD: usize = 9;
 
-/// Initial flow control window of a side.
+/// Initial flow control window.
 const WINDOW: u32 = 65_535;
 
-/// The room that this side says it has.
-const ROOM: u32 = (1 << 31) - 1;
+/// The flow control window that the generator announces.
+const ANNOUNCED_WINDOW: u32 = (1 << 31) - 1;
 
-/// Bytes read before a window update.
-const READ_UNTOLD_MAX: u32 = 1 << 30;
+/// Bytes that are read before a window update.
+const UNACKNOWLEDGED_MAX: u32 = 1 << 30;
 
-/// How much is read at once.
+/// Size of the read buffer.
 const READ: usize = 1 << 17;
 
-/// What is asked for.
+/// Path of the call.
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A request in progress.
@@ -168,21 +169,21 @@ struct Connection {
     socket: TcpStream,
     requests: Arc<Requests>,
     streams: usize,
-    /// The place in the order that comes next.
+    /// Position in the order of the next request.
     next: usize,
-    /// Streams from the oldest that is not answered on.
+    /// The requests from the oldest unanswered one on.
     sent: VecDeque<Sent>,
-    /// The number of the first of them; streams have the odd ones.
+    /// Stream of the first of them; streams of requests have odd numbers.
     oldest: u32,
     in_progress: usize,
     write: Vec<u8>,
     read: Vec<u8>,
-    /// How many bytes of `read` are filled.
+    /// Number of bytes in `read`.
     filled: usize,
-    /// What the server has room for.
+    /// The server's remaining flow control window.
     window: i64,
-    read_untold: u32,
-    /// The headers of a request, once the server knows them.
+    unacknowledged: u32,
+    /// The encoded headers of the next request.
     headers: Vec<u8>,
     allowed: u64,
     refused: u64,
@@ -206,7 +207,7 @@ impl Connection {
             read: vec![0; READ],
             filled: 0,
             window: WINDOW.into(),
-            read_untold: 0,
+            unacknowledged: 0,
             headers: first_headers(address),
             allowed: 0,
             refused: 0,
@@ -214,7 +215,7 @@ impl Connection {
         };
         connection.write.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         connection.frame(kind::SETTINGS, 0, 0, &[]);
-        connection.frame(kind::WINDOW_UPDATE, 0, 0, &(ROOM - WINDOW).to_be_bytes());
+        connection.frame(kind::WINDOW_UPDATE, 0, 0, &(ANNOUNCED_WINDOW - WINDOW).to_be_bytes());
         connection
     }
 
@@ -236,14 +237,14 @@ impl Connection {
         }
     }
 
-    /// Puts as many requests into the buffer as may be in progress.
+    /// Adds requests to the write buffer until the maximum is in progress.
     fn send(&mut self, budget: &mut Budget) {
         let now = Instant::now();
         while self.in_progress < self.streams {
             let requests = Arc::clone(&self.requests);
             let body = &requests.bodies[requests.order[self.next]];
             let length = i64::try_from(body.framed.len()).unwrap();
-            if self.window < length || !budget.take(now) {
+            if self.window < length || !budget.spend(now) {
                 return;
             }
             self.window -= length;
@@ -271,7 +272,7 @@ impl Connection {
         self.write.extend_from_slice(payload);
     }
 
-    /// Takes all whole frames from what was read.
+    /// Processes all complete frames that were read.
     fn receive(&mut self) {
         let now = Instant::now();
         let read = std::mem::take(&mut self.read);
@@ -297,9 +298,9 @@ impl Connection {
             kind::DATA => {
                 let read = u32::try_from(payload.len()).unwrap();
                 self.stream(stream).has_message |= read > 0;
-                self.read_untold += read;
-                if self.read_untold > READ_UNTOLD_MAX {
-                    let read = std::mem::take(&mut self.read_untold);
+                self.unacknowledged += read;
+                if self.unacknowledged > UNACKNOWLEDGED_MAX {
+                    let read = std::mem::take(&mut self.unacknowledged);
                     self.frame(kind::WINDOW_UPDATE, 0, 0, &read.to_be_bytes());
                 }
             }
@@ -332,7 +333,7 @@ impl Connection {
     }
 }
 
-/// The headers of the first request, which the server is to remember.
+/// The headers of the first request, which the server adds to its dynamic table.
 fn first_headers(address: &str) -> Vec<u8> {
     // POST, http: entries of the table that both sides have from the start.
     let mut headers = vec![0x83, 0x86];
@@ -348,5 +349,5 @@ fn first_headers(address: &str) -> Vec<u8> {
     headers
 }
 
-/// The same by their places in the table: the last that was remembered is the first.
+/// The headers of further requests, by their indexes in the dynamic table, newest first.
 const INDEXED_HEADERS: [u8; 6] = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];

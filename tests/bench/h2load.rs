@@ -1,4 +1,4 @@
-//! h2load of nghttp2 in the place of our own generator, for loads of one body.
+//! h2load of nghttp2 as the load generator, for loads with one body.
 
 use std::{fs, time::Duration};
 
@@ -16,10 +16,10 @@ use crate::{
     variant::Server,
 };
 
-/// Sends so many requests of a load that has one body.
+/// Sends `count` requests of a load that has one body.
 ///
 /// # Panics
-/// h2load, or the server's counters, tell of something else.
+/// h2load or the server's metrics report other requests or decisions.
 pub(crate) async fn measure(server: &Server, load: &Load, count: usize) -> Sample {
     let requests = Requests::of(load);
     assert_eq!(requests.bodies.len(), 1, "h2load sends one body");
@@ -49,13 +49,13 @@ pub(crate) async fn measure(server: &Server, load: &Load, count: usize) -> Sampl
     }
 }
 
-/// From `finished in 8.13s, 24591.67 req/s, 2.72MB/s`.
+/// Parses requests per second from `finished in 8.13s, 24591.67 req/s, 2.72MB/s`.
 fn rate(output: &str) -> Option<f64> {
     let line = output.lines().find_map(|line| line.strip_prefix("finished in "))?;
     line.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok()
 }
 
-/// CPU of all commands that have ended.
+/// CPU time of all child processes that have ended.
 fn children_cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let span = |time: TimeVal| {

@@ -1,4 +1,4 @@
-//! What is asked, and in which shape: encoded beforehand, so that asking costs as little as it can.
+//! Loads: requests, encoded in advance so that sending costs little, and how they are sent.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use sluicegate_tests::chain;
 /// Length of a list of requests before it repeats.
 const ORDER: usize = 1 << 16;
 
-/// What the order of requests is drawn with.
+/// Seed of the order of requests.
 const SEED: u64 = 20_261_121;
 
-/// Of ten requests so many are refused, in a load that has refusals.
+/// Number of refused requests of ten, in a load with refusals.
 const REFUSED_OF_TEN: usize = 9;
 
 /// A limit that is never reached.
@@ -21,14 +21,13 @@ pub(crate) const MANY: u32 = 4_000_000_000;
 /// The domain whose limits are never reached.
 pub(crate) const ALLOWED: &str = "allowed";
 
-/// The domain of the same tree whose tenants have used up their limit with the first request.
+/// The domain with the same tree whose tenants reach their limit with the first request.
 pub(crate) const REFUSED: &str = "refused";
 
-/// The domain of the same tree in which a tenant may ask a few times a minute.
+/// The domain with the same tree in which a tenant has a few requests a minute.
 pub(crate) const FLOODED: &str = "flooded";
 
-/// The limits of all loads: domains and their files. Windows of a day, because the time of day must not change what
-/// is decided.
+/// The limits files of all loads, by domain. Windows are a day, because the time of day must not change decisions.
 pub(crate) fn limits() -> [(&'static str, String); 3] {
     let limits = [(ALLOWED, "day", MANY), (REFUSED, "day", 1), (FLOODED, "minute", 5)];
     limits.map(|(domain, unit, requests)| {
@@ -52,7 +51,7 @@ pub(crate) fn limits() -> [(&'static str, String); 3] {
     })
 }
 
-/// How a load comes in.
+/// Connections and concurrent requests of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Connections.
@@ -62,13 +61,13 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What the loads come in as.
+    /// The shapes of all loads.
     pub(crate) const ALL: [Self; 3] = [Self::IDLE, Self::new(1, 10), Self::BUSY];
 
     /// One request at a time.
     pub(crate) const IDLE: Self = Self::new(1, 1);
 
-    /// Always more than can be answered at once.
+    /// Always more requests than the server can answer at once.
     pub(crate) const BUSY: Self = Self::new(2, 100);
 
     const fn new(connections: usize, streams: usize) -> Self {
@@ -82,14 +81,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Whose requests they are.
+/// The tenants of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenants {
-    /// All one tenant's, and equal.
+    /// All requests are equal, of one tenant.
     One,
-    /// One of so many tenants', each with the same chance.
+    /// Each request is of one of this number of tenants, all with the same probability.
     Uniform(usize),
-    /// One of so many tenants', the n-th with a chance of 1/n.
+    /// Each request is of one of this number of tenants, the n-th with a probability in proportion to 1/n.
     Zipf(usize),
 }
 
@@ -115,18 +114,18 @@ impl fmt::Display for Tenants {
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// How it comes in.
+    /// Connections and concurrent requests.
     pub(crate) shape: Shape,
-    /// Whose requests they are.
+    /// The tenants.
     pub(crate) tenants: Tenants,
-    /// How many limits each request meets: 1 to 3.
+    /// Number of limits that each request checks: 1 to 3.
     pub(crate) chain: usize,
     /// Whether nine of ten requests are refused; else none is.
     pub(crate) refusals: bool,
 }
 
 impl Load {
-    /// All that there are, with so many tenants where there are many.
+    /// All loads. Those with many tenants have `tenants`.
     pub(crate) fn matrix(tenants: usize) -> Vec<Self> {
         let mut loads = Vec::new();
         for refusals in [false, true] {
@@ -141,18 +140,18 @@ impl Load {
         loads
     }
 
-    /// Of three limits each, which are never reached.
+    /// A load of requests with three limits, which are never reached.
     pub(crate) const fn plain(shape: Shape, tenants: Tenants) -> Self {
         Self { shape, tenants, chain: 3, refusals: false }
     }
 }
 
-/// A request, encoded.
+/// An encoded request.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     /// The message as gRPC frames it.
     pub(crate) framed: Bytes,
-    /// Whether it is in a domain where everything but the first request is refused.
+    /// Whether all but the first request of its tenant are refused.
     pub(crate) refused: bool,
 }
 
@@ -161,12 +160,12 @@ pub(crate) struct Body {
 pub(crate) struct Requests {
     /// The different requests.
     pub(crate) bodies: Vec<Body>,
-    /// Places among them.
+    /// Positions of requests in `bodies`.
     pub(crate) order: Vec<usize>,
 }
 
 impl Requests {
-    /// Those of a load.
+    /// The requests of a load.
     pub(crate) fn of(load: &Load) -> Self {
         let tenants = load.tenants.count();
         let domains: &[&str] = if load.refusals { &[ALLOWED, REFUSED] } else { &[ALLOWED] };
@@ -184,14 +183,14 @@ impl Requests {
         Self { bodies, order: order.collect() }
     }
 
-    /// Every request of every load of three limits, once: what it leaves behind is what the loads meet.
+    /// Every request of every load with three limits, once, so that all counters exist before the loads.
     pub(crate) fn all(tenants: usize) -> Self {
         let bodies = bodies(&[ALLOWED, REFUSED], tenants, 3);
         let order = (0..bodies.len()).collect();
         Self { bodies, order }
     }
 
-    /// One request, of which all but a few are over the limit of a minute.
+    /// One request that exceeds its limit of a few per minute.
     pub(crate) fn flood() -> Self {
         Self { bodies: bodies(&[FLOODED], 1, 1), order: vec![0] }
     }
@@ -203,7 +202,7 @@ fn bodies(domains: &[&str], tenants: usize, chain: usize) -> Vec<Body> {
     domains.iter().flat_map(|domain| of_domain(*domain)).collect()
 }
 
-/// One entry for the tenant, two for the user, and so on.
+/// The entries of a tenant's requests.
 pub(crate) fn entries(tenant: usize) -> [(&'static str, String); 3] {
     let tenant = format!("tenant-{tenant:06}");
     [("tenant", tenant), ("user", "u-00000001".to_owned()), ("route", "/api/items".to_owned())]
@@ -219,9 +218,9 @@ fn body(domain: &str, tenant: usize, limits: usize) -> Body {
     Body { framed: framed.freeze(), refused: domain != ALLOWED }
 }
 
-/// Draws places, the n-th with a chance of 1/n.
+/// Draws positions, the n-th with a probability in proportion to 1/n.
 struct Zipf {
-    /// For each place the chance of it and those before, times the sum of all.
+    /// For each position, the sum of the weights up to it.
     sums: Vec<f64>,
 }
 

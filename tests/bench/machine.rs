@@ -1,4 +1,4 @@
-//! Where and when the numbers were measured.
+//! Describes the machine, the date and the versions of a measurement.
 
 use std::{fmt::Write, fs, thread};
 
@@ -15,20 +15,20 @@ pub(crate) async fn described() -> String {
     let load = load.split_whitespace().next().unwrap().to_owned();
     let mut text = String::new();
     for (name, value) in [
-        ("date", said("date", &["--utc", "+%F %R UTC"]).await),
+        ("date", output_of("date", &["--utc", "+%F %R UTC"]).await),
         ("CPU", format!("{model}, {cores} cores")),
         ("load average before", load),
-        ("kernel", said("uname", &["-sr"]).await),
-        ("rustc", said("rustc", &["--version"]).await),
-        ("Redis", said("redis-server", &["--version"]).await),
-        ("h2load", said("h2load", &["--version"]).await),
+        ("kernel", output_of("uname", &["-sr"]).await),
+        ("rustc", output_of("rustc", &["--version"]).await),
+        ("Redis", output_of("redis-server", &["--version"]).await),
+        ("h2load", output_of("h2load", &["--version"]).await),
     ] {
         writeln!(text, "- {name}: {value}").unwrap();
     }
     text
 }
 
-async fn said(program: &str, arguments: &[&str]) -> String {
+async fn output_of(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(arguments);
     finish(command).await.stdout.trim().to_owned()

@@ -1,4 +1,4 @@
-//! One measurement: a load on a server, and what it has cost.
+//! Measures the cost of a load on a server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,14 @@ use crate::{
     variant::{Server, Stores},
 };
 
-/// What a load has cost.
+/// The cost of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     /// Requests a second.
     pub(crate) rate: f64,
-    /// Half of the answers take no longer, in µs.
+    /// Median latency, in µs.
     pub(crate) p50: f64,
-    /// 99 of 100 answers take no longer, in µs.
+    /// 99th percentile of latency, in µs.
     pub(crate) p99: f64,
     /// CPU of the server per request, in µs.
     pub(crate) cpu: f64,
@@ -28,10 +28,10 @@ pub(crate) struct Sample {
     pub(crate) generator_cpu: f64,
 }
 
-/// Puts the load on the server for so long.
+/// Puts a load on a server for `span`.
 ///
 /// # Panics
-/// The server's counters tell of other decisions than the load is made for.
+/// The server's metrics report other decisions than the load expects.
 pub(crate) async fn measure(
     server: &Server,
     stores: &Stores,
@@ -61,10 +61,10 @@ pub(crate) async fn measure(
     }
 }
 
-/// Checks what was decided by what the server has counted before and after.
+/// Checks the decisions by the server's metrics before and after a load.
 ///
 /// # Panics
-/// Anything else was decided than that so many requests may pass, by the store, and so many may not.
+/// The store did not allow `allowed` requests, or not `refused` requests were refused.
 pub(crate) fn check(load: &Load, allowed: u64, refused: u64, before: &Metrics, after: &Metrics) {
     let decided = |labels: &[_]| after.since(before, "sluicegate_decisions_total", labels);
     let by_store = decided(&[("domain", ALLOWED), ("code", "ok"), ("source", "store")]);
@@ -74,7 +74,7 @@ pub(crate) fn check(load: &Load, allowed: u64, refused: u64, before: &Metrics, a
     assert_eq!(decided(&[]), (allowed + refused) * chain(load), "{load:?}: decisions");
 }
 
-/// Has the server decide everything once, with as many tenants as the loads have.
+/// Sends every request once, with the tenants of the loads.
 pub(crate) async fn warm_up(server: &Server, tenants: usize) {
     let all = Arc::new(Requests::all(tenants));
     let end = End::Requests(all.order.len());
@@ -83,7 +83,7 @@ pub(crate) async fn warm_up(server: &Server, tenants: usize) {
     generator::drive(server.address(), shape, &all, end).await;
 }
 
-/// How often a server that counts asks for memory per request, over so many requests.
+/// Allocations per request of a server with the counting allocator, over `count` requests.
 pub(crate) async fn allocations(
     server: &Server,
     load: &Load,
@@ -96,7 +96,7 @@ pub(crate) async fn allocations(
     number(server.allocations().await - before) / number(driven.requests())
 }
 
-/// Scripts called per request that is refused, where one tenant asks far beyond its limit of a minute for so long.
+/// Script calls per refused request, while one tenant exceeds its limit per minute by far for `span`.
 ///
 /// # Panics
 /// Fewer than nine of ten requests are refused.
@@ -115,12 +115,12 @@ fn chain(load: &Load) -> u64 {
     load.chain.try_into().unwrap()
 }
 
-/// In µs.
+/// A duration in µs.
 pub(crate) fn micros(span: Duration) -> f64 {
     span.as_secs_f64() * 1e6
 }
 
-/// A count for dividing.
+/// Converts a count for divisions.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 pub(crate) const fn number(count: u64) -> f64 {
     count as f64

@@ -1,4 +1,4 @@
-//! What a server has counted, from its page for Prometheus.
+//! Metrics of a server, from its Prometheus page.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// Reads the page.
+    /// Parses the page.
     pub(crate) fn new(page: &str) -> Self {
         let series = page.lines().filter(|line| !line.starts_with('#'));
         let series = series.filter_map(|line| {
@@ -17,10 +17,10 @@ impl Metrics {
         Self(series.collect())
     }
 
-    /// By how much a metric has grown since, in all series that have these labels.
+    /// The increase of a metric since `before`, in all series with these labels.
     pub(crate) fn since(&self, before: &Self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let difference = self.sum(name, labels) - before.sum(name, labels);
-        // Counts of requests: whole, and far below where doubles end.
+        // Counts are whole numbers, far below the largest exact double.
         format!("{difference:.0}").parse().unwrap()
     }
 

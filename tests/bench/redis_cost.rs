@@ -1,5 +1,5 @@
-//! What Redis itself costs: the reference values that Sluicegate's use of it is compared with, and its calls compared with
-//! them by a client that does nothing else.
+//! What Redis itself costs: the reference values that Sluicegate's use of it is compared with, and its calls compared
+//! with them by a client that does nothing else.
 
 use std::{fmt::Write, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     measure::{micros, number},
 };
 
-/// How many requests' counters the raw pipelines go round.
+/// Number of requests whose counters the raw pipelines repeat.
 const REQUESTS: usize = 20_000;
 
 /// CPU of Redis, in µs, for an `INCRBY` and an `EXPIRE` of one key: the counters of a load in its order, so many pairs
@@ -51,13 +51,13 @@ pub(crate) async fn called(server: &Redis, load: &Load, depth: usize, span: Dura
     let of_call = (depth / load.chain).max(1);
     let calls: Vec<String> =
         groups.chunks_exact(of_call).map(|it| command(&arguments(it))).collect();
-    // How many there are, the time, and an integer for each counter: a line each.
+    // The lines of a reply: its length, the time, and an integer for each counter.
     let counters = of_call * load.chain;
     per_counter(server, &calls, 2 + counters, counters, span).await
 }
 
-/// CPU of Redis, in µs, per counter: sends these over and over, each of which is about so many counters and is answered
-/// by so many lines.
+/// CPU time of Redis per counter, in µs. Sends the texts repeatedly; each concerns `counters`, and its replies have
+/// `lines`.
 async fn per_counter(
     redis: &Redis,
     sent: &[String],
@@ -148,7 +148,7 @@ async fn call(socket: &mut TcpStream, text: &str, lines: usize) {
     }
 }
 
-/// Half of the round trips of a call for one request take no longer, in µs, as redis-benchmark has it.
+/// Median round trip of a call for one request, in µs, measured by redis-benchmark.
 pub(crate) async fn round_trip(redis: &Redis, load: &Load, count: usize) -> f64 {
     let (host, port) = redis
         .address()

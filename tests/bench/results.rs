@@ -1,10 +1,10 @@
-//! What was measured, round by round.
+//! Results of all rounds.
 
 use sluicegate_core::Algorithm;
 
 use crate::{load::Load, measure::Sample, variant::Variant};
 
-/// Something of a sample.
+/// A value of a sample.
 pub(crate) type Value = fn(&Sample) -> f64;
 
 /// A load on a server.
@@ -14,9 +14,9 @@ pub(crate) struct Row {
     pub(crate) load: Load,
     /// The server.
     pub(crate) variant: Variant,
-    /// One of each round.
+    /// A sample of each round.
     pub(crate) samples: Vec<Sample>,
-    /// How often the server asks for memory per request, if that was counted.
+    /// Allocations per request, if they were counted.
     pub(crate) allocations: Option<f64>,
 }
 
@@ -32,7 +32,7 @@ impl Row {
 pub(crate) struct Rows(Vec<Row>);
 
 impl Rows {
-    /// Adds what a round has measured.
+    /// Adds the sample of a round.
     pub(crate) fn add(&mut self, load: Load, variant: Variant, sample: Sample) {
         match self.0.iter_mut().find(|row| row.load == load && row.variant == variant) {
             Some(row) => row.samples.push(sample),
@@ -40,33 +40,33 @@ impl Rows {
         }
     }
 
-    /// Adds how often the server asks for memory.
+    /// Adds allocations per request.
     pub(crate) fn count(&mut self, load: &Load, variant: Variant, allocations: f64) {
         let mut rows = self.0.iter_mut();
         let row = rows.find(|row| row.load == *load && row.variant == variant);
         row.unwrap().allocations = Some(allocations);
     }
 
-    /// All of them, in the order in which they came.
+    /// All rows, in the order of measurement.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
         self.0.iter()
     }
 
-    /// What each round has measured.
+    /// The samples of all rounds.
     ///
     /// # Panics
-    /// It was not measured.
+    /// The load was not measured on this server.
     pub(crate) fn samples(&self, load: &Load, variant: Variant) -> &[Sample] {
         let row = self.0.iter().find(|row| row.load == *load && row.variant == variant);
         &row.unwrap().samples
     }
 
-    /// In each round, a server's value divided by that of the empty one.
+    /// In each round, a server's value divided by that of the empty server.
     pub(crate) fn ratios(&self, load: &Load, variant: Variant, value: Value) -> Vec<f64> {
         self.both(load, variant, |it, empty| value(it) / value(empty))
     }
 
-    /// In each round, something of a server's sample and that of the empty one.
+    /// In each round, a value computed from a server's sample and that of the empty server.
     pub(crate) fn both(
         &self,
         load: &Load,
@@ -78,7 +78,7 @@ impl Rows {
     }
 }
 
-/// All that the targets are about.
+/// All results that the targets concern.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     /// The loads of the targets.
@@ -101,7 +101,7 @@ pub(crate) struct Results {
     pub(crate) redis_bytes: Vec<(Algorithm, f64)>,
 }
 
-/// The middle one; of an even number the lower of the two.
+/// The median; of an even number of values the lower one in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,21 +1,21 @@
-//! How much is measured.
+//! The extent of a measurement.
 
 use std::time::Duration;
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// Of all loads every how many-th is measured.
+    /// One load of this number is measured.
     pub(crate) step: usize,
-    /// How long a load lasts.
+    /// Duration of a load.
     pub(crate) span: Duration,
     /// Default number of rounds for the loads of the targets. Odd.
     pub(crate) rounds: usize,
-    /// How many tenants there are where there are many.
+    /// Number of tenants in loads with many.
     pub(crate) tenants: usize,
-    /// Over how many requests allocations are counted.
+    /// Number of requests over which allocations are counted.
     pub(crate) counted_requests: usize,
-    /// How many round trips of a script are measured.
+    /// Number of round trips of a script that are measured.
     pub(crate) round_trips: usize,
     /// Counters in a store whose memory is measured.
     pub(crate) counters: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Quick, or even too little to mean anything.
+    /// The extent of a full, a quick or a smoke run.
     pub(crate) const fn new(quick: bool, smoke: bool) -> Self {
         let full = Self {
             step: 1,
@@ -40,7 +40,7 @@ impl Scale {
             Self { span: Duration::from_secs(1), rounds: 3, ..full }
         } else if smoke {
             Self {
-                // Prime, so that everything in which loads differ comes up.
+                // A prime number, so that the measured loads differ in every parameter.
                 step: 7,
                 span: Duration::from_millis(50),
                 rounds: 1,

@@ -24,7 +24,7 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// It has not as many cells as the table has columns.
+    /// The row does not have as many cells as the table has columns.
     pub(crate) fn add(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.head.len(), "{row:?}");
         self.rows.push(row);
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// What loads have cost on every server, ratios first: medians of all rounds.
+/// The costs of loads on every server, ratios first: medians of all rounds.
 pub(crate) fn costs(rows: &Rows) -> Table {
     let mut table = Table::new(
         &["streams", "requests of", "limits", "refused", "server"],
@@ -80,12 +80,12 @@ pub(crate) fn costs(rows: &Rows) -> Table {
     table
 }
 
-/// Where there is nothing to tell.
+/// The cell of a value that does not exist.
 fn none() -> String {
     "–".to_owned()
 }
 
-/// A number with so many digits after the point.
+/// A number with `digits` after the decimal point.
 pub(crate) fn text(number: f64, digits: usize) -> String {
     format!("{number:.digits$}")
 }

@@ -1,4 +1,4 @@
-//! What is to be reached, and whether it is.
+//! The targets, and whether they are met.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use crate::{
     variant::Variant,
 };
 
-/// Something that is to be reached.
+/// A target.
 struct Target {
     what: String,
     bound: Bound,
-    /// What would be better still.
+    /// A better value that is aimed at.
     aim: Option<f64>,
     /// Digits after the point that matter.
     digits: usize,
-    /// What was measured in each round.
+    /// The measured value of each round.
     measured: Vec<f64>,
 }
 
-/// How a number is to be.
+/// The bound of a value.
 #[derive(Clone, Copy)]
 enum Bound {
     AtMost(f64),
@@ -72,7 +72,7 @@ impl TargetLoads {
     }
 }
 
-/// The table of the targets: what was measured is a median, with the least and the most of all rounds.
+/// The table of the targets, with the median, the least and the greatest value of all rounds.
 pub(crate) fn table(results: &Results, loads: &TargetLoads) -> Table {
     let mut table = Table::new(&["what", "target", "aim", "met"], &["measured", "least", "most"]);
     for target in targets(results, loads) {
@@ -193,7 +193,7 @@ fn targets(results: &Results, loads: &TargetLoads) -> Vec<Target> {
     targets
 }
 
-/// Round by round.
+/// Divides round by round.
 fn divided(dividends: impl IntoIterator<Item = f64>, divisors: &[f64]) -> Vec<f64> {
     dividends.into_iter().zip(divisors).map(|(dividend, divisor)| dividend / divisor).collect()
 }

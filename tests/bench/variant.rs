@@ -7,7 +7,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream, process::Command};
 
 use crate::{load, metrics::Metrics};
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// Decodes the request and answers a constant.
@@ -21,7 +21,7 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// The one that the others are held against comes first.
+    /// All kinds. The first is the baseline of the others.
     pub(crate) const ALL: [Self; 4] = [Self::Empty, Self::Memory, Self::Redis, Self::Cluster];
 
     /// Whether there is a Redis behind it.
@@ -55,7 +55,7 @@ impl Stores {
         Self { redis, cluster }
     }
 
-    /// CPU that the variant's Redis has used so far; none where it has none.
+    /// CPU time that the variant's Redis servers have used so far; zero without Redis.
     pub(crate) fn cpu(&self, variant: Variant) -> Duration {
         match variant {
             Variant::Empty | Variant::Memory => Duration::ZERO,
@@ -65,18 +65,18 @@ impl Stores {
     }
 }
 
-/// What runs as a server.
+/// The program that runs as a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Program {
-    /// The binary as it is served, and the empty server of this one.
+    /// A binary of the server, and the empty server of this program.
     Plain(PathBuf),
-    /// Both with an allocator that counts.
+    /// Both, with the counting allocator.
     Counted,
 }
 
 /// A running server.
 pub(crate) struct Server {
-    /// Which.
+    /// The kind.
     pub(crate) variant: Variant,
     running: Running,
     /// Address that reports its number of allocations.
@@ -133,16 +133,16 @@ impl Server {
         }
     }
 
-    /// How often it has asked for memory so far.
+    /// Number of allocations so far.
     ///
     /// # Panics
-    /// It is none that counts.
+    /// The server does not have the counting allocator.
     pub(crate) async fn allocations(&self) -> u64 {
         let address = self.counting.as_deref().unwrap();
-        let mut told = String::new();
+        let mut count = String::new();
         let mut counts = TcpStream::connect(address).await.unwrap();
-        counts.read_to_string(&mut told).await.unwrap();
-        told.trim().parse().unwrap()
+        counts.read_to_string(&mut count).await.unwrap();
+        count.trim().parse().unwrap()
     }
 }
 
@@ -165,7 +165,8 @@ impl Running {
             fs::write(folder.path().join(format!("{domain}.yaml")), limits).unwrap();
         }
         let limits = folder.path().to_str().unwrap().to_owned();
-        // What waits behind 199 others must not be decided by a failure policy: cost is measured, not patience.
+        // A request that waits behind 199 others must be decided by the store, and not by a failure policy at its
+        // deadline.
         let mut flags = vec!["--limits", &limits, "--store", store, "--decision-timeout", "10s"];
         let binary = match program {
             Program::Plain(binary) => binary.clone(),
@@ -192,7 +193,7 @@ impl Running {
     }
 }
 
-/// The servers with an allocator that counts.
+/// The program with the counting allocator.
 pub(crate) fn counted() -> PathBuf {
     binary("sluicegate-bench-counted")
 }

@@ -1,16 +1,16 @@
-//! Instructions of what must not become dearer, held against committed figures.
+//! Compares instruction counts with the recorded ones.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-/// How many percent more than committed are too many.
+/// The greatest accepted increase, in percent.
 const WORSE_MAX: u64 = 10;
 
-/// Instructions by operation, and who has made and counted them.
+/// Instruction counts by operation, with the versions of the tools.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Instructions {
-    /// The compiler's version and what it builds for.
+    /// Version and host of the compiler.
     pub(crate) compiler: String,
     /// The version of valgrind.
     pub(crate) valgrind: String,
@@ -19,7 +19,8 @@ pub(crate) struct Instructions {
 }
 
 impl Instructions {
-    /// Reads what [`json`](Self::json) has written. Without serde's macros, which the server is built without.
+    /// Parses the output of [`json`](Self::json). Does not use serde's macros, because the server is built without
+    /// them.
     pub(crate) fn parse(json: &str) -> serde_json::Result<Self> {
         let mut json: Value = serde_json::from_str(json)?;
         let mut text = |name: &str| serde_json::from_value(json[name].take());
@@ -32,14 +33,14 @@ impl Instructions {
         json!({"compiler": compiler, "valgrind": valgrind, "counts": counts})
     }
 
-    /// Holds what was measured against these figures, which are the committed ones.
+    /// Compares measured counts with these, which are the recorded ones.
     #[must_use]
     pub(crate) fn compare<'i>(&'i self, measured: &'i Self) -> Comparison<'i> {
         Comparison { committed: self, measured }
     }
 }
 
-/// Committed and measured figures, side by side.
+/// Recorded and measured counts.
 #[derive(Debug)]
 pub(crate) struct Comparison<'i> {
     committed: &'i Instructions,
@@ -47,19 +48,19 @@ pub(crate) struct Comparison<'i> {
 }
 
 impl Comparison<'_> {
-    /// Whether both are of one compiler and one valgrind; else their difference says nothing.
+    /// Whether both were measured with the same compiler and valgrind. Else their difference has no meaning.
     fn is_fair(&self) -> bool {
         let Self { committed, measured } = self;
         committed.compiler == measured.compiler && committed.valgrind == measured.valgrind
     }
 
-    /// Whether an operation has become too dear, or has no committed figure, or is not measured any more.
+    /// Whether an operation needs too many more instructions, has no recorded count, or is no longer measured.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.is_fair() && self.rows().any(|(_, committed, measured)| is_wrong(committed, measured))
     }
 
-    /// Every operation with its committed and its measured figure.
+    /// Every operation with its recorded and its measured count.
     fn rows(&self) -> impl Iterator<Item = (&str, Option<u64>, Option<u64>)> {
         let (committed, measured) = (&self.committed.counts, &self.measured.counts);
         let new = measured.keys().filter(|&name| !committed.contains_key(name));

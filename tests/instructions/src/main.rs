@@ -59,9 +59,9 @@ fn instructions(measured: &Measured) -> u64 {
         .args([COUNT, measured.name])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    let output_text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{output_text}");
+    let collected = output_text.lines().find_map(|line| line.split_once("Collected : "));
     let collected: u64 = collected.unwrap().1.parse().unwrap();
     assert!(collected > 0, "callgrind has counted nothing");
     collected / u64::try_from(TENANTS).unwrap()
@@ -69,12 +69,12 @@ fn instructions(measured: &Measured) -> u64 {
 
 /// What this machine counts.
 fn measure() -> Instructions {
-    let said = |program: &str, argument: &str| {
+    let output_text = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output();
         let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
         String::from_utf8(output.stdout).unwrap()
     };
-    let compiler = said("rustc", "-vV");
+    let compiler = output_text("rustc", "-vV");
     let compiler = |start: &str| compiler.lines().find(|line| line.starts_with(start)).unwrap();
     let at_once = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let mut counts = BTreeMap::new();
@@ -88,7 +88,7 @@ fn measure() -> Instructions {
     }
     Instructions {
         compiler: format!("{}, {}", compiler("rustc"), compiler("host")),
-        valgrind: said("valgrind", "--version").trim().to_owned(),
+        valgrind: output_text("valgrind", "--version").trim().to_owned(),
         counts,
     }
 }

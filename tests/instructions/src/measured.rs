@@ -26,24 +26,24 @@ use sluicegate_store::{
     Place, Reading, redis,
 };
 
-/// Tenants that ask.
+/// Number of tenants.
 pub(crate) const TENANTS: usize = 10_000;
 
 /// Requests in one call to Redis.
 const CALLED: usize = 32;
 
-/// Something that is measured.
+/// An operation that is measured.
 pub(crate) struct Measured {
-    /// What it is called in reports.
+    /// Name in reports.
     pub(crate) name: &'static str,
-    /// Makes all that it needs. What comes back is one operation, on behalf of the tenant of that number.
+    /// Prepares the operation. The returned function runs it once, for the tenant with the given number.
     pub(crate) prepare: fn() -> Operation,
 }
 
 /// One operation, on behalf of a tenant.
 pub(crate) type Operation = Box<dyn FnMut(usize)>;
 
-/// Everything that is measured.
+/// All measured operations.
 pub(crate) const ALL: [Measured; 9] = [
     // The rules of the three descriptors.
     Measured { name: "match", prepare: find },
