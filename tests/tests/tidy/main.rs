@@ -27,7 +27,9 @@ const CRATES: [&str; 5] =
 const LINES_MAX: usize = 500;
 
 /// Names that were replaced and must not come back, by folder: see docs/glossary.md.
-const RETIRED: [(&str, &[&str]); 5] = [
+const RETIRED: [(&str, &[&str]); 7] = [
+    ("server/core/src", &["for_part_of_request", "manner", "until_reset", "UsableOverride"]),
+    ("server/limits/src", &["noted", "odd"]),
     (
         "server/src",
         &[
