@@ -193,6 +193,16 @@ final class Schedules {
         }
     }
 
+    /** Returns the number of waiters, for tests. */
+    int waiters() {
+        lock.lock();
+        try {
+            return turns.size();
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Wakes the waiters of a pacer, which fail. */
     void close(Schedule schedule) {
         locked(schedule::close);
