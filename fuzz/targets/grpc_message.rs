@@ -6,7 +6,7 @@
 mod decode;
 
 use arbitrary::Arbitrary;
-use decode::{Scanned, scan};
+use decode::{ScanResult, scan};
 use libfuzzer_sys::fuzz_target;
 use prost::{Message as _, encoding::encode_varint};
 use sluicegate_core::{RequestError, TooLarge};
@@ -61,11 +61,11 @@ fn push(message: &mut Vec<u8>, number: u8, content: &[u8]) {
 fuzz_target!(|input: Input<'_>| {
     let mut message = Vec::new();
     input.fields.iter().take(8).for_each(|field| field.push_to(&mut message));
-    let scanned = scan(&message, usize::MAX);
+    let result = scan(&message, usize::MAX);
     let bounded = scan(&message, input.fields_max.into());
-    assert!(bounded == Scanned::ManyFields || bounded == scanned);
-    assert_ne!(scanned, Scanned::ManyFields);
-    if message.len() <= UNSCANNED_MAX || scanned != Scanned::Within {
+    assert!(bounded == ScanResult::ManyFields || bounded == result);
+    assert_ne!(result, ScanResult::ManyFields);
+    if message.len() <= UNSCANNED_MAX || result != ScanResult::Within {
         return;
     }
     let Ok(decoded) = RateLimitRequest::decode(message.as_slice()) else { return };

@@ -13,7 +13,7 @@ use std::{
 };
 
 use arbitrary::Arbitrary;
-use frames::{Frames, Metered};
+use frames::{FrameMeter, MeteredConnection};
 use libfuzzer_sys::fuzz_target;
 use tokio::{
     io::{AsyncRead as _, ReadBuf},
@@ -59,18 +59,18 @@ fuzz_target!(|input: Input<'_>| {
     }
     sent.extend(input.rest);
 
-    let frames = Frames::default();
-    let mut connection = Metered::new(&sent[..], frames.clone());
+    let meter = FrameMeter::default();
+    let mut connection = MeteredConnection::new(&sent[..], meter.clone());
     let mut buffer = vec![0; usize::from(input.piece).max(1)];
     let context = &mut Context::from_waker(Waker::noop());
     loop {
-        frames.begin_turn();
+        meter.begin_turn();
         let mut read = ReadBuf::new(&mut buffer);
         match Pin::new(&mut connection).poll_read(context, &mut read) {
             Poll::Ready(Ok(())) if read.filled().is_empty() => break,
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(_)) => {
-                assert!(frames.is_flooded());
+                assert!(meter.is_flooded());
                 let sent = count(&sent);
                 assert!(sent.settings > 100 || sent.control > 10_000, "{sent:?}");
                 return;
@@ -78,10 +78,10 @@ fuzz_target!(|input: Input<'_>| {
             Poll::Pending => panic!("nothing is read"),
         }
     }
-    assert!(!frames.is_flooded());
+    assert!(!meter.is_flooded());
     let expected = count(&sent);
     assert!(expected.settings <= 100 && expected.control <= 10_000 + 16 * expected.calls);
-    let progress = frames.look(Instant::now());
+    let progress = meter.progress(Instant::now());
     assert_eq!(progress.has_called, expected.calls > 0);
     assert_eq!(progress.unfinished.is_some(), expected.is_within);
 });

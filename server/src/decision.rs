@@ -1,15 +1,15 @@
-//! The record of a decision, from which responses, metrics, traces and the decision log are made.
+//! The record of a decision, for responses, metrics, traces and the decision log.
 
 use sluicegate_core::{Check, Decision, Plan, Verdict};
 
-/// A decided request: the plan, what the store was asked, its answers, and the verdict.
+/// A decided request: the plan, the checks, their decisions, and the verdict.
 pub(crate) struct DecisionRecord<'a, 'r> {
-    /// What each descriptor matched.
+    /// The limits that apply to each descriptor.
     pub(crate) plan: &'a Plan<'r>,
-    /// The checks that the store was asked.
+    /// The checks.
     pub(crate) group: &'a [Check],
-    /// The answers, one for each check.
+    /// The decisions, one for each check.
     pub(crate) decisions: &'a [Decision],
-    /// The result.
+    /// The answer to the request.
     pub(crate) verdict: &'a Verdict<'r>,
 }

@@ -1,4 +1,4 @@
-//! Explanations as the messages of the admin service, with and without counters.
+//! Converts explanations of `sluicegate_core` into messages of the admin service.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use sluicegate_store::redis::{KeyPrefix, hash_slot};
 
 use crate::{grpc, telemetry::KeyHash};
 
-/// The explanation of a request from the rules alone, and the peeks for the rest.
+/// Explains a request by the rules. The plan has the peeks that read the counters.
 pub(crate) fn explain(
     rules: &RuleSet,
     message: &RateLimitRequest,
@@ -26,15 +26,15 @@ pub(crate) fn explain(
     Ok(respond(&explanation, message, prefix))
 }
 
-/// The same, while the caller waits. `None` once it is gone.
-pub(crate) fn explain_while_wanted(
+/// Explains a request by the rules as long as `is_wanted` returns true; `None` after that.
+pub(crate) fn explain_until_cancelled(
     rules: &RuleSet,
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
-    wanted: impl Fn() -> bool,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<Option<(wire::ExplainResponse, PeekPlan)>, RequestError> {
     let explanation =
-        Explanation::unless_cancelled(rules, &grpc::decode(message, usize::MAX)?, wanted);
+        Explanation::unless_cancelled(rules, &grpc::decode(message, usize::MAX)?, is_wanted);
     Ok(explanation.map(|explanation| respond(&explanation, message, prefix)))
 }
 
@@ -43,24 +43,24 @@ fn respond(
     message: &RateLimitRequest,
     prefix: &KeyPrefix,
 ) -> (wire::ExplainResponse, PeekPlan) {
-    let question = PeekPlan::new(explanation);
+    let peek_plan = PeekPlan::new(explanation);
     let mut descriptors: Vec<_> =
         explanation.descriptors.iter().map(|explained| descriptor(explained, prefix)).collect();
-    for (explained, asked) in descriptors.iter_mut().zip(&message.descriptors) {
-        explained.entries.clone_from(&asked.entries);
+    for (explained, requested) in descriptors.iter_mut().zip(&message.descriptors) {
+        explained.entries.clone_from(&requested.entries);
     }
-    let would_pass = question.would_pass(&Answers::new());
-    (wire::ExplainResponse { would_pass, descriptors }, question)
+    let would_pass = peek_plan.would_pass(&Answers::new());
+    (wire::ExplainResponse { would_pass, descriptors }, peek_plan)
 }
 
-/// Adds what the store says.
-pub(crate) fn answer(
-    explained: &mut wire::ExplainResponse,
-    question: &PeekPlan,
+/// Adds the states of the counters to an explanation.
+pub(crate) fn add_counter_states(
+    response: &mut wire::ExplainResponse,
+    peek_plan: &PeekPlan,
     answers: &Answers,
 ) {
-    explained.would_pass = question.would_pass(answers);
-    let limits = explained.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
+    response.would_pass = peek_plan.would_pass(answers);
+    let limits = response.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
     for (limit, answer) in limits.zip(answers) {
         limit.state = Some(match answer {
             Ok(decision) => State::Counter(counter(limit.capacity, decision)),
@@ -69,9 +69,13 @@ pub(crate) fn answer(
     }
 }
 
-/// Adds what the decision log calls the counters.
-pub(crate) fn hash(explained: &mut wire::ExplainResponse, peeks: &[Check], hash: &KeyHash) {
-    let limits = explained.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
+/// Adds the key hashes of the counters, by which the decision log names them, to an explanation.
+pub(crate) fn add_key_hashes(
+    response: &mut wire::ExplainResponse,
+    peeks: &[Check],
+    hash: &KeyHash,
+) {
+    let limits = response.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
     for (limit, check) in limits.zip(peeks) {
         limit.key_hash = hash.of(check.key.as_bytes());
     }
@@ -81,7 +85,7 @@ fn descriptor(
     explained: &ExplainedDescriptor<'_>,
     prefix: &KeyPrefix,
 ) -> wire::DescriptorExplanation {
-    let levels = explained.trace.iter().flat_map(|walk| &walk.levels);
+    let levels = explained.trace.iter().flat_map(|trace| &trace.levels);
     let replaced = explained.replaced_limits.iter().map(|replaced| wire::ReplacedLimit {
         name: replaced.name.to_owned(),
         replaced_by: Some(rule(replaced.replaced_by)),
@@ -101,18 +105,18 @@ pub(crate) fn rule(rule: &Rule) -> wire::Rule {
     wire::Rule {
         path: rule.path.to_string(),
         file: rule.location.file.to_string(),
-        line: line(rule.location.line),
+        line: number(rule.location.line),
     }
 }
 
-fn line(number: usize) -> u32 {
+fn number(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn level(looked: &LevelTrace<'_>) -> wire::Level {
+fn level(level: &LevelTrace<'_>) -> wire::Level {
     wire::Level {
-        candidates: looked.candidates.iter().map(candidate).collect(),
-        left_out: line(looked.left_out),
+        candidates: level.candidates.iter().map(candidate).collect(),
+        left_out: number(level.left_out),
     }
 }
 
@@ -123,7 +127,7 @@ fn candidate(candidate: &Candidate<'_>) -> wire::Candidate {
         key: text(candidate.key),
         value: candidate.value.map(text),
         file: candidate.location.file.to_string(),
-        line: line(candidate.location.line),
+        line: number(candidate.location.line),
         fit: fit(candidate.outcome).into(),
     }
 }
@@ -152,14 +156,14 @@ pub(crate) fn counter(capacity: u32, decision: &Decision) -> wire::CounterState 
     wire::CounterState {
         used: u64::from(capacity).saturating_sub(decision.remaining) + decision.excess,
         remaining: decision.remaining,
-        reset_after: span(decision.reset_after),
+        reset_after: duration(decision.reset_after),
         would_pass: decision.allowed,
-        retry_after: decision.retry_after.filter(|_| !decision.allowed).and_then(span),
+        retry_after: decision.retry_after.filter(|_| !decision.allowed).and_then(duration),
     }
 }
 
-fn span(span: Duration) -> Option<prost_types::Duration> {
-    span.try_into().ok()
+fn duration(duration: Duration) -> Option<prost_types::Duration> {
+    duration.try_into().ok()
 }
 
 const fn outcome(outcome: Outcome) -> wire::Outcome {

@@ -1,7 +1,7 @@
-//! The Sluicegate process: edges and wiring. What decides lives in `sluicegate_core`, what counts in
-//! `sluicegate_store`.
+//! The Sluicegate process: listeners, settings and telemetry around `sluicegate_core`, which decides, and
+//! `sluicegate_store`, which stores counters.
 
-// A call to Redis is a deep nest of futures, most of them of the client library.
+// The future of a call to Redis consists of many nested futures.
 #![recursion_limit = "256"]
 
 mod admin;

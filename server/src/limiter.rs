@@ -1,4 +1,4 @@
-//! The pipeline: match, plan, decide, respond.
+//! The pipeline of a request: match, plan, decide, respond.
 
 use std::{
     sync::Arc,
@@ -12,15 +12,15 @@ use sluicegate_store::{Deferred, Stack};
 use crate::{
     decision::DecisionRecord,
     limits::Snapshot,
-    telemetry::{Bound, DecisionLog, RequestSpan, RequestTrace, Telemetry},
+    telemetry::{DecisionLog, RefusalReason, RequestSpan, RequestTrace, Telemetry},
 };
 
 /// Why a request was not decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Undecided {
-    /// The caller's own failure mode is to decide.
+    /// The store did not answer, and a rule defers to the caller's failure mode.
     Deferred(Deferred),
-    /// Matching takes too long.
+    /// Matching searches too many bytes for patterns.
     TooCostly,
 }
 
@@ -50,73 +50,73 @@ impl Limiter {
         Self { snapshot, store, telemetry, decision_timeout, log }
     }
 
-    /// Refuses a request without deciding it, because it exceeds a bound, or because there are too many. Returns
-    /// whether it may pass all the same, because whatever is decided is only simulated.
-    pub(crate) fn refuse(
+    /// Records that a request is refused (OVER_LIMIT) without a decision. Returns whether it is shadowed: with
+    /// `--shadow-mode`, the request is allowed all the same.
+    pub(crate) fn refuse_undecided(
         &self,
-        bound: Option<Bound>,
+        reason: RefusalReason,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> bool {
-        match bound {
-            Some(bound) => self.telemetry.over_bounds.note(bound),
-            None => self.telemetry.shed.add(1),
+        match reason {
+            RefusalReason::OverBound(bound) => self.telemetry.over_bounds.count(bound),
+            RefusalReason::Shed => self.telemetry.shed.add(1),
         }
         let snapshot = self.snapshot.load();
-        let shadow_mode = snapshot.rules.modes.shadow_mode;
-        if shadow_mode {
+        let shadowed = snapshot.rules.modes.shadow_mode;
+        if shadowed {
             self.telemetry.shadowed.add(1);
         }
-        traced.note(|span| span.undecided(bound, descriptors, shadow_mode));
+        trace.with_span(|span| span.set_refused_undecided(reason, descriptors, shadowed));
         if let Some(log) = &self.log {
-            let source = if bound.is_some() { "bound" } else { "shed" };
             let domain = domain.and_then(|domain| snapshot.rules.domain(domain));
-            log.note_undecided(source, domain, shadow_mode, traced.trace);
+            log.log_undecided(reason, domain, shadowed, trace.trace_id);
         }
-        shadow_mode
+        shadowed
     }
 
-    /// The most times that a value may be searched while a request is matched, at one level of the rules in force.
+    /// The most times that one value is searched for patterns while a request is matched: the maximum over the levels
+    /// of the rules in force.
     pub(crate) fn searches_max(&self) -> usize {
         self.snapshot.load().rules.searches_max()
     }
 
-    /// Decides one request, within the time that the caller gives, and hands the answer, which borrows from
-    /// the rules, to `encode`.
+    /// Decides one request, and returns what `encode` makes of the decision, which borrows from the rules. `within` is
+    /// the time until the caller's deadline, if it has one.
     ///
     /// # Errors
-    /// The store cannot answer and a rule leaves it to the caller, or matching takes too long.
+    /// The request was not decided.
     pub(crate) async fn decide<R>(
         &self,
         request: &Request<'_>,
         within: Option<Duration>,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
         encode: impl FnOnce(&DecisionRecord<'_, '_>) -> R,
     ) -> Result<R, Undecided> {
         let started = Instant::now();
         let within = within.map_or(self.decision_timeout, |it| it.min(self.decision_timeout));
         let deadline = started + within;
         let snapshot = self.snapshot.load_full(); // one consistent set of limits per request
-        traced.note(RequestSpan::matching);
+        trace.with_span(RequestSpan::begin_match);
         let (plan, group) = Plan::new(&snapshot.rules, request); // match + plan, pure
         if plan.is_too_costly {
             return Err(Undecided::TooCostly);
         }
-        traced.note(RequestSpan::asking);
+        trace.with_span(RequestSpan::end_match);
         let answers = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
         let took = started.elapsed();
-        traced.note(|span| span.decided(group.len(), answers.as_deref().ok()));
-        self.telemetry.deadlines.note(took.saturating_sub(within));
+        trace.with_span(|span| span.end_decide(group.len(), answers.as_deref().ok()));
+        self.telemetry.deadlines.record_overrun(took.saturating_sub(within));
         let decisions = answers.inspect_err(|_| self.telemetry.deferred.add(1))?;
         let verdict = respond(&plan, &decisions); // pure
-        let decided =
+        let record =
             DecisionRecord { plan: &plan, group: &group, decisions: &decisions, verdict: &verdict };
-        self.telemetry.record(&snapshot.metrics, &decided, request, took);
-        traced.note(|span| span.answered(&decided));
+        self.telemetry.record(&snapshot.metrics, &record, request, took);
+        trace.with_span(|span| span.set_verdict(&record));
         if let Some(log) = &self.log {
-            log.note(request, &decided, traced.trace);
+            log.log(request, &record, trace.trace_id);
         }
-        Ok(encode(&decided))
+        Ok(encode(&record))
     }
 }

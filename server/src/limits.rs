@@ -1,4 +1,4 @@
-//! The limits in force: one immutable set, swapped whole when the files change.
+//! The limits in force: an immutable snapshot, which is replaced as a whole when the files change.
 
 use std::{
     path::PathBuf,
@@ -15,48 +15,48 @@ use sluicegate_limits::{ReadBounds, Sources};
 
 use crate::{
     reloaded::{Reload, Reloaded},
-    telemetry::{HITS, RuleMetrics, Show, Telemetry, catalogue},
+    telemetry::{HITS, Observe, RuleMetrics, Telemetry, catalogue},
 };
 
-/// The most warnings that are logged at a load; `sluicegate validate` prints more.
+/// The most warnings that a load logs; `sluicegate validate` prints more.
 const WARNINGS_LOGGED: usize = 100;
 
-/// The most mistakes that are logged at a load; `sluicegate validate` prints more.
+/// The most mistakes that a load logs; `sluicegate validate` prints more.
 const MISTAKES_LOGGED: usize = 100;
 
-/// The most changes that are logged one by one at a reload; `sluicegate diff` prints all.
+/// The most changes that a reload logs one by one; `sluicegate diff` prints all.
 const CHANGES_LOGGED: usize = 20;
 
-/// One set of limits and what is counted about it.
+/// A rule set with its metrics.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) rules: RuleSet,
     pub(crate) metrics: RuleMetrics,
-    /// 1 for the first set, one more with each that takes its place.
+    /// 1 for the first snapshot, one more for each that replaces it.
     pub(crate) generation: usize,
     /// Hash that is equal for processes with the same limits in force.
     pub(crate) hash: u64,
-    /// When it was put in force.
+    /// The time at which the rule set was put in force.
     pub(crate) loaded_at: SystemTime,
-    /// The page that lists its rules, once it was asked for.
-    pub(crate) listing: OnceLock<Bytes>,
+    /// The text of `/rlconfig`, rendered at the first request for it.
+    pub(crate) rlconfig: OnceLock<Bytes>,
 }
 
-/// Files that were found bad.
+/// The limits files that were read last and rejected.
 #[derive(Debug)]
-pub(crate) struct Rejected {
-    /// When.
+pub(crate) struct RejectedFiles {
+    /// The time at which they were read.
     pub(crate) at: SystemTime,
-    /// The first of their mistakes.
+    /// Their first mistakes.
     pub(crate) mistakes: Vec<String>,
-    /// How many more were found.
+    /// The number of further mistakes.
     pub(crate) left_out: usize,
 }
 
-/// The most mistakes that are kept for the admin service; `sluicegate validate` prints more.
+/// The most mistakes that are stored for the admin service; `sluicegate validate` prints more.
 const MISTAKES_KEPT: usize = 20;
 
-impl Rejected {
+impl RejectedFiles {
     fn new(mistakes: &Findings<CompileError>) -> Arc<Self> {
         let kept = mistakes.iter().take(MISTAKES_KEPT).map(ToString::to_string).collect();
         let left_out = mistakes.total().saturating_sub(MISTAKES_KEPT);
@@ -74,43 +74,46 @@ impl Snapshot {
             generation,
             hash,
             loaded_at: SystemTime::now(),
-            listing: OnceLock::new(),
+            rlconfig: OnceLock::new(),
         }
     }
 }
 
 /// Registers the metrics of the rules in force.
 pub(crate) fn register_metrics(telemetry: &Telemetry, snapshot: &Arc<ArcSwap<Snapshot>>) {
-    let counts = |metric, show: fn(&Snapshot, Show<'_, u64>)| {
+    let counts = |metric, read: fn(&Snapshot, Observe<'_, u64>)| {
         let current = Arc::clone(snapshot);
-        telemetry.register_counts(metric, move |to| show(&current.load(), to));
+        telemetry.register_counts(metric, move |observe| read(&current.load(), observe));
     };
-    counts(catalogue::REQUESTS, |it, to| it.metrics.counters.show_requests(to));
-    counts(catalogue::DECISIONS, |it, to| it.metrics.counters.show_decisions(&it.rules, to));
-    counts(catalogue::UNMATCHED, |it, to| it.metrics.counters.show_unmatched(to));
-    for (metric, of) in HITS {
+    counts(catalogue::REQUESTS, |it, observe| it.metrics.counters.observe_requests(observe));
+    counts(catalogue::DECISIONS, |it, observe| {
+        it.metrics.counters.observe_decisions(&it.rules, observe);
+    });
+    counts(catalogue::UNMATCHED, |it, observe| it.metrics.counters.observe_unmatched(observe));
+    for (metric, count) in HITS {
         let current = Arc::clone(snapshot);
-        telemetry.register_counts(metric, move |to| {
+        telemetry.register_counts(metric, move |observe| {
             let current = current.load();
-            current.metrics.counters.show_hits(&current.rules, of, to);
+            current.metrics.counters.observe_hits(&current.rules, count, observe);
         });
     }
     let current = Arc::clone(snapshot);
     telemetry.register_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
     let current = Arc::clone(snapshot);
-    telemetry.register_gauges(catalogue::CONFIG_HASH, move |show| show(current.load().hash, &[]));
+    telemetry
+        .register_gauges(catalogue::CONFIG_HASH, move |observe| observe(current.load().hash, &[]));
     let current = Arc::clone(snapshot);
     telemetry.register_gauge(catalogue::RULES, move || current.load().metrics.counters.len());
 }
 
-/// Limits files without a mistake, not in force yet.
+/// Limits files without mistakes, which are not in force yet.
 pub(crate) struct CompiledLimits {
     files: LimitsFiles,
     sources: Sources,
     rules: RuleSet,
 }
 
-/// Which limits files are read, and how.
+/// The limits files to read, and how.
 struct LimitsFiles {
     paths: Vec<PathBuf>,
     bounds: ReadBounds,
@@ -121,7 +124,7 @@ impl CompiledLimits {
     /// Reads and compiles limits files.
     ///
     /// # Errors
-    /// Every mistake in the files.
+    /// All mistakes in the files.
     pub(crate) fn read(
         paths: Vec<PathBuf>,
         bounds: ReadBounds,
@@ -137,28 +140,28 @@ impl CompiledLimits {
 pub(crate) struct Limits {
     files: LimitsFiles,
     snapshot: Reloaded<Sources, Snapshot>,
-    /// The mistakes of the files that were read last, if they were rejected.
-    rejected: Arc<ArcSwapOption<Rejected>>,
+    /// The files that were read last, if they were rejected.
+    rejected: Arc<ArcSwapOption<RejectedFiles>>,
 }
 
 impl Limits {
-    /// Puts the first set in force.
+    /// Puts the first rule set in force.
     pub(crate) fn new(compiled: CompiledLimits, telemetry: &Telemetry) -> Self {
         let CompiledLimits { files, sources, rules } = compiled;
-        warn(&rules);
+        log_warnings(&rules);
         telemetry.limits_loads.succeeded();
         let hash = sources.hash(&files.options);
         let first = Snapshot::new(rules, hash, None, telemetry);
         Self { files, snapshot: Reloaded::new(sources, first), rejected: Arc::default() }
     }
 
-    /// The set in force, for as long as the process runs.
+    /// The snapshot in force. It stays up to date while the process runs.
     pub(crate) fn current(&self) -> Arc<ArcSwap<Snapshot>> {
         self.snapshot.current()
     }
 
-    /// The rejected files and their mistakes, for as long as the process runs.
-    pub(crate) fn rejected(&self) -> Arc<ArcSwapOption<Rejected>> {
+    /// The rejected files, if those that were read last were rejected. It stays up to date while the process runs.
+    pub(crate) fn rejected(&self) -> Arc<ArcSwapOption<RejectedFiles>> {
         Arc::clone(&self.rejected)
     }
 
@@ -167,16 +170,16 @@ impl Limits {
         &self.files.paths
     }
 
-    /// Reads the files again, and puts them in force if they have changed and have no mistake. Large files take a while.
-    /// Returns whether other limits are in force now. If an operator has `requested` the reload, unchanged files are logged,
-    /// and the mistakes of rejected files are logged again.
+    /// Reads the files again, and puts them in force if they have changed and have no mistakes. Returns whether the
+    /// limits in force have changed. If an operator `requested` the reload, unchanged files are logged, and the
+    /// mistakes of rejected files are logged again. Blocks, for seconds if the files are large.
     pub(crate) fn reload(&self, telemetry: &Telemetry, requested: bool) -> bool {
         let sources = Sources::read(&self.files.paths, self.files.bounds);
         let options = &self.files.options;
         let mut changes = Vec::new();
         let reload = self.snapshot.reload(sources, requested, |sources, before| {
             let rules = sources.compile(options)?;
-            warn(&rules);
+            log_warnings(&rules);
             changes = diff(&before.rules, &rules);
             Ok(Snapshot::new(rules, sources.hash(options), Some(before), telemetry))
         });
@@ -190,7 +193,7 @@ impl Limits {
             Ok(Reload::Restored) => {
                 telemetry.limits_loads.restored();
                 self.rejected.store(None);
-                tracing::info!("limits files are as in force again");
+                tracing::info!("limits files restored, equal to those in force");
                 false
             }
             Ok(Reload::Replaced) => {
@@ -202,7 +205,7 @@ impl Limits {
             Err(mistakes) => {
                 telemetry.limits_loads.failed();
                 log_mistakes(&mistakes);
-                self.rejected.store(Some(Rejected::new(&mistakes)));
+                self.rejected.store(Some(RejectedFiles::new(&mistakes)));
                 false
             }
         }
@@ -238,7 +241,7 @@ fn log_mistakes(mistakes: &Findings<CompileError>) {
     }
 }
 
-/// Logs the rules whose counters start from zero.
+/// Logs the rules whose counters restart from zero.
 fn log_new_counters(changes: &[Change], counts: ChangeCounts) {
     for change in changes.iter().filter(|change| change.resets_counters()).take(CHANGES_LOGGED) {
         let edits = change.edits().iter().filter(|edit| edit.resets_counters);
@@ -252,7 +255,7 @@ fn log_new_counters(changes: &[Change], counts: ChangeCounts) {
     }
 }
 
-fn warn(rules: &RuleSet) {
+fn log_warnings(rules: &RuleSet) {
     for warning in rules.warnings().iter().take(WARNINGS_LOGGED) {
         tracing::warn!("{warning}");
     }

@@ -1,4 +1,4 @@
-//! `sluicegate`: arguments, application, exit code.
+//! `sluicegate`: parses the arguments, runs the command, returns its exit code.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use sluicegate::{
     settings::{Cli, Command, ParseError},
 };
 
-/// A request allocates a score of times. Measured against the system's in docs/performance.md.
+/// A request allocates about twenty times. docs/performance.md compares the allocator with the system's.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -25,9 +25,9 @@ fn main() -> ExitCode {
         Ok(Command::Validate(settings)) => commands::validate(&settings),
         Ok(Command::Diff(settings)) => commands::diff(&settings),
         Ok(Command::Schema) => commands::schema(),
-        Err(ParseError::Help(answer)) => {
-            let _closed = answer.print();
-            if answer.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+        Err(ParseError::Help(help)) => {
+            let _closed = help.print();
+            if help.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
         }
         Err(ParseError::Mistakes(mistakes)) => {
             for mistake in mistakes {

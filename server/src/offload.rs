@@ -1,4 +1,5 @@
-//! Work that takes long, done on threads that decide nothing, a few pieces at once.
+//! Long work on blocking threads, so that it does not delay decisions. The number of concurrent and of queued jobs is
+//! bounded.
 
 use std::sync::Arc;
 
@@ -7,21 +8,21 @@ use tokio::{
     task::JoinError,
 };
 
-/// Bounds how many pieces of work run at once, and how many run or wait.
+/// Bounds the number of jobs that run, and of those that run or wait.
 #[derive(Debug)]
 pub(crate) struct Offload {
     admitted: Arc<Semaphore>,
     running: Arc<Semaphore>,
 }
 
-/// A place among those that run or wait.
+/// The permission of a job to wait until it may run.
 #[derive(Debug)]
 pub(crate) struct OffloadTicket {
     admitted: OwnedSemaphorePermit,
     running: Arc<Semaphore>,
 }
 
-/// A place among those that run.
+/// The permission of a job to run.
 #[derive(Debug)]
 pub(crate) struct OffloadPermit {
     _admitted: OwnedSemaphorePermit,
@@ -36,13 +37,13 @@ impl Offload {
         }
     }
 
-    /// A place in the queue; `None` if too many have one.
+    /// Lets a job wait; `None` if too many jobs run or wait.
     pub(crate) fn admit(&self) -> Option<OffloadTicket> {
         let admitted = Arc::clone(&self.admitted).try_acquire_owned().ok()?;
         Some(OffloadTicket { admitted, running: Arc::clone(&self.running) })
     }
 
-    /// Places that are free to wait and to run.
+    /// The free tickets and the free permits.
     #[cfg(test)]
     pub(crate) fn free(&self) -> (usize, usize) {
         (self.admitted.available_permits(), self.running.available_permits())
@@ -50,9 +51,9 @@ impl Offload {
 }
 
 impl OffloadTicket {
-    /// Waits for its turn.
-    pub(crate) async fn turn(self) -> OffloadPermit {
-        // Never closed, so never an error.
+    /// Waits until the job may run.
+    pub(crate) async fn wait(self) -> OffloadPermit {
+        // The semaphore is never closed, so this is never an error.
         OffloadPermit {
             _admitted: self.admitted,
             _running: self.running.acquire_owned().await.ok(),
@@ -61,17 +62,18 @@ impl OffloadTicket {
 }
 
 impl OffloadPermit {
-    /// Does the work on a thread of its own. A caller that leaves does not stop it, and its place stays taken until then.
+    /// Runs a job on a blocking thread. If the future is dropped, the job continues, and holds the permit until its
+    /// end.
     ///
     /// # Errors
-    /// It has panicked.
+    /// The job panicked.
     pub(crate) async fn run<T: Send + 'static>(
         self,
-        work: impl FnOnce() -> T + Send + 'static,
+        job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         tokio::task::spawn_blocking(move || {
-            let _place = self;
-            work()
+            let _permit = self;
+            job()
         })
         .await
     }
@@ -86,34 +88,34 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_is_done_on_a_thread_that_decides_nothing() {
+    async fn a_job_runs_on_another_thread() {
         let here = thread::current().id();
-        let permit = Offload::new(1, 1).admit().unwrap().turn().await;
+        let permit = Offload::new(1, 1).admit().unwrap().wait().await;
         assert!(permit.run(move || thread::current().id() != here).await.unwrap());
     }
 
     #[tokio::test]
-    async fn a_place_is_free_when_the_work_is_done_or_has_panicked() {
+    async fn a_permit_is_released_when_the_job_panics() {
         let offload = Offload::new(1, 1);
-        let permit = offload.admit().unwrap().turn().await;
-        assert!(permit.run(|| panic!("work")).await.is_err());
+        let permit = offload.admit().unwrap().wait().await;
+        assert!(permit.run(|| panic!("job")).await.is_err());
         assert_eq!(offload.free(), (1, 1));
     }
 
     #[tokio::test]
-    async fn so_much_work_runs_at_once_so_much_waits_and_more_is_refused() {
+    async fn running_and_waiting_jobs_are_bounded() {
         let offload = Offload::new(1, 2);
-        let first = offload.admit().unwrap().turn().await;
+        let first = offload.admit().unwrap().wait().await;
         let second = offload.admit().unwrap();
         assert!(offload.admit().is_none());
         let (finish, wait) = mpsc::channel::<()>();
         let running = tokio::spawn(first.run(move || _ = wait.recv()));
-        assert!(timeout(Duration::from_millis(20), second.turn()).await.is_err(), "it waits");
-        assert_eq!(offload.free(), (1, 0), "who has left does not wait any more");
+        assert!(timeout(Duration::from_millis(20), second.wait()).await.is_err(), "it waits");
+        assert_eq!(offload.free(), (1, 0), "a dropped job does not wait any more");
         let second = offload.admit().unwrap();
         drop(finish);
         running.await.unwrap().unwrap();
-        assert_eq!(second.turn().await.run(|| 7).await.unwrap(), 7);
+        assert_eq!(second.wait().await.run(|| 7).await.unwrap(), 7);
         assert_eq!(offload.free(), (2, 1));
     }
 }

@@ -1,21 +1,20 @@
-//! Values made from files that change while the server runs: TLS files, the admin token, limits.
+//! Values that are built from files and rebuilt when the files change: limits, TLS, the admin token.
 //!
-//! Changed files replace the value. Files with a mistake do not: the value from before stays in force, and the mistake is
-//! reported once.
+//! If the changed files have a mistake, the previous value stays in force, and the mistake is reported once.
 
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-/// A value `T` made from a source `S`: the content of files, or why they cannot be read.
+/// A value `T` that is built from a source `S`: the contents of files, or the errors of reading them.
 #[derive(Debug)]
 pub(crate) struct Reloaded<S, T> {
     value: Arc<ArcSwap<T>>,
     sources: Mutex<Sources<S>>,
 }
 
-/// What was read.
+/// The sources that were read.
 #[derive(Debug)]
 struct Sources<S> {
     /// The source of the value in force.
@@ -24,29 +23,29 @@ struct Sources<S> {
     rejected: Option<S>,
 }
 
-/// What a reload without an error did.
+/// The result of a reload without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The source is the one that was read last.
+    /// The source has not changed since it was read last.
     Unchanged,
-    /// The source is again the one in force, after another one was rejected.
+    /// The source equals the one in force again, after another one was rejected.
     Restored,
     /// A new value is in force.
     Replaced,
 }
 
 impl<S: PartialEq, T> Reloaded<S, T> {
-    /// The first value.
+    /// Puts the first value in force.
     pub(crate) fn new(source: S, value: T) -> Self {
         let sources = Mutex::new(Sources { in_force: source, rejected: None });
         Self { value: Arc::new(ArcSwap::from_pointee(value)), sources }
     }
 
-    /// Puts in force what `build` makes of the source and of the value before. A rejected source is built again only if
-    /// `repeat` is set.
+    /// If the source has changed, puts the value in force that `build` returns for it and the previous value. With
+    /// `repeat`, a source that was rejected before is built again.
     ///
     /// # Errors
-    /// Those of `build`. The value in force stays.
+    /// Those of `build`. The previous value stays in force.
     pub(crate) fn reload<E>(
         &self,
         source: S,
@@ -81,7 +80,7 @@ impl<S, T> Reloaded<S, T> {
         self.value.load()
     }
 
-    /// The value in force, for as long as the process runs.
+    /// The value in force. It stays up to date while the process runs.
     pub(crate) fn current(&self) -> Arc<ArcSwap<T>> {
         Arc::clone(&self.value)
     }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_sources_leave_the_value_and_fail_once() {
+    fn a_rejected_source_keeps_the_value_and_fails_once() {
         let number = Reloaded::new("1", 1);
         assert_eq!(number.reload("1", false, parse), Ok(Reload::Unchanged));
         assert_eq!(number.reload("2", false, parse), Ok(Reload::Replaced));

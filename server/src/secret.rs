@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The shortest secret, in bytes. A shorter one can be guessed.
 const SECRET_MIN: usize = 16;
 
-/// Why a file has no secret.
+/// Why a secret cannot be read or generated.
 #[derive(Debug, Error)]
 pub enum SecretError {
     /// The file cannot be read.
@@ -21,10 +21,10 @@ pub enum SecretError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system gives no random bytes.
+    /// The system does not provide random bytes.
     #[error("no random bytes from the system")]
     NoRandomness(#[from] getrandom::Error),
-    /// The first line is too short.
+    /// The first line of the file is too short.
     #[error("the first line of {} has less than {SECRET_MIN} bytes", .0.display())]
     TooShort(PathBuf),
 }
@@ -41,7 +41,7 @@ pub(crate) fn first_line(path: &Path) -> Result<Vec<u8>, SecretError> {
 /// Checks that the first line of a file is long enough for a secret.
 ///
 /// # Errors
-/// It is not.
+/// The line is too short.
 pub(crate) fn check_length(line: &[u8], path: &Path) -> Result<(), SecretError> {
     if line.len() < SECRET_MIN { Err(SecretError::TooShort(path.to_owned())) } else { Ok(()) }
 }
@@ -59,7 +59,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SecretError> {
 /// A random secret.
 ///
 /// # Errors
-/// The system gives no random bytes.
+/// The system does not provide random bytes.
 pub(crate) fn random() -> Result<[u8; 32], SecretError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;

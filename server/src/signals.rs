@@ -1,33 +1,33 @@
-//! Signals to the process.
+//! Signals of the process.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// What the server does on a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    /// To drain and end: SIGTERM, SIGQUIT.
+pub(crate) enum SignalAction {
+    /// Drains and stops: SIGTERM, SIGQUIT.
     Drain,
-    /// To end without the drain delay: SIGINT from a keyboard.
+    /// Stops without the drain delay: SIGINT, from a keyboard.
     Stop,
-    /// To read all files again: SIGHUP.
+    /// Reads all files again: SIGHUP.
     Reload,
 }
 
-/// A signal that ends a server that is stopping already.
+/// A signal that ends a server that is already stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndSignal {
     /// The name of the signal.
     pub(crate) name: &'static str,
-    /// The exit code of a process that the signal ends: 128 and the number of the signal, as in shells.
+    /// The exit code of a process that the signal ends: 128 plus the number of the signal, as in shells.
     pub(crate) exit_code: u8,
 }
 
 const INTERRUPT: EndSignal = EndSignal { name: "SIGINT", exit_code: 128 + 2 };
 const TERMINATE: EndSignal = EndSignal { name: "SIGTERM", exit_code: 128 + 15 };
 
-/// Signals that would otherwise end the process at once, without a drain.
+/// The signals that the server handles. Unhandled, each would end the process at once.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
@@ -39,7 +39,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals from now on, as long as the process lives. Those that come before [`Self::next`] is called wait.
+    /// Catches the signals from now on. Those that arrive before a call of [`Self::next`] are pending.
     pub(crate) fn catch() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -51,7 +51,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal to stop, while the server starts. Other signals wait until [`Self::next`] is called.
+    /// Waits for a signal to stop, while the server starts. Other signals stay pending.
     pub(crate) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -60,14 +60,14 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal that asks for something. Logs the others.
-    pub(crate) async fn next(&mut self) -> Request {
+    /// Waits for the next signal with an action. Logs signals that are ignored.
+    pub(crate) async fn next(&mut self) -> SignalAction {
         loop {
             let ignored = tokio::select! {
-                _ = self.terminate.recv() => return Request::Drain,
-                _ = self.quit.recv() => return Request::Drain,
-                _ = self.interrupt.recv() => return Request::Stop,
-                _ = self.hang_up.recv() => return Request::Reload,
+                _ = self.terminate.recv() => return SignalAction::Drain,
+                _ = self.quit.recv() => return SignalAction::Drain,
+                _ = self.interrupt.recv() => return SignalAction::Stop,
+                _ = self.hang_up.recv() => return SignalAction::Reload,
                 _ = self.user_defined_1.recv() => "SIGUSR1",
                 _ = self.user_defined_2.recv() => "SIGUSR2",
             };
@@ -78,7 +78,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the signal that ends a server that is stopping already.
+    /// Waits for the signal that ends a server that is already stopping.
     pub(crate) async fn end(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.interrupt.recv() => INTERRUPT,

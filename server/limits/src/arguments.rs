@@ -2,13 +2,30 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
-use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use clap::{Arg, ArgAction, Args, ValueEnum, builder::BoolishValueParser};
 use sluicegate_core::{
     Counting, OnFailure,
     rules::{CompileOptions, Modes},
 };
 
 use crate::ReadBounds;
+
+/// The value name of flags that are on or off.
+const ON_OFF: &str = "BOOL";
+
+/// Completes flags with the value name `BOOL`: they are off by default, and `--FLAG` means `--FLAG=true`.
+#[must_use]
+pub fn complete_on_off_flag(flag: Arg) -> Arg {
+    if flag.get_value_names().is_none_or(|names| *names != [ON_OFF]) {
+        return flag;
+    }
+    flag.required(false)
+        .default_value("false")
+        .default_missing_value("true")
+        .num_args(0..=1)
+        .require_equals(true)
+        .value_parser(BoolishValueParser::new())
+}
 
 /// Default failure policy, and modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
@@ -30,32 +47,16 @@ pub struct DefaultArguments {
 
 /// Modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(mut_args(complete_on_off_flag))]
 pub struct ModeArguments {
     /// Allow every request: all rules count and report what they would refuse.
-    #[arg(
-        long,
-        env = "SLUICEGATE_SHADOW_MODE",
-        value_name = "BOOL",
-        default_value = "false",
-        default_missing_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        value_parser = BoolishValueParser::new()
-    )]
+    #[arg(long, env = "SLUICEGATE_SHADOW_MODE", value_name = ON_OFF, action = ArgAction::Set)]
     pub shadow_mode: bool,
 
-    /// Treat every rule as a quota rule: a request is refused only if each of its descriptors matches a rule that is
-    /// over its limit.
-    #[arg(
-        long,
-        env = "SLUICEGATE_QUOTA_MODE",
-        value_name = "BOOL",
-        default_value = "false",
-        default_missing_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        value_parser = BoolishValueParser::new()
-    )]
+    /// Treat every rule as a quota rule: a request is refused only if all its descriptors are over their limits.
+    /// Descriptors of unlimited rules do not count. A descriptor that matches no rule, or a rule in shadow mode, keeps
+    /// the request allowed.
+    #[arg(long, env = "SLUICEGATE_QUOTA_MODE", value_name = ON_OFF, action = ArgAction::Set)]
     pub quota_mode: bool,
 }
 
@@ -82,6 +83,7 @@ impl DefaultArguments {
 
 /// Default counting, merging of domains, and bounds of reading.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(mut_args(complete_on_off_flag))]
 pub struct CompileArguments {
     /// Counting of rules without their own, if their domain has none either: see `counting` in the limits files.
     #[arg(
@@ -93,16 +95,7 @@ pub struct CompileArguments {
     pub default_counting: CountingName,
 
     /// Allow several files to describe one domain. Without it that is a mistake.
-    #[arg(
-        long,
-        env = "SLUICEGATE_MERGE_DOMAINS",
-        value_name = "BOOL",
-        default_value = "false",
-        default_missing_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        value_parser = BoolishValueParser::new()
-    )]
+    #[arg(long, env = "SLUICEGATE_MERGE_DOMAINS", value_name = ON_OFF, action = ArgAction::Set)]
     pub merge_domains: bool,
 
     /// Bounds of reading.

@@ -1,4 +1,4 @@
-//! Who calls, for the log.
+//! The caller of an admin call, for the audit log.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tonic::Request;
 
 use crate::listen::{Peer, Process};
 
-/// Who calls: an address or a process, and the name in the certificate.
+/// The caller: its address or process, and the name in its certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(Peer);
 
@@ -15,7 +15,7 @@ impl Caller {
         Self(request.extensions().get::<Peer>().cloned().unwrap_or_default())
     }
 
-    /// The first name in the certificate that was shown.
+    /// The first name in the caller's certificate, if it has sent one.
     pub(super) fn certificate(&self) -> Option<&str> {
         self.0.certificate.as_deref()
     }

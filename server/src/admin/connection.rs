@@ -1,4 +1,4 @@
-//! Serving connections of the admin listener, and their bounds. Most hold before any token is checked.
+//! Serves the connections of the admin listener within bounds. Most bounds apply before the token is checked.
 
 use std::{
     convert::Infallible,
@@ -33,41 +33,41 @@ use crate::{
 /// The most calls in progress on one connection.
 const CALLS_MAX: u32 = 32;
 
-/// The most calls in progress that may last, health's Watch and reflection, on all connections.
+/// The most streaming calls (Health Watch and reflection) in progress on all connections.
 const LASTING_CALLS_MAX: usize = 64;
 
-/// The most bytes of a call's headers.
+/// The most bytes of the headers of a call.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 
-/// What a caller may send ahead: for one call, and for all of a connection.
+/// HTTP/2 flow control windows of a call and of a connection, in bytes.
 const CALL_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 
 /// The most bytes that the messages of all calls in progress hold.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The time for a call's message. Reflection, which takes one message after another, ends then.
+/// The time for the message of a call. It also ends reflection calls, which have several messages.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a connection that carries nothing waits before it is pinged, and for the answer.
+/// The time without traffic on a connection before a ping, and the time for its acknowledgement.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The time without a call after which a connection ends.
+/// The time without a call after which a connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The time for a client to close a connection without calls after GOAWAY.
-const GOODBYE_TIMEOUT: Duration = Duration::from_millis(250);
+const GOAWAY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Answers calls within bounds. Clones share the bounds.
 #[derive(Clone)]
 pub(super) struct AdminCalls {
     services: Routes,
-    lasting: Arc<Semaphore>,
+    streaming: Arc<Semaphore>,
     messages: ByteBudget,
 }
 
-/// Calls of one connection whose messages are whole.
+/// The calls of one connection whose messages have fully arrived.
 #[derive(Debug)]
 struct InProgress {
     calls: AtomicUsize,
@@ -84,13 +84,13 @@ impl AdminCalls {
     pub(super) fn new(services: Routes) -> Self {
         Self {
             services,
-            lasting: Arc::new(Semaphore::new(LASTING_CALLS_MAX)),
+            streaming: Arc::new(Semaphore::new(LASTING_CALLS_MAX)),
             messages: ByteBudget::new(MESSAGE_BYTES_MAX),
         }
     }
 
-    /// Serves a connection to its end. After `stop` it takes no more calls, and ends after the last one with a complete
-    /// message.
+    /// Serves a connection to its end. After `stop` it accepts no more calls, and ends after the last one with a
+    /// complete message.
     pub(super) async fn serve(self, connection: Connection, stop: CancellationToken) {
         let in_progress = Arc::new(InProgress {
             calls: AtomicUsize::new(0),
@@ -113,14 +113,14 @@ impl AdminCalls {
                 .serve_connection(TokioIo::new(connection), service)
         );
         tokio::select! {
-            ended = connection.as_mut() => return log(ended),
+            ended = connection.as_mut() => return log_error(ended),
             () = stop.cancelled() => {}
-            () = idle(&in_progress) => {}
+            () = until_idle(&in_progress) => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
-            ended = connection => log(ended),
-            () = finished(&in_progress) => {}
+            ended = connection => log_error(ended),
+            () = until_finished(&in_progress) => {}
         }
     }
 
@@ -131,18 +131,18 @@ impl AdminCalls {
         handle: ConnectionHandle,
         in_progress: Arc<InProgress>,
     ) -> Result<Response<Body>, Infallible> {
-        let lasting = if may_last(request.uri().path()) {
-            let Ok(permit) = Arc::clone(&self.lasting).try_acquire_owned() else {
+        let permit = if is_streaming(request.uri().path()) {
+            let Ok(permit) = Arc::clone(&self.streaming).try_acquire_owned() else {
                 handle.count_bound(RequestBound::LastingCalls);
-                let busy = "too many calls of Watch and of reflection are in progress";
-                return Ok(Status::resource_exhausted(busy).into_http());
+                let many = "too many Watch and reflection calls";
+                return Ok(Status::resource_exhausted(many).into_http());
             };
             Some(permit)
         } else {
             None
         };
         let timeout = caller_timeout(request.headers());
-        let call = Arc::new(Call { in_progress, is_whole: AtomicBool::new(false) });
+        let call = Arc::new(Call { in_progress, is_complete: AtomicBool::new(false) });
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(peer);
         let body = RequestBody {
@@ -154,20 +154,20 @@ impl AdminCalls {
             bytes: 0,
             held: HeldBytes::default(),
         };
-        let answer = self.services.call(Request::from_parts(parts, Body::new(body)));
-        let answer = match timeout {
-            None => answer.await?,
-            Some(timeout) => match tokio::time::timeout(timeout, answer).await {
-                Ok(answer) => answer?,
+        let response = self.services.call(Request::from_parts(parts, Body::new(body)));
+        let response = match timeout {
+            None => response.await?,
+            Some(timeout) => match tokio::time::timeout(timeout, response).await {
+                Ok(response) => response?,
                 Err(_elapsed) => Status::deadline_exceeded("Timeout expired").into_http(),
             },
         };
-        if call.is_whole.load(Ordering::Relaxed) && !is_error(answer.headers()) {
+        if call.is_complete.load(Ordering::Relaxed) && !is_error(response.headers()) {
             handle.mark_used();
         }
-        // Both end with the body.
-        let held = (call, lasting);
-        Ok(answer.map(|body| {
+        // Dropped with the body of the response.
+        let held = (call, permit);
+        Ok(response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 let _held = &held;
                 frame
@@ -176,24 +176,24 @@ impl AdminCalls {
     }
 }
 
-/// Whether a call may last as long as the caller wants.
-fn may_last(path: &str) -> bool {
+/// Whether this is a Health Watch or reflection call, which lasts as long as the caller wants.
+fn is_streaming(path: &str) -> bool {
     path == "/grpc.health.v1.Health/Watch" || path.starts_with("/grpc.reflection.")
 }
 
-/// Whether a call ended with an error in its headers: it may have been without a token.
+/// Whether a response is an error, for example because of a missing token.
 fn is_error(headers: &HeaderMap) -> bool {
     Status::from_header_map(headers).is_some_and(|status| status.code() != tonic::Code::Ok)
 }
 
-fn log(ended: Result<(), hyper::Error>) {
+fn log_error(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "admin connection failed");
     }
 }
 
-/// Waits until there were no calls for a while.
-async fn idle(in_progress: &InProgress) {
+/// Waits until there were no calls for [`IDLE_TIMEOUT`].
+async fn until_idle(in_progress: &InProgress) {
     loop {
         let since = *in_progress.idle_since.lock();
         sleep_until(since + IDLE_TIMEOUT).await;
@@ -205,26 +205,27 @@ async fn idle(in_progress: &InProgress) {
     }
 }
 
-/// Waits until there are no calls, for a moment that lets the client close the connection.
-async fn finished(in_progress: &InProgress) {
+/// Waits until there are no calls, and the client had time to close the connection.
+async fn until_finished(in_progress: &InProgress) {
     loop {
-        sleep(GOODBYE_TIMEOUT).await;
+        sleep(GOAWAY_TIMEOUT).await;
         if in_progress.is_none() {
             return;
         }
     }
 }
 
-/// A call, until its answer is sent.
+/// A call, until its response is sent.
 #[derive(Debug)]
 struct Call {
     in_progress: Arc<InProgress>,
-    is_whole: AtomicBool,
+    /// Whether its message has fully arrived.
+    is_complete: AtomicBool,
 }
 
 impl Call {
-    fn mark_whole(&self) {
-        if !self.is_whole.swap(true, Ordering::Relaxed) {
+    fn mark_complete(&self) {
+        if !self.is_complete.swap(true, Ordering::Relaxed) {
             self.in_progress.calls.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -232,14 +233,14 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.is_whole.load(Ordering::Relaxed) {
+        if self.is_complete.load(Ordering::Relaxed) {
             *self.in_progress.idle_since.lock() = Instant::now();
             self.in_progress.calls.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The messages of a call, bounded in time and bytes.
+/// The body of a call, bounded in time and bytes.
 #[derive(Debug)]
 struct RequestBody {
     body: Incoming,
@@ -262,8 +263,8 @@ impl http_body::Body for RequestBody {
         let this = self.get_mut();
         if this.timeout.as_mut().poll(context).is_ready() {
             this.handle.count_bound(RequestBound::BodyTime);
-            let late = "the message has not come within 30s";
-            return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
+            let timeout = format!("the message has not arrived within {MESSAGE_TIMEOUT:?}");
+            return Poll::Ready(Some(Err(Status::deadline_exceeded(timeout))));
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
@@ -272,12 +273,12 @@ impl http_body::Body for RequestBody {
             this.bytes = this.bytes.saturating_add(data.len());
             if !this.messages.hold(&mut this.held, this.bytes) {
                 this.handle.count_bound(RequestBound::HeldBytes);
-                let busy = "the messages of all calls in progress are too large";
-                return Poll::Ready(Some(Err(Status::resource_exhausted(busy))));
+                let large = "the messages of all calls in progress are too large";
+                return Poll::Ready(Some(Err(Status::resource_exhausted(large))));
             }
         }
         if frame.is_none() || this.body.is_end_stream() {
-            this.call.mark_whole();
+            this.call.mark_complete();
         }
         Poll::Ready(frame.map(|frame| frame.map_err(|error| Status::from_error(Box::new(error)))))
     }

@@ -1,4 +1,4 @@
-//! Calls that read and change the log level.
+//! The admin calls that read and change the log level.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use tonic::{Request, Status};
 use super::caller::Caller;
 use crate::telemetry::{ChangeError, LogLevelStatus, log_levels};
 
-/// What is logged.
+/// The log level in force.
 pub(super) fn level() -> Result<GetLogLevelResponse, Status> {
-    let in_force = log_levels().map_err(|error| refused(&error))?.in_force();
+    let in_force = log_levels().map_err(|error| status(&error))?.in_force();
     Ok(GetLogLevelResponse { log_level: Some(message(in_force)) })
 }
 
-/// Changes what is logged, and logs who did.
+/// Changes the log level, and logs the caller.
 pub(super) fn set_level(
     request: &Request<SetLogLevelRequest>,
 ) -> Result<SetLogLevelResponse, Status> {
     let SetLogLevelRequest { level, duration } = request.get_ref();
-    // A negative one is as wrong as none at all.
-    let within = duration.map(|span| Duration::try_from(span).unwrap_or_default());
+    // A negative duration becomes 0, which is rejected too.
+    let duration = duration.map(|it| Duration::try_from(it).unwrap_or_default());
     let caller = Caller::of(request);
     let certificate = caller.certificate();
-    let set = log_levels().and_then(|levels| levels.set(level, within, &caller, certificate));
-    Ok(SetLogLevelResponse { log_level: Some(message(set.map_err(|error| refused(&error))?)) })
+    let set = log_levels().and_then(|levels| levels.set(level, duration, &caller, certificate));
+    Ok(SetLogLevelResponse { log_level: Some(message(set.map_err(|error| status(&error))?)) })
 }
 
 fn message(in_force: LogLevelStatus) -> LogLevel {
-    let LogLevelStatus { level, then } = in_force;
-    let (next_level, after) = then.unzip();
+    let LogLevelStatus { level, next } = in_force;
+    let (next_level, after) = next.unzip();
     LogLevel { level, next_level, next_level_after: after.and_then(|it| it.try_into().ok()) }
 }
 
-fn refused(error: &ChangeError) -> Status {
+fn status(error: &ChangeError) -> Status {
     match error {
         ChangeError::Level(_) | ChangeError::Duration => {
             Status::invalid_argument(error.to_string())

@@ -1,4 +1,4 @@
-//! Answers that come in pieces.
+//! Responses that are streams of messages.
 
 use std::{pin::Pin, time::Duration};
 
@@ -10,42 +10,42 @@ use tonic::{Response, Status};
 /// A stream of messages.
 pub(super) type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Messages that are made and not taken yet.
-const AHEAD_MAX: usize = 4;
+/// The most messages that wait for the caller.
+const QUEUED_MAX: usize = 4;
 
-/// How long a message waits for its reader. A stream with a slower reader ends.
+/// The time that a message waits for the caller. Then the stream ends.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the messages of a stream are put.
+/// The sender of the messages of a stream.
 pub(super) struct Sender<T> {
     messages: mpsc::Sender<Result<T, Status>>,
     timeout: Duration,
 }
 
-/// The reader of messages is gone.
+/// The caller has disconnected, or did not read a message in time.
 pub(super) struct ReceiverGone;
 
 impl<T> Sender<T> {
-    /// Adds a message, and waits while the queue is full.
+    /// Sends a message. Waits while the queue is full.
     ///
     /// # Errors
-    /// The reader is gone.
+    /// The caller has disconnected, or did not read a message in time.
     pub(super) async fn send(&self, message: Result<T, Status>) -> Result<(), ReceiverGone> {
         self.messages.send_timeout(message, self.timeout).await.map_err(|_| ReceiverGone)
     }
 
-    /// Puts a message that may as well be left out, unless too many are there.
-    pub(super) fn tell(&self, message: T) {
+    /// Sends a message unless the queue is full. For progress, which the caller does not need.
+    pub(super) fn send_unless_full(&self, message: T) {
         let _full = self.messages.try_send(Ok(message));
     }
 
-    /// Whether the reader is gone.
+    /// Whether the caller has disconnected.
     pub(super) fn is_closed(&self) -> bool {
         self.messages.is_closed()
     }
 }
 
-/// An answer, and where to put its messages.
+/// A response, and the sender of its messages.
 pub(super) fn message_stream<T: Send + 'static>() -> (Sender<T>, Response<MessageStream<T>>) {
     message_stream_within(SEND_TIMEOUT)
 }
@@ -53,7 +53,7 @@ pub(super) fn message_stream<T: Send + 'static>() -> (Sender<T>, Response<Messag
 fn message_stream_within<T: Send + 'static>(
     timeout: Duration,
 ) -> (Sender<T>, Response<MessageStream<T>>) {
-    let (messages, receiver) = mpsc::channel(AHEAD_MAX);
+    let (messages, receiver) = mpsc::channel(QUEUED_MAX);
     (Sender { messages, timeout }, Response::new(Box::pin(ReceiverStream::new(receiver))))
 }
 
@@ -64,17 +64,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_takes_nothing_is_given_up() {
+    async fn sending_fails_if_the_caller_does_not_read() {
         let (sender, response) = message_stream_within(Duration::from_millis(20));
-        for number in 0..AHEAD_MAX {
+        for number in 0..QUEUED_MAX {
             assert!(sender.send(Ok(number)).await.is_ok());
         }
-        sender.tell(AHEAD_MAX);
-        assert!(sender.send(Ok(AHEAD_MAX)).await.is_err());
+        sender.send_unless_full(QUEUED_MAX);
+        assert!(sender.send(Ok(QUEUED_MAX)).await.is_err());
         assert!(!sender.is_closed());
-        let messages = response.into_inner().take(AHEAD_MAX).map(Result::unwrap);
-        let taken: Vec<usize> = messages.collect().await;
-        assert_eq!(taken, (0..AHEAD_MAX).collect::<Vec<_>>());
+        let messages = response.into_inner().take(QUEUED_MAX).map(Result::unwrap);
+        let received: Vec<usize> = messages.collect().await;
+        assert_eq!(received, (0..QUEUED_MAX).collect::<Vec<_>>());
         assert!(sender.is_closed());
     }
 }

@@ -1,11 +1,11 @@
-//! The admin listener: what operators ask a running server, apart from what Envoy asks.
+//! The admin listener: the service that operators call with `sluicectl`.
 
+mod bind;
 mod caller;
 mod connection;
 mod log;
 mod message_stream;
 mod names;
-mod open;
 mod resets;
 mod rules;
 mod server;
@@ -16,8 +16,8 @@ mod tenant;
 mod token;
 mod top;
 
-pub(crate) use names::Names;
-pub(crate) use open::{AdminAccess, BindError, BoundListener};
+pub(crate) use bind::{AdminAccess, BindError, BoundListener};
+pub(crate) use names::CounterNames;
 #[cfg(test)]
 pub(crate) use resets::END_TIMEOUT as RESETS_END_TIMEOUT;
 pub(crate) use resets::Resets;

@@ -1,4 +1,4 @@
-//! What counters and tenants are called where values of requests may not be seen.
+//! Names of counters and tenants in output that may have to hide values of requests.
 
 use std::sync::Arc;
 
@@ -8,35 +8,36 @@ use sluicegate_store::redis::KeyPrefix;
 
 use crate::{settings::TopLabels, telemetry::KeyHash};
 
-/// Names counters and tenants, by their text or by hashes.
+/// Names counters and tenants by their keys or by hashes, according to `--top-labels`.
 #[derive(Clone)]
-pub(crate) struct Names {
+pub(crate) struct CounterNames {
     prefix: KeyPrefix,
     hash: Arc<KeyHash>,
     labels: TopLabels,
 }
 
-impl Names {
+impl CounterNames {
     pub(crate) const fn new(prefix: KeyPrefix, hash: Arc<KeyHash>, labels: TopLabels) -> Self {
         Self { prefix, hash, labels }
     }
 
-    /// Prefix of every key.
+    /// The prefix of all keys.
     pub(super) const fn prefix(&self) -> &KeyPrefix {
         &self.prefix
     }
 
-    /// The name of a counter if keys are hashed.
+    /// The hash of a counter's key.
     pub(super) fn hash(&self, key: &CounterKey) -> String {
         self.hash.of(key.as_bytes())
     }
 
-    /// What is the same for two processes if and only if their hashes are; `None` where names are plain.
+    /// An id of the salt: two processes have the same id if and only if they have the same salt. `None` if names are
+    /// plain.
     pub(super) fn hash_id(&self) -> Option<String> {
         (self.labels == TopLabels::Hashed).then(|| self.hash.of(b""))
     }
 
-    /// A counter.
+    /// The name of a counter.
     pub(super) fn counter(&self, key: &CounterKey) -> String {
         match self.labels {
             TopLabels::Plain => self.prefix.name(key),
@@ -44,7 +45,7 @@ impl Names {
         }
     }
 
-    /// A tenant.
+    /// The name of a tenant.
     pub(super) fn tenant(&self, value: &[u8]) -> String {
         match self.labels {
             TopLabels::Plain => printable_bytes(value),

@@ -1,6 +1,7 @@
-//! Resets of counters. Each is logged with its caller.
+//! Resets of counters. Each is audit-logged.
 //!
-//! They run in their own tasks: if the caller gives up, resets that were sent to the store are still completed and logged.
+//! They run in their own tasks: if the caller disconnects, resets that were sent to the store are still completed and
+//! logged.
 
 use std::{
     collections::HashSet,
@@ -17,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, Status};
 
 use super::{
-    Names,
+    CounterNames,
     caller::Caller,
     message_stream::Sender,
     store::{PROGRESS_INTERVAL, code},
@@ -25,42 +26,64 @@ use super::{
 };
 use crate::telemetry::{AUDIT, Telemetry};
 
-/// The most counters that a dry run counts exactly.
-const TOLD_APART_MAX: usize = 1_000_000;
+/// The most counters that a dry run counts.
+const DRY_RUN_COUNT_MAX: usize = 1_000_000;
 
-/// How long resets may take to end and be logged when the process ends.
+/// The time for resets to end and be logged when the process stops.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the store may take then to answer resets.
+/// The time for the store to answer resets when the process stops.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What resets counters. Clones share what is being done.
+/// Resets counters. Clones share the resets in progress.
 #[derive(Clone)]
 pub(crate) struct Resets {
     store: Arc<Stack>,
     telemetry: Arc<Telemetry>,
-    names: Names,
+    names: CounterNames,
     tasks: TaskTracker,
     ending: CancellationToken,
 }
 
-/// Why a tenant's reset has ended early.
+/// Why the reset of a tenant ended early.
 #[derive(Debug, Error)]
 enum ResetAborted {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     #[error("the caller has disconnected")]
     CallerGone,
-    #[error("the server stops")]
-    Stops,
+    #[error("the server is stopping")]
+    ServerStopping,
 }
 
-pub(super) const fn reset_of(dry_run: bool) -> Reset {
+/// The audited facts of a reset that all its log lines have.
+struct AuditedReset<'a> {
+    caller: &'a Caller,
+    domain: Option<&'a str>,
+    dry_run: bool,
+}
+
+/// Writes an audit line about a reset, with further fields and a message.
+macro_rules! audit {
+    ($level:ident, $reset:expr, $($fields_and_message:tt)*) => {{
+        let reset: &AuditedReset<'_> = $reset;
+        tracing::$level!(
+            target: AUDIT,
+            caller = %reset.caller,
+            certificate = reset.caller.certificate(),
+            domain = reset.domain,
+            dry_run = reset.dry_run,
+            $($fields_and_message)*
+        );
+    }};
+}
+
+pub(super) const fn reset(dry_run: bool) -> Reset {
     if dry_run { Reset::DryRun } else { Reset::Now }
 }
 
 impl Resets {
-    pub(super) fn new(store: Arc<Stack>, telemetry: Arc<Telemetry>, names: Names) -> Self {
+    pub(super) fn new(store: Arc<Stack>, telemetry: Arc<Telemetry>, names: CounterNames) -> Self {
         let (tasks, ending) = (TaskTracker::new(), CancellationToken::new());
         Self { store, telemetry, names, tasks, ending }
     }
@@ -70,15 +93,15 @@ impl Resets {
         self.ending.cancel();
         self.tasks.close();
         if tokio::time::timeout(END_TIMEOUT, self.tasks.wait()).await.is_err() {
-            tracing::warn!(target: AUDIT, resets = self.tasks.len(), "resets were cut off");
+            tracing::warn!(target: AUDIT, resets = self.tasks.len(), "resets were aborted");
         }
     }
 
-    /// Resets counters one by one, also when the caller has disconnected.
+    /// Resets counters one by one, even if the caller disconnects.
     ///
     /// # Errors
-    /// The store is unavailable; the error has the number of counters that were reset before.
-    pub(super) async fn counters(
+    /// The store is unavailable. The error contains the number of counters that were reset before.
+    pub(super) async fn reset_counters(
         &self,
         caller: Caller,
         domain: Option<String>,
@@ -86,20 +109,19 @@ impl Resets {
         reset: Reset,
     ) -> Result<Vec<wire::ResetCounterResult>, Status> {
         let resets = self.clone();
-        let task = async move { resets.each(&caller, domain.as_deref(), &keys, reset).await };
+        let task = async move { resets.reset_each(&caller, domain.as_deref(), &keys, reset).await };
         let done = self.tasks.spawn(task).await;
         done.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    async fn each(
+    async fn reset_each(
         &self,
         caller: &Caller,
         domain: Option<&str>,
         keys: &[CounterKey],
         reset: Reset,
     ) -> Result<Vec<wire::ResetCounterResult>, Status> {
-        let certificate = caller.certificate();
-        let dry_run = reset == Reset::DryRun;
+        let audited = &AuditedReset { caller, domain, dry_run: reset == Reset::DryRun };
         let mut results: Vec<wire::ResetCounterResult> = Vec::new();
         for key in keys {
             let counter = self.names.counter(key);
@@ -108,23 +130,19 @@ impl Resets {
                 Err(error) => {
                     let done = results.iter().filter(|it| it.was_used).count() as u64;
                     match error {
-                        Unavailable::NotRun(_) | Unavailable::NotAllowed { .. } => tracing::warn!(
-                            target: AUDIT, %caller, certificate, domain, counter, dry_run, %error,
-                            "counter not reset"
-                        ),
-                        Unavailable::Unknown(_) => tracing::warn!(
-                            target: AUDIT, %caller, certificate, domain, counter, dry_run, %error,
-                            "counter may have been reset"
-                        ),
+                        Unavailable::NotRun(_) | Unavailable::NotAllowed { .. } => {
+                            audit!(warn, audited, counter, %error, "counter not reset");
+                        }
+                        Unavailable::Unknown(_) => {
+                            audit!(warn, audited, counter, %error, "counter may have been reset");
+                        }
                     }
                     return Err(status(&error.into(), done, reset));
                 }
             };
             self.count(u64::from(was_used), reset);
-            tracing::info!(
-                target: AUDIT, %caller, certificate, domain, counter,
-                counters = u64::from(was_used), dry_run, "counter reset"
-            );
+            let counters = u64::from(was_used);
+            audit!(info, audited, counter, counters, "counter reset");
             results.push(wire::ResetCounterResult {
                 counter_key: self.names.prefix().name(key),
                 was_used,
@@ -133,8 +151,8 @@ impl Resets {
         Ok(results)
     }
 
-    /// Starts to reset every counter of a tenant, until that is done, the caller has disconnected, or the server
-    /// stops. Then the permit is released.
+    /// Starts to reset all counters of a tenant. The reset stops if the caller disconnects or the server stops. The
+    /// permit is released at the end.
     pub(super) fn start_tenant(
         &self,
         caller: Caller,
@@ -145,7 +163,7 @@ impl Resets {
     ) {
         let resets = self.clone();
         self.tasks.spawn(async move {
-            let last = resets.tenant(&caller, &tenant, reset, &sender).await;
+            let last = resets.reset_tenant(&caller, &tenant, reset, &sender).await;
             drop(permit);
             tokio::select! {
                 biased;
@@ -155,70 +173,63 @@ impl Resets {
         });
     }
 
-    async fn tenant(
+    async fn reset_tenant(
         &self,
         caller: &Caller,
         tenant: &Tenant,
         reset: Reset,
         sender: &Sender<wire::ResetTenantResponse>,
     ) -> Result<wire::ResetTenantResponse, Status> {
-        let certificate = caller.certificate();
-        let (domain, name) = (&*tenant.domain, self.names.tenant(&tenant.value));
-        let dry_run = reset == Reset::DryRun;
-        // Whatever becomes of the process, it is known that this has begun.
-        tracing::info!(
-            target: AUDIT, %caller, certificate, domain, tenant = name, dry_run, "tenant reset begins"
-        );
+        let domain = Some(&*tenant.domain);
+        let audited = &AuditedReset { caller, domain, dry_run: reset == Reset::DryRun };
+        let name = self.names.tenant(&tenant.value);
+        // Logged at the beginning too, in case the process is killed during the reset.
+        audit!(info, audited, tenant = name, "tenant reset begins");
         let mut progress = wire::ResetTenantResponse::default();
-        let outcome = self.every_counter(tenant, reset, sender, &mut progress).await;
+        let outcome = self.reset_all_counters(tenant, reset, sender, &mut progress).await;
         let counters = progress.counters;
         match outcome {
             Ok(()) => {
-                tracing::info!(
-                    target: AUDIT, %caller, certificate, domain, tenant = name, counters, dry_run,
-                    "tenant reset"
-                );
+                audit!(info, audited, tenant = name, counters, "tenant reset");
                 Ok(progress)
             }
             Err(error) => {
-                tracing::warn!(
-                    target: AUDIT, %caller, certificate, domain, tenant = name, counters, dry_run, %error,
-                    "tenant not reset as a whole"
-                );
+                audit!(warn, audited, tenant = name, counters, %error, "tenant not completely reset");
                 Err(status(&error, counters, reset))
             }
         }
     }
 
-    async fn every_counter(
+    async fn reset_all_counters(
         &self,
         tenant: &Tenant,
         reset: Reset,
         sender: &Sender<wire::ResetTenantResponse>,
         progress: &mut wire::ResetTenantResponse,
     ) -> Result<(), ResetAborted> {
-        // Names may be long, and there may be many.
+        // Hashes instead of keys, because there may be many long ones.
         let mut seen = HashSet::<u64>::new();
         let (mut from, mut is_first) = (None, true);
-        let mut told = Instant::now();
+        let mut progress_sent = Instant::now();
         loop {
             if sender.is_closed() {
                 return Err(ResetAborted::CallerGone);
             }
             let step = tokio::select! {
                 biased;
-                () = self.ending.cancelled() => return Err(ResetAborted::Stops),
-                step = self.store.step(&tenant.owner, from) => step?,
+                () = self.ending.cancelled() => return Err(ResetAborted::ServerStopping),
+                step = self.store.step(&tenant.keys, from) => step?,
             };
             from = step.next;
             match reset {
                 Reset::Now => {
                     if std::mem::take(&mut is_first) {
-                        // The store answers. Hits from before must not be debited after their counter was looked for.
-                        self.store.reset_local(&tenant.owner).await?;
+                        // Once the store has answered, and before counters are reset: hits that were admitted earlier
+                        // must not be debited to a counter after its reset.
+                        self.store.reset_local(&tenant.keys).await?;
                     }
-                    for some in step.found.chunks(RESET_MAX) {
-                        let count = self.reset(some, reset).await?;
+                    for keys in step.found.chunks(RESET_MAX) {
+                        let count = self.reset(keys, reset).await?;
                         progress.counters += count;
                         self.count(count, reset);
                     }
@@ -226,30 +237,30 @@ impl Resets {
                 Reset::DryRun => {
                     seen.extend(step.found.iter().map(CounterKey::hash64));
                     progress.counters = seen.len() as u64;
-                    if seen.len() > TOLD_APART_MAX {
+                    if seen.len() > DRY_RUN_COUNT_MAX {
                         progress.more = true;
                         break;
                     }
                 }
             }
-            if told.elapsed() >= PROGRESS_INTERVAL {
-                told = Instant::now();
-                sender.tell(*progress);
+            if progress_sent.elapsed() >= PROGRESS_INTERVAL {
+                progress_sent = Instant::now();
+                sender.send_unless_full(*progress);
             }
-            // Memory waits for nothing, and others want to be answered.
+            // Other tasks must run too, and a step in memory never waits.
             tokio::task::yield_now().await;
             if from.is_none() {
                 break;
             }
         }
         if reset == Reset::Now {
-            self.store.reset_local(&tenant.owner).await?;
+            self.store.reset_local(&tenant.keys).await?;
         }
         progress.complete = true;
         Ok(())
     }
 
-    /// Resets counters. When the process ends, the store's answer is waited for a while, and no longer.
+    /// Resets counters. When the process stops, waits at most [`LAST_ANSWER_TIMEOUT`] for the store.
     async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
         let late = async {
             self.ending.cancelled().await;
@@ -258,7 +269,7 @@ impl Resets {
         tokio::select! {
             biased;
             outcome = self.store.reset(keys, reset) => outcome,
-            () = late => Err(Unavailable::Unknown("the server stops".to_owned())),
+            () = late => Err(Unavailable::Unknown("the server is stopping".to_owned())),
         }
     }
 
@@ -272,7 +283,7 @@ impl Resets {
 fn status(error: &ResetAborted, done: u64, reset: Reset) -> Status {
     let code = match error {
         ResetAborted::Unavailable(error) => code(error),
-        ResetAborted::CallerGone | ResetAborted::Stops => Code::Unavailable,
+        ResetAborted::CallerGone | ResetAborted::ServerStopping => Code::Unavailable,
     };
     let message = match (reset, error) {
         (Reset::DryRun, _) => error.to_string(),

@@ -1,4 +1,4 @@
-//! The rules in force.
+//! The admin call that lists the rules in force.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tonic::Response;
 use super::message_stream::{MessageStream, message_stream};
 use crate::{explain, limits::Snapshot};
 
-/// Rules that are looked at for one message.
+/// The rules that are filtered for one message.
 const PAGE: usize = 256;
 
-/// Lists rules. There may be many: between any two pages decisions go on.
+/// Lists rules. Yields between pages, so that a long list does not delay decisions.
 pub(super) fn list(
     snapshot: Arc<Snapshot>,
     request: wire::ListRulesRequest,

@@ -1,4 +1,4 @@
-//! The admin listener's services.
+//! The services of the admin listener.
 
 use std::io;
 
@@ -11,33 +11,34 @@ use tonic::service::{Routes, interceptor::InterceptedService};
 
 use super::{Admin, Token, connection::AdminCalls, token::TokenInterceptor};
 use crate::{
-    grpc::Health,
+    grpc::{self, Health},
     listen::{self, Connection},
 };
 
-/// Names under which health can be asked: the whole server, the service.
+/// Health names: of the whole server, of the service.
 const HEALTH_NAMES: &[&str] = &["", SERVICE_NAME];
 
 /// The admin services, ready to serve connections.
 pub(crate) struct Services(AdminCalls);
 
 impl Services {
-    /// The admin service and reflection for callers with the token, and health for all.
+    /// The admin service and reflection, which check the token, and health, which does not.
     pub(crate) fn new(
         admin: Admin,
         token: Option<Token>,
     ) -> Result<(Self, Health), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
-        let gate = TokenInterceptor(token);
-        let admin = InterceptedService::new(AdminServiceServer::new(admin), gate.clone());
-        let v1 = InterceptedService::new(reflection().build_v1()?, gate.clone());
-        let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, gate);
+        let check_token = TokenInterceptor(token);
+        let reflection = || grpc::reflection(ADMIN_TEXT_FILE_DESCRIPTOR_SET);
+        let admin = InterceptedService::new(AdminServiceServer::new(admin), check_token.clone());
+        let v1 = InterceptedService::new(reflection().build_v1()?, check_token.clone());
+        let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, check_token);
         let routes =
             Routes::new(admin).add_service(health).add_service(v1).add_service(v1alpha).prepare();
         Ok((Self(AdminCalls::new(routes)), Health::new(reporter, HEALTH_NAMES)))
     }
 
-    /// Serves connections until `shutdown`, then lets the calls in progress finish.
+    /// Serves connections until `shutdown`, then completes the calls in progress.
     pub(crate) async fn serve(
         self,
         connections: impl Stream<Item = io::Result<Connection>>,
@@ -49,14 +50,4 @@ impl Services {
         })
         .await;
     }
-}
-
-/// Describes every service, reflection in both versions included: some clients refuse a server that does not.
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .include_reflection_service(false)
-        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(ADMIN_TEXT_FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

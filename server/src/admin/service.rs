@@ -1,4 +1,4 @@
-//! `sluicegate.admin.v1.AdminService`.
+//! The implementation of `sluicegate.admin.v1.AdminService`.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{
-    Names, StatusSources,
+    CounterNames, StatusSources,
     caller::Caller,
     log,
     message_stream::{MessageStream, message_stream},
-    resets::{Resets, reset_of},
+    resets::{Resets, reset},
     rules, status,
     store::PEEK_TIMEOUT,
     tenant::{self, Tenant},
@@ -32,24 +32,24 @@ use crate::{
     telemetry::{KeyHash, Telemetry},
 };
 
-/// The most explanations that are being made at once. Others wait.
+/// The most concurrent explanations. Others wait.
 const EXPLAINING_MAX: usize = 4;
 
-/// The most tenants whose counters are being listed at once. Others wait.
+/// The most tenants whose counters are listed concurrently. Others wait.
 const LISTING_MAX: usize = 4;
 
-/// The most tenants that are being reset at once. Others wait, but not for those who list.
+/// The most tenants that are reset concurrently. Others wait. Independent of [`LISTING_MAX`].
 const RESETTING_MAX: usize = 4;
 
-/// Answers operators.
+/// The admin service.
 pub(crate) struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
     telemetry: Arc<Telemetry>,
-    names: Names,
-    vitals: StatusSources,
-    /// Hashes that explanations show, where the log of decisions does.
-    shown_hash: Option<Arc<KeyHash>>,
+    names: CounterNames,
+    status: StatusSources,
+    /// The hashes that explanations show; `None` without a decision log, which shows the same hashes.
+    key_hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
     listing: Arc<Semaphore>,
     resetting: Arc<Semaphore>,
@@ -61,9 +61,9 @@ impl Admin {
         snapshot: Arc<ArcSwap<Snapshot>>,
         store: Arc<Stack>,
         telemetry: Arc<Telemetry>,
-        names: Names,
-        vitals: StatusSources,
-        shown_hash: Option<Arc<KeyHash>>,
+        names: CounterNames,
+        status: StatusSources,
+        key_hash: Option<Arc<KeyHash>>,
     ) -> Self {
         let resets = Resets::new(Arc::clone(&store), Arc::clone(&telemetry), names.clone());
         Self {
@@ -71,8 +71,8 @@ impl Admin {
             store,
             telemetry,
             names,
-            vitals,
-            shown_hash,
+            status,
+            key_hash,
             explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)),
             listing: Arc::new(Semaphore::new(LISTING_MAX)),
             resetting: Arc::new(Semaphore::new(RESETTING_MAX)),
@@ -80,87 +80,90 @@ impl Admin {
         }
     }
 
-    /// The resets in progress, to wait for their end.
+    /// The resets in progress.
     pub(crate) fn resets(&self) -> Resets {
         self.resets.clone()
     }
 
-    /// An explanation by the rules in force, and by the store what it knows by the deadline, and the question that was
-    /// put to it.
-    async fn explained(
+    /// Explains a request by the rules in force, and adds the states of its counters that the store reports before the
+    /// deadline.
+    async fn explain_with_counters(
         &self,
         message: RateLimitRequest,
         deadline: Instant,
     ) -> Result<(ExplainResponse, PeekPlan), Status> {
-        // Never closed, so there is always a permit to come.
+        // The semaphore is never closed, so there is always a permit.
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
         let snapshot = self.snapshot.load_full();
-        let (mut explained, question, _permit) = self.by_rules(snapshot, message, permit).await?;
-        let peeks = question.peeks();
+        let explained = self.explain_by_rules(snapshot, message, permit).await?;
+        let (mut explanation, peek_plan, _permit) = explained;
+        let peeks = peek_plan.peeks();
         if !peeks.is_empty() {
             let answers = self.store.peek(peeks, Some(deadline)).await;
-            explain::answer(&mut explained, &question, &answers);
+            explain::add_counter_states(&mut explanation, &peek_plan, &answers);
         }
-        Ok((explained, question))
+        Ok((explanation, peek_plan))
     }
 
-    /// The counters of a descriptor, or those of one of its limits.
+    /// The counters of a descriptor, or only that of its limit with a name.
     async fn counters_of(
         &self,
-        asked: wire::DescriptorCounters,
+        request: wire::DescriptorCounters,
     ) -> Result<Vec<CounterKey>, Status> {
-        let wire::DescriptorCounters { domain, descriptor, limit_name } = asked;
+        let wire::DescriptorCounters { domain, descriptor, limit_name } = request;
         let snapshot = self.snapshot.load_full();
         let unknown = snapshot.rules.domain(&domain).is_none().then(|| tenant::no_domain(&domain));
         let descriptor =
             descriptor.ok_or_else(|| Status::invalid_argument("descriptor must be set"))?;
         let message = RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 0 };
         let permit = Arc::clone(&self.explaining).acquire_owned().await.ok();
-        let (explained, question, _permit) = self.by_rules(snapshot, message, permit).await?;
+        let explained = self.explain_by_rules(snapshot, message, permit).await?;
+        let (explanation, peek_plan, _permit) = explained;
         unknown.map_or(Ok(()), Err)?;
-        let limits = explained.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
+        let limits = explanation.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
         let names: Vec<&str> = limits.map(|limit| &*limit.name).collect();
         if !limit_name.is_empty() && !names.contains(&&*limit_name) {
-            let has: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
-            let but = match (&*has, &*names) {
+            let named: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
+            let applicable = match (&*named, &*names) {
                 ([], []) => "no limit does".to_owned(),
                 ([], _) => "those that do have no names".to_owned(),
-                (has, _) => format!("these do: {}", has.join(", ")),
+                (named, _) => format!("these do: {}", named.join(", ")),
             };
-            let message =
-                format!("no limit of the name {limit_name} applies to the descriptor; {but}");
+            let message = format!(
+                "no limit of the name {limit_name} applies to the descriptor; {applicable}"
+            );
             return Err(Status::not_found(message));
         }
-        let peeks = question.peeks();
+        let peeks = peek_plan.peeks();
         let wanted = names.iter().zip(peeks.iter());
         let wanted = wanted.filter(|(name, _)| limit_name.is_empty() || **name == limit_name);
         Ok(wanted.map(|(_, check)| check.key.clone()).collect())
     }
 
-    /// What these rules say about a request, and the permit, which is free when the work has ended and
-    /// not when its caller gives up. The work ends soon after that too.
-    async fn by_rules(
+    /// Explains a request by these rules, on a blocking thread that holds the permit. If the caller disconnects, the
+    /// explanation stops soon, and the permit is released then.
+    async fn explain_by_rules(
         &self,
         snapshot: Arc<Snapshot>,
         message: RateLimitRequest,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(ExplainResponse, PeekPlan, Option<OwnedSemaphorePermit>), Status> {
         let prefix = self.names.prefix().clone();
-        let gone = CancellationToken::new();
-        let _cancel_when_dropped = gone.clone().drop_guard();
-        // Off the threads that decide: every rule of a level is looked at.
+        let cancelled = CancellationToken::new();
+        let _cancel_when_dropped = cancelled.clone().drop_guard();
+        // On a blocking thread, because an explanation visits all rules of a level.
         let explaining = tokio::task::spawn_blocking(move || {
-            let wanted = || !gone.is_cancelled();
+            let is_wanted = || !cancelled.is_cancelled();
             let explained =
-                explain::explain_while_wanted(&snapshot.rules, &message, &prefix, wanted);
+                explain::explain_until_cancelled(&snapshot.rules, &message, &prefix, is_wanted);
             (explained, permit)
         });
         let (explained, permit) =
             explaining.await.map_err(|error| Status::internal(error.to_string()))?;
         let explained = explained.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let (explained, question) =
+        let (explanation, peek_plan) =
             explained.ok_or_else(|| Status::cancelled("the caller has disconnected"))?;
-        Ok((explained, question, permit))
+        Ok((explanation, peek_plan, permit))
     }
 }
 
@@ -173,11 +176,11 @@ impl AdminService for Admin {
         let deadline = deadline(&request);
         let ExplainRequest { domain, descriptors, hits_addend } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend };
-        let (mut explained, question) = self.explained(message, deadline).await?;
-        if let Some(hash) = &self.shown_hash {
-            explain::hash(&mut explained, &question.peeks(), hash);
+        let (mut explanation, peek_plan) = self.explain_with_counters(message, deadline).await?;
+        if let Some(hash) = &self.key_hash {
+            explain::add_key_hashes(&mut explanation, &peek_plan.peeks(), hash);
         }
-        Ok(Response::new(explained))
+        Ok(Response::new(explanation))
     }
 
     type ListRulesStream = MessageStream<wire::ListRulesResponse>;
@@ -196,10 +199,10 @@ impl AdminService for Admin {
         let deadline = deadline(&request);
         let wire::PeekCountersRequest { domain, descriptors } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend: 0 };
-        let (explained, question) = self.explained(message, deadline).await?;
-        let peeks = question.peeks();
+        let (explanation, peek_plan) = self.explain_with_counters(message, deadline).await?;
+        let peeks = peek_plan.peeks();
         let mut hashes = peeks.iter().map(|check| self.names.hash(&check.key));
-        let descriptors = explained.descriptors.into_iter().map(|it| wire::PeekedDescriptor {
+        let descriptors = explanation.descriptors.into_iter().map(|it| wire::PeekedDescriptor {
             entries: it.entries,
             rule: it.rule,
             counters: it
@@ -241,8 +244,8 @@ impl AdminService for Admin {
         let caller = Caller::of(&request);
         let wire::ResetCounterRequest { counters, dry_run } = request.into_inner();
         let (domain, keys) = match counters {
-            Some(Counters::Descriptor(asked)) => {
-                (Some(asked.domain.clone()), self.counters_of(asked).await?)
+            Some(Counters::Descriptor(descriptor)) => {
+                (Some(descriptor.domain.clone()), self.counters_of(descriptor).await?)
             }
             Some(Counters::CounterKey(name)) => {
                 let key = self.names.prefix().counter(&name).ok_or_else(|| {
@@ -254,7 +257,7 @@ impl AdminService for Admin {
             }
             None => return Err(Status::invalid_argument("descriptor or counter_key must be set")),
         };
-        let results = self.resets.counters(caller, domain, keys, reset_of(dry_run)).await?;
+        let results = self.resets.reset_counters(caller, domain, keys, reset(dry_run)).await?;
         Ok(Response::new(wire::ResetCounterResponse { results }))
     }
 
@@ -269,7 +272,7 @@ impl AdminService for Admin {
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
         let permit = Arc::clone(&self.resetting).acquire_owned().await.ok();
         let (sender, response) = message_stream();
-        self.resets.start_tenant(caller, tenant, reset_of(dry_run), sender, permit);
+        self.resets.start_tenant(caller, tenant, reset(dry_run), sender, permit);
         Ok(response)
     }
 
@@ -277,7 +280,7 @@ impl AdminService for Admin {
         &self,
         _request: Request<wire::GetStatusRequest>,
     ) -> Result<Response<wire::GetStatusResponse>, Status> {
-        Ok(Response::new(status::status(&self.vitals, &self.snapshot.load(), &self.store)))
+        Ok(Response::new(status::status(&self.status, &self.snapshot.load(), &self.store)))
     }
 
     async fn top(
@@ -303,8 +306,8 @@ impl AdminService for Admin {
     }
 }
 
-/// Deadline of a query of counters.
+/// The deadline for reading counters: the caller's, at most [`PEEK_TIMEOUT`] from now.
 fn deadline<T>(request: &Request<T>) -> Instant {
-    let within = grpc::timeout(request.metadata().as_ref());
+    let within = grpc::decision_timeout(request.metadata().as_ref());
     Instant::now() + within.map_or(PEEK_TIMEOUT, |it| it.min(PEEK_TIMEOUT))
 }

@@ -1,4 +1,4 @@
-//! How the server does.
+//! The admin call that reports the status of the server.
 
 use std::{
     sync::{
@@ -14,33 +14,33 @@ use sluicegate_store::{Stack, redis::NodeStatus};
 
 use crate::{
     grpc::InFlight,
-    limits::{Rejected, Snapshot},
+    limits::{RejectedFiles, Snapshot},
 };
 
-/// What is known of the server beside its rules and its store.
+/// The sources of the status, beside the rules and the store.
 pub(crate) struct StatusSources {
-    /// When it was started.
-    pub(crate) began: Instant,
-    /// Whether health says SERVING.
+    /// The time at which the server was started.
+    pub(crate) started_at: Instant,
+    /// Whether health is SERVING.
     pub(crate) serving: Arc<AtomicBool>,
-    /// Files that are not in force because they are bad.
-    pub(crate) rejected: Arc<ArcSwapOption<Rejected>>,
-    /// Requests in progress.
+    /// Changed limits files that were rejected.
+    pub(crate) rejected: Arc<ArcSwapOption<RejectedFiles>>,
+    /// Requests in flight.
     pub(crate) in_flight: InFlight,
     /// The most counters in memory.
     pub(crate) counters_max: usize,
 }
 
 pub(super) fn status(
-    vitals: &StatusSources,
+    sources: &StatusSources,
     snapshot: &Snapshot,
     store: &Stack,
 ) -> wire::GetStatusResponse {
     wire::GetStatusResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime: vitals.began.elapsed().try_into().ok(),
-        serving: vitals.serving.load(Ordering::Relaxed),
-        config: Some(config(vitals, snapshot)),
+        uptime: sources.started_at.elapsed().try_into().ok(),
+        serving: sources.serving.load(Ordering::Relaxed),
+        config: Some(config(sources, snapshot)),
         store: Some(wire::StoreStatus {
             kind: store.kind().to_owned(),
             degraded: store.is_degraded(),
@@ -48,17 +48,17 @@ pub(super) fn status(
                 redis.status().into_iter().map(redis_server).collect()
             }),
             memory_counters: store.counters() as u64,
-            memory_counters_max: vitals.counters_max as u64,
+            memory_counters_max: sources.counters_max as u64,
             deny_cache_refusals: store.refusals() as u64,
         }),
-        in_flight: vitals.in_flight.current() as u64,
-        in_flight_max: vitals.in_flight.max() as u64,
+        in_flight: sources.in_flight.current() as u64,
+        in_flight_max: sources.in_flight.max() as u64,
         live_replicas: store.replicas().get(),
     }
 }
 
-fn config(vitals: &StatusSources, snapshot: &Snapshot) -> wire::ConfigStatus {
-    let rejected = vitals.rejected.load_full().map(|rejected| wire::RejectedConfig {
+fn config(sources: &StatusSources, snapshot: &Snapshot) -> wire::ConfigStatus {
+    let rejected = sources.rejected.load_full().map(|rejected| wire::RejectedConfig {
         at: Some(rejected.at.into()),
         mistakes: rejected.mistakes.clone(),
         left_out: rejected.left_out as u64,

@@ -1,17 +1,19 @@
-//! How calls of the admin service use the store.
+//! Timeouts and status codes of admin calls that use the store.
 
 use std::time::Duration;
 
 use sluicegate_store::Unavailable;
 use tonic::Code;
 
-/// How long the store may take to report the state of counters. An operator waits, not Envoy.
+/// The time for the store to report the state of counters. Longer than in decisions, because an operator waits, not
+/// Envoy.
 pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a long call reports its progress.
+/// The interval at which a long call reports its progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The status of a call for which counters cannot be reached: whether to try again or to correct something first.
+/// The status code of a call for which counters are unavailable: UNAVAILABLE if a retry may succeed,
+/// FAILED_PRECONDITION if something must be corrected first.
 pub(super) const fn code(error: &Unavailable) -> Code {
     match error {
         Unavailable::NotAllowed { .. } => Code::FailedPrecondition,

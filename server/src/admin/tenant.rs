@@ -1,4 +1,4 @@
-//! The counters of one tenant: which they are, and what counts with them.
+//! The counters of one tenant, with their rules and limits.
 
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
@@ -16,7 +16,7 @@ use sluicegate_store::{Stack, redis::hash_slot};
 use tonic::Status;
 
 use super::{
-    Names,
+    CounterNames,
     message_stream::Sender,
     store::{PEEK_TIMEOUT, PROGRESS_INTERVAL, code},
 };
@@ -26,7 +26,7 @@ use crate::{explain, limits::Snapshot};
 const LISTED: usize = 1000;
 const LISTED_MAX: usize = 100_000;
 
-/// Counters in one message, which are asked for together.
+/// The counters in one message, which are read together.
 const PAGE: usize = 100;
 
 /// A tenant of a domain that has tenants.
@@ -34,12 +34,12 @@ pub(super) struct Tenant {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) domain: String,
     pub(super) value: Vec<u8>,
-    pub(super) owner: TenantKeys,
+    pub(super) keys: TenantKeys,
 }
 
 impl Tenant {
     /// # Errors
-    /// There is no such domain, or it has no tenants, or the value is none.
+    /// The domain does not exist or has no tenants, or the value is empty.
     pub(super) fn new(
         snapshot: Arc<Snapshot>,
         domain: String,
@@ -49,18 +49,18 @@ impl Tenant {
             None => return Err(no_domain(&domain)),
             Some(Domain { tenant: None, .. }) => {
                 return Err(Status::failed_precondition(format!(
-                    "domain {domain} names no tenant: its counters are reset one by one"
+                    "domain {domain} names no tenant; its counters can only be read and reset one by one"
                 )));
             }
             Some(_) => {}
         }
-        let owner = TenantKeys::new(&domain, value)
+        let keys = TenantKeys::new(&domain, value)
             .ok_or_else(|| Status::invalid_argument("tenant must not be empty"))?;
-        Ok(Self { snapshot, domain, value: value.to_vec(), owner })
+        Ok(Self { snapshot, domain, value: value.to_vec(), keys })
     }
 }
 
-/// No limits file has the domain that was asked for.
+/// The status of a call for a domain that no limits file has.
 pub(super) fn no_domain(domain: &str) -> Status {
     Status::not_found(format!("no limits file has domain {domain}"))
 }
@@ -70,18 +70,18 @@ pub(super) async fn list(
     tenant: Tenant,
     limit: u32,
     store: &Stack,
-    names: &Names,
+    names: &CounterNames,
     sender: &Sender<wire::ListCountersResponse>,
 ) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(LISTED);
     let limit = limit.min(LISTED_MAX);
-    // Names may be long, and there may be many.
+    // Hashes instead of keys, because there may be many long ones.
     let mut seen = HashSet::<u64>::new();
     let mut from = None;
     let mut more = false;
-    let mut told_at = Instant::now();
+    let mut sent_at = Instant::now();
     loop {
-        let step = match store.step(&tenant.owner, from).await {
+        let step = match store.step(&tenant.keys, from).await {
             Ok(step) => step,
             Err(error) => {
                 let status = Status::new(code(&error), error.to_string());
@@ -101,19 +101,19 @@ pub(super) async fn list(
             seen.insert(key.hash64());
             fresh.push(key);
         }
-        // Callers see progress, even if no counter is found for a long time.
-        let quiet = fresh.is_empty() && told_at.elapsed() >= PROGRESS_INTERVAL;
-        let pages = fresh.chunks(PAGE).chain(quiet.then_some([].as_slice()));
+        // An empty message reports progress if no counter is found for a long time.
+        let is_progress_due = fresh.is_empty() && sent_at.elapsed() >= PROGRESS_INTERVAL;
+        let pages = fresh.chunks(PAGE).chain(is_progress_due.then_some([].as_slice()));
         for page in pages {
-            told_at = Instant::now();
-            let counters = told(&tenant, page, store, names).await;
+            sent_at = Instant::now();
+            let counters = read_counters(&tenant, page, store, names).await;
             let page = wire::ListCountersResponse { counters, more: false };
             if sender.send(Ok(page)).await.is_err() {
                 return;
             }
         }
         from = step.next;
-        // Memory waits for nothing, and others want to be answered.
+        // Other tasks must run too, and a step in memory never waits.
         tokio::task::yield_now().await;
         if from.is_none() || more {
             break;
@@ -123,20 +123,21 @@ pub(super) async fn list(
     let _gone = sender.send(Ok(end)).await;
 }
 
-async fn told(
+/// The counters with these keys, with their rules, limits and states.
+async fn read_counters(
     tenant: &Tenant,
     keys: &[CounterKey],
     store: &Stack,
-    names: &Names,
+    names: &CounterNames,
 ) -> Vec<wire::TenantCounter> {
     let mut counters = Vec::with_capacity(keys.len());
-    let mut asked = Vec::new();
+    let mut checks = Vec::new();
     for (at, key) in keys.iter().enumerate() {
-        let counted = counted(&tenant.snapshot.rules, tenant, key);
-        let (rule, limit) = counted.as_ref().map_or((None, None), |(rule, applied)| {
+        let found = limit_of(&tenant.snapshot.rules, tenant, key);
+        let (rule, limit) = found.as_ref().map_or((None, None), |(rule, applied)| {
             (Some(rule.clone()), Some(explain::limit(applied, names.prefix())))
         });
-        asked.extend(counted.map(|(_, applied)| (at, applied.check)));
+        checks.extend(found.map(|(_, applied)| (at, applied.check)));
         counters.push(wire::TenantCounter {
             counter_key: names.prefix().name(key),
             key_hash: names.hash(key),
@@ -145,13 +146,13 @@ async fn told(
             limit,
         });
     }
-    let group: Group = asked.iter().map(|(_, check)| check.clone()).collect();
+    let group: Group = checks.iter().map(|(_, check)| check.clone()).collect();
     let answers = if group.is_empty() {
         Answers::new()
     } else {
         store.peek(group, Some(Instant::now() + PEEK_TIMEOUT)).await
     };
-    for ((at, check), answer) in asked.iter().zip(answers) {
+    for ((at, check), answer) in checks.iter().zip(answers) {
         let Some(limit) = counters.get_mut(*at).and_then(|it| it.limit.as_mut()) else { continue };
         limit.state = Some(match answer {
             Ok(decision) => State::Counter(explain::counter(check.limit.capacity(), &decision)),
@@ -161,9 +162,9 @@ async fn told(
     counters
 }
 
-/// The rule and the limit of a counter, if its key determines them: the key that they would have must be
-/// equal.
-fn counted<'r>(
+/// The rule and the limit of a counter. `None` if the key does not determine them, or if they would give the counter
+/// another key.
+fn limit_of<'r>(
     rules: &'r RuleSet,
     tenant: &Tenant,
     key: &CounterKey,
@@ -178,9 +179,9 @@ fn counted<'r>(
     let found = domain.find(&entries);
     let rule = found.rule?;
     let RuleLimits::Limited(limits) = &rule.limits else { return None };
-    let mut identity =
+    let mut key_builder =
         KeyBuilder::new(&domain.name, domain.tenant.as_deref(), &entries, &found.shared_patterns);
-    let limit = limits.iter().find(|limit| identity.key_for(&limit.limit) == *key)?;
+    let limit = limits.iter().find(|limit| key_builder.key_for(&limit.limit) == *key)?;
     let check = Check {
         key: key.clone(),
         limit: limit.limit,

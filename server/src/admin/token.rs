@@ -1,4 +1,4 @@
-//! The token that callers show, from a file that can be replaced while the server runs.
+//! The token of callers, from a file that can be replaced while the server runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,10 +14,10 @@ use crate::{
     secret::{self, SecretError},
 };
 
-/// Why a file has no token.
+/// Why a token cannot be read from a file.
 #[derive(Debug, Error)]
 pub enum TokenError {
-    /// The file has no secret.
+    /// The file cannot be read, or its first line is too short.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The first line cannot be sent in a header.
@@ -27,28 +27,28 @@ pub enum TokenError {
 
 /// The token in force. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Token(Arc<Shared>);
+pub(crate) struct Token(Arc<TokenFile>);
 
-struct Shared {
+struct TokenFile {
     path: PathBuf,
     value: Reloaded<Content, String>,
 }
 
-/// The token in a file, or why there is none.
+/// The token in the file, or the error of reading it.
 type Content = Result<String, String>;
 
 impl Token {
     /// Reads the first line of a file.
     ///
     /// # Errors
-    /// There is no token in it.
+    /// The file has no token.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
         let token = read(path)?;
         let value = Reloaded::new(Ok(token.clone()), token);
-        Ok(Self(Arc::new(Shared { path: path.to_owned(), value })))
+        Ok(Self(Arc::new(TokenFile { path: path.to_owned(), value })))
     }
 
-    /// The file, to be watched for changes.
+    /// The file to watch for changes.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
     }
@@ -56,7 +56,7 @@ impl Token {
     /// Reads the file again, and puts its token in force.
     ///
     /// # Errors
-    /// There is no token in it. The one in force stays, and the same mistake is not reported twice.
+    /// The file has no token. The previous token stays in force, and the same error is not returned twice.
     pub(crate) fn reload(&self) -> Result<Reload, TokenError> {
         let token = read(&self.0.path);
         let content: Content =
@@ -64,14 +64,14 @@ impl Token {
         self.0.value.reload(content, false, |_, _| token)
     }
 
-    /// Whether the file as it was last read has no token, so that an older one is in force.
+    /// Whether the file had no token when it was last read, so that a previous token is in force.
     pub(crate) fn is_rejected(&self) -> bool {
         self.0.value.is_rejected()
     }
 
-    /// Whether this is the token in force. The time that this takes depends on its length only.
-    fn is(&self, shown: &str) -> bool {
-        shown.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
+    /// Whether this is the token in force, in constant time for a given length.
+    fn is(&self, candidate: &str) -> bool {
+        candidate.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
     }
 }
 
@@ -84,22 +84,23 @@ fn read(path: &Path) -> Result<String, TokenError> {
     Ok(token)
 }
 
-/// Admits callers with the token, or all callers if there is none.
+/// Rejects callers without the token. Without a configured token it accepts all callers.
 #[derive(Clone)]
 pub(super) struct TokenInterceptor(pub(super) Option<Token>);
 
 impl Interceptor for TokenInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let Some(token) = &self.0 else { return Ok(request) };
-        let shown = request.metadata().get("authorization").and_then(|it| it.to_str().ok());
-        let shown = shown.and_then(|it| it.split_once(' '));
-        match shown {
-            Some((scheme, shown)) if scheme.eq_ignore_ascii_case("bearer") && token.is(shown) => {
+        let header = request.metadata().get("authorization").and_then(|it| it.to_str().ok());
+        match header.and_then(|it| it.split_once(' ')) {
+            Some((scheme, candidate))
+                if scheme.eq_ignore_ascii_case("bearer") && token.is(candidate) =>
+            {
                 Ok(request)
             }
-            Some(_) => Err(Status::unauthenticated("this is not the token")),
+            Some(_) => Err(Status::unauthenticated("wrong token")),
             None => Err(Status::unauthenticated(
-                "a token is asked for: authorization: Bearer TOKEN (sluicectl --token-file)",
+                "a token is required: authorization: Bearer TOKEN (sluicectl --token-file)",
             )),
         }
     }

@@ -1,10 +1,10 @@
-//! Who is being limited.
+//! The admin call that lists top counters: those that refuse most, and those near their limits.
 
 use sluicegate_core::CounterKey;
 use sluicegate_proto::sluicegate::admin::v1::{self as wire, TopKind};
 use tonic::Status;
 
-use super::Names;
+use super::CounterNames;
 use crate::telemetry::top::{Top, TopEntry, TopList, WINDOW};
 
 /// Default number of counters.
@@ -12,14 +12,14 @@ const COUNT: usize = 20;
 
 pub(super) fn top(
     top: Option<&Top>,
-    names: &Names,
+    names: &CounterNames,
     request: &wire::TopRequest,
 ) -> Result<wire::TopResponse, Status> {
     let top = top.ok_or_else(|| {
-        Status::failed_precondition("who is being limited is not remembered: --top-keys 0")
+        Status::failed_precondition("top counters are not recorded, because of --top-keys 0")
     })?;
     let kind = match request.kind() {
-        TopKind::Unspecified | TopKind::Denied => TopList::Denied,
+        TopKind::Unspecified | TopKind::Denied => TopList::Refused,
         TopKind::Near => TopList::Near,
     };
     let count = usize::try_from(request.count).ok().filter(|count| *count > 0).unwrap_or(COUNT);
@@ -27,7 +27,7 @@ pub(super) fn top(
     if !request.domain.is_empty() {
         listed.retain(|it| *it.label.domain == *request.domain);
     }
-    // The keys last, so that equals do not change places from one look to the next.
+    // By key at last, so that equal counters keep their order from one call to the next.
     listed.sort_unstable_by(|a, b| {
         let by_share = b.used_permille.cmp(&a.used_permille);
         let first = if kind == TopList::Near { by_share } else { std::cmp::Ordering::Equal };
@@ -44,7 +44,7 @@ pub(super) fn top(
     })
 }
 
-fn counter(listed: &TopEntry, names: &Names) -> wire::TopCounter {
+fn counter(listed: &TopEntry, names: &CounterNames) -> wire::TopCounter {
     let key = CounterKey::from_text(&listed.key);
     wire::TopCounter {
         domain: listed.label.domain.to_string(),

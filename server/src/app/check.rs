@@ -1,4 +1,4 @@
-//! Checking of settings: every file that the settings name is read, and every mistake is reported, before anything starts.
+//! The check of the settings before the server starts: reads all files that they name, and reports all mistakes.
 
 use sluicegate_store::redis::{LinkSettings, Password, TlsFiles};
 
@@ -15,35 +15,35 @@ use crate::{
     telemetry::{self, KeyHash},
 };
 
-/// What the settings name, read and without mistakes.
+/// Settings without mistakes, and the contents of the files that they name.
 pub(super) struct CheckedSettings {
     pub(super) key_hash: KeyHash,
     pub(super) capacity: Capacity,
     pub(super) limits: CompiledLimits,
-    /// Nothing where counters are in memory.
+    /// `None` if counters are in memory.
     pub(super) redis: Option<LinkSettings>,
     pub(super) responder: Responder,
     pub(super) grpc_tls: Option<Tls>,
-    /// Nothing where the admin service is off.
+    /// `None` if the admin listener is off.
     pub(super) admin: Option<AdminAccess>,
 }
 
 impl CheckedSettings {
-    /// Reads the files that the settings name, and compares settings that must agree.
+    /// Reads the files that the settings name, and checks settings that depend on each other.
     ///
     /// # Errors
-    /// Every mistake that is found.
+    /// All mistakes.
     pub(super) fn new(settings: &ServeSettings) -> Result<Self, StartErrors> {
         let mut errors = StartErrors::default();
-        let limits = errors.check(read_limits(&settings.limits));
+        let limits = errors.collect(read_limits(&settings.limits));
         let store = &settings.store.store;
         let redis = check_redis(store, &settings.redis, &mut errors);
-        let responder = errors.check(Responder::new(&settings.response));
+        let responder = errors.collect(Responder::new(&settings.response));
         let grpc_tls = load_tls("gRPC", settings.grpc.tls.files(), &mut errors);
         let admin = check_admin(&settings.admin, &mut errors);
-        let capacity = errors.check(Capacity::new(&settings.connections, store));
-        errors.check(telemetry::check_otlp(&settings.otlp));
-        let key_hash = errors.check(KeyHash::load(settings.log.key_hash_salt_file.as_deref()));
+        let capacity = errors.collect(Capacity::new(&settings.connections, store));
+        errors.collect(telemetry::check_otlp(&settings.otlp));
+        let key_hash = errors.collect(KeyHash::load(settings.log.key_hash_salt_file.as_deref()));
         match (key_hash, capacity, limits, responder) {
             (Some(key_hash), Some(capacity), Some(limits), Some(responder))
                 if errors.is_empty() =>
@@ -56,7 +56,7 @@ impl CheckedSettings {
 }
 
 fn read_limits(settings: &LimitsSettings) -> Result<CompiledLimits, StartError> {
-    let bounds = settings.compiling.read_bounds.bounds();
+    let bounds = settings.compile.read_bounds.bounds();
     CompiledLimits::read(settings.limits.clone(), bounds, settings.options())
         .map_err(StartError::Limits)
 }
@@ -67,14 +67,14 @@ fn load_tls(
     errors: &mut StartErrors,
 ) -> Option<Tls> {
     let loaded = Tls::load(files?).map_err(|source| StartError::Tls { listener, source });
-    errors.check(loaded)
+    errors.collect(loaded)
 }
 
 fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<AdminAccess> {
     let AdminListen::At(address) = &settings.admin_listen else { return None };
     let tls = load_tls("admin", settings.tls.files(), errors);
     let token = settings.admin_token_file.as_deref().map(Token::load);
-    let token = token.and_then(|token| errors.check(token));
+    let token = token.and_then(|token| errors.collect(token));
     let is_authenticated = settings.tls.client_ca.is_some() || settings.admin_token_file.is_some();
     let access = AdminAccess { address: address.clone(), tls, token, is_authenticated };
     if access.is_unprotected() {
@@ -83,7 +83,7 @@ fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<Adm
     Some(access)
 }
 
-/// How to connect to Redis, if counters are there.
+/// The settings of connections to Redis; `None` if counters are in memory.
 fn check_redis(
     store: &StoreChoice,
     redis: &RedisArguments,
@@ -125,6 +125,6 @@ fn check_redis(
         connect_timeout: redis.redis_connect_timeout,
         connector: None,
     };
-    errors.check(link.check());
+    errors.collect(link.check());
     Some(link)
 }

@@ -33,12 +33,12 @@ pub enum StartError {
         /// The system's error.
         source: io::Error,
     },
-    /// The admin service would be open to the network.
+    /// The network could reach the admin listener without a token or a client certificate.
     #[error(
         "--admin-listen {0} is open to the network: set --admin-token-file, or --admin-tls-client-ca, or listen on 127.0.0.1 or a unix socket"
     )]
     UnprotectedAdmin(ListenAddress),
-    /// There are fewer descriptors than the settings ask connections for.
+    /// The limit of open files is too low for the connections that the settings allow.
     #[error(transparent)]
     Capacity(#[from] CapacityError),
     /// The TLS files of a listener cannot be used.
@@ -52,7 +52,7 @@ pub enum StartError {
     /// The admin token cannot be used.
     #[error("--admin-token-file")]
     Token(#[from] TokenError),
-    /// The secret that keys are hashed with cannot be used.
+    /// The salt of key hashes cannot be used.
     #[error("--key-hash-salt-file")]
     Salt(#[from] SecretError),
     /// A file for connections to Redis cannot be used.
@@ -70,24 +70,24 @@ pub enum StartError {
     /// Metrics cannot be set up.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The collector cannot be used.
+    /// The settings of the collector cannot be used.
     #[error(transparent)]
     Otlp(#[from] OtlpError),
-    /// The gRPC services cannot be described.
+    /// gRPC reflection cannot describe the services.
     #[error("cannot describe the services: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The system refuses threads or signal handlers.
+    /// The system does not provide threads or signal handlers.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
-/// All reasons why the server cannot start that one start finds. The text has each in a line, with its causes.
+/// All errors of one start. The text has a line for each, with its causes.
 #[derive(Debug, Default)]
 pub struct StartErrors(Vec<StartError>);
 
 impl StartErrors {
-    /// The value, or nothing after the error is added.
-    pub(super) fn check<T, E: Into<StartError>>(&mut self, result: Result<T, E>) -> Option<T> {
+    /// Returns the value of a result, or adds its error and returns `None`.
+    pub(super) fn collect<T, E: Into<StartError>>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
@@ -96,7 +96,7 @@ impl StartErrors {
         self.0.push(error.into());
     }
 
-    /// Adds the errors of another check.
+    /// Adds other errors.
     pub(super) fn extend(&mut self, errors: Self) {
         self.0.extend(errors.0);
     }
@@ -127,7 +127,7 @@ impl fmt::Display for StartErrors {
 
 impl Error for StartErrors {}
 
-/// An error and its causes, in one line unless the error has several.
+/// The texts of an error and its causes, separated by colons.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

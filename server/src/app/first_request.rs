@@ -1,4 +1,4 @@
-//! What a server that is started in a terminal prints: a first request to try.
+//! The first request to try, which a server prints if it is started in a terminal.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -11,7 +11,7 @@ use sluicegate_proto::text::printable_lines;
 /// The value of each entry of the request.
 const VALUE: &str = "demo";
 
-/// Prints a command that sends a first request, if a person looks at the output.
+/// Prints a command that sends a first request, if the output is a terminal.
 pub(super) fn print(http: SocketAddr, rules: &RuleSet) {
     let text = || printable_lines(&format!("Try it: {}", command(http, rules))).into_owned();
     if io::stderr().is_terminal() {
@@ -21,7 +21,8 @@ pub(super) fn print(http: SocketAddr, rules: &RuleSet) {
     }
 }
 
-/// A command that sends a request to the HTTP listener, for the first rule that a descriptor of keys alone can meet.
+/// A `curl` command for a request to the HTTP listener. The request matches the first rule that requires no particular
+/// values.
 fn command(http: SocketAddr, rules: &RuleSet) -> String {
     let mut address = http;
     if address.ip().is_unspecified() {
@@ -34,19 +35,20 @@ fn command(http: SocketAddr, rules: &RuleSet) -> String {
     let entries: Vec<_> =
         keys.iter().map(|key| serde_json::json!({"key": key, "value": VALUE})).collect();
     let body = serde_json::json!({"domain": domain, "descriptors": [{"entries": entries}]});
-    // In single quotes a shell takes everything literally but a single quote.
+    // Between single quotes, a shell interprets no character except the single quote.
     let body = body.to_string().replace('\'', r"'\''");
     format!("curl -i http://{address}/json -d '{body}'")
 }
 
-/// The domain and the keys of a descriptor that meets a rule; those of any descriptor where each rule asks for values.
+/// The domain and the keys of a descriptor that matches the first rule without particular values. If there is no such
+/// rule, the descriptor matches no rule.
 fn first_match(rules: &RuleSet) -> (&str, Vec<&str>) {
     let matching = rules.rules().find_map(|(domain, rule)| {
         let keys: Vec<_> = rule.path.split('.').collect();
         let entries: Vec<_> =
             keys.iter().map(|key| Entry { key: key.as_bytes(), value: VALUE.as_bytes() }).collect();
-        let met = domain.find(&entries).rule?;
-        (met.id == rule.id).then_some((&*domain.name, keys))
+        let matched = domain.find(&entries).rule?;
+        (matched.id == rule.id).then_some((&*domain.name, keys))
     });
     let first = || rules.domains().next().map_or("", |domain| &*domain.name);
     matching.unwrap_or_else(|| (first(), vec!["key"]))
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_request_meets_a_rule() {
+    fn the_first_request_matches_a_rule() {
         let limits = "
 domain: it's
 descriptors:
@@ -80,7 +82,7 @@ descriptors:
     }
 
     #[test]
-    fn limits_for_certain_values_alone_give_a_request_too() {
+    fn without_a_rule_for_all_values_the_request_matches_none() {
         let limits = "{domain: a, descriptors: [{key: tier, value: free}]}";
         assert_eq!(
             for_limits("[::]:1", limits),

@@ -1,4 +1,4 @@
-//! The health that the server reports, over gRPC, HTTP and the admin service.
+//! The health that the server reports over gRPC, HTTP and the admin listener.
 
 use std::{
     sync::{
@@ -12,20 +12,20 @@ use sluicegate_store::Stack;
 
 use crate::grpc::Health;
 
-/// The time between two looks at the state of the store.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
+/// The interval at which the state of the store is read.
+const STORE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The health of the server, wherever it is reported.
+/// The health of the server, on all listeners.
 #[derive(Clone)]
 pub(super) struct ServerHealth {
     pub(super) grpc: Health,
     pub(super) admin: Option<Health>,
-    /// Whether HTTP reports that the server serves.
+    /// Whether `/healthcheck` reports that the server is serving.
     pub(super) http: Arc<AtomicBool>,
 }
 
 impl ServerHealth {
-    /// Reports whether the server serves.
+    /// Sets the health on all listeners.
     pub(super) async fn set(&self, serving: bool) {
         self.http.store(serving, Ordering::Relaxed);
         self.grpc.set(serving).await;
@@ -34,8 +34,9 @@ impl ServerHealth {
         }
     }
 
-    /// Reports the state of the store, until cancelled. If the store is required, the server serves while the store answers.
-    pub(super) async fn follow(self, store: Arc<Stack>, is_required: bool) {
+    /// Reports the state of the store under the health name `store`, until cancelled. If `is_required`, all health
+    /// follows it.
+    pub(super) async fn follow_store(self, store: Arc<Stack>, is_required: bool) {
         let mut reported = None;
         loop {
             let serving = !store.is_degraded();
@@ -46,7 +47,7 @@ impl ServerHealth {
                 }
                 reported = Some(serving);
             }
-            tokio::time::sleep(FOLLOW_INTERVAL).await;
+            tokio::time::sleep(STORE_INTERVAL).await;
         }
     }
 }

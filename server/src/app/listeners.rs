@@ -1,4 +1,4 @@
-//! The listeners: binding all of them, serving on them, ending them.
+//! Binding, serving and stopping the listeners.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,11 +15,10 @@ use crate::{
     values::ListenAddress,
 };
 
-/// How long calls over HTTP and to the admin service may take to finish, once gRPC has stopped. They are local and
-/// short.
+/// The time for HTTP requests and admin calls to complete after gRPC has stopped. They are local and short.
 pub(super) const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The bound listeners, which accept no connection yet.
+/// The bound listeners. They do not accept connections yet.
 pub(super) struct BoundListeners {
     pub(super) grpc: Listener,
     pub(super) http: Listener,
@@ -30,7 +29,7 @@ impl BoundListeners {
     /// Binds all listeners.
     ///
     /// # Errors
-    /// One for each address that cannot be bound.
+    /// One error for each address that cannot be bound.
     pub(super) async fn bind(
         settings: &ServeSettings,
         admin: Option<AdminAccess>,
@@ -43,7 +42,7 @@ impl BoundListeners {
             address: address.clone(),
             source,
         });
-        let grpc = errors.check(grpc);
+        let grpc = errors.collect(grpc);
         let address = ListenAddress::Tcp(settings.http_listen.to_string());
         let http = Listener::bind(&address).await.map_err(|source| StartError::Listen {
             flag: "--http-listen",
@@ -51,9 +50,9 @@ impl BoundListeners {
             address,
             source,
         });
-        let http = errors.check(http);
+        let http = errors.collect(http);
         let admin = match admin {
-            Some(access) => errors.check(bind_admin(access).await),
+            Some(access) => errors.collect(bind_admin(access).await),
             None => None,
         };
         match (grpc, http) {
@@ -73,14 +72,14 @@ async fn bind_admin(access: AdminAccess) -> Result<BoundListener, StartError> {
     })
 }
 
-/// A listener that serves, and the means to stop it.
+/// A serving listener, and the means to stop it.
 pub(super) struct ServerHandle {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl ServerHandle {
-    /// Runs what `serve` makes of the token that stops it.
+    /// Runs the future that `serve` returns. The token that it gets asks it to stop.
     fn spawn<F: Future<Output = ()> + Send + 'static>(
         serve: impl FnOnce(CancellationToken) -> F,
     ) -> Self {
@@ -106,7 +105,7 @@ impl ServerHandle {
         Self::spawn(|stop| async move { server.serve(connections, stop.cancelled_owned()).await })
     }
 
-    /// Accepts no more calls, and cuts off those that have not finished within a time.
+    /// Stops accepting calls, and aborts those that do not complete in time.
     pub(super) async fn stop(mut self, listener: &str, within: Duration) {
         self.stop.cancel();
         if tokio::time::timeout(within, &mut self.task).await.is_err() {
@@ -119,7 +118,7 @@ impl ServerHandle {
     }
 }
 
-/// The admin listener that serves.
+/// The serving admin listener.
 pub(super) struct AdminHandle {
     pub(super) address: ListenAddress,
     pub(super) health: Health,
@@ -130,10 +129,10 @@ pub(super) struct AdminHandle {
 }
 
 impl AdminHandle {
-    /// Serves the admin service.
+    /// Starts to serve.
     ///
     /// # Errors
-    /// The services cannot be described.
+    /// gRPC reflection cannot describe the services.
     pub(super) fn start(
         bound: BoundListener,
         admin: Admin,
@@ -150,14 +149,14 @@ impl AdminHandle {
         Ok(Self { address, health, tls, token, server, resets })
     }
 
-    /// Lets calls in progress and resets of counters finish.
+    /// Stops after the calls and resets of counters in progress.
     pub(super) async fn stop(mut self) {
         self.health.end().await;
         tokio::join!(self.server.stop("admin", LOCAL_DRAIN_TIMEOUT), self.resets.end());
     }
 }
 
-/// The address of the HTTP listener: the bound one, or else the configured one.
+/// The bound address of the HTTP listener.
 pub(super) fn http_address(listener: &Listener, settings: &ServeSettings) -> SocketAddr {
     listener.socket_address().unwrap_or(settings.http_listen)
 }

@@ -1,4 +1,4 @@
-//! The process of `sluicegate serve`: `check` the settings, `start`, `reload`, `stop`.
+//! `sluicegate serve`: `check` of the settings, `start`, `reload`, `stop`.
 
 mod check;
 mod error;
@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     settings::{ServeSettings, variable_warnings},
-    signals::{Request, Signals},
+    signals::{SignalAction, Signals},
     telemetry::{self, Telemetry, Traces},
     values::ListenAddress,
 };
@@ -42,15 +42,15 @@ pub struct App {
     grpc_address: ListenAddress,
     http_address: SocketAddr,
     health: ServerHealth,
-    /// Health that follows the store, until draining begins.
-    follow: CancellationToken,
+    /// Stops [`ServerHealth::follow_store`].
+    follow_store: CancellationToken,
     store: Arc<Stack>,
     grpc: ServerHandle,
     http: ServerHandle,
     admin: Option<AdminHandle>,
     traces: Option<Arc<Traces>>,
     reload_requests: watch::Sender<()>,
-    /// Reloads, sweeps and measurements, which end when the server has stopped.
+    /// Stops the background tasks: reloads, sweeps, measurements.
     background: CancellationToken,
     telemetry: Arc<Telemetry>,
     drain_delay: Duration,
@@ -70,7 +70,7 @@ impl App {
         self.http_address
     }
 
-    /// The address of the admin listener, if the admin service is not off.
+    /// The address of the admin listener; `None` if it is off.
     #[must_use]
     pub fn admin_address(&self) -> Option<&ListenAddress> {
         self.admin.as_ref().map(|admin| &admin.address)
@@ -87,10 +87,10 @@ pub fn serve(settings: &ServeSettings) -> ExitCode {
 }
 
 fn run(settings: &ServeSettings) -> Result<ExitCode, StartErrors> {
-    // Dropped last, so that what is logged at the end is written.
+    // Dropped last, so that all log lines are written.
     let _log = match telemetry::start_log(&settings.log) {
         Ok(log) => log,
-        // Nothing starts without a log, but the other mistakes are reported with this one.
+        // The server does not start without a log. All other mistakes are reported together with this one.
         Err(error) => {
             let mut errors = StartErrors::from(error);
             if let Err(others) = CheckedSettings::new(settings) {
@@ -101,7 +101,7 @@ fn run(settings: &ServeSettings) -> Result<ExitCode, StartErrors> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(serve_until_stopped(settings));
-    // Work on threads of its own, such as an explanation that was cut off, is not waited for.
+    // Does not wait for blocking threads, for example of an aborted explanation.
     runtime.shutdown_background();
     ended
 }
@@ -114,10 +114,10 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     if let Some(file) = &settings.config {
         tracing::info!(file = %file.display(), "settings read from the file of --config");
     }
-    // Before anything is announced: a reader of the log may send a signal at once.
+    // Before the first log line of the start, because programs that wait for that line may send a signal at once.
     let mut signals = Signals::catch()?;
     let settings = settings.clone();
-    // On a thread that drives nothing else: large limits files take a while, and signals are handled meanwhile.
+    // On a separate thread, so that signals are handled while large limits files are read.
     let runtime = Handle::current();
     let start = move || runtime.block_on(App::start(&settings, Clocks::system()));
     let app = tokio::select! {
@@ -129,9 +129,9 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     };
     let without_delay = loop {
         match signals.next().await {
-            Request::Reload => app.reload(),
-            Request::Drain => break false,
-            Request::Stop => break true,
+            SignalAction::Reload => app.reload(),
+            SignalAction::Drain => break false,
+            SignalAction::Stop => break true,
         }
     };
     let stop = async move {
@@ -140,13 +140,13 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     tokio::select! {
         () = stop => Ok(ExitCode::SUCCESS),
         signal = signals.end() => {
-            tracing::warn!(signal = signal.name, "second signal: ended without waiting for calls in progress");
+            tracing::warn!(signal = signal.name, "second signal: exiting without waiting for calls in progress");
             Ok(ExitCode::from(signal.exit_code))
         }
     }
 }
 
-/// Prints an error and its causes in one line; limits files have a line for each mistake.
+/// Prints an error with its causes to the standard error stream: one line, or for limits files a line for each mistake.
 pub(crate) fn print_error(error: &(dyn std::error::Error + 'static)) {
     let _closed = writeln!(io::stderr(), "sluicegate: {}", printable_lines(&with_causes(error)));
 }

@@ -1,4 +1,4 @@
-//! Reloading limits, TLS files and the admin token when they change, or when an operator asks for it (SIGHUP).
+//! Reloading limits, TLS files and the admin token when they change, or on SIGHUP.
 
 use std::{error::Error, path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl App {
-    /// Reads limits, TLS files and the admin token again, as if they had changed.
+    /// Requests a reload of limits, TLS files and the admin token.
     pub(super) fn reload(&self) {
         tracing::info!("reloading limits, TLS files and the admin token");
         self.reload_requests.send_replace(());
@@ -28,7 +28,7 @@ impl App {
 pub(super) struct Reloader {
     poll_interval: Duration,
     background: CancellationToken,
-    /// Changes when an operator asks for a reload.
+    /// Changes when an operator requests a reload.
     requests: watch::Sender<()>,
 }
 
@@ -52,9 +52,9 @@ impl Reloader {
 
     /// Reloads the TLS files of the listeners.
     pub(super) fn tls(&self, listeners: &[Tls], telemetry: &Arc<Telemetry>) {
-        let shown = listeners.to_vec();
+        let all = listeners.to_vec();
         telemetry.register_gauge(catalogue::TLS_LAST_LOAD, move || {
-            usize::from(!shown.iter().any(Tls::is_rejected))
+            usize::from(!all.iter().any(Tls::is_rejected))
         });
         for tls in listeners {
             let (tls, telemetry) = (tls.clone(), Arc::clone(telemetry));
@@ -67,9 +67,9 @@ impl Reloader {
     /// Reloads the admin token.
     pub(super) fn admin_token(&self, admin: Option<&AdminHandle>, telemetry: &Arc<Telemetry>) {
         let token = admin.and_then(|admin| admin.token.clone());
-        let shown = token.clone();
+        let current = token.clone();
         telemetry.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
-            usize::from(!shown.as_ref().is_some_and(admin::Token::is_rejected))
+            usize::from(!current.as_ref().is_some_and(admin::Token::is_rejected))
         });
         if let Some(token) = token {
             let telemetry = Arc::clone(telemetry);
@@ -79,12 +79,12 @@ impl Reloader {
         }
     }
 
-    /// What asks for a reload of everything.
+    /// The sender that requests a reload of all files.
     pub(super) fn requests(self) -> watch::Sender<()> {
         self.requests
     }
 
-    /// Calls `reload` whenever files may have changed. It takes whether an operator has asked for it.
+    /// Calls `reload` whenever files may have changed, with whether an operator has requested it.
     fn spawn(&self, files: &[PathBuf], reload: impl Fn(bool) + Send + Sync + 'static) {
         let mut watch = Watch::new(files, self.poll_interval);
         let mut requests = self.requests.subscribe();
@@ -93,7 +93,7 @@ impl Reloader {
             loop {
                 let requested = changed_or_requested(&mut watch, &mut requests).await;
                 let reload = Arc::clone(&reload);
-                // Off the threads that answer requests: large files take a while to compile.
+                // On a separate thread, because large files take long to compile.
                 let reloaded = tokio::task::spawn_blocking(move || reload(requested)).await;
                 if let Err(error) = reloaded {
                     tracing::error!(%error, "cannot reload files");
@@ -104,7 +104,7 @@ impl Reloader {
     }
 }
 
-/// Waits until files may have changed, or an operator asks for a reload. Returns whether an operator has asked.
+/// Waits until files may have changed, or an operator requests a reload. Returns whether an operator has requested it.
 async fn changed_or_requested(watch: &mut Watch, requests: &mut watch::Receiver<()>) -> bool {
     tokio::select! {
         () = watch.changed() => false,
@@ -113,11 +113,11 @@ async fn changed_or_requested(watch: &mut Watch, requests: &mut watch::Receiver<
     }
 }
 
-/// Counts and logs a reload that did something.
+/// Counts and logs the result of a reload, unless the files are unchanged.
 fn report<E: Error + 'static>(files: &str, reload: &Result<Reload, E>, loads: &Attempts) {
     match reload {
         Ok(Reload::Unchanged) => {}
-        Ok(Reload::Restored) => tracing::info!("{files} as in force again"),
+        Ok(Reload::Restored) => tracing::info!("{files} restored, equal to those in force"),
         Ok(Reload::Replaced) => {
             loads.succeeded();
             tracing::info!("{files} reloaded");

@@ -21,9 +21,9 @@ use super::{
     reload::Reloader,
 };
 use crate::{
-    admin::{Admin, Names, StatusSources},
+    admin::{Admin, CounterNames, StatusSources},
     grpc::{self, InFlight, Responder, Rls, Services},
-    http::{self, Shared},
+    http::{self, HttpState},
     limiter::Limiter,
     limits::{self, Limits, Snapshot},
     listen::{self, Tls},
@@ -34,38 +34,38 @@ use crate::{
     },
 };
 
-/// How often an idle memory store is swept, and how many counters of each shard at once.
+/// The interval at which expired counters are removed from memory, and the number of counters checked in each shard.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 1024;
 
-/// The longest time that the start waits for the store: meanwhile no listener answers, not even to a liveness probe.
+/// The longest time that the start waits for the store. Meanwhile no listener is open, not even for liveness probes.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl App {
     /// Checks the settings, loads the limits, opens the listeners and serves. The stores use `clocks`.
     ///
     /// # Errors
-    /// Every mistake in the settings, or what the system refuses.
+    /// All mistakes in the settings, or an error of the system.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartErrors> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let CheckedSettings { key_hash, capacity, limits, redis, responder, grpc_tls, admin } =
             CheckedSettings::new(settings)?;
 
         let telemetry = Arc::new(new_telemetry(settings)?);
         let limits = Limits::new(limits, &telemetry);
         let store = Arc::new(open_store(settings, redis, capacity.redis, clocks)?);
-        let decisions = Decisions::new(settings, &limits, &store, &telemetry, key_hash)?;
-        let rls = decisions.service(settings, responder);
+        let components = Components::new(settings, &limits, &store, &telemetry, key_hash)?;
+        let rls = components.rls(settings, responder);
         let (services, grpc_health) = Services::new(
             &settings.grpc,
             Arc::clone(&rls),
-            decisions.in_flight.clone(),
-            decisions.traces.clone(),
+            components.in_flight.clone(),
+            components.traces.clone(),
         )
         .await?;
         listen::register_metrics(&telemetry, &capacity);
         grpc::register_metrics(&telemetry, &services);
-        decisions.register_metrics(settings);
+        components.register_metrics(settings);
 
         wait_for_store(settings, &store).await;
         let bound = BoundListeners::bind(settings, admin).await?;
@@ -73,13 +73,13 @@ impl App {
         let http_address = listeners::http_address(&bound.http, settings);
 
         let is_serving = Arc::new(AtomicBool::new(true));
-        let pages = decisions.pages(rls, &is_serving);
+        let router = components.http_router(rls, &is_serving);
         let http = http::Server::new(
-            pages,
+            router,
             settings.grpc.grpc_max_message_bytes.get(),
             capacity.http.clone(),
         );
-        let admin_service = decisions.admin(settings, &limits, began, &is_serving);
+        let admin_service = components.admin(settings, &limits, started_at, &is_serving);
         let grpc = ServerHandle::grpc(bound.grpc, services, grpc_tls.clone(), capacity.grpc);
         let http = ServerHandle::http(bound.http, http, capacity.http);
         let admin =
@@ -93,12 +93,12 @@ impl App {
         health.set(true).await;
 
         let background = CancellationToken::new();
-        let follow = CancellationToken::new();
+        let follow_store = CancellationToken::new();
         let is_required = settings.failure.health_requires_store;
-        run_until(&follow, health.clone().follow(Arc::clone(&store), is_required));
+        run_until(&follow_store, health.clone().follow_store(Arc::clone(&store), is_required));
         run_until(&background, sweep(Arc::clone(&store)));
-        let measured = Arc::clone(&telemetry);
-        run_until(&background, async move { measured.deadlines.measure().await });
+        let monitored = Arc::clone(&telemetry);
+        run_until(&background, async move { monitored.deadlines.run_probe().await });
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
         let tls: Vec<_> = grpc_tls.into_iter().chain(admin_tls).collect();
         register_tls_failures(&telemetry, tls.clone());
@@ -116,12 +116,12 @@ impl App {
             grpc_address,
             http_address,
             health,
-            follow,
+            follow_store,
             store,
             grpc,
             http,
             admin,
-            traces: decisions.traces,
+            traces: components.traces,
             reload_requests: reloader.requests(),
             background,
             telemetry,
@@ -131,8 +131,8 @@ impl App {
     }
 }
 
-/// What the listeners share to decide requests and to report on them.
-struct Decisions {
+/// The components that the listeners share.
+struct Components {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
     telemetry: Arc<Telemetry>,
@@ -142,7 +142,7 @@ struct Decisions {
     traces: Option<Arc<Traces>>,
 }
 
-impl Decisions {
+impl Components {
     fn new(
         settings: &ServeSettings,
         limits: &Limits,
@@ -168,8 +168,8 @@ impl Decisions {
         })
     }
 
-    /// Envoy's service.
-    fn service(&self, settings: &ServeSettings, responder: Responder) -> Arc<Rls> {
+    /// The rate limit service.
+    fn rls(&self, settings: &ServeSettings, responder: Responder) -> Arc<Rls> {
         let limiter = Limiter::new(
             Arc::clone(&self.snapshot),
             Arc::clone(&self.store),
@@ -181,9 +181,9 @@ impl Decisions {
         Arc::new(Rls::new(limiter, responder, Arc::clone(&self.telemetry), request_bytes))
     }
 
-    /// The pages of the HTTP listener.
-    fn pages(&self, rls: Arc<Rls>, is_serving: &Arc<AtomicBool>) -> axum::Router {
-        http::router(Shared {
+    /// The routes of the HTTP listener.
+    fn http_router(&self, rls: Arc<Rls>, is_serving: &Arc<AtomicBool>) -> axum::Router {
+        http::router(HttpState {
             rls,
             in_flight: self.in_flight.clone(),
             snapshot: Arc::clone(&self.snapshot),
@@ -200,18 +200,18 @@ impl Decisions {
         &self,
         settings: &ServeSettings,
         limits: &Limits,
-        began: Instant,
+        started_at: Instant,
         is_serving: &Arc<AtomicBool>,
     ) -> Admin {
         let status = StatusSources {
-            began,
+            started_at,
             serving: Arc::clone(is_serving),
             rejected: limits.rejected(),
             in_flight: self.in_flight.clone(),
             counters_max: settings.store.memory_max_counters.get(),
         };
         let prefix = settings.store.key_prefix.clone();
-        let names = Names::new(prefix, Arc::clone(&self.key_hash), settings.top.top_labels);
+        let names = CounterNames::new(prefix, Arc::clone(&self.key_hash), settings.top.top_labels);
         Admin::new(
             Arc::clone(&self.snapshot),
             Arc::clone(&self.store),
@@ -259,15 +259,15 @@ fn new_telemetry(settings: &ServeSettings) -> Result<Telemetry, MetricsError> {
     Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
 }
 
-/// The store that the settings choose; `connect` says how to reach Redis.
+/// The store that the settings choose. `link`: the settings of connections to Redis.
 fn open_store(
     settings: &ServeSettings,
-    connect: Option<LinkSettings>,
+    link: Option<LinkSettings>,
     connections_max: usize,
     clocks: Clocks,
 ) -> Result<Stack, FileError> {
     let local = MemorySettings { counters_max: settings.store.memory_max_counters.get() };
-    let (StoreChoice::Redis(url), Some(link)) = (&settings.store.store, connect) else {
+    let (StoreChoice::Redis(url), Some(link)) = (&settings.store.store, link) else {
         return Ok(Stack::memory(local, clocks));
     };
     let redis = RedisSettings {
@@ -287,13 +287,13 @@ fn open_store(
     Stack::redis(stack, clocks)
 }
 
-/// Waits a short time for the store, because a replica that serves before it is connected applies `on_failure`.
+/// Waits a short time for the store, because requests before the first connection get `on_failure`.
 async fn wait_for_store(settings: &ServeSettings, store: &Stack) {
     store.connected(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
     if store.is_degraded() && settings.failure.replicas.is_none() {
         tracing::warn!(
-            "Redis does not answer yet: until it does, on_failure: local divides limits by one replica, unless \
-             --replicas says how many there are"
+            "Redis does not answer yet: until it does, on_failure: local divides limits by one replica; set \
+             --replicas to divide them by another number"
         );
     }
 }

@@ -1,26 +1,26 @@
-//! The end of the server: drain, finish, report what was counted last.
+//! Stopping the server: drain, completion of calls, last export of telemetry.
 
 use std::time::Duration;
 
 use super::{App, listeners::LOCAL_DRAIN_TIMEOUT};
 use crate::telemetry;
 
-/// How long it may take to send a collector the last metrics and traces.
+/// The time to send the last metrics and traces to a collector.
 const TELEMETRY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 impl App {
-    /// Stops without the drain delay: an operator at a terminal waits for it. Calls in progress still finish within the
-    /// drain timeout.
+    /// Stops without the drain delay, because an operator at a terminal is waiting. Calls in progress still have the
+    /// drain timeout to complete.
     pub async fn stop_without_delay(mut self) {
         self.drain_delay = Duration::ZERO;
         self.stop().await;
     }
 
-    /// Reports NOT_SERVING, serves for the drain delay, then lets calls in progress finish within the drain timeout. HTTP and
-    /// the admin service stop last, so that the drain can be observed.
+    /// Reports NOT_SERVING, serves for the drain delay, then gives calls in progress the drain timeout to complete. The
+    /// HTTP and admin listeners stop last, so that the drain can be observed.
     pub async fn stop(self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
-        self.follow.cancel();
+        self.follow_store.cancel();
         self.health.set(false).await;
         tokio::time::sleep(self.drain_delay).await;
         let mut health = self.health;
@@ -28,7 +28,7 @@ impl App {
         self.grpc.stop("gRPC", self.drain_timeout).await;
         let http = async {
             self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT).await;
-            // Refunds of requests over HTTP are sent too.
+            // After HTTP, whose requests cause refunds too.
             self.store.finish().await;
         };
         let admin = async {
@@ -40,13 +40,13 @@ impl App {
         self.background.cancel();
         let traces = async {
             if let Some(traces) = self.traces {
-                traces.finish(TELEMETRY_TIMEOUT).await;
+                traces.shut_down(TELEMETRY_TIMEOUT).await;
             }
         };
         let metrics = async {
-            let end = tokio::task::spawn_blocking(move || self.telemetry.end());
-            if tokio::time::timeout(TELEMETRY_TIMEOUT, end).await.is_err() {
-                tracing::warn!("the collector does not take what was counted last");
+            let shutdown = tokio::task::spawn_blocking(move || self.telemetry.shut_down());
+            if tokio::time::timeout(TELEMETRY_TIMEOUT, shutdown).await.is_err() {
+                tracing::warn!("the last metrics were not sent to the collector");
             }
         };
         tokio::join!(traces, metrics);

@@ -1,4 +1,4 @@
-//! The commands beside `serve`: each does one thing with files, prints, and ends.
+//! The commands beside `serve`. Each reads files, prints a result, and exits.
 
 mod diff;
 mod schema;
@@ -15,7 +15,7 @@ use std::{
 
 use sluicegate_proto::text::printable_lines;
 
-/// Prints text to the standard output. Ignores a closed output.
-fn say(text: impl Display) {
+/// Prints text, with control characters escaped, to the standard output. Ignores a closed output.
+fn print_lines(text: impl Display) {
     let _closed = writeln!(io::stdout(), "{}", printable_lines(&text.to_string()));
 }

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use super::say;
+use super::print_lines;
 
 /// Runs `sluicegate schema`.
 #[must_use]
 pub fn schema() -> ExitCode {
-    say(format_args!("{:#}", sluicegate_limits::schema()));
+    print_lines(format_args!("{:#}", sluicegate_limits::schema()));
     ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! `sluicegate validate`: what is wrong with limits files, and what a request would meet in them.
+//! `sluicegate validate`: checks limits files, or explains which limits a request matches.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,14 @@ use sluicegate_limits::Sources;
 use sluicegate_proto::{envoy::service::ratelimit::v3::RateLimitRequest, text::explanation};
 use sluicegate_store::redis::KeyPrefix;
 
-use super::say;
+use super::print_lines;
 use crate::{app::print_error, explain::explain, settings::ValidateSettings};
 
-/// Runs `sluicegate validate`: prints what is wrong with the files, and what is odd; or why a request would
-/// meet the limits that it would meet.
+/// Runs `sluicegate validate`: prints mistakes or warnings, or with `--explain` the limits that a request matches.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    let sources = Sources::read(&settings.limits, settings.compiling.read_bounds.bounds());
-    match sources.compile(&settings.holding.options(settings.compiling)) {
+    let sources = Sources::read(&settings.limits, settings.compile.read_bounds.bounds());
+    match sources.compile(&settings.defaults.options(settings.compile)) {
         Ok(set) => match settings.explain.request() {
             Some(request) => explain_offline(&set, &request, &settings.explain.key_prefix),
             None => {
@@ -24,7 +23,7 @@ pub fn validate(settings: &ValidateSettings) -> ExitCode {
             }
         },
         Err(mistakes) => {
-            mistakes.lines().for_each(say);
+            mistakes.lines().for_each(print_lines);
             ExitCode::FAILURE
         }
     }
@@ -32,17 +31,17 @@ pub fn validate(settings: &ValidateSettings) -> ExitCode {
 
 fn report(set: &RuleSet) {
     for warning in set.warnings().lines() {
-        say(format_args!("warning: {warning}"));
+        print_lines(format_args!("warning: {warning}"));
     }
     let (domains, rules) = (set.domains().count(), set.rules().count());
     let warnings = set.warnings().total();
-    say(format_args!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
+    print_lines(format_args!("ok: {domains} domains, {rules} rules, {warnings} warnings"));
 }
 
 fn explain_offline(rules: &RuleSet, request: &RateLimitRequest, prefix: &KeyPrefix) -> ExitCode {
     match explain(rules, request, prefix) {
         Ok((explained, _)) => {
-            say(explanation::render(&explained));
+            print_lines(explanation::render(&explained));
             ExitCode::SUCCESS
         }
         Err(error) => {

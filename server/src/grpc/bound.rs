@@ -1,5 +1,5 @@
-//! Which bounds of the gRPC listener's connections and calls were met. Those of requests that are refused unread are in
-//! [`crate::telemetry::Bound`].
+//! Counts of reached bounds on the connections and calls of the gRPC listener. Bounds on requests, which refuse them,
+//! are in [`crate::telemetry::Bound`].
 
 use crate::telemetry::Count;
 
@@ -14,15 +14,15 @@ pub(crate) enum GrpcBound {
     StreamingCalls,
     /// `--grpc-max-streaming-calls-per-connection`.
     StreamingCallsPerConnection,
-    /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, by answers that are not taken, or by
-    /// calls to other services.
+    /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, reached by responses that callers do
+    /// not read, or by calls to other services.
     WaitingBytes,
     /// `--grpc-max-connection-idle`.
     ConnectionIdle,
     /// Frames that carry no call: [`super::frames`].
     ControlFrames,
-    /// A bound of the HTTP/2 library: streams begun beyond `--grpc-max-concurrent-streams`, streams reset, frames of one
-    /// header list, small DATA frames.
+    /// A bound of the HTTP/2 library: streams begun beyond `--grpc-max-concurrent-streams`, streams reset, frames of
+    /// one header list, small DATA frames.
     Http2,
 }
 
@@ -53,21 +53,21 @@ impl GrpcBound {
     }
 }
 
-/// How often each bound was met.
+/// The number of times that each bound was reached.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsMet([Count; GrpcBound::ALL.len()]);
 
 impl BoundsMet {
-    /// Counts that the bound was met.
-    pub(super) fn add(&self, met: GrpcBound) {
+    /// Counts that a bound was reached.
+    pub(super) fn add(&self, reached: GrpcBound) {
         for (bound, count) in self.all() {
-            if bound == met {
+            if bound == reached {
                 count.add(1);
             }
         }
     }
 
-    /// Every bound, and how often it was met.
+    /// All bounds with their counts.
     pub(crate) fn all(&self) -> impl Iterator<Item = (GrpcBound, &Count)> {
         GrpcBound::ALL.into_iter().zip(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Reads a `RateLimitRequest`, borrowing from the message; before that, looks whether it is too large to be decoded.
+//! Converts a `RateLimitRequest` into a request, and finds out before decoding whether a message exceeds a bound.
 
 use sluicegate_core::{
     Request, RequestError, TooLarge,
@@ -12,46 +12,47 @@ use sluicegate_proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, rate_limit_response::rate_limit},
 };
 
-/// The longest message that cannot be far beyond a bound: what is wrong with it is found out once it is decoded.
+/// The longest message that is decoded without a scan. It can exceed bounds by so little that the check after decoding
+/// suffices.
 const UNSCANNED_MAX: usize = 1024;
 
-/// The request that the message describes, with at most `bytes_max` bytes of domain, keys and values.
+/// The request of a message, which borrows from it. `bytes_max` bounds the bytes of the domain, keys and values.
 pub(crate) fn request(
     message: &RateLimitRequest,
     bytes_max: usize,
 ) -> Result<Request<'_>, RequestError> {
-    let entries = |part: &RateLimitDescriptor| part.entries.len();
-    let describe = |part| descriptor(part, message.hits_addend);
-    Request::new(&message.domain, &message.descriptors, bytes_max, entries, describe)
+    let count_entries = |descriptor: &RateLimitDescriptor| descriptor.entries.len();
+    let convert = |message_descriptor| descriptor(message_descriptor, message.hits_addend);
+    Request::new(&message.domain, &message.descriptors, bytes_max, count_entries, convert)
 }
 
-/// What a look at an encoded message says.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scanned {
-    /// It exceeds no bound of descriptors and entries, as far as it can be decoded at all.
+pub(super) enum ScanResult {
+    /// The message does not exceed the bounds on descriptors and entries, or cannot be decoded.
     Within,
-    /// It has more fields than were to be looked at.
+    /// The message has more fields than the scan may read.
     ManyFields,
-    /// It exceeds a bound.
+    /// The message exceeds a bound.
     TooLarge(TooLarge),
 }
 
-/// Looks for the bounds of an encoded `RateLimitRequest` without decoding it, because what is beyond them may be many
-/// times as large once it is decoded. Looks at no more than `fields_max` fields.
-pub(super) fn scan(message: &[u8], fields_max: usize) -> Scanned {
+/// Checks the bounds on descriptors and entries in an encoded `RateLimitRequest`. Decoding it first would be expensive,
+/// because the decoded message can be many times as large. Reads at most `fields_max` fields.
+pub(super) fn scan(message: &[u8], fields_max: usize) -> ScanResult {
     if message.len() <= UNSCANNED_MAX {
-        return Scanned::Within;
+        return ScanResult::Within;
     }
-    let mut scan = Scan { fields_left: fields_max };
-    match scan.request(message) {
-        Err(Stop::TooLarge(bound)) => Scanned::TooLarge(bound),
-        Err(Stop::ManyFields) => Scanned::ManyFields,
-        // Decoding stops at the same place.
-        Ok(()) | Err(Stop::Malformed) => Scanned::Within,
+    let mut scanner = Scanner { fields_left: fields_max };
+    match scanner.request(message) {
+        Err(ScanError::TooLarge(bound)) => ScanResult::TooLarge(bound),
+        Err(ScanError::ManyFields) => ScanResult::ManyFields,
+        // Decoding fails at the same position.
+        Ok(()) | Err(ScanError::Malformed) => ScanResult::Within,
     }
 }
 
-/// Numbers of fields, in every version of the messages.
+/// Field numbers, the same in all versions of the messages.
 mod field {
     /// In a request.
     pub(super) const DESCRIPTORS: u64 = 2;
@@ -59,84 +60,89 @@ mod field {
     pub(super) const ENTRIES: u64 = 1;
 }
 
-/// Why the rest of a message is not looked at.
-enum Stop {
+/// Why a scan ends before the end of the message.
+enum ScanError {
     TooLarge(TooLarge),
     ManyFields,
     Malformed,
 }
 
-/// A look at an encoded message.
-struct Scan {
+/// Reads the fields of an encoded message.
+struct Scanner {
     fields_left: usize,
 }
 
-impl Scan {
-    fn request(&mut self, message: &[u8]) -> Result<(), Stop> {
+impl Scanner {
+    fn request(&mut self, message: &[u8]) -> Result<(), ScanError> {
         let mut descriptors = 0;
-        self.fields(message, |scan, number, content| {
+        self.fields(message, |scanner, number, content| {
             if number != field::DESCRIPTORS {
                 return Ok(());
             }
             descriptors += 1;
             if descriptors > DESCRIPTORS_MAX {
-                return Err(Stop::TooLarge(TooLarge::Descriptors));
+                return Err(ScanError::TooLarge(TooLarge::Descriptors));
             }
-            scan.descriptor(content)
+            scanner.descriptor(content)
         })
     }
 
-    fn descriptor(&mut self, message: &[u8]) -> Result<(), Stop> {
+    fn descriptor(&mut self, message: &[u8]) -> Result<(), ScanError> {
         let mut entries = 0;
-        self.fields(message, |scan, number, content| {
+        self.fields(message, |scanner, number, content| {
             entries += usize::from(number == field::ENTRIES);
             if entries > ENTRIES_MAX {
-                return Err(Stop::TooLarge(TooLarge::Entries));
+                return Err(ScanError::TooLarge(TooLarge::Entries));
             }
-            if number == field::ENTRIES { scan.fields(content, |_, _, _| Ok(())) } else { Ok(()) }
+            if number == field::ENTRIES {
+                scanner.fields(content, |_, _, _| Ok(()))
+            } else {
+                Ok(())
+            }
         })
     }
 
-    /// Visits the fields that have a length: number and content.
+    /// Calls `visit` with number and content of each length-delimited field.
     fn fields<'m>(
         &mut self,
         mut message: &'m [u8],
-        mut visit: impl FnMut(&mut Self, u64, &'m [u8]) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut visit: impl FnMut(&mut Self, u64, &'m [u8]) -> Result<(), ScanError>,
+    ) -> Result<(), ScanError> {
         while !message.is_empty() {
-            self.fields_left = self.fields_left.checked_sub(1).ok_or(Stop::ManyFields)?;
+            self.fields_left = self.fields_left.checked_sub(1).ok_or(ScanError::ManyFields)?;
             let key = varint(&mut message)?;
             match key & 7 {
                 0 => _ = varint(&mut message)?,
-                1 => _ = take(&mut message, 8)?,
+                1 => _ = split_off(&mut message, 8)?,
                 2 => {
                     let length = varint(&mut message)?;
-                    let content = take(&mut message, length)?;
+                    let content = split_off(&mut message, length)?;
                     visit(self, key >> 3, content)?;
                 }
-                // The fields of a group are looked at as if they were not in one.
+                // The fields of a group are visited like those around it.
                 3 | 4 => {}
-                5 => _ = take(&mut message, 4)?,
-                _ => return Err(Stop::Malformed),
+                5 => _ = split_off(&mut message, 4)?,
+                _ => return Err(ScanError::Malformed),
             }
         }
         Ok(())
     }
 }
 
-fn take<'m>(message: &mut &'m [u8], length: u64) -> Result<&'m [u8], Stop> {
-    let length = usize::try_from(length).map_err(|_| Stop::Malformed)?;
-    let (taken, rest) = message.split_at_checked(length).ok_or(Stop::Malformed)?;
+/// Splits the first `length` bytes off a message.
+fn split_off<'m>(message: &mut &'m [u8], length: u64) -> Result<&'m [u8], ScanError> {
+    let length = usize::try_from(length).map_err(|_| ScanError::Malformed)?;
+    let (first, rest) = message.split_at_checked(length).ok_or(ScanError::Malformed)?;
     *message = rest;
-    Ok(taken)
+    Ok(first)
 }
 
-fn varint(message: &mut &[u8]) -> Result<u64, Stop> {
-    prost::encoding::decode_varint(message).map_err(|_| Stop::Malformed)
+fn varint(message: &mut &[u8]) -> Result<u64, ScanError> {
+    prost::encoding::decode_varint(message).map_err(|_| ScanError::Malformed)
 }
 
 fn descriptor(message: &RateLimitDescriptor, hits_addend: u32) -> Descriptor<'_> {
-    // Zero on the request means "not set"; on a descriptor it is there or not, and zero is a peek.
+    // In the request, 0 means "not set". In a descriptor the field is optional, and 0 is a peek.
     let hits = message.hits_addend.unwrap_or_else(|| u64::from(hits_addend.max(1)));
     Descriptor {
         entries: message
@@ -157,8 +163,8 @@ fn limit_override(message: &RateLimitOverride) -> LimitOverride {
     }
 }
 
-/// The unit of that number. `RateLimitUnit` lacks WEEK, which has the number 7 in the response's enum;
-/// envoyproxy/ratelimit takes it from the wire all the same.
+/// The unit with this number. `RateLimitUnit` has no WEEK. As envoyproxy/ratelimit, this accepts the number 7, which is
+/// WEEK in the enum of responses.
 fn unit(number: i32) -> Option<Unit> {
     use rate_limit::Unit as Wire;
     match Wire::try_from(number).ok()? {
@@ -181,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of descriptors with so many entries, with a value that makes it long enough to be looked at.
+    /// A message whose descriptors have these numbers of entries, and values that make it long enough for a scan.
     fn message(entries: &[usize]) -> Vec<u8> {
         let value = vec![b'x'; UNSCANNED_MAX].into();
         let entry = rate_limit_descriptor::Entry { key: "k".into(), value };
@@ -195,39 +201,39 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_found_without_decoding() {
+    fn a_scan_finds_exceeded_bounds() {
         let scan = |entries: &[usize]| scan(&message(entries), usize::MAX);
-        assert_eq!(scan(&[1, 2, ENTRIES_MAX]), Scanned::Within);
-        assert_eq!(scan(&[1; DESCRIPTORS_MAX]), Scanned::Within);
-        assert_eq!(scan(&[1; DESCRIPTORS_MAX + 1]), Scanned::TooLarge(TooLarge::Descriptors));
-        assert_eq!(scan(&[1, ENTRIES_MAX + 1, 1]), Scanned::TooLarge(TooLarge::Entries));
+        assert_eq!(scan(&[1, 2, ENTRIES_MAX]), ScanResult::Within);
+        assert_eq!(scan(&[1; DESCRIPTORS_MAX]), ScanResult::Within);
+        assert_eq!(scan(&[1; DESCRIPTORS_MAX + 1]), ScanResult::TooLarge(TooLarge::Descriptors));
+        assert_eq!(scan(&[1, ENTRIES_MAX + 1, 1]), ScanResult::TooLarge(TooLarge::Entries));
     }
 
     #[test]
-    fn what_follows_a_bound_is_not_looked_at() {
+    fn a_scan_stops_at_an_exceeded_bound() {
         let mut message = message(&[1; DESCRIPTORS_MAX + 1]);
         message.extend([0xff; 20]);
-        assert_eq!(scan(&message, usize::MAX), Scanned::TooLarge(TooLarge::Descriptors));
+        assert_eq!(scan(&message, usize::MAX), ScanResult::TooLarge(TooLarge::Descriptors));
     }
 
     #[test]
-    fn no_more_fields_are_looked_at_than_asked_for() {
-        // Of the request domain, descriptor and hits; of that two entries and hits; of each entry two.
+    fn a_scan_reads_a_bounded_number_of_fields() {
+        // In the request: domain, descriptor, hits. In the descriptor: two entries, hits. In each entry: key, value.
         let fields = 3 + 3 + 2 * 2;
-        assert_eq!(scan(&message(&[2]), fields), Scanned::Within);
-        assert_eq!(scan(&message(&[2]), fields - 1), Scanned::ManyFields);
-        // Fields that no version has, and descriptors in a group.
+        assert_eq!(scan(&message(&[2]), fields), ScanResult::Within);
+        assert_eq!(scan(&message(&[2]), fields - 1), ScanResult::ManyFields);
+        // Unknown fields, and descriptors in a group.
         let unknown = [0xf8, 0x7f, 1].repeat(1_000);
-        assert_eq!(scan(&unknown, 999), Scanned::ManyFields);
+        assert_eq!(scan(&unknown, 999), ScanResult::ManyFields);
         let group =
             [&[0xf3, 0x7f][..], &[0x12, 0].repeat(DESCRIPTORS_MAX + 1), &[0; 1_000]].concat();
-        assert_eq!(scan(&group, usize::MAX), Scanned::TooLarge(TooLarge::Descriptors));
+        assert_eq!(scan(&group, usize::MAX), ScanResult::TooLarge(TooLarge::Descriptors));
     }
 
     proptest! {
-        /// Whatever can be decoded is judged as it is after decoding.
+        /// For messages that can be decoded, a scan has the same result as the check after decoding.
         #[test]
-        fn scanning_finds_what_decoding_finds(entries in vec(0..70_usize, 0..8), cut in 0..200_usize) {
+        fn a_scan_agrees_with_decoding(entries in vec(0..70_usize, 0..8), cut in 0..200_usize) {
             let mut message = message(&entries);
             message.truncate(message.len() - cut.min(message.len()));
             let scanned = scan(&message, usize::MAX);
@@ -235,7 +241,7 @@ mod tests {
             if let Ok(decoded) = decoded {
                 let request = request(&decoded, usize::MAX).map(|_| ());
                 let too_large = matches!(request, Err(RequestError::TooLarge(_)));
-                prop_assert_eq!(scanned != Scanned::Within, too_large);
+                prop_assert_eq!(scanned != ScanResult::Within, too_large);
             }
         }
     }

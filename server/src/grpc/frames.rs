@@ -1,7 +1,8 @@
-//! What a peer sends on a connection, frame by frame, before HTTP/2 sees it.
+//! Bounds on the HTTP/2 frames that a peer sends, below the HTTP/2 library.
 //!
-//! HTTP/2's library reads as long as there is something to read, and bounds neither frames that are never finished nor
-//! those that carry no call. Here reading is metered, so that a connection yields to others, and such frames are noticed.
+//! The library reads as long as the socket has data, and bounds neither frames that are never completed nor frames
+//! without a call. This layer limits the bytes of each poll, so that a connection yields to others, and detects such
+//! frames.
 
 use std::{
     io,
@@ -17,109 +18,110 @@ use tokio::{
     time::Instant,
 };
 
-/// Bytes that are read before other connections have their turn. This bounds their content too: a byte of a header
-/// list may encode a field.
+/// Bytes that are read before the connection yields to others. This also bounds the work, because one byte of a
+/// compressed header list can encode a header.
 const READ_MAX: usize = 64 * 1024;
 
-/// Time in which frames without a call are counted together.
+/// The period in which frames without a call are counted.
 const CONTROL_PERIOD: Duration = Duration::from_millis(2500);
 
-/// SETTINGS frames in one such period. Each is applied to every stream; callers send one or two in all.
+/// SETTINGS frames in one such period. Each is applied to every stream; a usual caller sends one or two per connection.
 const SETTINGS_MAX: u32 = 100;
 
-/// Frames that carry no call in one such period: pings, resets, changes of windows and priorities, empty or unknown
-/// frames.
+/// Frames without a call in one such period: pings, resets, changes of windows and priorities, empty or unknown frames.
 const CONTROL_FRAMES_MAX: u32 = 10_000;
 
-/// Further such frames for each call: callers may send some beside it.
+/// Further such frames for each call, because callers send some with a call.
 const CONTROL_FRAMES_PER_CALL: u32 = 16;
 
-/// Length of `PRI * HTTP/2.0`, with which a caller begins.
+/// Length of the connection preface, `PRI * HTTP/2.0…`.
 const PREFACE: usize = 24;
 
-const HEAD: usize = 9;
+/// Length of the header of each frame.
+const FRAME_HEADER: usize = 9;
 
-/// What a connection's peer has sent so far. Clones share it.
+/// Meters the frames that the peer of a connection sends. Clones share the state.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Frames(Arc<Mutex<State>>);
+pub(super) struct FrameMeter(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    part: Part,
+    position: Position,
     /// A header list continues in the next frame.
     in_headers: bool,
-    /// Frames and whole header lists that have come, wrapping.
+    /// Frames and header lists that have fully arrived, wrapping.
     finished: u64,
-    /// Calls that were begun in this control period, and whether any was since the last look.
+    /// Calls that began in this control period.
     calls: u32,
+    /// Whether a call began since the last [`FrameMeter::progress`].
     has_called: bool,
     settings: u32,
     control: u32,
     control_began: Option<Instant>,
-    /// What may still be read in this turn.
+    /// Bytes that may still be read in this turn.
     readable: usize,
-    /// There was more to read.
-    is_cut: bool,
+    /// The turn ended before the socket was read empty.
+    has_more_input: bool,
     is_stopped: bool,
     is_flooded: bool,
 }
 
-/// What comes next.
+/// The position in the stream of frames: which part the next byte belongs to.
 #[derive(Debug)]
-enum Part {
+enum Position {
     Preface { left: usize },
-    Head { have: usize, head: [u8; HEAD] },
+    Header { have: usize, header: [u8; FRAME_HEADER] },
     Payload { left: usize },
 }
 
-impl Default for Part {
+impl Default for Position {
     fn default() -> Self {
         Self::Preface { left: PREFACE }
     }
 }
 
-impl Part {
-    const HEAD: Self = Self::Head { have: 0, head: [0; HEAD] };
+impl Position {
+    const NEXT_FRAME: Self = Self::Header { have: 0, header: [0; FRAME_HEADER] };
 }
 
-/// What a peer has done since the last look.
+/// The progress of a peer since the last call of [`FrameMeter::progress`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// The number of the frame or header list that has begun and is not finished, if there is one.
+    /// The number of the frame or header list that has not fully arrived, if there is one.
     pub(super) unfinished: Option<u64>,
-    /// Whether it has begun a call.
+    /// Whether a call began.
     pub(super) has_called: bool,
 }
 
-impl Frames {
-    /// Lets the connection read again.
+impl FrameMeter {
+    /// Begins a turn, in which the connection may read [`READ_MAX`] bytes.
     pub(super) fn begin_turn(&self) {
         let mut state = self.0.lock();
         state.readable = READ_MAX;
-        state.is_cut = false;
+        state.has_more_input = false;
     }
 
-    /// Whether there was more to read than one turn may.
-    pub(super) fn is_cut(&self) -> bool {
-        self.0.lock().is_cut
+    /// Whether the turn ended before the socket was read empty.
+    pub(super) fn has_more_input(&self) -> bool {
+        self.0.lock().has_more_input
     }
 
-    /// Reads nothing any more.
+    /// Stops reading for the rest of the connection.
     pub(super) fn stop_reading(&self) {
         self.0.lock().is_stopped = true;
     }
 
-    /// Whether the connection was ended for frames that carry no call.
+    /// Whether reading failed because of too many frames without a call.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().is_flooded
     }
 
-    /// Looks at what has come since the last look.
-    pub(super) fn look(&self, now: Instant) -> Progress {
+    /// The progress since the last call. Begins the next control period if it is due.
+    pub(super) fn progress(&self, now: Instant) -> Progress {
         let mut state = self.0.lock();
-        let is_within = match state.part {
-            Part::Head { have, .. } => have > 0 || state.in_headers,
-            Part::Preface { .. } | Part::Payload { .. } => true,
+        let is_unfinished = match state.position {
+            Position::Header { have, .. } => have > 0 || state.in_headers,
+            Position::Preface { .. } | Position::Payload { .. } => true,
         };
         let began = *state.control_began.get_or_insert(now);
         if now - began >= CONTROL_PERIOD {
@@ -127,42 +129,42 @@ impl Frames {
             (state.calls, state.settings, state.control) = (0, 0, 0);
         }
         Progress {
-            unfinished: is_within.then_some(state.finished),
+            unfinished: is_unfinished.then_some(state.finished),
             has_called: std::mem::take(&mut state.has_called),
         }
     }
 }
 
 impl State {
-    /// Takes in what was read. An error if it is too much of what carries no call.
-    fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Counts the frames in bytes that were read. Fails if there are too many without a call.
+    fn count(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.readable = self.readable.saturating_sub(bytes.len());
         while !bytes.is_empty() {
-            match &mut self.part {
-                Part::Preface { left } => {
+            match &mut self.position {
+                Position::Preface { left } => {
                     skip(&mut bytes, left);
                     if *left == 0 {
-                        self.part = Part::HEAD;
+                        self.position = Position::NEXT_FRAME;
                     }
                 }
-                Part::Payload { left } => {
+                Position::Payload { left } => {
                     skip(&mut bytes, left);
                     if *left == 0 {
                         self.end_frame();
                     }
                 }
-                Part::Head { have, head } => {
-                    let (_, missing) = head.split_at_mut(*have);
+                Position::Header { have, header } => {
+                    let (_, missing) = header.split_at_mut(*have);
                     let length = missing.len().min(bytes.len());
                     let (next, rest) = bytes.split_at(length);
-                    for (place, byte) in missing.iter_mut().zip(next) {
-                        *place = *byte;
+                    for (missing, byte) in missing.iter_mut().zip(next) {
+                        *missing = *byte;
                     }
                     *have += length;
                     bytes = rest;
-                    if *have == HEAD {
-                        let head = *head;
-                        self.begin_frame(head);
+                    if *have == FRAME_HEADER {
+                        let header = *header;
+                        self.begin_frame(header);
                     }
                 }
             }
@@ -171,19 +173,19 @@ impl State {
             CONTROL_FRAMES_MAX.saturating_add(self.calls.saturating_mul(CONTROL_FRAMES_PER_CALL));
         if self.settings > SETTINGS_MAX || self.control > control_max {
             self.is_flooded = true;
-            return Err(io::Error::other("too many frames that carry no call"));
+            return Err(io::Error::other("too many frames without a call"));
         }
         Ok(())
     }
 
-    fn begin_frame(&mut self, head: [u8; HEAD]) {
+    fn begin_frame(&mut self, header: [u8; FRAME_HEADER]) {
         const DATA: u8 = 0;
         const HEADERS: u8 = 1;
         const SETTINGS: u8 = 4;
         const CONTINUATION: u8 = 9;
         const END_STREAM: u8 = 1;
         const END_HEADERS: u8 = 4;
-        let [high, middle, low, kind, flags, ..] = head;
+        let [high, middle, low, kind, flags, ..] = header;
         let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         match kind {
             HEADERS | CONTINUATION => {
@@ -199,59 +201,60 @@ impl State {
             SETTINGS => self.settings = self.settings.saturating_add(1),
             _ => self.control = self.control.saturating_add(1),
         }
-        self.part = Part::Payload { left: length };
+        self.position = Position::Payload { left: length };
         if length == 0 {
             self.end_frame();
         }
     }
 
     fn end_frame(&mut self) {
-        self.part = Part::HEAD;
+        self.position = Position::NEXT_FRAME;
         if !self.in_headers {
             self.finished = self.finished.wrapping_add(1);
         }
     }
 }
 
+/// Skips at most `left` bytes, and subtracts their number from `left`.
 fn skip(bytes: &mut &[u8], left: &mut usize) {
     let length = bytes.len().min(*left);
     *left -= length;
     *bytes = bytes.split_at(length).1;
 }
 
-/// A connection whose frames are watched.
+/// A connection whose frames are metered.
 #[derive(Debug)]
-pub(super) struct Metered<T> {
+pub(super) struct MeteredConnection<T> {
     connection: T,
-    frames: Frames,
+    meter: FrameMeter,
 }
 
-impl<T> Metered<T> {
-    pub(super) const fn new(connection: T, frames: Frames) -> Self {
-        Self { connection, frames }
+impl<T> MeteredConnection<T> {
+    pub(super) const fn new(connection: T, meter: FrameMeter) -> Self {
+        Self { connection, meter }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for MeteredConnection<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let me = self.get_mut();
-        let mut state = me.frames.0.lock();
+        let this = self.get_mut();
+        let mut state = this.meter.0.lock();
         if state.is_stopped || state.readable == 0 {
-            // The connection's poll loop begins the next turn: nothing else wakes it.
-            state.is_cut = !state.is_stopped;
+            // No waker is registered: the connection's poll loop begins the next turn.
+            state.has_more_input = !state.is_stopped;
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut me.connection).poll_read(context, buffer))?;
-        Poll::Ready(state.read(buffer.filled().split_at(before).1))
+        ready!(Pin::new(&mut this.connection).poll_read(context, buffer))?;
+        Poll::Ready(state.count(buffer.filled().split_at(before).1))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for MeteredConnection<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -291,72 +294,73 @@ mod tests {
         frame
     }
 
-    fn begun() -> Frames {
-        let frames = Frames::default();
-        frames.0.lock().read(&[0; PREFACE]).unwrap();
-        frames
+    /// A meter after the preface.
+    fn after_preface() -> FrameMeter {
+        let meter = FrameMeter::default();
+        meter.0.lock().count(&[0; PREFACE]).unwrap();
+        meter
     }
 
     #[test]
-    fn frames_are_found_however_they_are_cut() {
+    fn frames_are_counted_however_they_are_split() {
         let sent = [&[0; PREFACE][..], &frame(0, 4, 0), &frame(7, 1, 4), &frame(3, 0, 0)].concat();
         for size in 1..=sent.len() {
-            let frames = Frames::default();
+            let meter = FrameMeter::default();
             for piece in sent.chunks(size) {
-                frames.0.lock().read(piece).unwrap();
+                meter.0.lock().count(piece).unwrap();
             }
-            assert_eq!(frames.0.lock().settings, 1, "{size}");
-            let progress = frames.look(Instant::now());
+            assert_eq!(meter.0.lock().settings, 1, "{size}");
+            let progress = meter.progress(Instant::now());
             assert!(progress.unfinished.is_none() && progress.has_called, "{size}: {progress:?}");
-            assert!(!frames.look(Instant::now()).has_called);
-            let state = frames.0.lock();
+            assert!(!meter.progress(Instant::now()).has_called);
+            let state = meter.0.lock();
             assert_eq!((state.calls, state.finished), (1, 3), "{size}");
         }
     }
 
     #[test]
-    fn a_frame_or_header_list_that_is_not_finished_is_told() {
-        let frames = Frames::default();
-        frames.0.lock().read(&[0; PREFACE - 1]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a preface");
-        frames.0.lock().read(&[0]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, None);
-        frames.0.lock().read(&[0, 0]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a head");
-        frames.0.lock().read(&[2, 1, 0, 0, 0, 0, 1, 0xff]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "half a payload");
-        frames.0.lock().read(&[0xff]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, Some(0), "no END_HEADERS yet");
-        frames.0.lock().read(&frame(1, 9, 4)).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, None);
-        frames.0.lock().read(&[0]).unwrap();
-        assert_eq!(frames.look(Instant::now()).unfinished, Some(1), "another");
+    fn an_unfinished_frame_or_header_list_is_reported() {
+        let meter = FrameMeter::default();
+        meter.0.lock().count(&[0; PREFACE - 1]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a preface");
+        meter.0.lock().count(&[0]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, None);
+        meter.0.lock().count(&[0, 0]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a header");
+        meter.0.lock().count(&[2, 1, 0, 0, 0, 0, 1, 0xff]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a payload");
+        meter.0.lock().count(&[0xff]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "no END_HEADERS yet");
+        meter.0.lock().count(&frame(1, 9, 4)).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, None);
+        meter.0.lock().count(&[0]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished, Some(1), "another");
     }
 
     #[test]
-    fn floods_of_frames_that_carry_no_call_are_errors() {
+    fn floods_of_frames_without_a_call_are_errors() {
         for (kind, max) in [(4, SETTINGS_MAX), (6, CONTROL_FRAMES_MAX), (0, CONTROL_FRAMES_MAX)] {
-            let frames = begun();
+            let meter = after_preface();
             let flood =
-                |count: u32| (0..count).try_for_each(|_| frames.0.lock().read(&frame(0, kind, 0)));
+                |count: u32| (0..count).try_for_each(|_| meter.0.lock().count(&frame(0, kind, 0)));
             flood(max).unwrap();
             let began = Instant::now();
-            frames.look(began);
-            frames.look(began + CONTROL_PERIOD);
+            meter.progress(began);
+            meter.progress(began + CONTROL_PERIOD);
             flood(max).unwrap();
-            frames.look(began + CONTROL_PERIOD * 2 - Duration::from_millis(1));
-            assert!(!frames.is_flooded());
+            meter.progress(began + CONTROL_PERIOD * 2 - Duration::from_millis(1));
+            assert!(!meter.is_flooded());
             flood(1).unwrap_err();
-            assert!(frames.is_flooded(), "{kind}");
+            assert!(meter.is_flooded(), "{kind}");
         }
-        // A caller may send some with each call.
-        let frames = begun();
+        // Callers may send some with each call.
+        let meter = after_preface();
         for _ in 0..CONTROL_FRAMES_MAX {
-            frames.0.lock().read(&frame(0, 1, 5)).unwrap();
+            meter.0.lock().count(&frame(0, 1, 5)).unwrap();
             for _ in 0..CONTROL_FRAMES_PER_CALL {
-                frames.0.lock().read(&frame(4, 8, 0)).unwrap();
+                meter.0.lock().count(&frame(4, 8, 0)).unwrap();
             }
         }
-        assert!(!frames.is_flooded());
+        assert!(!meter.is_flooded());
     }
 }

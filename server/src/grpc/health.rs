@@ -1,18 +1,19 @@
-//! What a listener's gRPC health says.
+//! The gRPC health service of a listener.
 
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// A name under which health is SERVING as long as the process can answer, drained or without its store: for what
-/// restarts a process that is not.
+/// A health name for liveness probes: SERVING as long as the process responds, also during a drain and without its
+/// store.
 pub(super) const LIVENESS: &str = "liveness";
 
-/// A name under which health is SERVING as long as the store decides, and no failure policy in its place.
+/// A health name for the store: SERVING as long as the store answers, so that no failure policy applies.
 pub(super) const STORE: &str = "store";
 
-/// Health under every name that a listener answers for.
+/// Sets the health of a listener.
 #[derive(Clone)]
 pub(crate) struct Health {
     reporter: HealthReporter,
+    /// The names of the server and its services.
     names: &'static [&'static str],
 }
 
@@ -21,19 +22,19 @@ impl Health {
         Self { reporter, names }
     }
 
-    /// Sets what is said under every name.
+    /// Sets the health of the server and its services.
     pub(crate) async fn set(&self, serving: bool) {
         for name in self.names {
             self.reporter.set_service_status(*name, status(serving)).await;
         }
     }
 
-    /// Sets what is said of the store.
+    /// Sets the health of the store.
     pub(crate) async fn set_store(&self, serving: bool) {
         self.reporter.set_service_status(STORE, status(serving)).await;
     }
 
-    /// Ends what watches health, which would else outlast every call.
+    /// Ends all Watch calls. They would otherwise never complete.
     pub(crate) async fn end(&mut self) {
         for name in self.names.iter().chain(&[LIVENESS, STORE]) {
             self.reporter.clear_service_status(name).await;

@@ -1,8 +1,8 @@
-//! Bounds the requests in progress.
+//! The bound on requests in flight.
 //!
-//! A request counts from when its message is whole to its answer. Beyond the bound it is marked, and answered
-//! OVER_LIMIT without being matched: an error would let it through, and make a flood a way around
-//! every limit.
+//! A request is in flight from the end of its message to its answer. Requests beyond the bound are marked, and then
+//! refused (OVER_LIMIT) before matching. They are not answered with an error, because Envoy lets requests pass on
+//! errors, so a flood would bypass all limits.
 
 use std::sync::{
     Arc,
@@ -11,18 +11,18 @@ use std::sync::{
 
 use crate::values::Ratio;
 
-/// Requests in progress, and the most there may be. Clones count together.
+/// The number of requests in flight, and its bound. Clones share the number.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     current: Arc<AtomicUsize>,
     max: usize,
 }
 
-/// One request in progress, until it is dropped.
+/// Counts one request as in flight until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightGuard<'a> {
     current: &'a AtomicUsize,
-    /// Whether there were too many.
+    /// Whether the request is beyond the bound, and so to be shed.
     pub(crate) shed: bool,
 }
 
@@ -31,7 +31,7 @@ impl InFlight {
         Self { current: Arc::default(), max }
     }
 
-    /// The requests in this share of the bound, at least 1.
+    /// The number of requests that is this share of the bound, at least 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -51,6 +51,7 @@ impl InFlight {
         self.max
     }
 
+    /// Counts a request.
     pub(crate) fn enter(&self) -> InFlightGuard<'_> {
         let before = self.current.fetch_add(1, Ordering::Relaxed);
         InFlightGuard { current: &self.current, shed: before >= self.max }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_up_and_never_nothing() {
+    fn a_share_is_rounded_up_and_at_least_one() {
         let share = |share: &str| InFlight::new(3).share(share.parse().unwrap());
         assert_eq!([share("0"), share("0.5"), share("1")], [1, 2, 3]);
     }

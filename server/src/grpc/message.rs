@@ -1,4 +1,4 @@
-//! Reading a call's message from its HTTP/2 stream.
+//! Reads the message of a call from its HTTP/2 stream.
 
 use std::{
     pin::Pin,
@@ -16,29 +16,29 @@ use tonic::{Status, metadata::MetadataValue};
 use super::waiting::{CallBytes, ConnectionBytes};
 use crate::telemetry::Bound;
 
-/// Bytes of the flag and the length before each message of gRPC.
+/// Bytes of gRPC's prefix of each message: a flag and the length.
 pub(super) const PREFIX: usize = 5;
 
-/// The encoding of messages that are not compressed.
+/// The `grpc-encoding` of messages that are not compressed.
 pub(super) const IDENTITY: &str = "identity";
 
 /// Why a body was not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
-    /// It meets a bound.
-    Beyond(Bound),
-    /// The stream has ended in its middle.
-    Broken,
+    /// The body exceeds a bound.
+    OverBound(Bound),
+    /// The stream ended before the end of the body.
+    Truncated,
 }
 
-/// The body of a call, and what was read of it.
+/// The body of a call, and the bytes that were read of it.
 #[derive(Debug)]
 pub(super) struct MessageReader<'a> {
     body: Incoming,
     message_max: usize,
-    /// The first piece, shared with HTTP/2's buffer.
+    /// The first DATA frame, which shares the buffer of the HTTP/2 connection.
     first: Bytes,
-    /// Everything that was read, if it came in pieces or the rest is waited for.
+    /// A copy of all that was read, if there are several frames, or the call waits for more.
     joined: Vec<u8>,
     held: CallBytes<'a>,
 }
@@ -54,32 +54,33 @@ impl<'a> MessageReader<'a> {
             message_max,
             first: Bytes::new(),
             joined: Vec::new(),
-            held: CallBytes::none(connection),
+            held: CallBytes::empty(connection),
         }
     }
 
-    /// Reads on, until the body has ended.
+    /// Reads until the end of the body.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         while !self.body.is_end_stream() {
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else { break };
             match frame.map(Frame::into_data) {
-                Ok(Ok(data)) => self.add(data).map_err(ReadError::Beyond)?,
-                // Trailers mean nothing in a request.
+                Ok(Ok(data)) => self.add(data).map_err(ReadError::OverBound)?,
+                // Trailers have no meaning in a request.
                 Ok(Err(_)) => {}
-                Err(_) => return Poll::Ready(Err(ReadError::Broken)),
+                Err(_) => return Poll::Ready(Err(ReadError::Truncated)),
             }
         }
         self.held.end_wait();
         Poll::Ready(Ok(()))
     }
 
-    /// Begins to wait for the rest: copies what was read, because it shares the memory of HTTP/2's buffer.
-    pub(super) fn wait(&mut self) -> Result<(), Bound> {
-        self.held.wait()?;
+    /// Marks the call as waiting for the rest of its body. Copies what was read, so that the call does not retain the
+    /// buffer of the HTTP/2 connection.
+    pub(super) fn begin_wait(&mut self) -> Result<(), Bound> {
+        self.held.begin_wait()?;
         self.join(&[])
     }
 
-    /// What was read.
+    /// Removes and returns the bytes that were read.
     pub(super) fn take(&mut self) -> Bytes {
         if self.joined.is_empty() {
             std::mem::take(&mut self.first)
@@ -88,7 +89,7 @@ impl<'a> MessageReader<'a> {
         }
     }
 
-    /// The rest of the body, if there may be any.
+    /// The rest of the body; `None` if the stream has ended.
     pub(super) fn into_rest(self) -> Option<Incoming> {
         (!self.body.is_end_stream()).then_some(self.body)
     }
@@ -110,13 +111,13 @@ impl<'a> MessageReader<'a> {
         if self.joined.is_empty() { &self.first } else { &self.joined }
     }
 
-    /// Appends to what was read, in a buffer of its own.
+    /// Appends to a copy of what was read.
     fn join(&mut self, data: &[u8]) -> Result<(), Bound> {
         let first = std::mem::take(&mut self.first);
         let length = self.joined.len() + first.len() + data.len();
         let capacity = self.joined.capacity();
         if length > capacity {
-            // Doubled, so that many pieces are not copied as often; but not beyond the message.
+            // Doubling bounds the copies of a message in many frames. The buffer never exceeds the message.
             let start = if self.joined.is_empty() { &first } else { &*self.joined };
             let whole = prefix(start).map_or(length, |(_, declared)| PREFIX + declared);
             let wanted = (2 * capacity).min(whole).max(length);
@@ -129,10 +130,10 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// Time for all messages of a call to health or reflection, from the first.
+/// The time for all messages of a call to health or reflection, from the first one.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The body of a call to another service, which ends in time.
+/// The body of a call to another service, with a timeout.
 #[derive(Debug)]
 pub(super) struct RequestStream {
     body: Incoming,
@@ -141,7 +142,7 @@ pub(super) struct RequestStream {
 }
 
 impl RequestStream {
-    /// The first message begins within `timeout`.
+    /// `timeout` is the time until the first message begins.
     pub(super) fn new(body: Incoming, timeout: Duration) -> Self {
         Self { body, has_begun: false, end: Box::pin(tokio::time::sleep(timeout)) }
     }
@@ -163,7 +164,7 @@ impl http_body::Body for RequestStream {
             return Poll::Ready(frame.map(|frame| frame.map_err(status)));
         }
         ready!(self.end.as_mut().poll(context));
-        Poll::Ready(Some(Err(late())))
+        Poll::Ready(Some(Err(message_timeout())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -171,25 +172,25 @@ impl http_body::Body for RequestStream {
     }
 }
 
-/// The status of a call whose message takes too long.
-pub(super) fn late() -> Status {
+/// The status of a call whose message did not arrive in time.
+pub(super) fn message_timeout() -> Status {
     Status::deadline_exceeded("the message has not arrived in time")
 }
 
-/// Bytes of the flag and the length before a message.
-pub(super) fn prefix(read: &[u8]) -> Option<(bool, usize)> {
+/// Parses gRPC's prefix of a message: whether the message is compressed, and its length. `None` if it is incomplete.
+fn prefix(read: &[u8]) -> Option<(bool, usize)> {
     let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
     Some((flag != 0, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))
 }
 
-/// The only message in these bytes, if it is not compressed.
-pub(super) fn plain(read: &Bytes) -> Option<Bytes> {
+/// The message in these bytes, if they contain exactly one, and it is not compressed.
+pub(super) fn single_message(read: &Bytes) -> Option<Bytes> {
     let (compressed, length) = prefix(read)?;
     (!compressed && read.len() - PREFIX == length).then(|| read.slice(PREFIX..))
 }
 
-/// Why these bytes are not one plain message.
-pub(super) fn why_not_plain(read: &[u8], encoding: Option<&HeaderValue>) -> Status {
+/// The status of a call whose body is not one message without compression.
+pub(super) fn framing_status(read: &[u8], encoding: Option<&HeaderValue>) -> Status {
     if let Some(encoding) = encoding.filter(|it| *it != IDENTITY) {
         let mut status =
             Status::unimplemented(format!("grpc-encoding {encoding:?} is not supported"));
@@ -197,19 +198,19 @@ pub(super) fn why_not_plain(read: &[u8], encoding: Option<&HeaderValue>) -> Stat
         metadata.insert("grpc-accept-encoding", MetadataValue::from_static(IDENTITY));
         return status;
     }
-    match split(read) {
+    match split_first(read) {
         None if read.is_empty() => Status::internal("the call has no message"),
-        None => Status::internal("the message has broken off"),
+        None => Status::internal("the message is incomplete"),
         Some((true, ..)) => Status::internal("the message is compressed, without grpc-encoding"),
-        Some((false, rest)) if split(rest).is_some() => {
+        Some((false, rest)) if split_first(rest).is_some() => {
             Status::unimplemented("the call has more than one message")
         }
-        Some((false, _)) => Status::internal("more follows the message"),
+        Some((false, _)) => Status::internal("unexpected bytes after the message"),
     }
 }
 
-/// Whether the first message in these bytes is compressed, and what follows it; `None` if it is not whole.
-fn split(read: &[u8]) -> Option<(bool, &[u8])> {
+/// Whether the first message in these bytes is compressed, and the bytes after it; `None` if it is incomplete.
+fn split_first(read: &[u8]) -> Option<(bool, &[u8])> {
     let (compressed, length) = prefix(read)?;
     let (_message, rest) = read.get(PREFIX..)?.split_at_checked(length)?;
     Some((compressed, rest))

@@ -1,4 +1,4 @@
-//! Envoy's `RateLimitService`, with health and reflection beside it.
+//! The gRPC listener: Envoy's `RateLimitService`, health and reflection.
 
 mod bound;
 mod decode;
@@ -19,7 +19,6 @@ pub(crate) use decode::request as decode;
 pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
-pub(crate) use rls::{AnswerError, DecodeError, Encoded, LARGE_MAX, Rls};
-pub(crate) use server::{Services, register_metrics};
-pub(crate) use status::of as status;
-pub(crate) use timeout::{left as timeout, of_caller as caller_timeout};
+pub(crate) use rls::{AnswerError, DecodeError, EncodedRequest, LARGE_MAX, Rls};
+pub(crate) use server::{Services, reflection, register_metrics};
+pub(crate) use timeout::{caller_timeout, decision_timeout};

@@ -1,4 +1,4 @@
-//! `ShouldRateLimit`.
+//! The rate limit service: answers requests of gRPC and HTTP.
 
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 
 use super::{
-    decode::{self, Scanned},
+    decode::{self, ScanResult},
     response,
     response::Responder,
 };
@@ -22,63 +22,64 @@ use crate::{
     decision::DecisionRecord,
     limiter::{Limiter, Undecided},
     offload::Offload,
-    telemetry::{Bound, RequestTrace, Telemetry},
+    telemetry::{Bound, RefusalReason, RequestTrace, Telemetry},
 };
 
-/// Messages of at least so many bytes are decoded and decided on threads of their own.
+/// A protobuf message of at least this many bytes is large: it is decoded and decided on a separate thread.
 const LARGE_MIN: usize = 64 * 1024;
 
-/// So are messages in other formats, whose fields are not counted before.
+/// A message in another format, which cannot be scanned, is large from this many bytes on.
 const LARGE_OTHER_MIN: usize = 8 * 1024;
 
-/// So are messages with more fields.
+/// A message with more fields is large.
 const SMALL_FIELDS_MAX: usize = 2_048;
 
-/// So are messages whose values may have to be searched for more than so many bytes, pattern by pattern.
+/// A message is large if matching may search more than this many bytes, summed over the patterns.
 const SMALL_SEARCHED_MAX: usize = 1 << 20;
 
-/// Messages of fewer bytes never are, because requests of this size are too many for that.
+/// A message with fewer bytes is not large because of patterns: requests of this size are too frequent for separate
+/// threads.
 const SMALL_MIN: usize = 16 * 1024;
 
-/// Large requests that are decided at once.
+/// The most large requests that are decided concurrently.
 const LARGE_AT_ONCE: usize = 4;
 
-/// Large requests that are decided or wait for that.
+/// The most large requests that are decided or wait for it.
 pub(crate) const LARGE_MAX: usize = 68;
 
-/// Answers rate limit requests, whichever way they came.
+/// Answers rate limit requests of all listeners.
 pub(crate) struct Rls {
-    answering: Arc<Answering>,
+    handler: Arc<RequestHandler>,
     large: Offload,
 }
 
-/// What answering needs, on any thread.
-struct Answering {
+/// Answers requests on any thread.
+struct RequestHandler {
     limiter: Limiter,
     responder: Responder,
     telemetry: Arc<Telemetry>,
     bytes_max: usize,
 }
 
-/// A message before it is decoded.
+/// A request as its caller encoded it.
 #[derive(Clone, Debug)]
-pub(crate) enum Encoded {
-    /// As gRPC has it.
+pub(crate) enum EncodedRequest {
+    /// A protobuf message.
     Protobuf(Bytes),
-    /// In another format, with what decodes it.
+    /// Another format, with the function that decodes it.
     Other(Bytes, fn(&[u8]) -> Result<RateLimitRequest, DecodeError>),
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, Error)]
 pub(crate) enum AnswerError {
     /// The message cannot be decoded.
     #[error("{0}")]
     Undecodable(String),
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// The caller's own failure mode is to decide.
+    /// The store did not answer, and a rule defers to the caller's failure mode.
     #[error(transparent)]
     Deferred(#[from] Deferred),
 }
@@ -86,25 +87,27 @@ pub(crate) enum AnswerError {
 /// Why a message is not decoded.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum DecodeError {
-    /// It exceeds a bound.
+    /// The message exceeds a bound.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// It is no message, for this reason.
+    /// The message cannot be decoded.
     #[error("{0}")]
     Undecodable(String),
 }
 
-/// Where a message is decoded and decided.
-enum Size {
-    Small,
-    Large,
-    TooLarge(TooLarge),
+/// How a message is handled.
+enum Handling {
+    /// On the thread that received it.
+    Inline,
+    /// On a separate thread, because it is large.
+    Offloaded,
+    /// It is refused, because it exceeds a bound.
+    Refused(TooLarge),
 }
 
-impl Encoded {
-    /// Looks at the message only as far as takes no time worth mentioning. `searches_max`: how often its values may be
-    /// searched.
-    fn size(&self, searches_max: impl FnOnce() -> usize) -> Size {
+impl EncodedRequest {
+    /// How to handle the message, found out in negligible time. `searches_max`: how often each value may be searched.
+    fn handling(&self, searches_max: impl FnOnce() -> usize) -> Handling {
         let (length, large_min) = match self {
             Self::Protobuf(message) => (message.len(), LARGE_MIN),
             Self::Other(message, _) => (message.len(), LARGE_OTHER_MIN),
@@ -112,24 +115,24 @@ impl Encoded {
         if length >= large_min
             || (length >= SMALL_MIN && length.saturating_mul(searches_max()) > SMALL_SEARCHED_MAX)
         {
-            return Size::Large;
+            return Handling::Offloaded;
         }
         match self {
             Self::Protobuf(message) => match decode::scan(message, SMALL_FIELDS_MAX) {
-                Scanned::Within => Size::Small,
-                Scanned::ManyFields => Size::Large,
-                Scanned::TooLarge(bound) => Size::TooLarge(bound),
+                ScanResult::Within => Handling::Inline,
+                ScanResult::ManyFields => Handling::Offloaded,
+                ScanResult::TooLarge(bound) => Handling::Refused(bound),
             },
-            Self::Other(..) => Size::Small,
+            Self::Other(..) => Handling::Inline,
         }
     }
 
-    /// The message. What is beyond a bound is not decoded.
-    fn decode(self, size: &Size) -> Result<RateLimitRequest, DecodeError> {
+    /// Decodes the message, unless it exceeds a bound.
+    fn decode(self, handling: &Handling) -> Result<RateLimitRequest, DecodeError> {
         match self {
             Self::Protobuf(message) => {
-                if let Size::Large = size
-                    && let Scanned::TooLarge(bound) = decode::scan(&message, usize::MAX)
+                if let Handling::Offloaded = handling
+                    && let ScanResult::TooLarge(bound) = decode::scan(&message, usize::MAX)
                 {
                     return Err(DecodeError::TooLarge(bound));
                 }
@@ -148,61 +151,71 @@ impl Rls {
         telemetry: Arc<Telemetry>,
         bytes_max: usize,
     ) -> Self {
-        let answering = Arc::new(Answering { limiter, responder, telemetry, bytes_max });
-        Self { answering, large: Offload::new(LARGE_AT_ONCE, LARGE_MAX) }
+        let handler = Arc::new(RequestHandler { limiter, responder, telemetry, bytes_max });
+        Self { handler, large: Offload::new(LARGE_AT_ONCE, LARGE_MAX) }
     }
 
-    /// Answers one message; without deciding it, if there are too many to decide. `within` is the time that the caller gives.
+    /// Answers one request. If it is `shed`, it is refused without a decision. `within` is the time until the caller's
+    /// deadline.
     pub(crate) async fn answer(
         &self,
-        message: Encoded,
+        message: EncodedRequest,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
-        let answering = &self.answering;
-        let answer = match message.size(|| answering.limiter.searches_max()) {
-            Size::TooLarge(bound) => Ok(answering.deny(bound.into(), None, 0, traced)),
-            size @ Size::Small => answering.decode(message, &size, shed, within, traced).await,
-            Size::Large if shed => Ok(answering.refuse(None, None, 0, traced)),
-            size @ Size::Large => Box::pin(self.answer_large(message, size, within, traced)).await,
+        let handler = &self.handler;
+        let answer = match message.handling(|| handler.limiter.searches_max()) {
+            Handling::Refused(bound) => Ok(handler.refuse_over_bound(bound.into(), None, 0, trace)),
+            handling @ Handling::Inline => {
+                handler.answer(message, &handling, shed, within, trace).await
+            }
+            Handling::Offloaded if shed => Ok(handler.refuse(RefusalReason::Shed, None, 0, trace)),
+            handling @ Handling::Offloaded => {
+                Box::pin(self.answer_offloaded(message, handling, within, trace)).await
+            }
         };
         if let Err(error) = &answer {
             let is_deferred = matches!(error, AnswerError::Deferred(_));
-            traced.note(|span| span.fails(error, is_deferred));
+            trace.with_span(|span| span.set_error(error, is_deferred));
         }
         answer
     }
 
-    /// Denies a message that exceeds a bound and was not decoded.
-    pub(crate) fn deny(&self, bound: Bound, traced: &mut RequestTrace) -> RateLimitResponse {
-        self.answering.deny(bound, None, 0, traced)
+    /// Refuses a request that exceeds a bound and was not decoded.
+    pub(crate) fn refuse_over_bound(
+        &self,
+        bound: Bound,
+        trace: &mut RequestTrace,
+    ) -> RateLimitResponse {
+        self.handler.refuse_over_bound(bound, None, 0, trace)
     }
 
-    /// Answers a large message on a thread that does nothing else meanwhile. Where too many wait for one, or the caller
-    /// does not wait so long, it is denied.
-    async fn answer_large(
+    /// Answers a large request on a separate thread. The request is refused if too many wait for such a thread, or none
+    /// is free before the caller's deadline.
+    async fn answer_offloaded(
         &self,
-        message: Encoded,
-        size: Size,
+        message: EncodedRequest,
+        handling: Handling,
         within: Option<Duration>,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let arrived = Instant::now();
-        let deny = |traced: &mut RequestTrace| Ok(self.deny(Bound::LargeRequests, traced));
-        let Some(admitted) = self.large.admit() else { return deny(traced) };
-        let turn = tokio::time::timeout(within.unwrap_or(Duration::MAX), admitted.turn());
-        let Ok(permit) = turn.await else { return deny(traced) };
+        let refuse =
+            |trace: &mut RequestTrace| Ok(self.refuse_over_bound(Bound::LargeRequests, trace));
+        let Some(ticket) = self.large.admit() else { return refuse(trace) };
+        let permit = tokio::time::timeout(within.unwrap_or(Duration::MAX), ticket.wait());
+        let Ok(permit) = permit.await else { return refuse(trace) };
         let within = within.map(|within| within.saturating_sub(arrived.elapsed()));
-        let (answering, runtime) = (Arc::clone(&self.answering), Handle::current());
-        let mut lent = std::mem::take(traced);
-        let answering = permit.run(move || {
-            let answer = answering.decode(message, &size, false, within, &mut lent);
-            (runtime.block_on(answer), lent)
+        let (handler, runtime) = (Arc::clone(&self.handler), Handle::current());
+        let mut moved_trace = std::mem::take(trace);
+        let job = permit.run(move || {
+            let answer = handler.answer(message, &handling, false, within, &mut moved_trace);
+            (runtime.block_on(answer), moved_trace)
         });
-        match answering.await {
-            Ok((answer, lent)) => {
-                *traced = lent;
+        match job.await {
+            Ok((answer, moved_trace)) => {
+                *trace = moved_trace;
                 answer
             }
             Err(panicked) => Err(AnswerError::Undecodable(panicked.to_string())),
@@ -210,18 +223,21 @@ impl Rls {
     }
 }
 
-impl Answering {
-    async fn decode(
+impl RequestHandler {
+    /// Decodes and decides a request.
+    async fn answer(
         &self,
-        message: Encoded,
-        size: &Size,
+        message: EncodedRequest,
+        handling: &Handling,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
-        match message.decode(size) {
-            Ok(message) => self.decide(&message, shed, within, traced).await,
-            Err(DecodeError::TooLarge(bound)) => Ok(self.deny(bound.into(), None, 0, traced)),
+        match message.decode(handling) {
+            Ok(message) => self.decide(&message, shed, within, trace).await,
+            Err(DecodeError::TooLarge(bound)) => {
+                Ok(self.refuse_over_bound(bound.into(), None, 0, trace))
+            }
             Err(DecodeError::Undecodable(error)) => Err(AnswerError::Undecodable(error)),
         }
     }
@@ -231,7 +247,7 @@ impl Answering {
         message: &RateLimitRequest,
         shed: bool,
         within: Option<Duration>,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let descriptors = message.descriptors.len();
         let domain = Some(message.domain.as_str());
@@ -242,43 +258,44 @@ impl Answering {
                 return Err(error.into());
             }
             Err(RequestError::TooLarge(bound)) => {
-                // So many statuses would be an answer that is large itself.
+                // A status for each of so many descriptors would make the response itself too large.
                 let descriptors = if bound == TooLarge::Descriptors { 0 } else { descriptors };
-                return Ok(self.deny(bound.into(), domain, descriptors, traced));
+                return Ok(self.refuse_over_bound(bound.into(), domain, descriptors, trace));
             }
         };
         if shed {
-            return Ok(self.refuse(None, domain, descriptors, traced));
+            return Ok(self.refuse(RefusalReason::Shed, domain, descriptors, trace));
         }
-        let respond = |decided: &DecisionRecord<'_, '_>| self.responder.respond(message, decided);
-        match self.limiter.decide(&request, within, traced, respond).await {
+        let respond = |record: &DecisionRecord<'_, '_>| self.responder.respond(message, record);
+        match self.limiter.decide(&request, within, trace, respond).await {
             Ok(response) => Ok(response),
             Err(Undecided::Deferred(error)) => Err(error.into()),
             Err(Undecided::TooCostly) => {
-                Ok(self.deny(Bound::SearchedBytes, domain, descriptors, traced))
+                Ok(self.refuse_over_bound(Bound::SearchedBytes, domain, descriptors, trace))
             }
         }
     }
 
-    /// The answer to a request that exceeds a bound: OVER_LIMIT, because Envoy lets a request pass on an error.
-    fn deny(
+    /// Refuses a request that exceeds a bound.
+    fn refuse_over_bound(
         &self,
         bound: Bound,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> RateLimitResponse {
-        self.refuse(Some(bound), domain, descriptors, traced)
+        self.refuse(RefusalReason::OverBound(bound), domain, descriptors, trace)
     }
 
+    /// Refuses a request without a decision. The answer is OVER_LIMIT, because Envoy lets a request pass on an error.
     fn refuse(
         &self,
-        bound: Option<Bound>,
+        reason: RefusalReason,
         domain: Option<&str>,
         descriptors: usize,
-        traced: &mut RequestTrace,
+        trace: &mut RequestTrace,
     ) -> RateLimitResponse {
-        let passes = self.limiter.refuse(bound, domain, descriptors, traced);
-        response::refused(descriptors, passes)
+        let shadowed = self.limiter.refuse_undecided(reason, domain, descriptors, trace);
+        response::undecided(descriptors, shadowed)
     }
 }

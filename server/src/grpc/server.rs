@@ -1,4 +1,4 @@
-//! The gRPC listener's services.
+//! The services of the gRPC listener.
 
 use std::{io, sync::Arc};
 
@@ -26,22 +26,22 @@ use crate::{
     telemetry::{Telemetry, Traces, catalogue},
 };
 
-/// Names under which health can be asked: the whole server, envoyproxy/ratelimit's name, the service.
+/// Health names: of the whole server, of envoyproxy/ratelimit, of the service.
 const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
 
-/// The largest message to health and reflection, in bytes: they take names.
+/// The most bytes of a health or reflection message. They contain names only.
 const OTHER_MESSAGE_MAX: usize = 4096;
 
 /// The gRPC services, ready to serve connections.
 pub(crate) struct Services {
     calls: Arc<Calls>,
     bounds: Bounds,
-    /// Every service, if tonic serves rate limit requests too.
+    /// All services, if tonic serves rate limit requests too (feature `tonic-server`).
     tonic: Option<Routes>,
 }
 
 impl Services {
-    /// The rate limit service with health and reflection beside it, and the means to set health.
+    /// The rate limit service, health and reflection, and a handle that sets the health.
     pub(crate) async fn new(
         settings: &GrpcSettings,
         rls: Arc<Rls>,
@@ -51,6 +51,7 @@ impl Services {
         let (reporter, health) = tonic_health::server::health_reporter();
         reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
         reporter.set_service_status(STORE, ServingStatus::NotServing).await;
+        let reflection = || reflection(TEXT_FILE_DESCRIPTOR_SET);
         let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
         let routes = Routes::new(health.max_decoding_message_size(OTHER_MESSAGE_MAX))
             .add_service(v1.max_decoding_message_size(OTHER_MESSAGE_MAX))
@@ -67,7 +68,7 @@ impl Services {
         Ok((Self { calls, bounds, tonic }, Health::new(reporter, HEALTH_NAMES)))
     }
 
-    /// Serves connections until `shutdown`, then lets the calls in progress finish.
+    /// Serves connections until `shutdown`, then completes the calls in progress.
     pub(crate) async fn serve(
         self,
         connections: impl Stream<Item = io::Result<Connection>>,
@@ -84,12 +85,12 @@ impl Services {
     }
 }
 
-/// Shows in metrics what bounds calls and connections.
+/// Registers the metrics of bounds on calls and connections.
 pub(crate) fn register_metrics(telemetry: &Telemetry, services: &Services) {
     let calls = Arc::clone(&services.calls);
-    telemetry.register_counts(catalogue::GRPC_BOUNDS_MET, move |show| {
+    telemetry.register_counts(catalogue::GRPC_BOUNDS_MET, move |observe| {
         for (bound, met) in calls.bounds_met().all() {
-            show(met.get(), &[bound.name()]);
+            observe(met.get(), &[bound.name()]);
         }
     });
     let gauge = |metric, read: fn(&Calls) -> usize| {
@@ -101,13 +102,13 @@ pub(crate) fn register_metrics(telemetry: &Telemetry, services: &Services) {
     gauge(catalogue::GRPC_STREAMING_CALLS, Calls::streaming);
 }
 
-/// Describes every service, reflection in both versions included: some clients refuse a server that
-/// does not.
-fn reflection() -> tonic_reflection::server::Builder<'static> {
+/// Reflection of a service, given as its file descriptor set, of health, and of reflection itself in both versions:
+/// some clients reject a server without one of them.
+pub(crate) fn reflection(service: &'static [u8]) -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .include_reflection_service(false)
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(TEXT_FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(service)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

@@ -1,16 +1,16 @@
-//! The gRPC codes of requests that are not decided. Bounds on calls have theirs where they apply.
+//! The gRPC status of a request that has no answer. Bounds on calls have their own codes, where they apply.
 //!
-//! Envoy lets a request through when it gets an error, so an error is a way around the limit: only what
-//! the caller's configuration asks for, or can cause, never what an end user can send, may end here.
+//! Envoy lets a request pass on an error, so an error bypasses the limit. Only a caller and its configuration may be
+//! able to cause these errors, never the content of an end user's request.
 
 use tonic::Status;
 
 use super::AnswerError;
 
 /// The status of a request without an answer.
-pub(crate) fn of(error: &AnswerError) -> Status {
+pub(crate) fn status(error: &AnswerError) -> Status {
     match error {
-        // As tonic does.
+        // The code that tonic uses.
         AnswerError::Undecodable(error) => Status::internal(error),
         AnswerError::Invalid(error) => Status::invalid_argument(error.to_string()),
         AnswerError::Deferred(error) => Status::unavailable(error.to_string()),

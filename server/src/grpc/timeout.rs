@@ -1,31 +1,31 @@
-//! How long a caller waits.
+//! The caller's timeout, from the header `grpc-timeout`.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-/// The least that is kept of the caller's time for the way back.
+/// The least part of the caller's timeout that is reserved for sending the answer.
 const MARGIN_MIN: Duration = Duration::from_millis(2);
 
 static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// After what time the caller gives up. `None` if it says nothing, or nothing that can be read.
-pub(crate) fn of_caller(headers: &HeaderMap) -> Option<Duration> {
-    parsed(headers.get(&GRPC_TIMEOUT)?.to_str().ok()?)
+/// The timeout of the caller; `None` if it has none, or an invalid one.
+pub(crate) fn caller_timeout(headers: &HeaderMap) -> Option<Duration> {
+    parse(headers.get(&GRPC_TIMEOUT)?.to_str().ok()?)
 }
 
-/// The part of a caller's time that is left for deciding: a quarter of it, and at least 2 ms, is kept for the way.
+/// The part of the caller's timeout for the decision. A quarter, and at least 2 ms, is reserved for sending the answer.
 pub(crate) fn for_decision(timeout: Duration) -> Duration {
     timeout.saturating_sub((timeout / 4).max(MARGIN_MIN))
 }
 
-/// What is left for deciding, if the caller says how long it waits.
-pub(crate) fn left(headers: &HeaderMap) -> Option<Duration> {
-    of_caller(headers).map(for_decision)
+/// The time for the decision; `None` if the caller has no timeout.
+pub(crate) fn decision_timeout(headers: &HeaderMap) -> Option<Duration> {
+    caller_timeout(headers).map(for_decision)
 }
 
-/// Up to eight digits and a unit, as gRPC over HTTP/2 has it.
-fn parsed(text: &str) -> Option<Duration> {
+/// Parses up to eight digits and a unit, the syntax of gRPC over HTTP/2.
+fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -46,21 +46,22 @@ fn parsed(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn left_of(timeout: &str) -> Option<Duration> {
+    fn decision_timeout_of(timeout: &str) -> Option<Duration> {
         let mut headers = HeaderMap::new();
         headers.insert(&GRPC_TIMEOUT, timeout.parse().ok()?);
-        left(&headers)
+        decision_timeout(&headers)
     }
 
     #[test]
-    fn a_margin_is_kept() {
-        assert_eq!(left_of("20m"), Some(Duration::from_millis(15)));
-        assert_eq!(left_of("4000u"), Some(Duration::from_millis(2)));
-        assert_eq!(left_of("1m"), Some(Duration::ZERO));
-        assert_eq!(left_of("1S"), Some(Duration::from_millis(750)));
-        assert_eq!(left_of("99999999H"), Some(Duration::from_secs(99_999_999 * 2_700)));
+    fn a_margin_is_reserved() {
+        assert_eq!(decision_timeout_of("20m"), Some(Duration::from_millis(15)));
+        assert_eq!(decision_timeout_of("4000u"), Some(Duration::from_millis(2)));
+        assert_eq!(decision_timeout_of("1m"), Some(Duration::ZERO));
+        assert_eq!(decision_timeout_of("1S"), Some(Duration::from_millis(750)));
+        let longest = Duration::from_secs(99_999_999 * 2_700);
+        assert_eq!(decision_timeout_of("99999999H"), Some(longest));
         for wrong in ["", "m", "20", "123456789m", "-1m", "1é", "1.5S"] {
-            assert_eq!(left_of(wrong), None, "{wrong:?}");
+            assert_eq!(decision_timeout_of(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The gRPC listener on tonic's generated service and hyper's executor, for comparison with [`super::executor`].
 //!
-//! The feature `tonic-server` turns it on. It has none of the bounds of connections and calls.
+//! The feature `tonic-server` enables it. It has none of the bounds on connections and calls.
 
 use std::{pin::pin, sync::Arc};
 
@@ -17,12 +17,13 @@ use tower::Service as _;
 
 use super::{
     in_flight::InFlight,
-    rls::{Encoded, Rls},
-    status, timeout,
+    rls::{EncodedRequest, Rls},
+    status::status,
+    timeout::decision_timeout,
 };
 use crate::{listen::Connection, telemetry::Traces};
 
-/// `RateLimitService`, as tonic calls it.
+/// The implementation of tonic's trait `RateLimitService`.
 pub(super) struct TonicService {
     rls: Arc<Rls>,
     in_flight: InFlight,
@@ -38,7 +39,7 @@ impl TonicService {
         Self { rls, in_flight, traces }
     }
 
-    /// tonic's server for it, which takes messages of so many bytes.
+    /// tonic's server for the service. `message_max`: the most bytes of a message.
     pub(super) fn into_server(self, message_max: usize) -> RateLimitServiceServer<Self> {
         RateLimitServiceServer::new(self).max_decoding_message_size(message_max)
     }
@@ -51,20 +52,20 @@ impl RateLimitService for TonicService {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let headers = request.metadata().as_ref();
-        let within = timeout::left(headers);
+        let within = decision_timeout(headers);
         let traces = self.traces.as_ref();
-        let mut traced = traces.map(|traces| traces.of_grpc(headers)).unwrap_or_default();
-        let entered = self.in_flight.enter();
-        // Encoded again, because bounds are checked on what is not decoded yet.
-        let message = Encoded::Protobuf(request.into_inner().encode_to_vec().into());
-        let answer = self.rls.answer(message, entered.shed, within, &mut traced).await;
-        let answer = answer.map(Response::new).map_err(|error| status::of(&error));
-        traced.end_grpc(|| answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
+        let mut trace = traces.map(|traces| traces.begin_grpc(headers)).unwrap_or_default();
+        let in_flight = self.in_flight.enter();
+        // Encoded again, because bounds are checked in encoded messages.
+        let message = EncodedRequest::Protobuf(request.into_inner().encode_to_vec().into());
+        let answer = self.rls.answer(message, in_flight.shed, within, &mut trace).await;
+        let answer = answer.map(Response::new).map_err(|error| status(&error));
+        trace.end_grpc(|| answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
         answer
     }
 }
 
-/// Serves a connection to its end. After `stop` it takes no more calls, and ends after the last.
+/// Serves a connection to its end. After `stop` it accepts no more calls, and ends after the last one.
 pub(super) async fn serve(connection: Connection, routes: Routes, stop: CancellationToken) {
     let handle = connection.handle();
     let service = service_fn(move |request: http::Request<Incoming>| routes.clone().call(request));

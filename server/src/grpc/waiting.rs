@@ -1,6 +1,7 @@
-//! Bounds the bytes that calls hold while their messages arrive, and while their answers wait for the caller to take them.
+//! Bounds on the bytes that calls hold while their messages arrive, and while their responses wait until the caller
+//! reads them.
 //!
-//! A call whose message is whole when it is first looked at holds nothing before it is answered.
+//! A call whose message has fully arrived at the first poll holds no bytes before its response.
 
 use std::sync::{
     Arc,
@@ -9,21 +10,21 @@ use std::sync::{
 
 use crate::telemetry::Bound;
 
-/// What a call that waits for its message holds beside the message: its stream, its task, its headers' rest.
+/// The bytes of a waiting call beside its message: stream, task, remaining headers.
 const CALL_BYTES: usize = 8192;
 
-/// Bytes that each connection may hold without asking all others: so callers whose few messages come in pieces are
-/// served while an attacker holds all there is to hold.
+/// Bytes that each connection may hold beside the bound on all connections. So callers with few incomplete messages are
+/// served while an attacker uses up that bound.
 const CONNECTION_ALLOWANCE: usize = 128 * 1024;
 
 /// Bytes held by the calls of all connections.
 #[derive(Debug)]
 pub(crate) struct WaitingBytes {
-    /// What connections hold beyond their allowances.
+    /// Bytes that connections hold beyond their allowances.
     held: AtomicUsize,
     max: usize,
     max_per_connection: usize,
-    /// Calls that wait now.
+    /// Calls that wait for the rest of their messages.
     calls: AtomicUsize,
 }
 
@@ -55,7 +56,7 @@ impl ConnectionBytes {
         Self { held: AtomicUsize::new(0), all }
     }
 
-    fn take(&self, bytes: usize) -> Result<(), Bound> {
+    fn reserve(&self, bytes: usize) -> Result<(), Bound> {
         let before = self.held.fetch_add(bytes, Ordering::Relaxed);
         let after = before + bytes;
         if after > self.all.max_per_connection {
@@ -65,13 +66,13 @@ impl ConnectionBytes {
         let shared = beyond_allowance(after) - beyond_allowance(before);
         if shared > 0 && self.all.held.fetch_add(shared, Ordering::Relaxed) + shared > self.all.max
         {
-            self.give_back(bytes);
+            self.release(bytes);
             return Err(Bound::WaitingBytes);
         }
         Ok(())
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
         let shared = beyond_allowance(before) - beyond_allowance(before - bytes);
         if shared > 0 {
@@ -93,20 +94,20 @@ pub(super) struct CallBytes<'a> {
 }
 
 impl<'a> CallBytes<'a> {
-    /// Holds nothing yet.
-    pub(super) const fn none(connection: &'a ConnectionBytes) -> Self {
+    /// Holds no bytes yet.
+    pub(super) const fn empty(connection: &'a ConnectionBytes) -> Self {
         Self { connection, bytes: 0, is_waiting: false }
     }
 
-    /// Holds more.
+    /// Holds more bytes.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Bound> {
-        self.connection.take(bytes)?;
+        self.connection.reserve(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// The call waits for its message from now on.
-    pub(super) fn wait(&mut self) -> Result<(), Bound> {
+    /// Counts the call as waiting for its message.
+    pub(super) fn begin_wait(&mut self) -> Result<(), Bound> {
         self.is_waiting = true;
         self.connection.all.calls.fetch_add(1, Ordering::Relaxed);
         self.grow(CALL_BYTES)
@@ -116,7 +117,7 @@ impl<'a> CallBytes<'a> {
         self.is_waiting
     }
 
-    /// The call does not wait any more; what it holds, it holds until its end.
+    /// Counts the call as waiting no more. It holds its bytes until it is dropped.
     pub(super) fn end_wait(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             self.connection.all.calls.fetch_sub(1, Ordering::Relaxed);
@@ -128,30 +129,30 @@ impl Drop for CallBytes<'_> {
     fn drop(&mut self) {
         self.end_wait();
         if self.bytes > 0 {
-            self.connection.give_back(self.bytes);
+            self.connection.release(self.bytes);
         }
     }
 }
 
-/// What an answer holds until the connection has taken it.
+/// Bytes that a response holds until it is passed to HTTP/2.
 #[derive(Debug)]
-pub(super) struct AnswerBytes {
+pub(super) struct ResponseBytes {
     connection: Arc<ConnectionBytes>,
     bytes: usize,
 }
 
-impl AnswerBytes {
-    /// Holds an answer of this length.
+impl ResponseBytes {
+    /// Holds a response of this length.
     pub(super) fn hold(connection: &Arc<ConnectionBytes>, length: usize) -> Result<Self, Bound> {
         let bytes = length + CALL_BYTES;
-        connection.take(bytes)?;
+        connection.reserve(bytes)?;
         Ok(Self { connection: Arc::clone(connection), bytes })
     }
 }
 
-impl Drop for AnswerBytes {
+impl Drop for ResponseBytes {
     fn drop(&mut self) {
-        self.connection.give_back(self.bytes);
+        self.connection.release(self.bytes);
     }
 }
 
@@ -160,19 +161,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_beyond_the_allowance_are_shared_and_given_back() {
+    fn bytes_beyond_the_allowance_are_shared_and_released() {
         let all = Arc::new(WaitingBytes::new(1_000, 2 * CONNECTION_ALLOWANCE));
         let (one, other) =
             (ConnectionBytes::new(Arc::clone(&all)), ConnectionBytes::new(Arc::clone(&all)));
-        let (mut first, mut second) = (CallBytes::none(&one), CallBytes::none(&one));
+        let (mut first, mut second) = (CallBytes::empty(&one), CallBytes::empty(&one));
         assert_eq!(first.grow(CONNECTION_ALLOWANCE), Ok(()));
         assert_eq!(all.held(), 0);
         assert_eq!(second.grow(1_000), Ok(()));
         assert_eq!(second.grow(1), Err(Bound::WaitingBytes));
         assert_eq!(all.held(), 1_000);
-        // Another connection has its allowance all the same.
-        let mut third = CallBytes::none(&other);
-        assert_eq!(third.wait(), Ok(()));
+        // The other connection still has its allowance.
+        let mut third = CallBytes::empty(&other);
+        assert_eq!(third.begin_wait(), Ok(()));
         assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(Bound::WaitingBytes));
         assert_eq!((all.held(), all.calls()), (1_000, 1));
         // The first releases the shared part, although the second reserved it.
@@ -187,7 +188,7 @@ mod tests {
     fn one_connection_holds_no_more_than_its_bound() {
         let all = Arc::new(WaitingBytes::new(usize::MAX, 2 * CONNECTION_ALLOWANCE));
         let connection = ConnectionBytes::new(Arc::clone(&all));
-        let mut call = CallBytes::none(&connection);
+        let mut call = CallBytes::empty(&connection);
         assert_eq!(call.grow(2 * CONNECTION_ALLOWANCE), Ok(()));
         assert_eq!(call.grow(1), Err(Bound::WaitingBytesPerConnection));
         drop(call);

@@ -1,4 +1,4 @@
-//! The time that the peer of an HTTP connection takes to read an answer.
+//! The timeout for the peer of an HTTP connection to read a response.
 
 use std::{
     io,
@@ -12,80 +12,80 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// The longest time in which the peer takes no byte of an answer.
+/// The longest time in which the peer reads no byte of a response.
 const ANSWER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time in which the peer takes all answers that wait for it.
+/// The time for the peer to read all responses that wait for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time that a peer has.
+/// The timeouts of a peer.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
     stall: Duration,
     total: Duration,
 }
 
-/// A connection that fails when its peer does not take an answer in time.
+/// A connection whose writes fail if the peer does not read responses in time.
 #[derive(Debug)]
-pub(super) struct AnswerDeadline<T, F> {
+pub(super) struct WriteTimeout<T, F> {
     connection: T,
     timeouts: Timeouts,
-    /// Called when it fails.
-    on_late: F,
-    /// Answers wait for the peer.
-    waiting: Option<Waiting>,
+    /// Called when a write times out.
+    on_timeout: F,
+    /// Set while bytes wait for the peer.
+    deadlines: Option<Deadlines>,
 }
 
-/// The end of the patience with a peer.
+/// The deadlines of the peer for reading the bytes that wait.
 #[derive(Debug)]
-struct Waiting {
-    /// The end of the time for all.
-    end: Instant,
-    /// Ends then, or earlier if the peer takes no byte.
+struct Deadlines {
+    /// The deadline for all bytes.
+    total: Instant,
+    /// Ends at the earlier of the two deadlines.
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Waiting {
+impl Deadlines {
     fn new(timeouts: Timeouts) -> Self {
         let now = Instant::now();
         let sleep = Box::pin(sleep_until(now + timeouts.stall));
-        Self { end: now + timeouts.total, sleep }
+        Self { total: now + timeouts.total, sleep }
     }
 
-    /// Notes that the peer has taken bytes.
-    fn moved(&mut self, timeouts: Timeouts) {
-        let end = self.end.min(Instant::now() + timeouts.stall);
-        self.sleep.as_mut().reset(end);
+    /// Notes that the peer has read bytes.
+    fn note_progress(&mut self, timeouts: Timeouts) {
+        let next = self.total.min(Instant::now() + timeouts.stall);
+        self.sleep.as_mut().reset(next);
     }
 }
 
-impl<T, F: Fn()> AnswerDeadline<T, F> {
-    /// Times the answers of a connection; `on_late` is called when one is not taken.
-    pub(super) const fn new(connection: T, on_late: F) -> Self {
+impl<T, F: Fn()> WriteTimeout<T, F> {
+    /// Applies the timeouts to a connection. `on_timeout` is called when a write times out.
+    pub(super) const fn new(connection: T, on_timeout: F) -> Self {
         let timeouts = Timeouts { stall: ANSWER_STALL_TIMEOUT, total: ANSWER_TIMEOUT };
-        Self { connection, timeouts, on_late, waiting: None }
+        Self { connection, timeouts, on_timeout, deadlines: None }
     }
 
-    /// Looks at the result of a write, and waits no longer than until the end.
-    fn timed(
+    /// Converts a pending write into an error after a deadline.
+    fn check(
         &mut self,
         written: Poll<io::Result<usize>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(written) = written {
-            if let Some(waiting) = &mut self.waiting {
-                waiting.moved(self.timeouts);
+            if let Some(deadlines) = &mut self.deadlines {
+                deadlines.note_progress(self.timeouts);
             }
             return Poll::Ready(written);
         }
-        let waiting = self.waiting.get_or_insert_with(|| Waiting::new(self.timeouts));
-        ready!(waiting.sleep.as_mut().poll(context));
-        (self.on_late)();
+        let deadlines = self.deadlines.get_or_insert_with(|| Deadlines::new(self.timeouts));
+        ready!(deadlines.sleep.as_mut().poll(context));
+        (self.on_timeout)();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for AnswerDeadline<T, F> {
+impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for WriteTimeout<T, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -95,14 +95,14 @@ impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for AnswerDeadline<T, F> {
     }
 }
 
-impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for AnswerDeadline<T, F> {
+impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for WriteTimeout<T, F> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write(context, bytes);
-        self.timed(written, context)
+        self.check(written, context)
     }
 
     fn poll_write_vectored(
@@ -111,17 +111,17 @@ impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for AnswerDeadline<T, F>
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write_vectored(context, bytes);
-        self.timed(written, context)
+        self.check(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.connection.is_write_vectored()
     }
 
-    /// Called when everything has been written.
+    /// The HTTP library flushes when it has written all responses.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.connection).poll_flush(context))?;
-        self.waiting = None;
+        self.deadlines = None;
         Poll::Ready(Ok(()))
     }
 
@@ -141,20 +141,20 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of answers of so many bytes to a peer that takes one every few milliseconds.
-    async fn answer(answers: usize, bytes: usize, pause: Duration) -> io::Result<()> {
+    /// Writes responses of this size to a peer that pauses after each byte.
+    async fn respond(responses: usize, bytes: usize, pause: Duration) -> io::Result<()> {
         let (connection, mut peer) = duplex(1);
-        let late = Cell::new(0);
+        let timed_out = Cell::new(0);
         let timeouts =
             Timeouts { stall: Duration::from_millis(300), total: Duration::from_millis(600) };
-        let mut timed = AnswerDeadline {
+        let mut connection = WriteTimeout {
             timeouts,
-            ..AnswerDeadline::new(connection, || late.set(late.get() + 1))
+            ..WriteTimeout::new(connection, || timed_out.set(timed_out.get() + 1))
         };
         let written = async {
-            for _ in 0..answers {
-                timed.write_all(&vec![0; bytes]).await?;
-                timed.flush().await?;
+            for _ in 0..responses {
+                connection.write_all(&vec![0; bytes]).await?;
+                connection.flush().await?;
             }
             Ok(())
         };
@@ -165,25 +165,25 @@ mod tests {
         };
         let result = tokio::select! {
             result = written => result,
-            () = read => panic!("the answer ended"),
+            () = read => panic!("the connection ended"),
         };
-        assert_eq!(late.get(), usize::from(result.is_err()));
+        assert_eq!(timed_out.get(), usize::from(result.is_err()));
         result
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_taken_in_time_is_written() {
-        answer(1, 10, Duration::ZERO).await.unwrap();
-        // The time begins again with each.
-        answer(20, 3, Duration::from_millis(20)).await.unwrap();
+    async fn a_response_that_is_read_in_time_is_written() {
+        respond(1, 10, Duration::ZERO).await.unwrap();
+        // The timeouts begin again with each response.
+        respond(20, 3, Duration::from_millis(20)).await.unwrap();
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_not_taken_ends_the_connection() {
-        let timed_out = |result: io::Result<()>| result.unwrap_err().kind();
-        let stalled = answer(1, 10, Duration::from_secs(3600)).await;
-        assert_eq!(timed_out(stalled), io::ErrorKind::TimedOut);
-        let slow = answer(1, 1000, Duration::from_millis(20)).await;
-        assert_eq!(timed_out(slow), io::ErrorKind::TimedOut);
+    async fn a_response_that_is_not_read_ends_the_connection() {
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        let stalled = respond(1, 10, Duration::from_secs(3600)).await;
+        assert_eq!(kind(stalled), io::ErrorKind::TimedOut);
+        let slow = respond(1, 1000, Duration::from_millis(20)).await;
+        assert_eq!(kind(slow), io::ErrorKind::TimedOut);
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests, bounded each and in all.
+//! Reads request bodies, with bounds on each body and on all bodies together.
 
 use std::fmt::Display;
 
@@ -10,73 +10,74 @@ use thiserror::Error;
 
 use crate::listen::{ByteBudget, HeldBytes};
 
-/// Bytes of each body that are always taken, so that large bodies of some never turn usual requests away.
+/// Bytes of each body that do not count towards [`BODY_BYTES_MAX`], so that large bodies never cause the rejection of
+/// small ones.
 const FREE_BYTES: usize = 64 * 1024;
 
-/// Bytes beyond those that all requests in progress hold at most. Buffers grow by doubling, so they take up to twice as
-/// much memory.
+/// The most bytes of all bodies in progress, beyond [`FREE_BYTES`] each. Buffers grow by doubling, so they use up to
+/// twice as much memory.
 pub(crate) const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads bodies within bounds.
 #[derive(Debug)]
-pub(super) struct Bodies {
+pub(super) struct BodyReader {
     max: usize,
     budget: ByteBudget,
 }
 
-/// A body that was read.
+/// A complete body.
 #[derive(Debug)]
-pub(super) struct ReadBody {
+pub(super) struct BufferedBody {
     pub(super) bytes: Bytes,
-    /// To be kept until the bytes are dropped.
+    /// Must live as long as the bytes.
     pub(super) held: HeldBytes,
 }
 
 /// Why a body was not read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum BodyError {
-    /// It took too long.
+    /// The body did not arrive in time.
     #[error("the body took too long")]
-    Slow,
-    /// It is too large.
+    Timeout,
+    /// The body is too large.
     #[error("the body is too large")]
-    Large,
-    /// Too many bytes are held already.
+    TooLarge,
+    /// All bodies in progress together are too large.
     #[error("too many large bodies at once")]
-    Crowded,
-    /// It is not what its head says, or the client has gone.
+    TooManyBytes,
+    /// The body is malformed, or the client has disconnected.
     #[error("the body cannot be read: {0}")]
-    Broken(String),
+    Unreadable(String),
 }
 
-impl Bodies {
+impl BodyReader {
     pub(super) fn new(max: usize) -> Self {
         Self { max, budget: ByteBudget::new(BODY_BYTES_MAX) }
     }
 
     /// Reads a body to its end.
-    pub(super) async fn read<B>(&self, mut body: B) -> Result<ReadBody, BodyError>
+    pub(super) async fn read<B>(&self, mut body: B) -> Result<BufferedBody, BodyError>
     where
         B: Body<Data = Bytes, Error: Display> + Unpin,
     {
         if body.size_hint().lower() > u64::try_from(self.max).unwrap_or(u64::MAX) {
-            return Err(BodyError::Large);
+            return Err(BodyError::TooLarge);
         }
         let mut read = BytesMut::new();
         let mut held = HeldBytes::default();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| BodyError::Broken(error.to_string()))?;
+            let frame = frame.map_err(|error| BodyError::Unreadable(error.to_string()))?;
             let Ok(bytes) = frame.into_data() else { continue };
             let length = read.len() + bytes.len();
             if length > self.max {
-                return Err(BodyError::Large);
+                return Err(BodyError::TooLarge);
             }
             if !self.budget.hold(&mut held, length.saturating_sub(FREE_BYTES)) {
-                return Err(BodyError::Crowded);
+                return Err(BodyError::TooManyBytes);
             }
             read.extend_from_slice(&bytes);
         }
-        Ok(ReadBody { bytes: read.freeze(), held })
+        Ok(BufferedBody { bytes: read.freeze(), held })
     }
 }
 
@@ -92,24 +93,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_read_up_to_the_bound() {
-        let bodies = Bodies::new(100);
-        assert_eq!(bodies.read(body(100)).await.unwrap().bytes.len(), 100);
-        assert_eq!(bodies.read(body(101)).await.unwrap_err(), BodyError::Large);
+        let reader = BodyReader::new(100);
+        assert_eq!(reader.read(body(100)).await.unwrap().bytes.len(), 100);
+        assert_eq!(reader.read(body(101)).await.unwrap_err(), BodyError::TooLarge);
         let chunks = [50, 50, 1].map(|length| Ok::<_, std::io::Error>(vec![b'x'; length]));
         let chunked = Body::from_stream(futures::stream::iter(chunks));
-        assert_eq!(bodies.read(chunked).await.unwrap_err(), BodyError::Large);
+        assert_eq!(reader.read(chunked).await.unwrap_err(), BodyError::TooLarge);
     }
 
     #[tokio::test]
     async fn large_bodies_share_a_budget_that_small_ones_do_not_need() {
         let held_max = BODY_BYTES_MAX;
-        let bodies = Bodies::new(held_max);
+        let reader = BodyReader::new(held_max);
         let half = FREE_BYTES + held_max / 2;
-        let held = [bodies.read(body(half)).await, bodies.read(body(half)).await];
+        let held = [reader.read(body(half)).await, reader.read(body(half)).await];
         assert!(held.iter().all(Result::is_ok));
-        assert_eq!(bodies.read(body(FREE_BYTES + 1)).await.unwrap_err(), BodyError::Crowded);
-        assert!(bodies.read(body(FREE_BYTES)).await.is_ok());
+        assert_eq!(reader.read(body(FREE_BYTES + 1)).await.unwrap_err(), BodyError::TooManyBytes);
+        assert!(reader.read(body(FREE_BYTES)).await.is_ok());
         drop(held);
-        assert!(bodies.read(body(FREE_BYTES + 1)).await.is_ok());
+        assert!(reader.read(body(FREE_BYTES + 1)).await.is_ok());
     }
 }

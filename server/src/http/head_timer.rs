@@ -1,14 +1,14 @@
-//! The time that the head of an HTTP request takes, from its first byte.
+//! The timeout for the head of an HTTP request, from its first byte.
 //!
-//! HTTP's library counts it from the answer before, and so would take a head that comes byte by byte on an old connection
-//! for an idle one.
+//! The HTTP library's own timeout begins with the previous response, and so cannot tell a slow head from an idle
+//! connection.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The head that a connection's peer is sending. Clones are for the same connection.
+/// The head that the peer of a connection is sending. Clones are for the same connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<State>>);
 
@@ -16,7 +16,7 @@ pub(super) struct HeadTimer(Arc<Mutex<State>>);
 struct State {
     /// A request is being read or answered.
     in_request: bool,
-    /// When the first byte of the next head came.
+    /// The time at which the first byte of the next head arrived.
     began: Option<Instant>,
 }
 
@@ -26,13 +26,13 @@ impl HeadTimer {
         *self.0.lock() = State { in_request: true, began: None };
     }
 
-    /// Notes that the next bytes are those of another head.
+    /// Notes that the next bytes belong to another head.
     pub(super) fn end_request(&self) {
         self.0.lock().in_request = false;
     }
 
-    /// Waits until a head has taken longer.
-    pub(super) async fn late(&self, timeout: Duration) {
+    /// Waits until a head has not completely arrived within the timeout.
+    pub(super) async fn timed_out(&self, timeout: Duration) {
         loop {
             let began = self.0.lock().began;
             let end = began.unwrap_or_else(Instant::now) + timeout;
@@ -43,8 +43,8 @@ impl HeadTimer {
         }
     }
 
-    /// Notes that these bytes have come.
-    pub(super) fn hear(&self, bytes: &[u8]) {
+    /// Notes that bytes have arrived.
+    pub(super) fn note_bytes(&self, bytes: &[u8]) {
         let mut state = self.0.lock();
         if !bytes.is_empty() && !state.in_request {
             state.began.get_or_insert_with(Instant::now);

@@ -1,10 +1,10 @@
-//! How the server does, for people.
+//! The text of `/healthcheck?verbose`.
 
 use std::fmt::Write as _;
 
 use sluicegate_store::Stack;
 
-/// A line about the server, one about the store, and one about each Redis server.
+/// One line for the server, one for the store, and one for each Redis server.
 pub(super) fn describe(serving: bool, store: &Stack) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -16,7 +16,7 @@ pub(super) fn describe(serving: bool, store: &Stack) -> String {
     if let Some(redis) = store.in_redis() {
         let nodes = redis.status();
         if nodes.is_empty() {
-            line("redis", "no server has been found yet");
+            line("redis", "no server found yet");
         }
         for node in nodes {
             let complaint = node.complaint.as_deref().unwrap_or("ok");

@@ -1,7 +1,7 @@
-//! The JSON mapping of protobuf, for callers that have no gRPC.
+//! The JSON mapping of protobuf, for callers without gRPC.
 //!
-//! Uses the descriptors in which entries are text: in the generated types they are bytes, which JSON
-//! would show as base64. The wire is the same, so it carries from one to the other.
+//! It uses file descriptors in which entries are strings. In the generated types they are bytes, which JSON would show
+//! as base64. Both have the same wire format, so messages are converted by encoding and decoding them.
 
 mod check;
 mod error;
@@ -28,8 +28,8 @@ fn describe(name: &'static str) -> Result<MessageDescriptor, JsonError> {
     POOL.get_message_by_name(name).ok_or(JsonError::Undescribed(name))
 }
 
-/// Reads a request. Unknown fields are mistakes: a misspelt one would be a limit that is not asked. So are keys that
-/// an object has twice, of which readers may take either.
+/// Decodes a request. Rejects unknown fields, because a misspelt one would disable a limit, and duplicate keys, because
+/// readers differ in which value they use.
 pub(super) fn decode(body: &[u8]) -> Result<RateLimitRequest, DecodeError> {
     read(body).map_err(|error| match error {
         JsonError::TooLarge(bound) => DecodeError::TooLarge(bound),
@@ -47,7 +47,7 @@ fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
     Ok(RateLimitRequest::decode(message.encode_to_vec().as_slice())?)
 }
 
-/// Writes a response. Fields that are not set, or zero, are left out.
+/// Encodes a response. Fields that are unset or 0 are omitted.
 pub(super) fn encode(response: &RateLimitResponse) -> Result<String, JsonError> {
     let message = DynamicMessage::decode(describe(RESPONSE)?, response.encode_to_vec().as_slice())?;
     let mut json = serde_json::to_string(&message)?;

@@ -35,13 +35,13 @@ use sluicegate_store::Stack;
 use self::pages::{PLAIN, Page, Rendered};
 pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::RenderPool, server::Server};
 use crate::{
-    grpc::{AnswerError, Encoded, InFlight, Rls},
+    grpc::{AnswerError, EncodedRequest, InFlight, Rls},
     limits::Snapshot,
     telemetry::{Bound, RequestTrace, Telemetry, Traces},
 };
 
-/// What the handlers need.
-pub(crate) struct Shared {
+/// The state of the handlers.
+pub(crate) struct HttpState {
     pub(crate) rls: Arc<Rls>,
     pub(crate) in_flight: InFlight,
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
@@ -53,43 +53,43 @@ pub(crate) struct Shared {
 }
 
 /// The routes.
-pub(crate) fn router(shared: Shared) -> Router {
+pub(crate) fn router(state: HttpState) -> Router {
     Router::new()
-        // envoyproxy/ratelimit takes any method.
+        // Any method, as in envoyproxy/ratelimit.
         .route("/json", any(json))
         .route("/healthcheck", get(healthcheck))
         .route("/livez", get(livez))
         .route("/metrics", get(metrics))
         .route("/stats", get(stats))
         .route("/rlconfig", get(rlconfig))
-        // Bodies are bounded while they are read.
+        // `bodies` bounds them while they are read.
         .layer(DefaultBodyLimit::disable())
-        .with_state(Arc::new(shared))
+        .with_state(Arc::new(state))
 }
 
-/// A `RateLimitRequest` as JSON in, a `RateLimitResponse` as JSON out: 200 if the request may pass, 429 if
-/// not, or if it exceeds a bound, 400 if it makes no sense, 503 where a rule defers to the caller because the store cannot
-/// answer.
+/// `/json`: answers a `RateLimitRequest` in JSON with a `RateLimitResponse` in JSON. Status 200 if the request is
+/// allowed; 429 if it is refused, also for exceeding a bound; 400 if it is invalid; 503 if the store did not answer and
+/// a rule has `on_failure: defer`.
 async fn json(
-    State(shared): State<Arc<Shared>>,
-    TraceExtractor(mut traced): TraceExtractor,
+    State(state): State<Arc<HttpState>>,
+    TraceExtractor(mut trace): TraceExtractor,
     bound: Option<Extension<Bound>>,
     body: Bytes,
 ) -> Response {
     let response = match bound {
-        None => answer(&shared, &mut traced, body).await,
-        // Values of end users can make a body too large.
-        Some(Extension(bound)) => answered(&shared.rls.deny(bound, &mut traced)),
+        None => answer(&state, &mut trace, body).await,
+        // Not an error, because values of end users can make a body too large.
+        Some(Extension(bound)) => respond(&state.rls.refuse_over_bound(bound, &mut trace)),
     };
-    traced.end_http(response.status().as_u16());
+    trace.end_http(response.status().as_u16());
     response
 }
 
-async fn answer(shared: &Shared, traced: &mut RequestTrace, body: Bytes) -> Response {
-    let entered = shared.in_flight.enter();
-    let message = Encoded::Other(body, json::decode);
-    match shared.rls.answer(message, entered.shed, None, traced).await {
-        Ok(response) => answered(&response),
+async fn answer(state: &HttpState, trace: &mut RequestTrace, body: Bytes) -> Response {
+    let in_flight = state.in_flight.enter();
+    let message = EncodedRequest::Other(body, json::decode);
+    match state.rls.answer(message, in_flight.shed, None, trace).await {
+        Ok(response) => respond(&response),
         Err(error) => {
             let status = match error {
                 AnswerError::Invalid(_) | AnswerError::Undecodable(_) => StatusCode::BAD_REQUEST,
@@ -100,7 +100,7 @@ async fn answer(shared: &Shared, traced: &mut RequestTrace, body: Bytes) -> Resp
     }
 }
 
-fn answered(response: &RateLimitResponse) -> Response {
+fn respond(response: &RateLimitResponse) -> Response {
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Ok => StatusCode::OK,
@@ -112,72 +112,72 @@ fn answered(response: &RateLimitResponse) -> Response {
     }
 }
 
-/// The trace that a request belongs to, from its headers.
+/// The trace of a request, according to its headers.
 struct TraceExtractor(RequestTrace);
 
-impl FromRequestParts<Arc<Shared>> for TraceExtractor {
+impl FromRequestParts<Arc<HttpState>> for TraceExtractor {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        shared: &Arc<Shared>,
+        state: &Arc<HttpState>,
     ) -> Result<Self, Infallible> {
-        let traces = shared.traces.as_ref();
-        let traced = traces.map(|traces| traces.of_http(&parts.method, &parts.headers));
-        Ok(Self(traced.unwrap_or_default()))
+        let traces = state.traces.as_ref();
+        let trace = traces.map(|traces| traces.begin_http(&parts.method, &parts.headers));
+        Ok(Self(trace.unwrap_or_default()))
     }
 }
 
-/// Whether gRPC health says SERVING, for probes that cannot speak gRPC. With `?verbose`, also how the store
-/// does.
-async fn healthcheck(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
-    let serving = shared.serving.load(Ordering::Relaxed);
+/// `/healthcheck`: the health that gRPC reports too, for probes without gRPC. With `?verbose`, also the status of the
+/// store.
+async fn healthcheck(State(state): State<Arc<HttpState>>, RawQuery(query): RawQuery) -> Response {
+    let serving = state.serving.load(Ordering::Relaxed);
     let status = if serving { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     let verbose = query.is_some_and(|query| query.split('&').any(|it| it.starts_with("verbose")));
     match (verbose, serving) {
-        (true, _) => (status, health::describe(serving, &shared.store)).into_response(),
+        (true, _) => (status, health::describe(serving, &state.store)).into_response(),
         (false, true) => (status, "OK").into_response(),
         (false, false) => status.into_response(),
     }
 }
 
-/// That the process can answer, drained or without its store: for what would restart it otherwise.
+/// `/livez`, for liveness probes: 200 as long as the process responds, also during a drain and without its store.
 async fn livez() -> &'static str {
     "OK"
 }
 
-/// The metrics, in Prometheus' text format.
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, Page::Metrics, |shared| match shared.telemetry.render() {
+/// `/metrics`: the metrics in Prometheus' text format.
+async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
+    page(state, Page::Metrics, |state| match state.telemetry.render() {
         Ok(text) => Rendered::ok(prometheus::TEXT_FORMAT, text),
         Err(error) => Rendered::error(&error),
     })
     .await
 }
 
-/// What was counted, under the names of envoyproxy/ratelimit.
-async fn stats(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, Page::Stats, |it| {
+/// `/stats`: counters under the names of envoyproxy/ratelimit.
+async fn stats(State(state): State<Arc<HttpState>>) -> Response {
+    page(state, Page::Stats, |it| {
         Rendered::ok(PLAIN, stats::render(&it.telemetry, &it.snapshot.load(), &it.store))
     })
     .await
 }
 
-/// The limits in force.
-async fn rlconfig(State(shared): State<Arc<Shared>>) -> Response {
-    page(shared, Page::Rlconfig, |it| {
+/// `/rlconfig`: the limits in force.
+async fn rlconfig(State(state): State<Arc<HttpState>>) -> Response {
+    page(state, Page::Rlconfig, |it| {
         let snapshot = it.snapshot.load();
         let render = || rlconfig::render(&snapshot.rules).into();
-        Rendered::ok(PLAIN, snapshot.listing.get_or_init(render).clone())
+        Rendered::ok(PLAIN, snapshot.rlconfig.get_or_init(render).clone())
     })
     .await
 }
 
 async fn page(
-    shared: Arc<Shared>,
+    state: Arc<HttpState>,
     page: Page,
-    render: impl FnOnce(&Shared) -> Rendered + Send + 'static,
+    render: impl FnOnce(&HttpState) -> Rendered + Send + 'static,
 ) -> Response {
-    let shown = Arc::clone(&shared);
-    shared.pages.make(page, move || render(&shown)).await
+    let rendered_state = Arc::clone(&state);
+    state.pages.render(page, move || render(&rendered_state)).await
 }

@@ -1,5 +1,5 @@
-//! Pages that take long if there is much to show: made on threads that decide nothing, and once for all who ask
-//! meanwhile. When readers that do not read hold many bytes of them, pages are made more rarely.
+//! Rendering of pages that can be large: on blocking threads, and once for all requests that arrive during a rendering.
+//! If clients that do not read hold many bytes of pages, each page is rendered at most once a second.
 
 use std::{
     sync::{
@@ -15,23 +15,23 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use parking_lot::Mutex;
-use tokio::{sync::Mutex as Turn, time::Instant};
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
 use crate::offload::{Offload, OffloadTicket};
 
-/// The most pages that are made at once.
-const MADE_MAX: usize = 4;
+/// The most pages that are rendered concurrently.
+const RENDERING_MAX: usize = 4;
 
-/// The bytes of earlier pages that are held for readers, beyond which a page may be [`AGE_MAX`] old.
+/// If clients hold more bytes of earlier pages than this, a page may be [`AGE_MAX`] old.
 const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// The age of such a page.
+/// The maximum age of such a page.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The most requests for pages at once.
-const ASKED_MAX: usize = 64;
+/// The most concurrent requests for pages.
+const REQUESTS_MAX: usize = 64;
 
-/// A page.
+/// The pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Metrics,
@@ -39,7 +39,7 @@ pub(super) enum Page {
     Rlconfig,
 }
 
-/// What a page has become. Copies share the text.
+/// A rendered page, or the error of rendering it. Clones share the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rendered {
     status: StatusCode,
@@ -58,32 +58,32 @@ impl Rendered {
     }
 }
 
-/// The text of a page, counted as long as it is held.
-struct Counted {
+/// The text of a page, which counts as held until it is dropped.
+struct HeldText {
     text: Bytes,
     held: Arc<AtomicUsize>,
 }
 
-impl Counted {
+impl HeldText {
     fn bytes(text: Bytes, held: &Arc<AtomicUsize>) -> Bytes {
         held.fetch_add(text.len(), Ordering::Relaxed);
         Bytes::from_owner(Self { text, held: Arc::clone(held) })
     }
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for HeldText {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-impl Drop for Counted {
+impl Drop for HeldText {
     fn drop(&mut self) {
         self.held.fetch_sub(self.text.len(), Ordering::Relaxed);
     }
 }
 
-/// The type of a page of plain text.
+/// The content type of plain text.
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
 impl IntoResponse for Rendered {
@@ -92,7 +92,7 @@ impl IntoResponse for Rendered {
     }
 }
 
-/// Makes pages, within bounds.
+/// Renders pages within bounds.
 pub(crate) struct RenderPool {
     offload: Offload,
     metrics: SharedPage,
@@ -104,24 +104,25 @@ impl Default for RenderPool {
     fn default() -> Self {
         let held = Arc::default();
         Self {
-            offload: Offload::new(MADE_MAX, ASKED_MAX),
+            offload: Offload::new(RENDERING_MAX, REQUESTS_MAX),
             metrics: SharedPage::new(Some(&held)),
             stats: SharedPage::new(Some(&held)),
-            // Its text is the same for all readers.
+            // All clients share its text.
             rlconfig: SharedPage::new(None),
         }
     }
 }
 
 impl RenderPool {
-    /// Makes a page, or waits for one that is begun from now on; 503 if too many ask.
-    pub(super) async fn make(
+    /// Renders a page, or waits for a rendering that begins after this call. 503 if there are too many requests.
+    pub(super) async fn render(
         &self,
         page: Page,
         render: impl FnOnce() -> Rendered + Send + 'static,
     ) -> Response {
-        let Some(admitted) = self.offload.admit() else {
-            let busy = format!("{ASKED_MAX} pages are asked for already; ask again later\n");
+        let Some(ticket) = self.offload.admit() else {
+            let busy =
+                format!("{REQUESTS_MAX} requests for pages are in progress; try again later\n");
             return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
         };
         let shared = match page {
@@ -129,32 +130,32 @@ impl RenderPool {
             Page::Stats => &self.stats,
             Page::Rlconfig => &self.rlconfig,
         };
-        shared.make(admitted, render).await.into_response()
+        shared.render(ticket, render).await.into_response()
     }
 }
 
-/// One page. Requests that come while it is made wait until that is done, because they may want what has been counted since,
-/// and then share the next.
+/// One page. Requests that arrive during a rendering do not get its result, which may lack their effects. They wait for
+/// its end and share the next rendering.
 struct SharedPage {
-    /// Held while the page is made.
-    turn: Turn<()>,
+    /// Locked during a rendering.
+    rendering: AsyncMutex<()>,
     state: Mutex<State>,
-    /// Bytes of all pages that are held; none where readers share the text anyway.
+    /// Bytes of all pages that clients hold; `None` if all clients share the text.
     held: Option<Arc<AtomicUsize>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How often making the page has begun.
+    /// The number of renderings that have begun.
     begun: u64,
-    /// The page as it was made last, while a request may still use it.
-    last: Option<Made>,
-    asking: usize,
+    /// The last rendering, while a request may use it.
+    last: Option<Rendering>,
+    /// The number of requests that wait.
+    requests: usize,
 }
 
-/// A page that was made.
-struct Made {
-    /// The number of that time.
+/// A completed rendering of a page.
+struct Rendering {
     number: u64,
     begun: Instant,
     page: Rendered,
@@ -162,66 +163,67 @@ struct Made {
 
 impl SharedPage {
     fn new(held: Option<&Arc<AtomicUsize>>) -> Self {
-        Self { turn: Turn::default(), state: Mutex::default(), held: held.cloned() }
+        Self { rendering: AsyncMutex::default(), state: Mutex::default(), held: held.cloned() }
     }
 
-    /// Whether readers hold many bytes of other pages than this one's last.
+    /// Whether clients hold many bytes of pages, not counting this page's last rendering.
     fn is_crowded(&self, state: &State) -> bool {
-        let last = state.last.as_ref().map_or(0, |made| made.page.text.len());
+        let last = state.last.as_ref().map_or(0, |last| last.page.text.len());
         let held = self.held.as_ref().map_or(0, |held| held.load(Ordering::Relaxed));
         held.saturating_sub(last) > HELD_BYTES_MAX
     }
 
-    async fn make(
+    async fn render(
         &self,
-        admitted: OffloadTicket,
+        ticket: OffloadTicket,
         render: impl FnOnce() -> Rendered + Send + 'static,
     ) -> Rendered {
-        let (_asking, wanted) = self.ask();
-        let _turn = self.turn.lock().await;
-        if let Some(page) = self.usable(wanted) {
+        let (_request, number_min) = self.begin_request();
+        let _rendering = self.rendering.lock().await;
+        if let Some(page) = self.usable(number_min) {
             return page;
         }
-        let permit = admitted.turn().await;
+        let permit = ticket.wait().await;
         let begun = Instant::now();
         let number = {
             let mut state = self.state.lock();
             state.begun += 1;
             state.begun
         };
-        // Who asked may leave; the page is made all the same, and holds its place until then.
+        // If the client disconnects, the rendering continues and holds its permit.
         let mut page = permit.run(render).await.unwrap_or_else(|error| Rendered::error(&error));
         if let Some(held) = &self.held {
-            page.text = Counted::bytes(page.text, held);
+            page.text = HeldText::bytes(page.text, held);
         }
-        self.state.lock().last = Some(Made { number, begun, page: page.clone() });
+        self.state.lock().last = Some(Rendering { number, begun, page: page.clone() });
         page
     }
 
-    /// The last page, if it was begun soon enough.
-    fn usable(&self, wanted: u64) -> Option<Rendered> {
+    /// The last rendering, if its number is at least `number_min`, or if clients hold many bytes and it is recent.
+    fn usable(&self, number_min: u64) -> Option<Rendered> {
         let state = self.state.lock();
-        let made = state.last.as_ref()?;
-        let is_recent = || self.is_crowded(&state) && made.begun.elapsed() < AGE_MAX;
-        (made.number >= wanted || is_recent()).then(|| made.page.clone())
+        let last = state.last.as_ref()?;
+        let is_recent = || self.is_crowded(&state) && last.begun.elapsed() < AGE_MAX;
+        (last.number >= number_min || is_recent()).then(|| last.page.clone())
     }
 
-    /// Counts a request for the page until the guard is dropped. Returns the number of the time that is soon enough.
-    fn ask(&self) -> (Asking<'_>, u64) {
+    /// Counts a request until the guard is dropped. Returns the number of the first rendering that begins after it.
+    fn begin_request(&self) -> (PageRequest<'_>, u64) {
         let mut state = self.state.lock();
-        state.asking += 1;
-        (Asking(self), state.begun + 1)
+        state.requests += 1;
+        (PageRequest(self), state.begun + 1)
     }
 }
 
-/// A request for a page. After the last of them the page is forgotten, unless later ones may have to do with it.
-struct Asking<'a>(&'a SharedPage);
+/// A request for a page. The end of the last one drops the last rendering, unless clients hold many bytes, so that
+/// later requests may get it.
+struct PageRequest<'a>(&'a SharedPage);
 
-impl Drop for Asking<'_> {
+impl Drop for PageRequest<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        state.asking -= 1;
-        if state.asking == 0 && !self.0.is_crowded(&state) {
+        state.requests -= 1;
+        if state.requests == 0 && !self.0.is_crowded(&state) {
             state.last = None;
         }
     }
@@ -244,27 +246,27 @@ mod tests {
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    /// Pages that show how many were rendered before, and wait until released.
+    /// Renders the number of earlier renderings as the page, and blocks until a test ends the rendering.
     #[derive(Clone)]
-    struct Held {
+    struct BlockingPages {
         pages: Arc<RenderPool>,
         begun: Arc<AtomicUsize>,
     }
 
-    impl Held {
+    impl BlockingPages {
         fn new() -> Self {
             Self { pages: Arc::default(), begun: Arc::default() }
         }
 
-        /// Asks for a page. It is made once `wait` ends.
-        async fn ask(self, page: Page, wait: mpsc::Receiver<()>) -> (StatusCode, String) {
+        /// Requests a page. The rendering ends when the sender of `wait` is dropped.
+        async fn request(self, page: Page, wait: mpsc::Receiver<()>) -> (StatusCode, String) {
             let begun = Arc::clone(&self.begun);
             let render = move || {
                 let before = begun.fetch_add(1, Ordering::SeqCst);
                 _ = wait.recv();
                 Rendered::ok(PLAIN, before.to_string())
             };
-            let response = self.pages.make(page, render).await;
+            let response = self.pages.render(page, render).await;
             (response.status(), text(response).await)
         }
 
@@ -274,9 +276,9 @@ mod tests {
             }
         }
 
-        /// Waits until so many ask for the metrics.
-        async fn until_asked(&self, count: usize) {
-            while self.pages.metrics.state.lock().asking < count {
+        /// Waits until there are this many requests for the metrics.
+        async fn until_requests(&self, count: usize) {
+            while self.pages.metrics.state.lock().requests < count {
                 yield_now().await;
             }
         }
@@ -287,89 +289,90 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_come_while_a_page_is_made_share_the_next() {
-        let held = Held::new();
+    async fn requests_during_a_rendering_share_the_next() {
+        let blocking = BlockingPages::new();
         let (finish, wait) = mpsc::channel();
-        let first = tokio::spawn(held.clone().ask(Page::Metrics, wait));
-        held.until_begun(1).await;
+        let first = tokio::spawn(blocking.clone().request(Page::Metrics, wait));
+        blocking.until_begun(1).await;
         let mut later = JoinSet::new();
         for _ in 0..10 {
-            later.spawn(held.clone().ask(Page::Metrics, done()));
+            later.spawn(blocking.clone().request(Page::Metrics, done()));
         }
-        held.until_asked(11).await;
+        blocking.until_requests(11).await;
         // Other pages do not wait for it.
-        assert_eq!(held.clone().ask(Page::Stats, done()).await, (StatusCode::OK, "1".to_owned()));
+        let stats = blocking.clone().request(Page::Stats, done()).await;
+        assert_eq!(stats, (StatusCode::OK, "1".to_owned()));
         drop(finish);
         assert_eq!(first.await.unwrap().1, "0");
         while let Some(page) = later.join_next().await {
             assert_eq!(page.unwrap().1, "2");
         }
-        assert_eq!(held.begun.load(Ordering::SeqCst), 3);
-        assert!(held.pages.metrics.state.lock().last.is_none(), "nobody may want it any more");
-        assert_eq!(held.clone().ask(Page::Metrics, done()).await.1, "3");
+        assert_eq!(blocking.begun.load(Ordering::SeqCst), 3);
+        assert!(blocking.pages.metrics.state.lock().last.is_none(), "no request may use it");
+        assert_eq!(blocking.clone().request(Page::Metrics, done()).await.1, "3");
     }
 
     #[tokio::test]
-    async fn a_page_is_made_once_a_second_when_readers_hold_many_bytes() {
+    async fn a_page_is_rendered_once_a_second_if_clients_hold_many_bytes() {
         let pages = RenderPool::default();
         let large = |byte: u8| move || Rendered::ok(PLAIN, vec![byte; HELD_BYTES_MAX]);
         let first_byte = async |response: Response| {
             axum::body::to_bytes(response.into_body(), HELD_BYTES_MAX).await.unwrap()[0]
         };
-        let unread = pages.make(Page::Metrics, large(1)).await;
-        let more = pages.make(Page::Metrics, large(2)).await;
-        let last = pages.make(Page::Metrics, large(3)).await;
-        let made = Instant::now();
-        assert_eq!(first_byte(pages.make(Page::Metrics, large(4)).await).await, 3);
-        assert!(made.elapsed() < AGE_MAX, "too slow to tell");
+        let unread = pages.render(Page::Metrics, large(1)).await;
+        let more = pages.render(Page::Metrics, large(2)).await;
+        let last = pages.render(Page::Metrics, large(3)).await;
+        let rendered = Instant::now();
+        assert_eq!(first_byte(pages.render(Page::Metrics, large(4)).await).await, 3);
+        assert!(rendered.elapsed() < AGE_MAX, "the machine is too slow for this test");
         tokio::time::sleep(AGE_MAX).await;
-        assert_eq!(first_byte(pages.make(Page::Metrics, large(5)).await).await, 5);
+        assert_eq!(first_byte(pages.render(Page::Metrics, large(5)).await).await, 5);
         drop((unread, more, last));
-        assert_eq!(first_byte(pages.make(Page::Metrics, large(6)).await).await, 6);
+        assert_eq!(first_byte(pages.render(Page::Metrics, large(6)).await).await, 6);
     }
 
     #[tokio::test]
-    async fn a_page_that_fails_is_an_error_and_the_next_is_made() {
+    async fn a_failed_rendering_is_an_error_and_the_next_succeeds() {
         let pages = RenderPool::default();
-        let response = pages.make(Page::Metrics, || panic!("no page")).await;
+        let response = pages.render(Page::Metrics, || panic!("no page")).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let response = pages.make(Page::Metrics, || Rendered::ok(PLAIN, "page")).await;
+        let response = pages.render(Page::Metrics, || Rendered::ok(PLAIN, "page")).await;
         assert_eq!(text(response).await, "page");
     }
 
     #[tokio::test]
-    async fn beyond_the_bound_requests_for_pages_are_refused() {
-        let held = Held::new();
+    async fn requests_beyond_the_bound_are_rejected() {
+        let blocking = BlockingPages::new();
         let (finish, wait) = mpsc::channel();
-        let mut asking = JoinSet::new();
-        asking.spawn(held.clone().ask(Page::Metrics, wait));
-        held.until_begun(1).await;
-        for _ in 1..ASKED_MAX {
-            asking.spawn(held.clone().ask(Page::Metrics, done()));
+        let mut requests = JoinSet::new();
+        requests.spawn(blocking.clone().request(Page::Metrics, wait));
+        blocking.until_begun(1).await;
+        for _ in 1..REQUESTS_MAX {
+            requests.spawn(blocking.clone().request(Page::Metrics, done()));
         }
-        held.until_asked(ASKED_MAX).await;
-        let (status, text) = held.clone().ask(Page::Stats, done()).await;
+        blocking.until_requests(REQUESTS_MAX).await;
+        let (status, text) = blocking.clone().request(Page::Stats, done()).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(text, "64 pages are asked for already; ask again later\n");
+        assert_eq!(text, "64 requests for pages are in progress; try again later\n");
         drop(finish);
-        while let Some(page) = asking.join_next().await {
+        while let Some(page) = requests.join_next().await {
             assert_eq!(page.unwrap().0, StatusCode::OK);
         }
-        assert_eq!(held.ask(Page::Stats, done()).await.0, StatusCode::OK);
+        assert_eq!(blocking.request(Page::Stats, done()).await.0, StatusCode::OK);
     }
 
     #[tokio::test]
-    async fn a_page_that_nobody_waits_for_keeps_its_place_and_no_request_waiting() {
-        let held = Held::new();
+    async fn a_rendering_continues_after_a_disconnect_and_blocks_no_request() {
+        let blocking = BlockingPages::new();
         let (finish, wait) = mpsc::channel();
-        let asking = tokio::spawn(held.clone().ask(Page::Metrics, wait));
-        held.until_begun(1).await;
-        asking.abort();
-        assert!(asking.await.is_err());
-        assert_eq!(held.pages.offload.free(), (ASKED_MAX - 1, MADE_MAX - 1));
-        assert_eq!(held.clone().ask(Page::Metrics, done()).await.1, "1");
+        let request = tokio::spawn(blocking.clone().request(Page::Metrics, wait));
+        blocking.until_begun(1).await;
+        request.abort();
+        assert!(request.await.is_err());
+        assert_eq!(blocking.pages.offload.free(), (REQUESTS_MAX - 1, RENDERING_MAX - 1));
+        assert_eq!(blocking.clone().request(Page::Metrics, done()).await.1, "1");
         drop(finish);
-        while held.pages.offload.free() != (ASKED_MAX, MADE_MAX) {
+        while blocking.pages.offload.free() != (REQUESTS_MAX, RENDERING_MAX) {
             yield_now().await;
         }
     }

@@ -1,4 +1,4 @@
-//! The limits in force, a line each, for people.
+//! The text of `/rlconfig`: the limits in force, one line for each rule.
 
 use sluicegate_core::{
     Rule,
@@ -7,7 +7,7 @@ use sluicegate_core::{
 };
 use sluicegate_proto::text::printable;
 
-/// Every domain, and below it every rule with the path that leads there, in the order of the files.
+/// All domains, each followed by its rules with their paths, in the order of the files.
 pub(super) fn render(rules: &RuleSet) -> String {
     let mut text = String::new();
     let mut domain_before = None;
@@ -73,7 +73,7 @@ fn describe_limit(text: &mut String, rule_limit: &RuleLimit) {
     text.push(']');
 }
 
-/// Adds a part of a line.
+/// Appends a part of a line.
 fn push(text: &mut String, part: std::fmt::Arguments<'_>) {
     text.push_str(&printable(&part.to_string()));
 }

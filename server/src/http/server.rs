@@ -1,4 +1,4 @@
-//! Serving HTTP connections.
+//! Serves HTTP connections.
 
 use std::{
     convert::Infallible,
@@ -27,8 +27,8 @@ use tokio_util::{io::InspectReader, sync::CancellationToken};
 use tower::ServiceExt as _;
 
 use super::{
-    answer_timer::AnswerDeadline,
-    bodies::{Bodies, BodyError},
+    answer_timer::WriteTimeout,
+    bodies::{BodyError, BodyReader},
     head_timer::HeadTimer,
 };
 use crate::{
@@ -45,21 +45,21 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The HTTP listener's pages, ready to serve connections.
+/// Serves the connections of the HTTP listener.
 #[derive(Clone)]
 pub(crate) struct Server {
     router: Router,
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyReader>,
     admission: Admission,
 }
 
 impl Server {
-    /// Serves `router`, with bodies of at most `body_max` bytes.
+    /// A server of these routes. `body_max`: the most bytes of a body.
     pub(crate) fn new(router: Router, body_max: usize, admission: Admission) -> Self {
-        Self { router, bodies: Arc::new(Bodies::new(body_max)), admission }
+        Self { router, bodies: Arc::new(BodyReader::new(body_max)), admission }
     }
 
-    /// Serves connections until `shutdown`, then finishes the requests in progress.
+    /// Serves connections until `shutdown`, then completes the requests in progress.
     pub(crate) async fn serve(
         self,
         connections: impl Stream<Item = io::Result<Connection>>,
@@ -72,40 +72,41 @@ impl Server {
     }
 
     async fn serve_one(self, connection: Connection, stop: CancellationToken) {
-        // Whether the latest request has come whole.
-        let answering = Arc::new(AtomicBool::new(false));
+        // Whether the last request has fully arrived.
+        let is_complete = Arc::new(AtomicBool::new(false));
         let handle = connection.handle();
-        let whole = Arc::clone(&answering);
+        let set_complete = Arc::clone(&is_complete);
         let timer = HeadTimer::default();
-        let late = handle.clone();
+        let counting = handle.clone();
         let connection =
-            AnswerDeadline::new(connection, move || late.count_bound(RequestBound::AnswerTime));
-        let of_head = timer.clone();
-        let timed = InspectReader::new(connection, move |bytes: &[u8]| of_head.hear(bytes));
-        let of_service = timer.clone();
+            WriteTimeout::new(connection, move || counting.count_bound(RequestBound::AnswerTime));
+        let read_timer = timer.clone();
+        let timed =
+            InspectReader::new(connection, move |bytes: &[u8]| read_timer.note_bytes(bytes));
+        let service_timer = timer.clone();
         let service = service_fn(move |request| {
-            let answer = self.clone().answer(request, handle.clone(), Arc::clone(&whole));
-            let timer = of_service.clone();
+            let response = self.clone().answer(request, handle.clone(), Arc::clone(&set_complete));
+            let timer = service_timer.clone();
             async move {
                 timer.begin_request();
-                let answer = answer.await;
+                let response = response.await;
                 timer.end_request();
-                answer
+                response
             }
         });
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
-                // Heads are timed from their first byte, and the listener closes connections that are idle.
+                // `timer` bounds the time of heads, and the listener closes idle connections.
                 .header_read_timeout(None)
                 .max_buf_size(HEAD_BYTES_MAX)
                 .serve_connection(TokioIo::new(timed), service)
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = timer.late(HEAD_TIMEOUT) => return,
+            () = timer.timed_out(HEAD_TIMEOUT) => return,
             () = stop.cancelled() => {
-                if !answering.load(Ordering::Relaxed) {
+                if !is_complete.load(Ordering::Relaxed) {
                     return;
                 }
                 connection.as_mut().graceful_shutdown();
@@ -122,30 +123,32 @@ impl Server {
         self,
         request: Request<Incoming>,
         handle: ConnectionHandle,
-        whole: Arc<AtomicBool>,
+        is_complete: Arc<AtomicBool>,
     ) -> Result<Response, Infallible> {
-        whole.store(false, Ordering::Relaxed);
+        is_complete.store(false, Ordering::Relaxed);
         let (mut parts, mut body) = request.into_parts();
         let read = timeout(BODY_TIMEOUT, self.bodies.read(&mut body)).await;
-        let body = match read.unwrap_or(Err(BodyError::Slow)) {
+        let body = match read.unwrap_or(Err(BodyError::Timeout)) {
             Ok(body) => body,
             Err(error) => {
-                if error == BodyError::Slow {
+                if error == BodyError::Timeout {
                     handle.count_bound(RequestBound::BodyTime);
                 }
-                let Some(bound) = error.denied_by() else {
+                let Some(bound) = error.exceeded_bound() else {
                     return Ok(closing(error.into_response()));
                 };
-                // Else the connection is reset while the client writes, which may then miss the answer.
+                // Closing the connection while the client writes would reset it, and the client might not read the
+                // response.
                 let drop_rest = async { while let Some(Ok(_dropped)) = body.frame().await {} };
                 let _elapsed = timeout(BODY_TIMEOUT, drop_rest).await;
-                // How large a body is may be up to end users, so the page decides.
+                // End users may determine the size of a body, so `/json` refuses such a request instead of returning an
+                // error.
                 parts.extensions.insert(bound);
                 let request = Request::from_parts(parts, Body::empty());
                 return Ok(closing(self.router.oneshot(request).await?));
             }
         };
-        whole.store(true, Ordering::Relaxed);
+        is_complete.store(true, Ordering::Relaxed);
         handle.mark_used();
         let crowded = self.admission.is_crowded();
         let _held = body.held;
@@ -155,19 +158,19 @@ impl Server {
     }
 }
 
-/// An answer after which the connection ends.
+/// Makes a response the last one of its connection.
 fn closing(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 impl BodyError {
-    /// The bound for which a rate limit request with such a body is denied, rather than answered with an error.
-    const fn denied_by(&self) -> Option<Bound> {
+    /// The bound that the body exceeds. A rate limit request with such a body is refused, not answered with an error.
+    const fn exceeded_bound(&self) -> Option<Bound> {
         match self {
-            Self::Large => Some(Bound::MessageBytes),
-            Self::Crowded => Some(Bound::BodyBytes),
-            Self::Slow | Self::Broken(_) => None,
+            Self::TooLarge => Some(Bound::MessageBytes),
+            Self::TooManyBytes => Some(Bound::BodyBytes),
+            Self::Timeout | Self::Unreadable(_) => None,
         }
     }
 }
@@ -175,8 +178,8 @@ impl BodyError {
 impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
         let status = match self {
-            Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::Large | Self::Crowded | Self::Broken(_) => StatusCode::BAD_REQUEST,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge | Self::TooManyBytes | Self::Unreadable(_) => StatusCode::BAD_REQUEST,
         };
         (status, format!("{self}\n")).into_response()
     }

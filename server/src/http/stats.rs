@@ -1,5 +1,5 @@
-//! What was counted under the names of envoyproxy/ratelimit, for scripts that read them: a line `name:
-//! value` each, in order.
+//! The text of `/stats`: counters under the names of envoyproxy/ratelimit, for scripts that read them. One line `NAME:
+//! VALUE` each, sorted.
 
 use std::{collections::BTreeMap, ops::Deref};
 
@@ -12,16 +12,16 @@ use crate::{
     telemetry::{HITS, HitLabels, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
 };
 
-/// The lines. Those of a rule appear with its first hit.
+/// The lines. A rule has lines once it has counted a hit.
 pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
     let mut lines = Lines::default();
-    visit_hits(&snapshot.rules, &snapshot.metrics.counters, |of, hits| {
-        let (key, domain) = (key(&of), sanitize(of.domain));
+    visit_hits(&snapshot.rules, &snapshot.metrics.counters, |labels, hits| {
+        let (key, domain) = (key(&labels), sanitize(labels.domain));
         for (metric, count) in HITS {
             lines.add(metric, &[("KEY", &key), ("DOMAIN", &domain)], count(hits).get());
         }
     });
-    telemetry.unknown_domain.show(|domain, count| {
+    telemetry.unknown_domain.for_each(|domain, count| {
         if count.get() > 0 {
             lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &sanitize(domain))], count.get());
         }
@@ -42,10 +42,10 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
     lines.0.into_iter().map(|(name, value)| format!("{}: {value}\n", printable(&name))).collect()
 }
 
-/// What upstream calls the rule.
-fn key(of: &HitLabels<'_>) -> String {
-    let Some(rule) = of.rule else { return OVERRIDE.to_owned() };
-    match (of.key, &rule.stats_key) {
+/// The name of the rule in envoyproxy/ratelimit.
+fn key(labels: &HitLabels<'_>) -> String {
+    let Some(rule) = labels.rule else { return OVERRIDE.to_owned() };
+    match (labels.key, &rule.stats_key) {
         (Some(OTHER), _) => format!("{}.{OTHER}", rule.path),
         (Some(key), _) => key.to_owned(),
         (None, StatsKey::Fixed(key)) => key.to_string(),
@@ -53,12 +53,12 @@ fn key(of: &HitLabels<'_>) -> String {
     }
 }
 
-/// By name. Rules that upstream calls the same are counted together, as it does.
+/// Values by name. Rules with the same name in envoyproxy/ratelimit are added up, as there.
 #[derive(Default)]
 struct Lines(BTreeMap<String, u64>);
 
 impl Lines {
-    /// Adds what upstream has too, with the parts of its name that differ filled in, from the last.
+    /// Adds a value of a metric that envoyproxy/ratelimit has too. Each of `parts` replaces a placeholder in the name.
     fn add(
         &mut self,
         metric: impl Deref<Target = catalogue::Metric>,

@@ -1,4 +1,4 @@
-//! Accepting connections, and TLS handshakes beside it.
+//! Accepts connections, and runs their TLS handshakes concurrently.
 
 use std::{
     future, io, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc, task::ready,
@@ -22,20 +22,20 @@ use super::{
 };
 use crate::values::ListenAddress;
 
-/// How long to leave a listener alone that cannot accept, mostly for want of file descriptors.
+/// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(10);
 
-/// The time between two lines in the log about that.
+/// The shortest time between two log lines about failed accepts.
 const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A bound address. Dropping it, or the stream that it becomes, gives the address back.
+/// A bound listener. Dropping it, or its stream of connections, releases the address.
 #[derive(Debug)]
 pub(crate) struct Listener {
     source: Source,
     address: ListenAddress,
-    /// Not before this is the next connection accepted.
+    /// The earliest time of the next accept.
     accept_from: Instant,
-    /// Not before this is the next failure to accept logged.
+    /// The earliest time of the next log line about a failed accept.
     log_from: Instant,
 }
 
@@ -46,10 +46,10 @@ enum Source {
 }
 
 impl Listener {
-    /// Starts to listen.
+    /// Binds an address.
     ///
     /// # Errors
-    /// The host is unknown, the address is taken, or the system refuses.
+    /// The host name cannot be resolved, or the address cannot be bound.
     pub(crate) async fn bind(address: &ListenAddress) -> io::Result<Self> {
         let (source, address) = match address {
             ListenAddress::Tcp(address) => {
@@ -66,12 +66,12 @@ impl Listener {
         Ok(Self { source, address, accept_from: now, log_from: now })
     }
 
-    /// Where it listens: names looked up, and the port that port 0 became.
+    /// The bound address: host names are resolved, and port 0 is replaced by the selected port.
     pub(crate) fn local_address(&self) -> ListenAddress {
         self.address.clone()
     }
 
-    /// The address and port, of a TCP listener.
+    /// The bound address of a TCP listener; `None` for a Unix socket.
     pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
         match &self.source {
             Source::Tcp(listener) => listener.local_addr().ok(),
@@ -79,8 +79,8 @@ impl Listener {
         }
     }
 
-    /// The connections that are accepted from now on and given a place, without end and without errors. With `tls`,
-    /// those whose TLS handshake succeeds. When it is dropped, connections in their handshakes are dropped too.
+    /// The stream of accepted and admitted connections; with `tls`, of those whose TLS handshake succeeds. It has no
+    /// end and no errors. Dropping it drops connections whose handshake is not complete.
     pub(crate) fn incoming(
         self,
         tls: Option<Tls>,
@@ -92,15 +92,15 @@ impl Listener {
         })
     }
 
-    /// Waits for a connection, through whatever goes wrong. Cancel safe.
+    /// Waits for a connection. Retries after errors. Cancel safe.
     async fn accept(&mut self, admission: &Admission) -> Socket {
         loop {
-            admission.room().await;
+            admission.wait_for_room().await;
             time::sleep_until(self.accept_from).await;
             match self.source.accept().await {
                 Ok(socket) => return socket,
-                Err(error) if is_of_the_client(&error) => {
-                    tracing::debug!(%error, "connection was gone before it was accepted");
+                Err(error) if is_client_disconnect(&error) => {
+                    tracing::debug!(%error, "client disconnected before its connection was accepted");
                 }
                 Err(error) => {
                     let now = Instant::now();
@@ -121,8 +121,8 @@ impl Source {
         match self {
             Self::Tcp(listener) => {
                 let (socket, _peer) = listener.accept().await?;
-                // Answers are small and each is waited for. Fails only if the client has gone.
-                let _gone = socket.set_nodelay(true);
+                // Responses are small, and callers wait for each. Fails only if the client has disconnected.
+                let _disconnected = socket.set_nodelay(true);
                 Ok(Either::Left(socket))
             }
             Self::Unix(listener, _file) => {
@@ -133,20 +133,21 @@ impl Source {
     }
 }
 
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_client_disconnect(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
 }
 
-/// Accepts connections and shakes hands with many at a time, so that a slow client does not delay others.
+/// Accepts connections, and runs many handshakes concurrently, so that a slow client does not delay others.
 #[derive(Debug)]
 struct Incoming {
     listener: Listener,
     tls: Option<Tls>,
     admission: Admission,
     sweep: Interval,
-    /// Tasks of their own: the arithmetic of many handshakes spreads over cores.
+    /// A task for each handshake, so that several cores share the cryptography.
     handshakes: JoinSet<Option<Connection>>,
-    turns: Arc<Semaphore>,
+    /// Bounds the handshakes that are polled at the same time.
+    handshake_polls: Arc<Semaphore>,
 }
 
 impl Incoming {
@@ -154,11 +155,11 @@ impl Incoming {
         let mut sweep = time::interval(SWEEP_INTERVAL);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let turns = Arc::new(Semaphore::new((cores / 2).max(1)));
-        Self { listener, tls, admission, sweep, handshakes: JoinSet::new(), turns }
+        let handshake_polls = Arc::new(Semaphore::new((cores / 2).max(1)));
+        Self { listener, tls, admission, sweep, handshakes: JoinSet::new(), handshake_polls }
     }
 
-    /// The next connection that can be read.
+    /// The next connection that is ready to be read.
     async fn next(&mut self) -> Connection {
         loop {
             tokio::select! {
@@ -170,11 +171,12 @@ impl Incoming {
                 }
                 socket = self.listener.accept(&self.admission) => {
                     let peer = connect_info(&socket).remote_addr;
-                    // A socket without a place is closed at once.
-                    let Some(handle) = self.admission.admit(peer) else { continue };
-                    let socket = AcceptedConnection::new(socket, handle);
+                    // Dropping a socket that is not admitted closes it.
+                    let Some(guard) = self.admission.admit(peer) else { continue };
+                    let socket = AcceptedConnection::new(socket, guard);
                     let Some(tls) = self.tls.clone() else { return Connection::plain(socket) };
-                    self.handshakes.spawn(shake_hands(tls, socket, Arc::clone(&self.turns)));
+                    let polls = Arc::clone(&self.handshake_polls);
+                    self.handshakes.spawn(complete_handshake(tls, socket, polls));
                 }
             }
         }
@@ -187,13 +189,13 @@ impl Drop for Incoming {
     }
 }
 
-async fn shake_hands(
+async fn complete_handshake(
     tls: Tls,
     socket: AcceptedConnection,
-    turns: Arc<Semaphore>,
+    polls: Arc<Semaphore>,
 ) -> Option<Connection> {
     let peer = connect_info(socket.socket()).remote_addr;
-    match in_turns(tls.acceptor().accept(socket), turns).await {
+    match poll_with_permit(tls.acceptor().accept(socket), polls).await {
         Ok(stream) => Some(Connection::tls(stream)),
         Err(error) => {
             tls.count_failure();
@@ -203,16 +205,17 @@ async fn shake_hands(
     }
 }
 
-/// Polls a handshake only in its turn. Signatures take up to a millisecond each: many that are due at once would
-/// delay every decision, so they run on half of the cores, and other tasks run between any two of them.
-async fn in_turns<T>(
+/// Polls a handshake only while it has a permit. A signature takes up to a millisecond of CPU time. The permits
+/// restrict handshakes to half of the cores, so that many concurrent ones do not delay decisions, and other tasks run
+/// between two polls.
+async fn poll_with_permit<T>(
     handshake: impl Future<Output = io::Result<T>>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 ) -> io::Result<T> {
     let mut handshake = pin!(handshake);
-    let mut turns = PollSemaphore::new(turns);
+    let mut permits = PollSemaphore::new(permits);
     future::poll_fn(|context| {
-        let _turn = ready!(turns.poll_acquire(context));
+        let _permit = ready!(permits.poll_acquire(context));
         handshake.as_mut().poll(context)
     })
     .await

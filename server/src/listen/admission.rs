@@ -1,11 +1,14 @@
-//! Admission of connections: how many a listener holds, and which one it drops for a new one.
+//! Admission of connections: the bound on a listener's connections, and the choice of the connection that a new one
+//! replaces.
 //!
-//! A connection passes three phases. In the *handshake* it has to show within a deadline that it speaks the listener's
-//! protocol; it is *pending* until its first complete request, and *in use* from then on. Connections that are not in use
-//! cost an attacker nothing, so they are dropped first: of the address that has the most of them the oldest one that has
-//! sent nothing for a moment, or else the oldest. So a client that connects during a flood gets a place and the time for its handshake.
-//! A connection in use is dropped if it has completed no request for a while. When all are busy, places are divided
-//! among addresses: the one that has the most gives one to an address that has fewer, and is itself refused more.
+//! A connection has three phases: the *handshake*, which has a deadline; *pending*, until the first complete request;
+//! and *in use*.
+//!
+//! Connections before their first request cost an attacker nothing, so they are dropped first: of the address with the
+//! most of them, the oldest that has sent nothing for [`table::SILENT_AGE`], or else the oldest. So a client that
+//! connects during a flood has time for its handshake. The next to be dropped are connections in use that have
+//! completed no request for a while. If all connections are busy, a new one replaces one of the address with the most
+//! connections, if its own address has fewer; otherwise it is not admitted.
 
 mod bounds;
 mod handle;
@@ -37,10 +40,10 @@ use self::{
     table::{ConnectionState, HANDSHAKE, Origin, count_sweep},
 };
 
-/// How often the ages and the activity of connections are checked.
+/// The interval at which the ages and the activity of connections are checked.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The time for a handshake while half of the pending places are taken.
+/// The time for a handshake while half of the allowed pending connections are open, in total or of its address.
 const HANDSHAKE_TIMEOUT_CROWDED: Duration = Duration::from_secs(1);
 
 /// The connections of one listener. Clones share them.
@@ -58,7 +61,7 @@ impl Admission {
         }))
     }
 
-    /// The most connections.
+    /// The maximum number of connections.
     pub(crate) fn max(&self) -> usize {
         self.0.bounds.connections
     }
@@ -73,25 +76,26 @@ impl Admission {
         self.0.table.lock().pending_count
     }
 
-    /// Connections that were dropped for this reason.
+    /// The number of connections that were dropped for this reason.
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        self.0.count(reason).load(Ordering::Relaxed)
+        self.0.dropped_by(reason).load(Ordering::Relaxed)
     }
 
-    /// Requests that met this bound.
+    /// The number of requests that exceeded this bound.
     pub(crate) fn bound_met(&self, bound: RequestBound) -> u64 {
-        self.0.count_of(bound).load(Ordering::Relaxed)
+        self.0.bound_met(bound).load(Ordering::Relaxed)
     }
 
-    /// Whether three quarters of the places are in use, so that connections should end after their answers.
+    /// Whether more than three quarters of the places are in use, so that connections should be closed after their
+    /// responses.
     pub(crate) fn is_crowded(&self) -> bool {
         let table = self.0.table.lock();
         (table.live() - table.pending_count) * 4 > self.0.bounds.connections * 3
     }
 
-    /// Waits until another connection may be accepted. Those that were dropped hold their descriptors until their tasks
-    /// have run; at most one connection is open beyond the bound meanwhile.
-    pub(super) async fn room(&self) {
+    /// Waits until another connection may be accepted. Dropped connections hold their descriptors until their tasks
+    /// have run; at most one connection is open beyond the maximum meanwhile.
+    pub(super) async fn wait_for_room(&self) {
         loop {
             let closed = self.0.closed.notified();
             if self.open() <= self.max() {
@@ -101,7 +105,7 @@ impl Admission {
         }
     }
 
-    /// Gives a place to a new connection, if need be another's. `None` if all places are in use.
+    /// Admits a new connection, and drops another one for it if necessary. `None` if none can be dropped.
     pub(super) fn admit(&self, peer: Option<SocketAddr>) -> Option<ConnectionGuard> {
         let bounds = &self.0.bounds;
         let origin = Origin::of(peer);
@@ -115,35 +119,35 @@ impl Admission {
             self.0.drop_one(&mut table, oldest, DropReason::Replaced);
         }
         if table.live() >= bounds.connections && !self.0.make_room(&mut table, Some(origin)) {
-            self.0.count(DropReason::Refused).fetch_add(1, Ordering::Relaxed);
+            self.0.dropped_by(DropReason::Refused).fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let id = table.next;
         table.next += 1;
-        let slot = Arc::new(ConnectionState {
+        let connection = Arc::new(ConnectionState {
             id,
             origin,
             accepted: Instant::now(),
             phase: AtomicU8::new(HANDSHAKE),
             dropped: AtomicBool::new(false),
             waker: AtomicWaker::new(),
-            heard: AtomicBool::new(false),
+            has_received: AtomicBool::new(false),
             active: AtomicBool::new(true),
             silent_sweeps: AtomicU32::new(0),
             requested: AtomicBool::new(false),
             idle_sweeps: AtomicU32::new(0),
         });
-        table.open.insert(id, Arc::clone(&slot));
-        table.add_pending(&slot);
-        Some(ConnectionGuard(ConnectionHandle { shared: Arc::clone(&self.0), slot }))
+        table.open.insert(id, Arc::clone(&connection));
+        table.add_pending(&connection);
+        Some(ConnectionGuard(ConnectionHandle { admission: Arc::clone(&self.0), connection }))
     }
 
-    /// Drops a connection that is pending or idle, if there is one, because the process has no more descriptors.
+    /// Drops a pending or idle connection, if there is one, because the process has no free descriptor.
     pub(super) fn free_descriptor(&self) {
         self.0.make_room(&mut self.0.table.lock(), None);
     }
 
-    /// Drops connections that take too long, and notes which are idle.
+    /// Drops connections that exceed a timeout, and counts the sweeps in which connections are idle.
     pub(super) fn sweep(&self) {
         let bounds = &self.0.bounds;
         let now = Instant::now();
@@ -151,33 +155,37 @@ impl Admission {
         table.none_is_idle = false;
         let crowded = table.pending_count * 2 >= bounds.pending_max();
         let mut late = Vec::new();
-        for slot in table.open.values() {
-            count_sweep(&slot.requested, &slot.idle_sweeps);
-            let silent_sweeps = count_sweep(&slot.active, &slot.silent_sweeps);
-            if slot.phase() == HANDSHAKE {
-                let of_origin = table.pending_of(slot.origin);
+        for connection in table.open.values() {
+            count_sweep(&connection.requested, &connection.idle_sweeps);
+            let silent_sweeps = count_sweep(&connection.active, &connection.silent_sweeps);
+            if connection.phase() == HANDSHAKE {
+                let of_origin = table.pending_of(connection.origin);
                 let short = crowded || of_origin * 2 >= bounds.pending_per_address;
                 let timeout = bounds.handshake_timeout;
                 let timeout = if short { timeout.min(HANDSHAKE_TIMEOUT_CROWDED) } else { timeout };
-                if now.duration_since(slot.accepted) >= timeout {
-                    late.push((Arc::clone(slot), DropReason::Timeout));
+                if now.duration_since(connection.accepted) >= timeout {
+                    late.push((Arc::clone(connection), DropReason::Timeout));
                 }
             } else if bounds.idle_timeout.is_some_and(|it| SWEEP_INTERVAL * silent_sweeps >= it) {
-                late.push((Arc::clone(slot), DropReason::Idle));
+                late.push((Arc::clone(connection), DropReason::Idle));
             }
         }
-        for (slot, reason) in late {
-            self.0.drop_one(&mut table, Some(slot), reason);
+        for (connection, reason) in late {
+            self.0.drop_one(&mut table, Some(connection), reason);
         }
     }
 
-    /// Drops the connections whose handshake is not over: the listener is closed.
+    /// Drops the connections whose handshake is not over, because the listener is closed.
     pub(super) fn end_handshakes(&self) {
         let mut table = self.0.table.lock();
-        let ended: Vec<_> =
-            table.open.values().filter(|slot| slot.phase() == HANDSHAKE).cloned().collect();
-        for slot in ended {
-            table.drop_connection(&slot);
+        let ended: Vec<_> = table
+            .open
+            .values()
+            .filter(|connection| connection.phase() == HANDSHAKE)
+            .cloned()
+            .collect();
+        for connection in ended {
+            table.drop_connection(&connection);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A bound on the bytes that requests of one listener hold together.
+//! A bound on the bytes that the requests of a listener hold together.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBudget(Arc<Semaphore>);
 
-/// The bytes that one request holds, until it is dropped.
+/// The bytes that one request holds. Dropping it releases them.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBytes(Option<OwnedSemaphorePermit>);
 
 impl ByteBudget {
-    /// A budget of `max` bytes, of which none is held.
+    /// A budget of `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         Self(Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))))
     }
 
-    /// Makes `held` hold `bytes` in all, if it holds fewer. Returns whether there were enough; if not, it holds what it did.
+    /// Increases `held` to `bytes` in total, if it is smaller. Returns false, and changes nothing, if the budget does
+    /// not suffice.
     pub(crate) fn hold(&self, held: &mut HeldBytes, bytes: usize) -> bool {
         let more =
             bytes.saturating_sub(held.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_held_until_they_are_dropped() {
+    fn bytes_are_held_until_the_request_ends() {
         let budget = ByteBudget::new(10);
         let (mut first, mut second) = (HeldBytes::default(), HeldBytes::default());
         assert!(budget.hold(&mut first, 4));

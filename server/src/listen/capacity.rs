@@ -1,4 +1,4 @@
-//! How many connections each listener and the store hold, from the settings and the limit of open files.
+//! The numbers of connections of each listener and of the store, from the settings and the limit of open files.
 
 use std::io;
 
@@ -8,34 +8,35 @@ use thiserror::Error;
 use super::{Admission, AdmissionBounds, Handshake};
 use crate::settings::{ConnectionSettings, StoreChoice};
 
-/// Descriptors that no connection of a listener or to Redis takes: for a collector, files that are read, questions which Redis
-/// servers there are, and the runtime.
+/// File descriptors that are not for connections of listeners or to Redis: for a collector, files, queries for the
+/// Redis servers, and the runtime.
 const FILES_RESERVED: usize = 64;
 
-/// The part of the other descriptors that connections to Redis have, where counters are there: a quarter.
+/// With counters in Redis, one of this many of the other descriptors is for connections to Redis: a quarter.
 const REDIS_PART: usize = 4;
 
-/// The least of them: two for each primary of a usual cluster, and for some new ones.
+/// The fewest connections to Redis: two for each primary of a usual cluster, and some for new primaries.
 const REDIS_MIN: usize = 16;
 
-/// The most connections by default, where there are descriptors for them.
+/// The default maximum numbers of connections, if there are enough descriptors.
 const GRPC_MAX: usize = 16_384;
 const HTTP_MAX: usize = 1_024;
 
 /// The most connections of the admin listener, which serves a few operators.
 const ADMIN_MAX: usize = 128;
 
-/// The parts of the descriptors that HTTP and the admin listener have where they are few: a fifth and a tenth.
+/// If there are few descriptors, HTTP has one of this many, and the admin listener too: a fifth and a tenth.
 const HTTP_PART: usize = 5;
 const ADMIN_PART: usize = 10;
 
-/// The bytes that end the handshake of a gRPC connection: HTTP/2's preface and the head of the SETTINGS frame after it.
+/// The bytes that end the handshake of a gRPC connection: the HTTP/2 preface and the header of the SETTINGS frame after
+/// it.
 const PREFACE_BYTES: usize = 24 + 9;
 
-/// Why no listener can be given its connections.
+/// Why connections cannot be divided among the listeners.
 #[derive(Debug, Error)]
 pub enum CapacityError {
-    /// Too few descriptors to serve at all.
+    /// There are too few descriptors to serve.
     #[error(
         "the limit of open files is {files}, and at least {} are needed: raise it (ulimit -n)",
         FILES_RESERVED * 3 / 2
@@ -44,17 +45,17 @@ pub enum CapacityError {
         /// The limit.
         files: usize,
     },
-    /// More connections are asked for than there are descriptors.
+    /// The settings allow more connections than there are descriptors.
     #[error(
         "{connections} connections (--grpc-max-connections, --http-max-connections and {admin} for the admin listener) and \
          {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or lower them"
     )]
     TooManyConnections {
-        /// Those of all listeners.
+        /// The connections of all listeners.
         connections: usize,
-        /// Those of the admin listener.
+        /// The connections of the admin listener.
         admin: usize,
-        /// What other files and connections to Redis have.
+        /// The descriptors for other files and connections to Redis.
         others: usize,
         /// The limit.
         files: usize,
@@ -64,16 +65,16 @@ pub enum CapacityError {
     Unknown(#[from] io::Error),
 }
 
-/// What each listener admits, and the store.
+/// The admission of each listener, and the number of connections to Redis.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
-    /// The gRPC listener's connections.
+    /// The admission of the gRPC listener.
     pub(crate) grpc: Admission,
-    /// The HTTP listener's.
+    /// The admission of the HTTP listener.
     pub(crate) http: Admission,
-    /// The admin listener's.
+    /// The admission of the admin listener.
     pub(crate) admin: Admission,
-    /// The most connections to Redis; 0 if counters are not there.
+    /// The most connections to Redis; 0 if counters are in memory.
     pub(crate) redis: usize,
 }
 
@@ -91,7 +92,7 @@ impl Capacity {
     /// and the store.
     ///
     /// # Errors
-    /// There are fewer descriptors than the settings ask for.
+    /// There are fewer descriptors than the settings require.
     pub(crate) fn new(
         settings: &ConnectionSettings,
         store: &StoreChoice,
@@ -140,7 +141,7 @@ impl Shares {
         let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_PART));
         let grpc = settings.grpc_max_connections.map(usize::from);
         let grpc = grpc.unwrap_or_else(|| {
-            // One at least, so that too many of the others are an error that names them.
+            // At least one, so that too many HTTP connections cause the error below.
             GRPC_MAX.min(free.saturating_sub(http).saturating_sub(admin)).max(1)
         });
         let connections = grpc.saturating_add(http).saturating_add(admin);
@@ -152,8 +153,8 @@ impl Shares {
     }
 }
 
-/// Raises the soft limit of open files to the hard one, and returns it. The soft limit is low by default only because of
-/// `select(2)`, which is not used here.
+/// Raises the soft limit of open files to the hard limit, and returns it. The default soft limit is low only for
+/// programs that use `select(2)`, which this one does not.
 fn raise_file_limit() -> io::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let files = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {

@@ -1,4 +1,4 @@
-//! Names of clients that are admitted, among all certificates of an authority.
+//! Accepts only clients with certain names in their certificates (`--grpc-tls-client-names`).
 
 use std::sync::Arc;
 
@@ -10,33 +10,31 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-/// Verifies that a client's certificate carries one of the wanted names, after `inner` has verified
-/// all else.
+/// Verifies that a client's certificate has one of the accepted names, after `inner` has verified the certificate.
 #[derive(Debug)]
-pub(super) struct ClientNames {
+pub(super) struct ClientNameVerifier {
     inner: Arc<dyn ClientCertVerifier>,
-    wanted: Vec<String>,
+    accepted: Vec<String>,
 }
 
-impl ClientNames {
-    pub(super) fn new(inner: Arc<dyn ClientCertVerifier>, wanted: Vec<String>) -> Self {
-        Self { inner, wanted }
+impl ClientNameVerifier {
+    pub(super) fn new(inner: Arc<dyn ClientCertVerifier>, accepted: Vec<String>) -> Self {
+        Self { inner, accepted }
     }
 }
 
-/// The subject alternative names of a certificate: DNS names and URIs (SPIFFE).
-/// A wildcard has no special meaning here.
+/// The subject alternative names of a certificate: DNS names and URIs (SPIFFE). Wildcards are not expanded.
 fn names<'a>(certificate: &'a EndEntityCert<'_>) -> impl Iterator<Item = &'a str> {
     certificate.valid_dns_names().chain(certificate.valid_uri_names())
 }
 
-/// The first of those names.
-pub(super) fn name(certificate: &CertificateDer<'_>) -> Option<String> {
+/// The first subject alternative name of a certificate.
+pub(super) fn first_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     names(&certificate).next().map(str::to_owned)
 }
 
-impl ClientCertVerifier for ClientNames {
+impl ClientCertVerifier for ClientNameVerifier {
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -46,11 +44,11 @@ impl ClientCertVerifier for ClientNames {
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         let certificate =
             EndEntityCert::try_from(end_entity).map_err(|_| CertificateError::BadEncoding)?;
-        if names(&certificate).any(|name| self.wanted.iter().any(|wanted| wanted == name)) {
+        if names(&certificate).any(|name| self.accepted.iter().any(|accepted| accepted == name)) {
             return Ok(verified);
         }
         let names: Vec<_> = names(&certificate).collect();
-        tracing::debug!(?names, "client certificate carries none of the wanted names");
+        tracing::debug!(?names, "client certificate has none of the accepted names");
         Err(CertificateError::ApplicationVerificationFailure.into())
     }
 

@@ -1,4 +1,4 @@
-//! One accepted connection, whatever it runs over.
+//! An accepted connection, over TCP or a Unix socket, with or without TLS.
 
 use std::{
     io,
@@ -21,13 +21,13 @@ use super::{
     client_names,
 };
 
-/// What the system accepts.
+/// A TCP or Unix socket.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
-/// A socket that has a place, and fails after the place was taken away.
+/// An admitted socket. Reads and writes fail once the listener has dropped the connection.
 #[derive(Debug)]
 pub(super) struct AcceptedConnection {
-    // Closed before its place is released.
+    // The order of the fields closes the socket before the guard releases its place.
     socket: Socket,
     guard: ConnectionGuard,
 }
@@ -45,41 +45,42 @@ impl AcceptedConnection {
         &self.guard.0
     }
 
-    fn written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    /// Notes a completed write, and returns its result.
+    fn note_write(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if result.is_ready() {
-            self.handle().touch();
+            self.handle().note_activity();
         }
         result
     }
 }
 
-/// A connection that is ready to be read: a TLS handshake is over.
+/// A connection that is ready to be read. If it has TLS, the TLS handshake is complete.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Either<AcceptedConnection, Box<TlsStream<AcceptedConnection>>>,
     peer: Peer,
     handle: ConnectionHandle,
-    /// Bytes that are still to be read until the handshake is over. `None` if it does not end by bytes, or is over.
+    /// Bytes to read until the end of the handshake. `None` if the handshake is over, or ends with the first request.
     handshake_left: Option<usize>,
 }
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// Its address, if it came by TCP.
+    /// The address, over TCP.
     pub(crate) address: Option<SocketAddr>,
-    /// Its user and process, if it came by a Unix socket.
+    /// The process, over a Unix socket.
     pub(crate) process: Option<Process>,
-    /// The first name in the certificate that it has shown.
+    /// The first name in the client certificate.
     pub(crate) certificate: Option<Arc<str>>,
 }
 
 /// A process on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
-    /// Its user.
+    /// The id of its user.
     pub(crate) user: u32,
-    /// Its file descriptor, if the system has one.
+    /// The process id, if the system reports it.
     pub(crate) id: Option<i32>,
 }
 
@@ -104,8 +105,8 @@ impl Connection {
 
     pub(super) fn tls(stream: TlsStream<AcceptedConnection>) -> Self {
         let (socket, session) = stream.get_ref();
-        let shown = session.peer_certificates().and_then(<[_]>::first);
-        let certificate = shown.and_then(client_names::name).map(Into::into);
+        let certificate = session.peer_certificates().and_then(<[_]>::first);
+        let certificate = certificate.and_then(client_names::first_name).map(Into::into);
         let peer = Peer { certificate, ..Peer::new(socket.socket()) };
         let handle = socket.handle().clone();
         Self::new(Either::Right(Box::new(stream)), peer, handle)
@@ -120,7 +121,7 @@ impl Connection {
         Self { stream, peer, handle, handshake_left }
     }
 
-    /// The place of this connection, to be marked at its first complete request.
+    /// The handle that marks the connection as used at its first complete request.
     pub(crate) fn handle(&self) -> ConnectionHandle {
         self.handle.clone()
     }
@@ -134,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Both addresses of a TCP connection. Those of a Unix socket say nothing.
+/// Both addresses of a TCP connection; `None` for a Unix socket.
 pub(super) fn connect_info(socket: &Socket) -> TcpConnectInfo {
     match socket {
         Either::Left(tcp) => tcp.connect_info(),
@@ -161,7 +162,7 @@ impl AsyncRead for AcceptedConnection {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.handle().hear();
+            self.handle().note_received();
         }
         result
     }
@@ -175,7 +176,7 @@ impl AsyncWrite for AcceptedConnection {
     ) -> Poll<io::Result<usize>> {
         self.handle().check()?;
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.written(result)
+        self.note_write(result)
     }
 
     fn poll_write_vectored(
@@ -185,7 +186,7 @@ impl AsyncWrite for AcceptedConnection {
     ) -> Poll<io::Result<usize>> {
         self.handle().check()?;
         let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
-        self.written(result)
+        self.note_write(result)
     }
 
     fn is_write_vectored(&self) -> bool {

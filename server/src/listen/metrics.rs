@@ -10,28 +10,29 @@ use crate::telemetry::{
 pub(crate) fn register_metrics(telemetry: &Telemetry, capacity: &Capacity) {
     let gauge = |metric: Gauge, read: fn(&Admission) -> usize| {
         let capacity = capacity.clone();
-        telemetry.register_gauges(metric, move |show| {
+        telemetry.register_gauges(metric, move |observe| {
             for (listener, admission) in capacity.listeners() {
-                show(u64::try_from(read(admission)).unwrap_or(u64::MAX), &[listener]);
+                observe(u64::try_from(read(admission)).unwrap_or(u64::MAX), &[listener]);
             }
         });
     };
     gauge(catalogue::CONNECTIONS, Admission::open);
     gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
     gauge(catalogue::CONNECTIONS_MAX, Admission::max);
-    let others = capacity.clone();
-    telemetry.register_counts(catalogue::REQUEST_BOUNDS_MET, move |show| {
-        for (listener, admission) in [("http", &others.http), ("admin", &others.admin)] {
+    let with_request_bounds = capacity.clone();
+    telemetry.register_counts(catalogue::REQUEST_BOUNDS_MET, move |observe| {
+        let Capacity { http, admin, .. } = &with_request_bounds;
+        for (listener, admission) in [("http", http), ("admin", admin)] {
             for bound in RequestBound::ALL {
-                show(admission.bound_met(bound), &[listener, bound.label()]);
+                observe(admission.bound_met(bound), &[listener, bound.label()]);
             }
         }
     });
     let capacity = capacity.clone();
-    telemetry.register_counts(catalogue::CONNECTIONS_DROPPED, move |show| {
+    telemetry.register_counts(catalogue::CONNECTIONS_DROPPED, move |observe| {
         for (listener, admission) in capacity.listeners() {
             for reason in DropReason::ALL {
-                show(admission.dropped(reason), &[listener, reason.label()]);
+                observe(admission.dropped(reason), &[listener, reason.label()]);
             }
         }
     });

@@ -1,8 +1,7 @@
-//! Where gRPC connections come from: TCP or a Unix socket, with or without TLS.
+//! Listeners: TCP and Unix sockets, TLS, and the admission of connections.
 //!
-//! tonic serves a [`Listener::incoming`] stream and knows nothing of what is here. The stream never
-//! ends and never yields an error: what goes wrong with one connection, or for a while with all, is
-//! no reason to stop serving the others.
+//! The gRPC, HTTP and admin listeners each serve a [`Listener::incoming`] stream of connections. It has no end and no
+//! errors, so that failed connections do not affect others.
 
 mod accept;
 mod admission;

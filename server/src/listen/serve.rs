@@ -1,4 +1,4 @@
-//! Serving the connections of a listener.
+//! Serves the connections of a listener.
 
 use std::{io, pin::pin};
 
@@ -7,7 +7,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::Connection;
 
-/// Serves each connection in its own task until `shutdown`, then asks them to stop and waits for their ends.
+/// Serves each connection in its own task until `shutdown`. Then cancels the token of each, and waits until they have
+/// ended.
 pub(crate) async fn serve<F>(
     connections: impl Stream<Item = io::Result<Connection>>,
     shutdown: impl Future<Output = ()>,
@@ -17,7 +18,7 @@ pub(crate) async fn serve<F>(
 {
     let (served, stop) = (TaskTracker::new(), CancellationToken::new());
     {
-        // Dropped before the drain, so that no connection is accepted that will not be served.
+        // Dropped before the drain, so that no connection is accepted and then not served.
         let mut connections = pin!(connections.take_until(shutdown));
         while let Some(connection) = connections.next().await {
             if let Ok(connection) = connection {

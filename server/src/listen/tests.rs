@@ -1,4 +1,4 @@
-//! Listeners with real clients. Only what the clients see counts.
+//! Tests of listeners with real clients.
 
 use std::{
     fs, io,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{reloaded::Reload, settings::TlsSettings, values::ListenAddress};
 
-/// Far beyond what any step takes.
+/// A timeout that no step reaches.
 const BOUND: Duration = Duration::from_secs(30);
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -53,7 +53,7 @@ const BOUNDS: AdmissionBounds = AdmissionBounds {
     connections: 100,
     pending_per_address: 64,
     handshake_timeout: NEVER,
-    // Over at once, so that no test depends on how long it takes.
+    // Ends at once, so that no test depends on its duration.
     handshake: Handshake::Bytes(0),
     idle_timeout: None,
 };
@@ -62,7 +62,7 @@ fn admission() -> Admission {
     Admission::new(BOUNDS)
 }
 
-/// Sends back to each client what it sends.
+/// Returns to each client the bytes that it sends.
 fn echo(connections: impl Stream<Item = io::Result<Connection>> + Send + 'static) {
     tokio::spawn(connections.for_each(async |connection| {
         tokio::spawn(async {
@@ -121,7 +121,7 @@ impl Issued {
     }
 }
 
-/// A server's files, with all authorities one.
+/// The TLS files of a server. One authority issues all certificates.
 struct Files {
     folder: TempDir,
     authority: Authority,
@@ -193,7 +193,7 @@ impl Client {
         Self { roots: Arc::new(roots), protocol: b"h2" }
     }
 
-    /// Shakes hands and gets an answer.
+    /// Completes the handshake, and exchanges bytes.
     async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         socket: S,
@@ -226,7 +226,7 @@ fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
 // === TCP ===
 
 #[tokio::test]
-async fn plain_connections_are_served_and_known_by_address() {
+async fn plain_connections_are_served_and_have_an_address() {
     let (listener, address) = listener().await;
     let mut connections = Box::pin(listener.incoming(None, admission()));
     let client = TcpStream::connect(address).await.unwrap();
@@ -285,7 +285,7 @@ async fn a_stale_socket_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_live_socket_is_refused_and_stays() {
+async fn a_socket_in_use_is_an_error_and_stays() {
     let (_guard, path, address) = socket();
     echo(Listener::bind(&address).await.unwrap().incoming(None, admission()));
     let error = Listener::bind(&address).await.unwrap_err();
@@ -294,7 +294,7 @@ async fn a_live_socket_is_refused_and_stays() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_socket_is_refused_and_stays() {
+async fn a_file_that_is_no_socket_is_an_error_and_stays() {
     let (_guard, path, address) = socket();
     fs::write(&path, "precious").unwrap();
     let error = Listener::bind(&address).await.unwrap_err();
@@ -306,7 +306,7 @@ async fn a_file_that_is_no_socket_is_refused_and_stays() {
 async fn the_socket_of_a_successor_stays() {
     let (_guard, path, address) = socket();
     let first = Listener::bind(&address).await.unwrap();
-    // Keeps the inode from being given out again.
+    // Prevents the reuse of the inode.
     fs::hard_link(&path, path.with_extension("old")).unwrap();
     fs::remove_file(&path).unwrap();
     echo(Listener::bind(&address).await.unwrap().incoming(None, admission()));
@@ -349,7 +349,7 @@ async fn a_client_that_does_not_speak_tls_is_counted_and_the_next_served() {
 }
 
 #[tokio::test]
-async fn with_a_client_ca_only_certified_clients_get_in() {
+async fn with_a_client_ca_only_certified_clients_are_accepted() {
     let files = Files::new();
     let server = files.serve(files.mutual(&[])).await;
     server.connect(None).await.unwrap_err();
@@ -359,14 +359,14 @@ async fn with_a_client_ca_only_certified_clients_get_in() {
 }
 
 #[tokio::test]
-async fn with_client_names_only_they_get_in() {
+async fn with_client_names_only_these_are_accepted() {
     let files = Files::new();
     let server = files.serve(files.mutual(&["envoy.example.com", SPIFFE])).await;
     for name in
         ["other.example.com", "*.example.com", "a.envoy.example.com", "spiffe://cluster.local"]
     {
-        let refused = server.connect(Some(&files.authority.issue(name))).await;
-        assert!(refused.is_err(), "{name}");
+        let connected = server.connect(Some(&files.authority.issue(name))).await;
+        assert!(connected.is_err(), "{name}");
     }
     server.connect(Some(&Authority::new().issue(SPIFFE))).await.unwrap_err();
     server.connect(None).await.unwrap_err();
@@ -462,7 +462,7 @@ fn errors_name_the_file_and_what_is_wrong() {
 
 // === Bounds ===
 
-/// Serves with these bounds; a connection is used at its first byte.
+/// Serves with these bounds. A connection counts as used at its first byte.
 async fn serve_within(bounds: AdmissionBounds) -> (String, Admission) {
     let (listener, address) = listener().await;
     let admission = Admission::new(bounds);
@@ -503,7 +503,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
             time::sleep(Duration::from_millis(5)).await;
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+    waited.await.unwrap_or_else(|_| panic!("timeout while waiting for {what}"));
 }
 
 #[tokio::test]
@@ -552,34 +552,34 @@ async fn the_address_that_has_most_pending_connections_loses_its_oldest() {
 }
 
 #[tokio::test]
-async fn a_connection_that_has_sent_something_outlasts_silent_ones() {
+async fn silent_connections_are_dropped_before_others() {
     let bounds = AdmissionBounds { connections: 10, pending_per_address: 2, ..BOUNDS };
     let admission = Admission::new(bounds);
     let admit = || admission.admit(None).unwrap();
     let first = admit();
-    first.0.hear();
+    first.0.note_received();
     let silent = admit();
     time::sleep(SILENT_AGE).await;
     let last = admit();
     assert_eq!([&first, &silent, &last].map(is_dropped), [false, true, false]);
-    last.0.hear();
+    last.0.note_received();
     let next = admit();
     assert_eq!([&first, &last, &next].map(is_dropped), [true, false, false]);
 }
 
 #[tokio::test]
-async fn a_new_connection_has_a_moment_to_send_something() {
+async fn a_new_connection_has_time_to_send_bytes() {
     let bounds = AdmissionBounds { connections: 20, pending_per_address: 2, ..BOUNDS };
     let admission = Admission::new(bounds);
     let admit = || admission.admit(None).unwrap();
     let attackers = [admit(), admit()];
-    attackers.iter().for_each(|it| it.0.hear());
+    attackers.iter().for_each(|it| it.0.note_received());
     let victims = [admit(), admit()];
     assert!(attackers.iter().all(is_dropped) && !victims.iter().any(is_dropped));
 }
 
 #[tokio::test]
-async fn a_host_counts_with_all_its_ipv6_addresses_and_as_itself_in_both_families() {
+async fn an_ipv6_network_counts_as_one_address_and_mapped_ipv4_as_ipv4() {
     let bounds = AdmissionBounds { connections: 100, pending_per_address: 1, ..BOUNDS };
     let admission = Admission::new(bounds);
     let mut held = Vec::new();
@@ -596,7 +596,7 @@ async fn a_host_counts_with_all_its_ipv6_addresses_and_as_itself_in_both_familie
 }
 
 #[tokio::test]
-async fn without_pending_or_idle_connections_a_new_one_is_refused() {
+async fn without_pending_or_idle_connections_a_new_one_is_not_admitted() {
     let bounds = AdmissionBounds { connections: 2, ..BOUNDS };
     let (address, admission) = serve_within(bounds).await;
     let mut used = Vec::new();
@@ -619,7 +619,7 @@ async fn without_pending_or_idle_connections_a_new_one_is_refused() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_gives_its_place_to_a_new_one() {
+async fn a_new_connection_replaces_an_idle_one() {
     let bounds = AdmissionBounds { connections: 2, ..BOUNDS };
     let (address, admission) = serve_within(bounds).await;
     let mut idle = connect(&address).await;
@@ -638,7 +638,7 @@ async fn an_idle_connection_gives_its_place_to_a_new_one() {
 }
 
 #[tokio::test]
-async fn bytes_without_a_request_keep_no_place() {
+async fn a_connection_with_bytes_but_no_request_is_idle() {
     let bounds = AdmissionBounds { connections: 1, ..BOUNDS };
     let admission = Admission::new(bounds);
     let pings = admission.admit(None).unwrap();
@@ -646,7 +646,7 @@ async fn bytes_without_a_request_keep_no_place() {
     for _ in 0..IDLE_SWEEPS {
         assert!(admission.admit(None).is_none());
         admission.sweep();
-        pings.0.hear();
+        pings.0.note_received();
     }
     // The first sweep saw the request.
     admission.sweep();
@@ -667,7 +667,7 @@ async fn busy_places_are_divided_among_addresses() {
     assert!(use_one(1).is_none());
     let others = [use_one(2), use_one(2)].map(Option::unwrap);
     assert_eq!(many.each_ref().map(is_dropped), [false, false, true, true]);
-    // Two and two: neither takes from the other.
+    // Each has two, so neither replaces one of the other.
     assert!(use_one(1).is_none() && use_one(2).is_none());
     let third = use_one(3).unwrap();
     let kept = [&many[0], &many[1], &others[0], &others[1], &third];
@@ -678,7 +678,7 @@ async fn busy_places_are_divided_among_addresses() {
 }
 
 #[tokio::test]
-async fn idle_connections_are_closed_after_their_time() {
+async fn idle_connections_are_closed_after_the_idle_timeout() {
     let bounds = AdmissionBounds { idle_timeout: Some(Duration::from_secs(1)), ..BOUNDS };
     let (address, admission) = serve_within(bounds).await;
     let mut idle = connect(&address).await;
@@ -689,7 +689,7 @@ async fn idle_connections_are_closed_after_their_time() {
 }
 
 #[tokio::test]
-async fn a_handshake_by_bytes_ends_with_the_last_of_them() {
+async fn a_handshake_ends_with_its_last_byte() {
     let bounds = AdmissionBounds {
         handshake: Handshake::Bytes(3),
         handshake_timeout: Duration::from_secs(1),
@@ -706,7 +706,7 @@ async fn a_handshake_by_bytes_ends_with_the_last_of_them() {
     bound(half.read_exact(&mut bytes[..2])).await.unwrap();
     assert!(is_closed(&mut half).await);
     assert_eq!(admission.dropped(DropReason::Timeout), 1);
-    // Still without a request, and not dropped for it.
+    // Pending connections have no deadline.
     exchange(&mut whole).await.unwrap();
     assert_eq!((admission.open(), admission.pending()), (1, 1));
 }
@@ -741,13 +741,13 @@ async fn silent_clients_are_dropped_when_others_connect() {
     let mut silent = [connect(&server.address).await, connect(&server.address).await];
     server.connect(None).await.unwrap();
     assert!(is_closed(&mut silent[0]).await);
-    // On a slow machine after the short time, else for the new one.
+    // On a slow machine after the crowded timeout, otherwise for the new connection.
     let dropped = [DropReason::Replaced, DropReason::Timeout].map(|it| admission.dropped(it));
     assert!(dropped.iter().sum::<u64>() >= 1, "{dropped:?}");
 }
 
 #[tokio::test]
-async fn silent_clients_are_dropped_after_their_time() {
+async fn silent_clients_are_dropped_after_the_handshake_timeout() {
     let files = Files::new();
     let bounds = AdmissionBounds { handshake_timeout: Duration::from_secs(1), ..BOUNDS };
     let (server, admission) = files.serve_within(bounds).await;
@@ -758,9 +758,9 @@ async fn silent_clients_are_dropped_after_their_time() {
 }
 
 #[tokio::test]
-async fn the_time_is_short_while_half_of_the_places_are_taken() {
+async fn the_handshake_timeout_is_short_while_half_of_the_places_are_pending() {
     let files = Files::new();
-    // With four, two may be pending; with one of them it is short.
+    // With four connections, two may be pending. One is half of them.
     let bounds = AdmissionBounds { connections: 4, ..BOUNDS };
     let (server, admission) = files.serve_within(bounds).await;
     let mut silent = connect(&server.address).await;

@@ -1,4 +1,4 @@
-//! TLS of a gRPC listener, with files that can be replaced while it serves.
+//! TLS of the gRPC and the admin listener, with files that can be replaced while the server runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,86 +21,86 @@ use rustls::{
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
-use super::client_names::ClientNames;
+use super::client_names::ClientNameVerifier;
 use crate::{
     reloaded::{Reload, Reloaded},
     settings::TlsSettings,
 };
 
-/// What a gRPC client is to offer (ALPN).
+/// The protocol that clients must offer (ALPN).
 const HTTP2: &[u8] = b"h2";
 
-/// Why TLS files cannot be used. The text is whole: there is no source to be shown after it.
+/// Why TLS files cannot be used. The texts contain the causes, so there is no source error.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {path}: {reason}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// A file that is damaged.
+    /// A file is not valid PEM.
     #[error("{path} is not PEM: {reason}")]
     NotPem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The parser's error.
         reason: pem::Error,
     },
-    /// A file without a certificate.
+    /// A file has no certificate.
     #[error("no certificate in {path}")]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// A file without a key, or with one that takes a password.
+    /// A file has no private key, or an encrypted one.
     #[error("no private key in {path} (it must be in PEM and not encrypted)")]
     NoKey {
         /// The file.
         path: PathBuf,
     },
-    /// A certificate that cannot be parsed.
+    /// A certificate cannot be parsed.
     #[error("bad certificate in {path}: {reason}")]
     BadCertificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The parser's error.
         reason: String,
     },
-    /// A key that cannot be parsed, or of an algorithm that is not supported.
+    /// A key cannot be parsed, or its algorithm is not supported.
     #[error("bad private key in {path}: {reason}")]
     BadKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The parser's error.
         reason: String,
     },
-    /// A key that belongs to another certificate.
+    /// The key belongs to another certificate.
     #[error("the key in {key} does not match the first certificate in {certificate}")]
     KeyMismatch {
-        /// File of the key.
+        /// The file of the key.
         key: PathBuf,
-        /// File of the certificate.
+        /// The file of the certificate.
         certificate: PathBuf,
     },
-    /// Names are asked of clients that need not show a certificate.
+    /// There are client names without a client CA, so clients would need no certificate.
     #[error("client names are only checked with a client CA")]
     NamesWithoutCa,
-    /// The cryptography does not fit together.
+    /// The TLS library rejects the configuration.
     #[error("TLS cannot be set up: {0}")]
     Setup(String),
 }
 
-/// What a TLS listener shows to clients and asks of them. Clones share it.
+/// The TLS configuration of a listener. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Tls(Arc<Shared>);
+pub(crate) struct Tls(Arc<TlsState>);
 
 #[derive(Debug)]
-struct Shared {
+struct TlsState {
     settings: TlsSettings,
-    config: Reloaded<Files, ServerConfig>,
+    config: Reloaded<FileContents, ServerConfig>,
     handshakes_failed: AtomicU64,
 }
 
@@ -108,41 +108,41 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// A file is missing or of no use, or they do not fit together.
+    /// A file cannot be read or used, or the files do not belong together.
     pub(crate) fn load(settings: TlsSettings) -> Result<Self, TlsError> {
         if settings.client_ca.is_none() && !settings.client_names.is_empty() {
             return Err(TlsError::NamesWithoutCa);
         }
-        let files = Files::read(&settings);
-        let config = files.build(&settings)?;
-        Ok(Self(Arc::new(Shared {
+        let contents = FileContents::read(&settings);
+        let config = contents.build(&settings)?;
+        Ok(Self(Arc::new(TlsState {
             settings,
-            config: Reloaded::new(files, config),
+            config: Reloaded::new(contents, config),
             handshakes_failed: AtomicU64::new(0),
         })))
     }
 
-    /// Reads the files again, and puts them in force for the handshakes to come.
+    /// Reads the files again, and puts them in force for later handshakes.
     ///
     /// # Errors
-    /// As [`Tls::load`]. The files in force stay, and the same mistake is not reported twice.
+    /// Those of [`Tls::load`]. The previous configuration stays in force, and the same error is not returned twice.
     pub(crate) fn reload(&self) -> Result<Reload, TlsError> {
-        let Shared { settings, config, .. } = &*self.0;
-        config.reload(Files::read(settings), false, |files, _| files.build(settings))
+        let TlsState { settings, config, .. } = &*self.0;
+        config.reload(FileContents::read(settings), false, |contents, _| contents.build(settings))
     }
 
-    /// Whether the files as last read were rejected, so that older ones are in force.
+    /// Whether the files that were read last were rejected, so that previous ones are in force.
     pub(crate) fn is_rejected(&self) -> bool {
         self.0.config.is_rejected()
     }
 
-    /// The files, to be watched for changes.
+    /// The files to watch for changes.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let TlsSettings { certificate, key, client_ca, .. } = &self.0.settings;
         [certificate, key].into_iter().chain(client_ca).cloned().collect()
     }
 
-    /// Handshakes that failed so far.
+    /// The number of failed handshakes.
     pub(crate) fn handshakes_failed(&self) -> u64 {
         self.0.handshakes_failed.load(Ordering::Relaxed)
     }
@@ -151,26 +151,27 @@ impl Tls {
         self.0.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Shakes hands by what is in force now.
+    /// An acceptor with the configuration in force.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.0.config.load()).into()
     }
 }
 
-/// The content of a file, or why it cannot be read.
+/// The content of a file, or the error of reading it.
 type Content = Result<Vec<u8>, String>;
 
+/// The contents of the TLS files.
 #[derive(PartialEq)]
-struct Files {
+struct FileContents {
     certificate: Content,
     key: Content,
     client_ca: Option<Content>,
 }
 
-// Not derived: the key stays out of logs.
-impl std::fmt::Debug for Files {
+// Not derived, so that the private key does not get into logs.
+impl std::fmt::Debug for FileContents {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Files").finish_non_exhaustive()
+        out.debug_struct("FileContents").finish_non_exhaustive()
     }
 }
 
@@ -178,7 +179,7 @@ fn content(path: &Path) -> Content {
     sluicegate_files::read(path, sluicegate_files::PEM_BYTES_MAX).map_err(|error| error.to_string())
 }
 
-impl Files {
+impl FileContents {
     fn read(settings: &TlsSettings) -> Self {
         Self {
             certificate: content(&settings.certificate),
@@ -188,7 +189,7 @@ impl Files {
     }
 
     fn build(&self, settings: &TlsSettings) -> Result<ServerConfig, TlsError> {
-        // Never the process's default: whichever crate set that, or none.
+        // Explicit, because any crate of the process may set the default provider, or none does.
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -200,8 +201,8 @@ impl Files {
         let certified = self.certified_key(settings, &provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.alpn_protocols = vec![HTTP2.to_vec()];
-        // A resumed session would admit a client whose certificate has expired since. Connections
-        // are few and long-lived, so resumption gains nothing.
+        // No session resumption: it would accept clients whose certificates have expired meanwhile, and gains nothing,
+        // because connections are few and long-lived.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
@@ -251,7 +252,7 @@ impl Files {
         if settings.client_names.is_empty() {
             return Ok(Some(verifier));
         }
-        Ok(Some(Arc::new(ClientNames::new(verifier, settings.client_names.clone()))))
+        Ok(Some(Arc::new(ClientNameVerifier::new(verifier, settings.client_names.clone()))))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The file of a Unix socket, which outlives its server unless it is removed.
+//! Unix sockets, and their files, which remain after the server ends unless it removes them.
 
 use std::{
     fs, io,
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// A socket's file. Dropping it removes the file.
+/// The file of a socket. Dropping this removes the file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -18,10 +18,10 @@ pub(super) struct SocketFile {
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// Listens on `path`, over the socket file of a dead server if need be.
+/// Listens on `path`. Replaces a socket file on which no server listens any more.
 ///
 /// # Errors
-/// A server listens there, something else is there, or the system refuses.
+/// A server listens on `path`, another kind of file exists there, or the path cannot be bound.
 pub(super) async fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -43,7 +43,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // A live server too busy to be reached answers with yet another error.
+        // Other errors can come from a live server that is too busy to accept, so its file is not removed.
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
         Err(error) => Err(error),
     }
@@ -56,7 +56,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another server may have taken the path over since.
+        // Another server may have replaced the file.
         if identity(&self.path).ok() == Some(self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {

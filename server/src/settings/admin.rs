@@ -1,4 +1,4 @@
-//! The admin listener.
+//! Settings of the admin listener.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -7,7 +7,7 @@ use clap::Args;
 use super::AdminTlsSettings;
 use crate::values::{AddressError, ListenAddress};
 
-/// The admin listener: what operators ask a running server (sluicectl explain).
+/// Settings of the admin listener, which serves `sluicectl`.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Admin")]
 pub struct AdminSettings {
@@ -31,12 +31,12 @@ pub struct AdminSettings {
     pub tls: AdminTlsSettings,
 }
 
-/// Where the admin service is offered.
+/// The address of the admin listener, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminListen {
-    /// Nowhere.
+    /// There is no admin listener.
     Off,
-    /// There.
+    /// The listener has this address.
     At(ListenAddress),
 }
 

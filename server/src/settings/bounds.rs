@@ -1,10 +1,10 @@
-//! Bounds on what one request may take.
+//! Bounds on one request.
 
 use std::num::NonZeroUsize;
 
 use clap::Args;
 
-/// Bounds on what one request may take.
+/// Bounds on one request.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Bounds")]
 pub struct BoundSettings {

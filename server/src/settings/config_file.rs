@@ -17,13 +17,14 @@ pub(super) const CONFIG: &str = "config";
 pub(super) struct FileSetting {
     /// The flag's id.
     pub(super) id: String,
-    /// The file and the line, as mistakes name them.
-    pub(super) place: String,
+    /// File and line: `FILE:LINE`.
+    pub(super) location: String,
     /// The same setting on a command line.
     pub(super) arguments: Vec<OsString>,
 }
 
-/// The settings of a file for a command, and every mistake that is seen without parsing the values: each with file and line.
+/// Reads the settings of a file for a command. Returns them and the mistakes in the file, each with file and line.
+/// Values are not parsed here, so mistakes in them are not among these.
 pub(super) fn read(path: &Path, command: &Command) -> (Vec<FileSetting>, Vec<String>) {
     let file = path.display().to_string();
     let text = sluicegate_files::read(path, CONFIG_BYTES_MAX).map_err(|error| error.to_string());
@@ -37,24 +38,25 @@ pub(super) fn read(path: &Path, command: &Command) -> (Vec<FileSetting>, Vec<Str
     match read_flat(&text) {
         Ok(entries) => {
             for entry in entries {
-                let place = format!("{file}:{}", entry.line);
+                let location = format!("{file}:{}", entry.line);
                 match setting(entry, command) {
                     Ok((flag, arguments)) => {
                         let id = flag.get_id().to_string();
-                        settings.push(FileSetting { id, place, arguments });
+                        settings.push(FileSetting { id, location, arguments });
                     }
-                    Err(mistake) => mistakes.push(format!("{place}: {mistake}")),
+                    Err(mistake) => mistakes.push(format!("{location}: {mistake}")),
                 }
             }
         }
         Err(found) => {
-            let line = |it: FlatMistake| format!("{file}:{}: {}", it.line, it.text);
-            mistakes.extend(found.into_iter().map(line));
+            let describe = |it: FlatMistake| format!("{file}:{}: {}", it.line, it.text);
+            mistakes.extend(found.into_iter().map(describe));
         }
     }
     (settings, mistakes)
 }
 
+/// The flag of an entry of the file, and the entry as arguments.
 fn setting(entry: FlatEntry, command: &Command) -> Result<(&Arg, Vec<OsString>), String> {
     let name = entry.name.ok_or("a list or a map cannot be the name of a setting")?;
     let is_setting = |flag: &&Arg| {
@@ -86,10 +88,10 @@ fn values(flag: &Arg, value: FlatValue) -> Result<Vec<String>, &'static str> {
 }
 
 fn scalar(flag: &Arg, value: FlatValue) -> Result<String, &'static str> {
-    // A flag that may be given without a value is on or off.
-    let is_switch = flag.get_num_args().is_some_and(|count| count.min_values() == 0);
+    // Only flags that are on or off may have no value.
+    let is_on_off = flag.get_num_args().is_some_and(|count| count.min_values() == 0);
     match value {
-        FlatValue::Boolean(value) if is_switch => Ok(value.to_string()),
+        FlatValue::Boolean(value) if is_on_off => Ok(value.to_string()),
         FlatValue::Boolean(_) => Err("true and false is not valid here; use quotes for a text"),
         FlatValue::Text(text) => Ok(text),
         FlatValue::Null => Err("the value is missing"),

@@ -1,4 +1,4 @@
-//! How many connections the listeners hold, and how long a new one may take.
+//! Bounds on the connections of the listeners.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::positive_duration;
 
-/// Bounds of connections.
+/// Bounds on the connections of the listeners.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connections")]
 pub struct ConnectionSettings {
@@ -15,7 +15,8 @@ pub struct ConnectionSettings {
     #[arg(long, env = "SLUICEGATE_GRPC_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub grpc_max_connections: Option<NonZeroUsize>,
 
-    /// Maximum number of HTTP connections, likewise. Default: 1024, or what the limit of open files allows.
+    /// Maximum number of HTTP connections. At the maximum, a new one replaces another, as with --grpc-max-connections.
+    /// Default: 1024, or what the limit of open files allows.
     #[arg(long, env = "SLUICEGATE_HTTP_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub http_max_connections: Option<NonZeroUsize>,
 
@@ -31,7 +32,7 @@ pub struct ConnectionSettings {
     pub max_pending_connections_per_address: usize,
 
     /// Time for TLS and the HTTP/2 preface of a new connection, and on the HTTP and admin listeners for its first
-    /// request. At most 1s while half of the places for new connections are in use.
+    /// request. At most 1s while half of the allowed pending connections are open, in total or from the same address.
     #[arg(
         long,
         env = "SLUICEGATE_HANDSHAKE_TIMEOUT",
@@ -53,7 +54,7 @@ pub struct ConnectionSettings {
     pub http_idle_timeout: Duration,
 }
 
-/// The least share of an address: Envoy opens a connection for each of its workers.
+/// The smallest bound per address: Envoy opens a connection for each of its workers.
 const PENDING_PER_ADDRESS_MIN: usize = 64;
 
 fn pending_per_address(text: &str) -> Result<usize, String> {

@@ -1,4 +1,4 @@
-//! What `sluicegate validate --explain` explains.
+//! Arguments of `sluicegate validate --explain`.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use sluicegate_proto::{
 };
 use sluicegate_store::redis::KeyPrefix;
 
-/// A request to explain from the files alone.
+/// The request that `--explain` explains.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Explain")]
 pub struct ExplainArguments {
@@ -24,15 +24,15 @@ pub struct ExplainArguments {
     #[arg(long, requires = "domain", requires = "descriptors")]
     pub explain: bool,
 
-    /// Domain of that request.
+    /// Domain of the request to explain.
     #[arg(long, value_name = "DOMAIN", requires = "explain")]
     pub domain: Option<String>,
 
-    /// A descriptor of that request: one or more entries, in the order of the rules. Repeatable.
+    /// A descriptor of the request to explain: one or more entries, in the order of the rules. Repeatable.
     ///
     /// A value may be empty and may contain `=`. Write `\,` for a comma and `\\` for a backslash.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", requires = "explain")]
-    #[arg(value_parser = OsStringValueParser::new().try_map(typed_descriptor))]
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_descriptor))]
     pub descriptors: Vec<RateLimitDescriptor>,
 
     /// Prefix of every key in Redis, as for serve.
@@ -41,7 +41,7 @@ pub struct ExplainArguments {
 }
 
 impl ExplainArguments {
-    /// The request to explain, if one is to be.
+    /// The request to explain; `None` without `--explain`.
     #[must_use]
     pub fn request(&self) -> Option<RateLimitRequest> {
         let domain = self.domain.clone().filter(|_| self.explain)?;
@@ -49,8 +49,8 @@ impl ExplainArguments {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that clap calls")]
-fn typed_descriptor(text: OsString) -> Result<RateLimitDescriptor, InvalidDescriptor> {
+#[expect(clippy::needless_pass_by_value, reason = "clap requires this signature")]
+fn parse_descriptor(text: OsString) -> Result<RateLimitDescriptor, InvalidDescriptor> {
     let entries = descriptor::parse(text.as_encoded_bytes())?;
     let entry = |(key, value): (Vec<u8>, Vec<u8>)| Entry { key: key.into(), value: value.into() };
     let entries = entries.into_iter().map(entry).collect();

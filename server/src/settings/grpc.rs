@@ -1,4 +1,4 @@
-//! The gRPC listener.
+//! Settings of the gRPC listener.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -7,7 +7,7 @@ use clap::Args;
 use super::{GrpcBoundSettings, GrpcTlsSettings};
 use crate::values::ListenAddress;
 
-/// The gRPC listener.
+/// Settings of the gRPC listener.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "gRPC")]
 pub struct GrpcSettings {
@@ -64,7 +64,7 @@ pub struct GrpcSettings {
     #[arg(value_parser = humantime::parse_duration)]
     pub grpc_max_connection_age: Duration,
 
-    /// Time for calls in progress to complete on a connection of that age.
+    /// Time for the calls in progress on a connection to complete after --grpc-max-connection-age. Then it is closed.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_CONNECTION_AGE_GRACE",
@@ -74,7 +74,7 @@ pub struct GrpcSettings {
     #[arg(value_parser = humantime::parse_duration)]
     pub grpc_max_connection_age_grace: Duration,
 
-    /// What bounds connections and calls.
+    /// Bounds on connections and calls.
     #[command(flatten)]
     pub bounds: GrpcBoundSettings,
 }

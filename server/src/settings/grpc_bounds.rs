@@ -1,4 +1,4 @@
-//! Bounds of the gRPC listener's connections and calls.
+//! Bounds on the connections and calls of the gRPC listener.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -7,13 +7,13 @@ use clap::{Args, builder::RangedI64ValueParser};
 use super::positive_duration;
 use crate::values::Ratio;
 
-/// The smallest header list bound: HTTP/2 libraries send up to this size without asking.
+/// The smallest header list bound: HTTP/2 libraries send up to this size before they know the bound.
 const HEADER_LIST_BYTES_MIN: i64 = 16_384;
 
-/// The largest header list bound. Each stream of each connection may take so much.
+/// The largest header list bound. Each stream of each connection may use that much memory.
 const HEADER_LIST_BYTES_MAX: i64 = 16_777_216;
 
-/// Bounds of the gRPC listener's connections and calls.
+/// Bounds on the connections and calls of the gRPC listener.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "gRPC")]
 pub struct GrpcBoundSettings {
@@ -71,7 +71,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_waiting_bytes: NonZeroUsize,
 
-    /// The same for one connection.
+    /// Maximum bytes held for messages that have not fully arrived, on one connection, and as many for its responses
+    /// that the caller does not read. Beyond it the effect is that of --grpc-max-waiting-bytes.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_WAITING_BYTES_PER_CONNECTION",
@@ -89,7 +90,7 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_streaming_calls: NonZeroUsize,
 
-    /// The same for one connection.
+    /// Maximum number of concurrent Health Watch and reflection calls on one connection. Further ones are rejected.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_STREAMING_CALLS_PER_CONNECTION",
@@ -98,7 +99,7 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_streaming_calls_per_connection: NonZeroUsize,
 
-    /// Time without a call before a connection is asked to end (GOAWAY) and closed. 0s: unlimited.
+    /// Time without a call before a connection gets GOAWAY and is closed. 0s: unlimited.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_CONNECTION_IDLE",

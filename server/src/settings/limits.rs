@@ -1,4 +1,4 @@
-//! Which limits are enforced, and how limits files are read.
+//! Settings for limits files.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use sluicegate_limits::arguments::{CompileArguments, DefaultArguments};
 
 use super::ExplainArguments;
 
-/// Which limits to enforce.
+/// The limits files to enforce.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitsSettings {
@@ -20,18 +20,18 @@ pub struct LimitsSettings {
 
     /// How the files are read.
     #[command(flatten)]
-    pub compiling: CompileArguments,
+    pub compile: CompileArguments,
 
-    /// What holds where rules do not say, and for all of them.
+    /// Defaults of rules, and modes of all rules.
     #[command(flatten)]
-    pub holding: DefaultArguments,
+    pub defaults: DefaultArguments,
 }
 
 impl LimitsSettings {
-    /// What applies to all files.
+    /// The options that all files are compiled with.
     #[must_use]
     pub fn options(&self) -> CompileOptions {
-        self.holding.options(self.compiling)
+        self.defaults.options(self.compile)
     }
 }
 
@@ -44,13 +44,13 @@ pub struct ValidateSettings {
 
     /// How the files are read.
     #[command(flatten)]
-    pub compiling: CompileArguments,
+    pub compile: CompileArguments,
 
-    /// What holds where rules do not say, and for all of them: told with --explain.
+    /// Defaults of rules, and modes of all rules, which `--explain` shows.
     #[command(flatten)]
-    pub holding: DefaultArguments,
+    pub defaults: DefaultArguments,
 
-    /// A request to explain.
+    /// The request to explain.
     #[command(flatten)]
     pub explain: ExplainArguments,
 }
@@ -68,7 +68,7 @@ pub struct DiffSettings {
 
     /// How the files are read.
     #[command(flatten)]
-    pub compiling: CompileArguments,
+    pub compile: CompileArguments,
 }
 
 #[cfg(test)]

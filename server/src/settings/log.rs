@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::values::Ratio;
 
-/// How the log is written. It goes to the standard error stream.
+/// Settings of the log, which is written to the standard error stream, and of the decision log.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Log")]
 pub struct LogSettings {
@@ -19,8 +19,8 @@ pub struct LogSettings {
     #[arg(long, env = "SLUICEGATE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// Share of the refused requests that are logged, 0 to 1, at level info: which limit refused, for how long, and a
-    /// hash of the counter's key. 0: none.
+    /// Share of the refused requests that are logged, 0 to 1, at level info: the limit that refused, the time until a
+    /// retry can pass, and a hash of the counter's key. 0: none.
     #[arg(long, env = "SLUICEGATE_DECISION_LOG_RATIO", value_name = "RATIO", default_value = "0")]
     pub decision_log_ratio: Ratio,
 

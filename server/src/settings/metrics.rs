@@ -1,13 +1,13 @@
-//! What is counted.
+//! Settings of metrics.
 
 use clap::{Args, builder::RangedU64ValueParser};
 
 use crate::values::NearLimitRatio;
 
-/// The most series of one metric. Rules are configuration, so this bounds a mistake, not traffic.
+/// The most series of one metric. Rules come from configuration, so only a mistake reaches this bound, not traffic.
 pub(crate) const SERIES_MAX: usize = 1_000_000;
 
-/// What is counted.
+/// Settings of metrics.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
 pub struct MetricSettings {

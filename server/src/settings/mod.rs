@@ -1,5 +1,7 @@
-//! What is set at start-up and takes a restart to change. Limits are not here: they are read from files
-//! and reloaded while the server runs.
+//! Settings from flags, environment variables and the file of `--config`.
+//!
+//! They are read once, at the start. What changes while the server runs are the contents of the files that they name
+//! (limits, TLS, admin token) and the log level.
 
 mod admin;
 mod bounds;
@@ -49,7 +51,7 @@ pub(crate) use self::{
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -59,7 +61,7 @@ Try it:
   sluicegate serve --limits examples/limits
   sluicegate validate examples/limits";
 
-/// What to do.
+/// The commands of `sluicegate`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve rate limit requests, over gRPC (Envoy's RateLimitService) and HTTP (/json).
@@ -72,8 +74,8 @@ pub enum Command {
     /// Compare limits files: print the rules that NEW adds, removes and changes, and the counters that restart from
     /// zero.
     ///
-    /// Exits like diff(1): with 0 if both decide alike, with 1 if not, with 2 if either has mistakes; then all
-    /// mistakes are printed.
+    /// Exits like diff(1): with 0 if both decide every request in the same way, with 1 if not, with 2 if either has
+    /// mistakes. All mistakes are printed.
     Diff(DiffSettings),
     /// Print the JSON Schema of limits files, with which editors complete and check them.
     Schema,
@@ -82,35 +84,35 @@ pub enum Command {
 /// Settings of `sluicegate serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeSettings {
-    /// YAML file with settings, by the names of the flags without dashes in front. Flags win over environment variables,
-    /// variables over the file. Read at the start.
+    /// YAML file with settings, by the names of the flags without dashes in front. Flags win over environment
+    /// variables, variables over the file. Read at the start.
     #[arg(long, env = "SLUICEGATE_CONFIG", value_name = "FILE", help_heading = "Settings")]
     pub config: Option<PathBuf>,
 
-    /// Which limits to enforce.
+    /// The limits files to enforce.
     #[command(flatten)]
     pub limits: LimitsSettings,
 
-    /// Interval at which limits and TLS files are checked even if the system reports no change.
+    /// Interval at which limits files, TLS files and the admin token are checked even if the system reports no change.
     ///
     /// Changes are normally detected at once. This is for file systems that do not report them.
     #[arg(long, env = "SLUICEGATE_POLL_INTERVAL", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = humantime::parse_duration, help_heading = "Limits")]
     pub poll_interval: Duration,
 
-    /// Where counters are kept.
+    /// The store of the counters.
     #[command(flatten)]
     pub store: StoreSettings,
 
-    /// How to connect to Redis.
+    /// Connections to Redis.
     #[command(flatten)]
     pub redis: RedisArguments,
 
-    /// What happens when the store does not answer.
+    /// Behaviour when the store does not answer.
     #[command(flatten)]
     pub failure: FailureSettings,
 
-    /// What answers carry beside the decision.
+    /// What responses contain beside the decision.
     #[command(flatten)]
     pub response: ResponseSettings,
 
@@ -133,7 +135,7 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub admin: AdminSettings,
 
-    /// How many connections the listeners hold.
+    /// Bounds on the connections of the listeners.
     #[command(flatten)]
     pub connections: ConnectionSettings,
 
@@ -147,7 +149,7 @@ pub struct ServeSettings {
     #[arg(help_heading = "Bounds")]
     pub max_in_flight: NonZeroUsize,
 
-    /// What one request may take.
+    /// Bounds on one request.
     #[command(flatten)]
     pub bounds: BoundSettings,
 
@@ -157,24 +159,24 @@ pub struct ServeSettings {
     #[arg(value_parser = humantime::parse_duration, help_heading = "Shutdown")]
     pub drain_delay: Duration,
 
-    /// Time for calls in progress to complete after that.
+    /// Time for calls in progress to complete after --drain-delay. Then they are aborted.
     #[arg(long, env = "SLUICEGATE_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "30s")]
     #[arg(value_parser = humantime::parse_duration, help_heading = "Shutdown")]
     pub drain_timeout: Duration,
 
-    /// What is counted.
+    /// Metrics.
     #[command(flatten)]
     pub metrics: MetricSettings,
 
-    /// Who is being limited.
+    /// The counters that `sluicectl top` lists.
     #[command(flatten)]
     pub top: TopSettings,
 
-    /// What is sent to an OpenTelemetry collector.
+    /// Export to an OpenTelemetry collector.
     #[command(flatten)]
     pub otlp: OtlpSettings,
 
-    /// How the log is written.
+    /// The log and the decision log.
     #[command(flatten)]
     pub log: LogSettings,
 }

@@ -1,9 +1,9 @@
-//! The nearest name to an unknown one.
+//! "Did you mean" suggestions for unknown names.
 
-/// How many letters of a name may be others in one that is near: one in three.
+/// A name is near another if at most one of this many letters differs.
 const LETTERS_PER_MISTAKE: usize = 3;
 
-/// The name that was probably meant, if there is one that is near.
+/// The known name that is nearest to an unknown one; `None` if no name is near.
 pub(super) fn nearest<'n>(unknown: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let max = (unknown.len() / LETTERS_PER_MISTAKE).max(1);
     let distances = names.map(|name| (strsim::damerau_levenshtein(unknown, name), name));

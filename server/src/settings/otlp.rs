@@ -1,4 +1,4 @@
-//! What is sent to an OpenTelemetry collector.
+//! Settings of the export to an OpenTelemetry collector.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::values::Ratio;
 
-/// What is sent to an OpenTelemetry collector.
+/// Settings of the export to an OpenTelemetry collector.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub struct OtlpSettings {
@@ -17,7 +17,7 @@ pub struct OtlpSettings {
     #[arg(long, env = "SLUICEGATE_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<OtlpEndpoint>,
 
-    /// CA certificates for the collector (PEM), in place of the system's.
+    /// CA certificates for the collector (PEM), in place of the system's. Read at the start.
     #[arg(long, env = "SLUICEGATE_OTLP_TLS_CA", value_name = "FILE", requires = "otlp_endpoint")]
     pub otlp_tls_ca: Option<PathBuf>,
 
@@ -52,18 +52,18 @@ fn metrics_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Where a collector is.
+/// The address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpEndpoint(Uri);
 
 impl OtlpEndpoint {
-    /// The address, with `http` or `https`.
+    /// The address, with the scheme `http` or `https`.
     #[must_use]
     pub const fn uri(&self) -> &Uri {
         &self.0
     }
 
-    /// Whether it is spoken to over TLS.
+    /// Whether connections to the collector use TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.0.scheme_str() == Some("https")
@@ -80,7 +80,7 @@ impl FromStr for OtlpEndpoint {
     }
 }
 
-/// What was given for a collector is none.
+/// A text is not the address of a collector.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("use http://HOST:PORT or https://HOST:PORT")]
 pub struct OtlpEndpointError;

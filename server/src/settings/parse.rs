@@ -1,4 +1,5 @@
-//! Settings from flags, environment variables and the file of `--config`: flags win over variables, variables over the file.
+//! Settings from flags, environment variables and the file of `--config`: flags win over variables, variables over the
+//! file.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,27 +19,27 @@ use super::{
     config_file::{self, CONFIG, FileSetting},
 };
 
-/// The command that takes a settings file.
+/// The command that reads a settings file.
 const SERVE: &str = "serve";
 
-/// Why a command line gives no settings.
+/// Why a command line cannot be parsed into settings.
 #[derive(Debug)]
 pub enum ParseError {
-    /// Help was asked for, or nothing was.
+    /// The command line asks for help or the version, or has no command.
     Help(clap::Error),
-    /// Every mistake, a line each.
+    /// All mistakes, one line each.
     Mistakes(Vec<String>),
 }
 
 impl Cli {
-    /// The settings of a command line, of the environment, and of the file that they name.
+    /// Reads the settings from a command line, the environment, and the file of `--config`.
     ///
     /// # Errors
-    /// Help was asked for, or there are mistakes.
+    /// The command line asks for help, or settings have mistakes.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, ParseError> {
         let mut arguments: Vec<_> = arguments.into_iter().collect();
         let mut mistakes = Vec::new();
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         if let Some(given) = serve_arguments(&arguments)
             && let Some(path) = given.get_one::<OsString>(CONFIG)
         {
@@ -47,14 +48,14 @@ impl Cli {
             let serve = command.find_subcommand(SERVE);
             let read = serve.map(|serve| config_file::read(&PathBuf::from(path), serve));
             let (settings, found) = read.unwrap_or_default();
-            places = insert(settings, &given, &mut arguments);
+            locations = add_file_settings(settings, &given, &mut arguments);
             mistakes = found;
         }
-        parse(&arguments, &places, mistakes)
+        parse(&arguments, &locations, mistakes)
     }
 }
 
-/// What a command line and the environment say of `serve`, all values as texts; nothing for other commands.
+/// The flags and environment variables of `serve`, with unparsed values; `None` for other commands.
 fn serve_arguments(arguments: &[OsString]) -> Option<ArgMatches> {
     let as_text = |command: Command| {
         command.mut_args(|flag| flag.value_parser(OsStringValueParser::new()).required(false))
@@ -65,38 +66,38 @@ fn serve_arguments(arguments: &[OsString]) -> Option<ArgMatches> {
     (name == SERVE).then_some(matches)
 }
 
-/// Puts the settings of the file in front of the flags, but for those that flags or variables give. Returns where the file
-/// has them, by the flag's id.
-fn insert(
+/// Inserts the settings of the file before the flags, except those that a flag or a variable sets. Returns their
+/// locations in the file by the flag's id.
+fn add_file_settings(
     settings: Vec<FileSetting>,
     given: &ArgMatches,
     arguments: &mut Vec<OsString>,
 ) -> HashMap<String, String> {
-    let mut places = HashMap::new();
+    let mut locations = HashMap::new();
     let mut inserted = Vec::new();
-    for FileSetting { id, place, arguments } in settings {
+    for FileSetting { id, location, arguments } in settings {
         let source = given.value_source(&id);
         if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             inserted.extend(arguments);
-            places.insert(id, place);
+            locations.insert(id, location);
         }
     }
-    // Behind the name of the command.
-    let of_command = arguments.iter().skip(1).position(|argument| argument == SERVE);
-    let position = of_command.map_or(arguments.len(), |position| position + 2);
-    arguments.splice(position..position, inserted);
-    places
+    let command = arguments.iter().skip(1).position(|argument| argument == SERVE);
+    let behind_command = command.map_or(arguments.len(), |position| position + 2);
+    arguments.splice(behind_command..behind_command, inserted);
+    locations
 }
 
-/// Parses a command line. A value that is rejected is noted, and then taken as it is, so that the next one is found.
+/// Parses a command line, and finds all mistakes: clap stops at the first invalid value, so that flag is then parsed
+/// again as text.
 fn parse(
     arguments: &[OsString],
-    places: &HashMap<String, String>,
+    locations: &HashMap<String, String>,
     mut mistakes: Vec<String>,
 ) -> Result<Cli, ParseError> {
     let mut command = Cli::command();
     let subcommand = arguments.get(1).and_then(|name| name.to_str()).unwrap_or_default();
-    let mut taken = HashSet::new();
+    let mut parsed_as_text = HashSet::new();
     loop {
         let error = match command.clone().try_get_matches_from(arguments) {
             Ok(mut matches) if mistakes.is_empty() => {
@@ -110,9 +111,9 @@ fn parse(
             Err(error) => error,
         };
         let rejected = rejected_flag(&error, &command, subcommand);
-        let place = rejected.as_ref().and_then(|id| places.get(id));
-        mistakes.push(one_line(&error, place));
-        let Some(id) = rejected.filter(|id| taken.insert(id.clone())) else {
+        let location = rejected.as_ref().and_then(|id| locations.get(id));
+        mistakes.push(one_line(&error, location));
+        let Some(id) = rejected.filter(|id| parsed_as_text.insert(id.clone())) else {
             return Err(ParseError::Mistakes(mistakes));
         };
         command = command.mut_subcommand(subcommand, |command| {
@@ -121,13 +122,13 @@ fn parse(
     }
 }
 
-/// The id of the flag of a subcommand whose value an error rejects.
+/// The id of the flag whose value the error rejects, if the error is about a value of the subcommand.
 fn rejected_flag(error: &clap::Error, command: &Command, subcommand: &str) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
         return None;
     }
     let ContextValue::String(shown) = error.get(ContextKind::InvalidArg)? else { return None };
-    // An error shows a flag as the built command has it.
+    // The error contains the flag in the notation of the built command.
     let mut built = command.clone();
     built.build();
     let mut flags = built.find_subcommand(subcommand)?.get_arguments();
@@ -139,16 +140,16 @@ const fn is_help(kind: ErrorKind) -> bool {
     matches!(kind, DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
-/// An error without the usage that clap prints below it, which a log has no room for. `place` is where the file has the
-/// value.
-fn one_line(error: &clap::Error, place: Option<&String>) -> String {
+/// The text of an error in one line, without clap's usage notes. `location`: file and line of the value, if it is from
+/// a file.
+fn one_line(error: &clap::Error, location: Option<&String>) -> String {
     let text = error.to_string();
     let lines = text.lines().take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.starts_with("For more information"));
     let text = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    match place {
-        Some(place) => format!("{place}: {text}"),
+    match location {
+        Some(location) => format!("{location}: {text}"),
         None => text.to_owned(),
     }
 }

@@ -1,11 +1,12 @@
-//! What answers carry beside the decision.
+//! Settings of responses: what they contain beside the decision.
 
-use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use clap::{ArgAction, Args, ValueEnum};
 use http::HeaderName;
+use sluicegate_limits::arguments::complete_on_off_flag;
 
-/// What answers carry beside the decision.
+/// Settings of responses: what they contain beside the decision.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Answers")]
+#[command(next_help_heading = "Answers", mut_args(complete_on_off_flag))]
 pub struct ResponseSettings {
     /// Rate limit headers in responses to clients.
     #[arg(long, env = "SLUICEGATE_RESPONSE_HEADERS", value_name = "FORMAT", default_value = "off")]
@@ -24,20 +25,11 @@ pub struct ResponseSettings {
     pub reset_header: Option<HeaderName>,
 
     /// Send the request's descriptors and decisions to Envoy as dynamic metadata, for its logs and filters.
-    #[arg(
-        long,
-        env = "SLUICEGATE_DYNAMIC_METADATA",
-        value_name = "BOOL",
-        default_value = "false",
-        default_missing_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        value_parser = BoolishValueParser::new()
-    )]
+    #[arg(long, env = "SLUICEGATE_DYNAMIC_METADATA", value_name = "BOOL", action = ArgAction::Set)]
     pub dynamic_metadata: bool,
 }
 
-/// What clients are told about their limits.
+/// Formats of the rate limit headers for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResponseHeaders {
     /// None.

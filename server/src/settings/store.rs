@@ -1,4 +1,4 @@
-//! Where counters are kept, and what happens when the store does not answer.
+//! Settings of the store, of connections to Redis, and of failures.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -7,13 +7,14 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{ArgAction, Args};
+use sluicegate_limits::arguments::complete_on_off_flag;
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
 use super::positive_duration;
 
-/// Where counters are kept.
+/// Settings of the store.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub struct StoreSettings {
@@ -39,8 +40,8 @@ pub struct StoreSettings {
     )]
     pub deny_cache_entries: usize,
 
-    /// Maximum number of counters in memory: all of them, or with Redis those of `on_failure: local`. If a request
-    /// needs one more, its rule's `on_failure` applies, and `local` refuses. Counters in use are never evicted.
+    /// Maximum number of counters in memory: all of them, or with Redis those of `on_failure: local`. A request that
+    /// needs one more is refused, or with `on_failure: allow` allowed. Counters in use are never evicted.
     #[arg(
         long,
         env = "SLUICEGATE_MEMORY_MAX_COUNTERS",
@@ -50,12 +51,12 @@ pub struct StoreSettings {
     pub memory_max_counters: NonZeroUsize,
 }
 
-/// Where counters are kept.
+/// The store of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChoice {
-    /// In this process. Gone when it stops, and not shared with other replicas.
+    /// This process's memory. The counters are lost when it stops, and not shared with other replicas.
     Memory,
-    /// In Redis.
+    /// Redis.
     Redis(RedisUrl),
 }
 
@@ -71,20 +72,20 @@ impl FromStr for StoreChoice {
     }
 }
 
-/// What was given for `--store` names none.
+/// Why a value of `--store` is invalid.
 #[derive(Debug, Error)]
 pub enum StoreChoiceError {
-    /// Neither memory nor an address.
+    /// The value is neither `memory` nor an address.
     #[error(
         "use memory, or an address that begins with redis://, redis-cluster:// or redis-sentinel://"
     )]
     Unknown,
-    /// An address with a mistake.
+    /// The address has a mistake.
     #[error(transparent)]
     Url(#[from] UrlError),
 }
 
-/// How to connect to Redis.
+/// Settings of connections to Redis.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis")]
 pub struct RedisArguments {
@@ -128,7 +129,7 @@ pub struct RedisArguments {
     pub redis_connections: NonZeroUsize,
 
     /// Timeout of a connection attempt, and time that the start waits for a connection, at most 2s. Requests do not
-    /// wait for it: without a connection the failure policies apply.
+    /// wait for connections: without a connection the failure policies apply.
     #[arg(
         long,
         env = "SLUICEGATE_REDIS_CONNECT_TIMEOUT",
@@ -139,12 +140,12 @@ pub struct RedisArguments {
     pub redis_connect_timeout: Duration,
 }
 
-/// What happens when the store does not answer.
+/// Settings for the time when the store does not answer.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Failure")]
+#[command(next_help_heading = "Failure", mut_args(complete_on_off_flag))]
 pub struct FailureSettings {
-    /// Time for the store to answer; after it the failure policies apply. If a caller sends a deadline
-    /// (grpc-timeout), they also apply before that: at a quarter of it, at least 2 ms, before its end.
+    /// Time for the store to answer. Then the failure policies apply. If a caller sends a deadline (grpc-timeout), they
+    /// apply earlier: a quarter of the caller's timeout, and at least 2 ms, is reserved for sending the answer.
     #[arg(
         long,
         env = "SLUICEGATE_DECISION_TIMEOUT",
@@ -171,15 +172,6 @@ pub struct FailureSettings {
 
     /// Report NOT_SERVING while the store does not answer. By default health stays SERVING, because otherwise no
     /// replica is left to apply the failure policies.
-    #[arg(
-        long,
-        env = "SLUICEGATE_HEALTH_REQUIRES_STORE",
-        value_name = "BOOL",
-        default_value = "false",
-        default_missing_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        value_parser = BoolishValueParser::new()
-    )]
+    #[arg(long, env = "SLUICEGATE_HEALTH_REQUIRES_STORE", value_name = "BOOL", action = ArgAction::Set)]
     pub health_requires_store: bool,
 }

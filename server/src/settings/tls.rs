@@ -1,4 +1,4 @@
-//! TLS of the listeners: one block of flags, for each listener that can have TLS.
+//! TLS settings of the gRPC and the admin listener, which have the same flags.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,9 @@ pub(crate) struct TlsSettings {
     pub(crate) certificate: PathBuf,
     /// Private key of the first certificate (PEM).
     pub(crate) key: PathBuf,
-    /// Certificates of the authorities that must certify every client (PEM). Without it, every client may connect.
+    /// CA certificates for clients (PEM). Without it, clients need no certificate.
     pub(crate) client_ca: Option<PathBuf>,
-    /// DNS names or URIs, one of which a client's certificate must carry literally. Empty: every certificate of the
-    /// authorities is accepted.
+    /// Accepted DNS names and URIs of clients, without wildcards. Empty: every certificate of the CA is accepted.
     pub(crate) client_names: Vec<String>,
 }
 
@@ -80,7 +79,7 @@ macro_rules! listener_tls {
         }
 
         impl $settings {
-            /// The TLS files; `None` where the listener has no TLS.
+            /// The TLS files; `None` if the listener has no TLS.
             pub(crate) fn files(&self) -> Option<TlsSettings> {
                 Some(TlsSettings {
                     certificate: self.certificate.clone()?,

@@ -1,11 +1,11 @@
-//! Who is being limited: how many are remembered, and how they are named.
+//! Settings of `sluicectl top`: number and names of the counters that it lists.
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 
-/// The most counters that may be remembered: each takes some hundred bytes, four times over.
+/// The most counters that may be recorded: each uses about four times a hundred bytes, one for each list and window.
 const TOP_KEYS_MAX: u64 = 100_000;
 
-/// Who is being limited.
+/// Settings of `sluicectl top`.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Top")]
 pub struct TopSettings {

@@ -1,4 +1,4 @@
-//! Environment variables that look like settings and are none.
+//! Warnings about environment variables that begin like settings but are unknown.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use clap::{Command, CommandFactory as _};
 
 use super::{Cli, nearest::nearest};
 
-/// How the variables of all settings begin.
+/// The prefix of the variables of all settings.
 const PREFIX: &str = "SLUICEGATE_";
 
-/// A warning for each variable that begins like a setting and is none, with the name that was probably meant.
+/// A warning for each unknown variable with the prefix, with the nearest known name.
 pub(crate) fn warnings(variables: impl Iterator<Item = String>) -> Vec<String> {
     let mut known = BTreeSet::new();
     collect(&Cli::command(), &mut known);
@@ -24,15 +24,15 @@ pub(crate) fn warnings(variables: impl Iterator<Item = String>) -> Vec<String> {
     variables.filter(is_unknown).map(warning).collect()
 }
 
-/// The variables of a command and its subcommands.
+/// Adds the variables of a command and its subcommands.
 fn collect(command: &Command, into: &mut BTreeSet<String>) {
     let variables = command.get_arguments().filter_map(|flag| flag.get_env()?.to_str());
     into.extend(variables.map(str::to_owned));
     command.get_subcommands().for_each(|command| collect(command, into));
 }
 
-/// Whether Kubernetes sets such a variable in every pod for a Service that is called sluicegate, or sluicegate and something
-/// more: `SERVICE_HOST`, `SERVICE_PORT_GRPC`, `PORT`, `PORT_8081_TCP_ADDR`. Takes the name without `SLUICEGATE_`.
+/// Whether Kubernetes sets this variable in every pod for a Service named `sluicegate` or `sluicegate-…`:
+/// `SERVICE_HOST`, `SERVICE_PORT_GRPC`, `PORT`, `PORT_8081_TCP_ADDR`. `name` is without the prefix.
 fn is_of_kubernetes(name: &str) -> bool {
     let words: Vec<_> = name.split('_').collect();
     let ends_or_goes_on = |of_service: &[&str]| match of_service {

@@ -1,5 +1,5 @@
-//! Requests that are denied because they exceed a bound: counted by the bound, and logged now and then, because a
-//! misconfigured Envoy sends them too.
+//! Requests that are refused because a bound is exceeded. They are counted for each bound, and logged at intervals,
+//! because the cause may be the configuration of the callers.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use sluicegate_store::LogLimit;
 
 use super::count::Count;
 
-/// How often there is a warning about the same bound at most.
+/// The shortest time between two warnings about the same bound.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A bound on requests that values of end users can exceed.
+/// A bound for which a request is refused. Values of end users can cause it, so it is not answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// Descriptors of a request.
@@ -30,16 +30,35 @@ pub(crate) enum Bound {
     SearchedBytes,
     /// Large requests that are decided or wait.
     LargeRequests,
-    /// Bytes of messages that have not arrived as a whole.
+    /// Bytes of messages that have not fully arrived, on all connections.
     WaitingBytes,
-    /// Bytes of those of one connection.
+    /// Bytes of messages that have not fully arrived, on one connection.
     WaitingBytesPerConnection,
-    /// Bytes of all HTTP bodies that are being read.
+    /// Bytes of all HTTP bodies in progress.
     BodyBytes,
 }
 
+/// Why a request is refused without a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalReason {
+    /// A bound is exceeded.
+    OverBound(Bound),
+    /// There are too many requests in flight.
+    Shed,
+}
+
+impl RefusalReason {
+    /// The `source` in the decision log.
+    pub(super) const fn source(self) -> &'static str {
+        match self {
+            Self::OverBound(_) => "bound",
+            Self::Shed => "shed",
+        }
+    }
+}
+
 impl Bound {
-    /// Every bound.
+    /// All bounds.
     pub(crate) const ALL: [Self; 9] = [
         Self::Descriptors,
         Self::Entries,
@@ -78,7 +97,7 @@ impl From<TooLarge> for Bound {
     }
 }
 
-/// The values of the bounds that are settings or constants elsewhere.
+/// The values of the bounds that settings or other modules define.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BoundValues {
     pub(crate) request_bytes: usize,
@@ -90,7 +109,7 @@ pub(crate) struct BoundValues {
 }
 
 impl BoundValues {
-    const fn of(self, bound: Bound) -> usize {
+    const fn value(self, bound: Bound) -> usize {
         match bound {
             Bound::Descriptors => DESCRIPTORS_MAX,
             Bound::Entries => ENTRIES_MAX,
@@ -105,14 +124,14 @@ impl BoundValues {
     }
 }
 
-/// Counts requests that exceed bounds.
+/// Counts requests that are refused because of bounds.
 #[derive(Debug)]
 pub(crate) struct OverBounds {
     values: BoundValues,
-    of: [OverBound; Bound::ALL.len()],
+    counts: [OverBound; Bound::ALL.len()],
 }
 
-/// Counts requests that exceed one bound.
+/// Counts requests that are refused because of one bound.
 #[derive(Debug)]
 struct OverBound {
     count: Count,
@@ -121,33 +140,33 @@ struct OverBound {
 
 impl OverBounds {
     pub(crate) fn new(values: BoundValues) -> Self {
-        let over =
+        let new =
             |_| OverBound { count: Count::default(), warnings: LogLimit::every(WARNING_INTERVAL) };
-        Self { values, of: Bound::ALL.map(over) }
+        Self { values, counts: Bound::ALL.map(new) }
     }
 
-    /// Counts a request, and warns about it at most once a minute.
-    pub(crate) fn note(&self, bound: Bound) {
-        let Some((_, over)) = self.each().find(|(of, _)| *of == bound) else { return };
+    /// Counts a request, and logs a warning at most once a minute.
+    pub(crate) fn count(&self, bound: Bound) {
+        let Some((_, over)) = self.each().find(|(it, _)| *it == bound) else { return };
         over.count.add(1);
         if over.warnings.allows() {
             tracing::warn!(
                 bound = bound.name(),
-                max = self.values.of(bound),
-                denied_total = over.count.get(),
-                "requests exceed a bound and are denied; check the rate limit actions of the callers, or raise the \
+                max = self.values.value(bound),
+                refused_total = over.count.get(),
+                "requests exceed a bound and are refused; check the rate limit actions of the callers, or raise the \
                  bound if it is a flag"
             );
         }
     }
 
-    /// Shows each bound and how many requests exceeded it.
-    pub(super) fn show(&self, mut show: impl FnMut(&'static str, u64)) {
-        self.each().for_each(|(bound, over)| show(bound.name(), over.count.get()));
+    /// Calls `observe` with the name and the count of each bound.
+    pub(super) fn for_each(&self, mut observe: impl FnMut(&'static str, u64)) {
+        self.each().for_each(|(bound, over)| observe(bound.name(), over.count.get()));
     }
 
     fn each(&self) -> impl Iterator<Item = (Bound, &OverBound)> {
-        Bound::ALL.into_iter().zip(&self.of)
+        Bound::ALL.into_iter().zip(&self.counts)
     }
 }
 
@@ -156,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bound_is_counted_for_itself() {
+    fn each_bound_has_its_own_count() {
         let bounds = OverBounds::new(BoundValues::default());
         for bound in [Bound::Bytes, Bound::Entries, Bound::Bytes] {
-            bounds.note(bound);
+            bounds.count(bound);
         }
-        let mut shown = Vec::new();
-        bounds.show(|name, count| shown.push((name, count)));
-        shown.retain(|(_, count)| *count > 0);
-        assert_eq!(shown, [("entries", 1), ("bytes", 2)]);
+        let mut counts = Vec::new();
+        bounds.for_each(|name, count| counts.push((name, count)));
+        counts.retain(|(_, count)| *count > 0);
+        assert_eq!(counts, [("entries", 1), ("bytes", 2)]);
     }
 }

@@ -1,28 +1,27 @@
-//! Every metric there is: what is not here does not exist, because instruments are made from these entries, and
-//! with their labels. `docs/metrics.md` is the same list.
+//! The catalogue of all metrics. Instruments are created from its entries only. `docs/metrics.md` is the same list.
 //!
-//! Values of labels come from configuration; where a rule asks for values of requests, or an unknown domain is one,
-//! they are bounded.
+//! Values of labels come from configuration. Exceptions are values of requests, if a rule enables them, and names of
+//! unknown domains; their number is bounded.
 
 use std::ops::Deref;
 
-/// One metric.
+/// A metric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metric {
-    /// Name, the same on `/metrics` and over OTLP. It ends as Prometheus' conventions want it.
+    /// The name, the same on `/metrics` and over OTLP, with the suffixes of Prometheus' conventions.
     pub(crate) name: &'static str,
-    /// What kind of number it is.
+    /// The kind of metric.
     pub(crate) kind: Kind,
-    /// Its labels, in order.
+    /// The labels, in the order in which values are passed.
     pub(crate) labels: &'static [Label],
-    /// What envoyproxy/ratelimit calls it, if it has it: with DOMAIN and KEY, where there is one for each rule.
+    /// The name in envoyproxy/ratelimit, if it has the metric. DOMAIN and KEY are placeholders.
     pub(crate) upstream: Option<&'static str>,
-    /// Its meaning.
+    /// The meaning.
     pub(crate) help: &'static str,
 }
 
 impl Metric {
-    /// What it is measured in, as OpenTelemetry writes it; the name says it too. Empty where it is counted.
+    /// The unit in OpenTelemetry's notation, according to the name. Empty for counts.
     pub(crate) fn unit(&self) -> &'static str {
         let name = self.name.strip_suffix("_total").unwrap_or(self.name);
         match name {
@@ -33,14 +32,14 @@ impl Metric {
     }
 }
 
-/// Kinds of numbers.
+/// The kinds of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Only grows.
+    /// A number that only grows.
     Counter,
-    /// Goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// How values are spread.
+    /// The distribution of values over buckets.
     Histogram,
 }
 
@@ -48,8 +47,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     pub(crate) name: &'static str,
-    /// What its values are.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the document"))]
+    /// A description of its values.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/metrics.md"))]
     pub(crate) values: &'static str,
 }
 
@@ -74,7 +73,7 @@ kinds! {
     Counter,
     /// A metric that goes up and down.
     Gauge,
-    /// A metric that shows how values are spread.
+    /// A metric with the distribution of values.
     Histogram
 }
 
@@ -82,7 +81,7 @@ macro_rules! labels {
     ($($constant:ident = $name:literal: $values:literal;)*) => {
         $(#[doc = $values] const $constant: Label = Label { name: $name, values: $values };)*
 
-        /// Every label.
+        /// All labels.
         #[cfg(test)]
         const LABELS: &[Label] = &[$($constant),*];
     };
@@ -146,7 +145,7 @@ macro_rules! catalogue {
             help: $help,
         });)*
 
-        /// Every metric.
+        /// All metrics.
         pub(super) const ALL: &[Metric] = &[$($constant.0),*];
     };
 }
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_as_the_kind_wants_it_and_are_there_once() {
+    fn names_are_unique_and_have_the_suffix_of_their_kind() {
         for metric in ALL {
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{metric:?}");
             assert_eq!(ALL.iter().filter(|it| it.name == metric.name).count(), 1, "{metric:?}");
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_those_of_the_names() {
+    fn units_follow_from_the_names() {
         let units =
             [super::PROCESS_CPU.unit(), super::REDIS_MEMORY_USED.unit(), super::HITS.unit()];
         assert_eq!(units, ["s", "By", ""]);

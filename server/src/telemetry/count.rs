@@ -1,8 +1,8 @@
-//! Counters of the process: atomics that OpenTelemetry and Prometheus read.
+//! Atomic counters that the metrics read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts that can only grow.
+/// A count that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -16,35 +16,35 @@ impl Count {
     }
 }
 
-/// Successes and failures of something that is done again and again.
+/// Successes and failures of repeated attempts, such as loads of files.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     pub(crate) success: Count,
     pub(crate) failure: Count,
-    /// Whether the last one failed.
-    bad: AtomicBool,
+    /// Whether the last attempt failed.
+    last_failed: AtomicBool,
 }
 
 impl Attempts {
-    /// One has succeeded: files were loaded.
+    /// Counts a success.
     pub(crate) fn succeeded(&self) {
         self.success.add(1);
         self.restored();
     }
 
-    /// One has failed: files have mistakes.
+    /// Counts a failure.
     pub(crate) fn failed(&self) {
         self.failure.add(1);
-        self.bad.store(true, Ordering::Relaxed);
+        self.last_failed.store(true, Ordering::Relaxed);
     }
 
-    /// The files are again as they were when they were loaded last.
+    /// Notes, without counting an attempt, that the files equal those of the last success again.
     pub(crate) fn restored(&self) {
-        self.bad.store(false, Ordering::Relaxed);
+        self.last_failed.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the last one failed.
-    pub(super) fn is_bad(&self) -> bool {
-        self.bad.load(Ordering::Relaxed)
+    /// Whether the last attempt failed.
+    pub(super) fn has_last_failed(&self) -> bool {
+        self.last_failed.load(Ordering::Relaxed)
     }
 }

@@ -1,172 +1,180 @@
-//! The decision log: refusals with limit, retry time, and a hash of the counter's key, so that support can explain
-//! them. It has neither keys nor values of the request.
+//! The decision log: sampled refusals with limit, retry time, and a hash of the counter's key, so that support can
+//! explain them. It contains neither keys nor values of requests.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use opentelemetry::trace::TraceId;
-use sluicegate_core::{
-    Check, Code, Decision, Request, Status,
-    request::{Descriptor, Hits},
-    rules::Domain,
-};
+use sluicegate_core::{Code, Request, Status, request::Hits, rule::DisplayedRate, rules::Domain};
 use tracing::Level;
 
-use super::{count::Count, decisions::OVERRIDE, key_hash::KeyHash};
+use super::{bounds::RefusalReason, count::Count, decisions::OVERRIDE, key_hash::KeyHash};
 use crate::{decision::DecisionRecord, settings::LogSettings};
 
-/// Where refusals are logged.
+/// The target of the log lines.
 const TARGET: &str = "sluicegate::decisions";
 
 /// Logs refusals.
 pub(crate) struct DecisionLog {
-    /// The share of the refused requests that is logged, more than 0.
+    /// The share of the refused requests that are logged, above 0.
     ratio: f64,
-    bound: PerSecond,
+    rate: LinesPerSecond,
     hash: Arc<KeyHash>,
-    /// Lines that were too many.
+    /// Lines that were dropped because of the rate.
     dropped: Count,
 }
 
+/// A line of the log. Fields that are `None` are omitted.
+#[derive(Default)]
+struct Line<'a> {
+    domain: Option<&'a str>,
+    rule: Option<&'a str>,
+    limit: Option<DisplayedRate>,
+    limit_name: Option<&'a str>,
+    algorithm: Option<&'static str>,
+    shadowed: bool,
+    hits: Option<u64>,
+    source: &'static str,
+    retry_after: Option<Duration>,
+    key_hash: Option<String>,
+    trace_id: Option<TraceId>,
+}
+
+impl Line<'_> {
+    fn write(&self) {
+        tracing::info!(
+            target: TARGET,
+            domain = self.domain,
+            rule = self.rule,
+            limit = self.limit.map(display),
+            limit_name = self.limit_name,
+            algorithm = self.algorithm,
+            code = if self.shadowed { "shadowed" } else { "over_limit" },
+            hits = self.hits,
+            source = self.source,
+            retry_after_seconds = self.retry_after.map(|wait| wait.as_secs_f64()),
+            key_hash = self.key_hash,
+            trace_id = self.trace_id.map(display),
+            "limited"
+        );
+    }
+}
+
 impl DecisionLog {
-    /// A log, if one is asked for.
+    /// The decision log; `None` if the settings disable it.
     pub(crate) fn new(settings: &LogSettings, hash: &Arc<KeyHash>) -> Option<Self> {
         let ratio = settings.decision_log_ratio.get();
         (ratio > 0.0).then(|| Self {
             ratio,
-            bound: PerSecond::new(settings.decision_log_max_per_second.get()),
+            rate: LinesPerSecond::new(settings.decision_log_max_per_second.get()),
             hash: Arc::clone(hash),
             dropped: Count::default(),
         })
     }
 
-    /// Lines that were not written because they were too many.
+    /// The number of lines that were dropped because of `--decision-log-max-per-second`.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Logs what a request was refused for, or would have been were it not for shadow mode, if it is one of those
-    /// that are logged.
-    pub(crate) fn note(
+    /// Logs the descriptors that refuse a request, or would refuse it without shadow mode, if the request is sampled.
+    pub(crate) fn log(
         &self,
         request: &Request<'_>,
-        decided: &DecisionRecord<'_, '_>,
-        trace: Option<TraceId>,
+        record: &DecisionRecord<'_, '_>,
+        trace_id: Option<TraceId>,
     ) {
-        let DecisionRecord { plan, group, decisions, verdict } = decided;
+        let DecisionRecord { plan, group, decisions, verdict } = record;
         let refused = verdict.code == Code::OverLimit || verdict.shadowed;
         let refuses = |it: &Status<'_>| it.shadowed || (refused && it.code == Code::OverLimit);
-        if !verdict.statuses.iter().any(refuses) || !self.wanted() {
+        if !verdict.statuses.iter().any(refuses) || !self.is_sampled() {
             return;
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
-            let asked = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
+            let check = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
             if let (Some(domain), Some((check, decision)), true) =
-                (plan.domain, asked, refuses(status))
-                && self.takes()
+                (plan.domain, check, refuses(status))
+                && self.admits_line()
             {
-                let shadowed = status.shadowed || verdict.shadowed;
-                self.refusal(domain, status, descriptor, check, decision, shadowed, trace);
+                let (Hits::Add(hits) | Hits::Refund(hits)) = descriptor.hits;
+                let line = Line {
+                    domain: Some(&domain.name),
+                    rule: Some(status.rule.map_or(OVERRIDE, |rule| &rule.path)),
+                    limit: status.current_limit.map(|limit| limit.displayed),
+                    limit_name: status.current_limit.and_then(|limit| limit.name),
+                    algorithm: Some(check.limit.algorithm().name()),
+                    shadowed: status.shadowed || verdict.shadowed,
+                    hits: Some(hits),
+                    source: decision.source.name(),
+                    retry_after: decision.retry_after,
+                    key_hash: Some(self.hash.of(check.key.as_bytes())),
+                    trace_id,
+                };
+                line.write();
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a line of as many fields")]
-    fn refusal(
+    /// Logs a request that was refused without a decision, if it is sampled.
+    pub(crate) fn log_undecided(
         &self,
-        domain: &Domain,
-        status: &Status<'_>,
-        descriptor: &Descriptor<'_>,
-        check: &Check,
-        decision: &Decision,
-        shadowed: bool,
-        trace: Option<TraceId>,
-    ) {
-        let hits = match descriptor.hits {
-            Hits::Add(hits) | Hits::Refund(hits) => hits,
-        };
-        tracing::info!(
-            target: TARGET,
-            domain = &*domain.name,
-            rule = status.rule.map_or(OVERRIDE, |rule| &*rule.path),
-            limit = status.current_limit.map(|limit| display(limit.displayed)),
-            limit_name = status.current_limit.and_then(|limit| limit.name),
-            algorithm = check.limit.algorithm().name(),
-            code = if shadowed { "shadowed" } else { "over_limit" },
-            hits,
-            source = decision.source.name(),
-            retry_after_seconds = decision.retry_after.map(|wait| wait.as_secs_f64()),
-            key_hash = self.hash.of(check.key.as_bytes()),
-            trace_id = trace.map(display),
-            "limited"
-        );
-    }
-
-    /// Logs a request that was refused without being looked at, if it is one of those that are logged. `source` says why.
-    pub(crate) fn note_undecided(
-        &self,
-        source: &'static str,
+        reason: RefusalReason,
         domain: Option<&Domain>,
         shadowed: bool,
-        trace: Option<TraceId>,
+        trace_id: Option<TraceId>,
     ) {
-        if self.wanted() && self.takes() {
-            tracing::info!(
-                target: TARGET,
-                domain = domain.map(|domain| &*domain.name),
-                code = if shadowed { "shadowed" } else { "over_limit" },
-                source,
-                trace_id = trace.map(display),
-                "limited"
-            );
+        if self.is_sampled() && self.admits_line() {
+            let domain = domain.map(|domain| &*domain.name);
+            Line { domain, shadowed, source: reason.source(), trace_id, ..Line::default() }.write();
         }
     }
 
-    /// Whether this request is one of those that are logged.
-    fn wanted(&self) -> bool {
+    /// Whether a request is sampled.
+    fn is_sampled(&self) -> bool {
         fastrand::f64() < self.ratio && tracing::enabled!(target: TARGET, Level::INFO)
     }
 
-    /// Whether there is room for another line. Counts it if not.
-    fn takes(&self) -> bool {
-        let takes = self.bound.take();
-        if !takes {
+    /// Whether another line may be written in this second. If not, counts it as dropped.
+    fn admits_line(&self) -> bool {
+        let admits = self.rate.admit();
+        if !admits {
             self.dropped.add(1);
         }
-        takes
+        admits
     }
 }
 
-/// So many in each second, counted from the start.
-struct PerSecond {
+/// Bounds the lines in each second since the start.
+struct LinesPerSecond {
     max: u32,
     started: Instant,
-    /// The second in the upper half, how many there were in the lower.
+    /// The second in the upper half, the number of its lines in the lower half.
     state: AtomicU64,
 }
 
-impl PerSecond {
+impl LinesPerSecond {
     fn new(max: u32) -> Self {
         Self { max, started: Instant::now(), state: AtomicU64::new(0) }
     }
 
-    fn take(&self) -> bool {
-        self.take_in(self.started.elapsed().as_secs())
+    /// Counts a line; false if there are too many in this second.
+    fn admit(&self) -> bool {
+        self.admit_in(self.started.elapsed().as_secs())
     }
 
-    fn take_in(&self, second: u64) -> bool {
+    fn admit_in(&self, second: u64) -> bool {
         let second = second << u32::BITS;
-        let take = |state| {
-            // Of an earlier second nothing counts.
+        let add = |state| {
+            // 0 if the state is of an earlier second.
             let count = u64::saturating_sub(state, second);
             (count < u64::from(self.max)).then_some(second + count + 1)
         };
-        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 }
 
@@ -175,20 +183,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_each_second() {
-        let bound = PerSecond::new(2);
-        let taken = |second| bound.take_in(second);
+    fn each_second_has_a_bounded_number_of_lines() {
+        let rate = LinesPerSecond::new(2);
+        let admitted = |second| rate.admit_in(second);
         for second in [0, 1, 2, 7, u64::from(u32::MAX)] {
-            assert_eq!([taken(second), taken(second), taken(second)], [true, true, false]);
+            assert_eq!([admitted(second), admitted(second), admitted(second)], [true, true, false]);
         }
     }
 
     #[test]
-    fn a_second_that_was_thought_over_by_another_thread_has_no_room() {
-        let bound = PerSecond::new(2);
-        assert!(bound.take_in(5));
-        assert!(!bound.take_in(4));
-        assert!(bound.take_in(5));
-        assert!(!bound.take_in(5));
+    fn a_thread_with_an_earlier_second_adds_no_line() {
+        let rate = LinesPerSecond::new(2);
+        assert!(rate.admit_in(5));
+        assert!(!rate.admit_in(4));
+        assert!(rate.admit_in(5));
+        assert!(!rate.admit_in(5));
     }
 }

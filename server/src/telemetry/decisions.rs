@@ -1,4 +1,4 @@
-//! Decisions and hits of each rule: what counts them, and how they are shown.
+//! Counts of decisions and hits for each rule and domain.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,21 +8,21 @@ use super::{
     catalogue::{self, Counter},
     count::Count,
     hits::Hits,
-    instruments::Show,
+    instruments::Observe,
     series::{Series, SeriesQuota},
 };
 
-/// What is counted about one rule.
+/// The counts of one rule.
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
-    /// Decisions, by outcome.
+    /// Decisions by source and outcome.
     decisions: [OutcomeCounts; Source::ALL.len()],
     pub(super) hits: Hits,
-    /// Hits by values of the request, in place of these, if the rule asks for that.
+    /// Hits by values of the request. Used instead of `hits` for rules with `detailed_metric` or `value_to_metric`.
     pub(super) by_value: Series<Hits>,
 }
 
-/// Outcomes, as the labels show them.
+/// The outcomes, as values of the label `code`.
 pub(super) const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
 
 /// Counts by outcome.
@@ -30,7 +30,7 @@ pub(super) const CODES: [&str; 3] = ["ok", "over_limit", "shadowed"];
 pub(super) struct OutcomeCounts([Count; CODES.len()]);
 
 impl OutcomeCounts {
-    /// Counts one that was decided like this, and maybe only simulated.
+    /// Counts an outcome.
     pub(super) fn add(&self, code: Code, shadowed: bool) {
         let Self([ok, over_limit, shadow]) = self;
         let count = match (code, shadowed) {
@@ -41,54 +41,54 @@ impl OutcomeCounts {
         count.add(1);
     }
 
-    /// Each outcome and how often it came.
+    /// The count of each outcome.
     fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
         CODES.into_iter().zip(&self.0).map(|(code, count)| (code, count.get()))
     }
 }
 
 impl RuleCounters {
-    fn new(budget: &Arc<SeriesQuota>) -> Arc<Self> {
-        let by_value = Series::new(budget);
+    fn new(quota: &Arc<SeriesQuota>) -> Arc<Self> {
+        let by_value = Series::new(quota);
         Arc::new(Self { decisions: <[_; _]>::default(), hits: Hits::default(), by_value })
     }
 
-    /// Counts what was decided of one descriptor.
-    pub(super) fn decided(&self, status: &Status<'_>, source: Source) {
+    /// Counts the decision on one descriptor.
+    pub(super) fn count_decision(&self, status: &Status<'_>, source: Source) {
         let source = Source::ALL.iter().position(|it| *it == source);
         if let Some(by_code) = source.and_then(|source| self.decisions.get(source)) {
             by_code.add(status.code, status.shadowed);
         }
     }
 
-    /// Shows hits with their labels, if there were any.
-    fn show_hits(&self, mut show: impl FnMut(Option<&str>, &Hits)) {
-        if self.hits.total.get() > 0 || self.hits.given_back.get() > 0 {
-            show(None, &self.hits);
+    /// Calls `visit` with the hits by label, if there were any.
+    fn visit_hits(&self, mut visit: impl FnMut(Option<&str>, &Hits)) {
+        if self.hits.has_any() {
+            visit(None, &self.hits);
         }
-        self.by_value.show(|key, hits| {
-            if hits.total.get() > 0 || hits.given_back.get() > 0 {
-                show(Some(key), hits);
+        self.by_value.for_each(|key, hits| {
+            if hits.has_any() {
+                visit(Some(key), hits);
             }
         });
     }
 }
 
-/// What is counted about one domain, and not about one of its rules.
+/// The counts of one domain that do not belong to one of its rules.
 #[derive(Debug)]
 pub(crate) struct DomainCounters {
-    /// Requests.
+    /// Requests by outcome.
     pub(super) requests: OutcomeCounts,
-    /// Descriptors to which no limit applied.
+    /// Descriptors that matched no limit.
     pub(super) unmatched: Count,
-    /// An override applied where no rule matched.
+    /// Descriptors that matched no rule, and have an override.
     pub(super) overridden: Arc<RuleCounters>,
 }
 
-/// Name of the rule if an override applied and no rule matched.
+/// The value of the label `rule` if an override applied and no rule matched.
 pub(crate) const OVERRIDE: &str = "(override)";
 
-/// The counters that belong to one set of rules. Those of rules that stay live on in the next set.
+/// The counts of a rule set. The counts of rules and domains that remain are shared with the next rule set.
 #[derive(Debug, Default)]
 pub(crate) struct RuleSetCounters {
     /// By rule id.
@@ -128,10 +128,10 @@ impl RuleSetCounters {
     }
 }
 
-/// Where hits of one kind are counted.
+/// Selects the count of one kind of hits.
 type CountOf = fn(&Hits) -> &Count;
 
-/// Every kind of hits, and where it is counted.
+/// The metrics of hits, and the count of each.
 pub(crate) const HITS: [(Counter, CountOf); 7] = [
     (catalogue::HITS, |hits| &hits.total),
     (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
@@ -139,19 +139,19 @@ pub(crate) const HITS: [(Counter, CountOf); 7] = [
     (catalogue::HITS_OVER_LIMIT, |hits| &hits.over_limit),
     (catalogue::HITS_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
     (catalogue::HITS_SHADOW_MODE, |hits| &hits.shadow_mode),
-    (catalogue::HITS_REFUNDED, |hits| &hits.given_back),
+    (catalogue::HITS_REFUNDED, |hits| &hits.refunded),
 ];
 
-/// What hits were counted for.
+/// The labels of hits.
 pub(crate) struct HitLabels<'a> {
     pub(crate) domain: &'a str,
-    /// `None` where an override applied and no rule matched.
+    /// `None` if an override applied and no rule matched.
     pub(crate) rule: Option<&'a Rule>,
-    /// Values of requests as labels, if the rule asks for that.
+    /// Values of the request, for rules with `detailed_metric` or `value_to_metric`.
     pub(crate) key: Option<&'a str>,
 }
 
-/// Visits the hits of every rule, as far as there were any.
+/// Calls `visit` with the hits of each rule that has counted any.
 pub(crate) fn visit_hits(
     rules: &RuleSet,
     counters: &RuleSetCounters,
@@ -159,62 +159,62 @@ pub(crate) fn visit_hits(
 ) {
     for ((domain, rule), counters) in rules.rules().zip(&counters.rules) {
         let (domain, rule) = (&*domain.name, Some(rule));
-        counters.show_hits(|key, hits| visit(HitLabels { domain, rule, key }, hits));
+        counters.visit_hits(|key, hits| visit(HitLabels { domain, rule, key }, hits));
     }
     for (domain, counters) in &counters.domains {
         counters
             .overridden
-            .show_hits(|key, hits| visit(HitLabels { domain, rule: None, key }, hits));
+            .visit_hits(|key, hits| visit(HitLabels { domain, rule: None, key }, hits));
     }
 }
 
 impl RuleSetCounters {
-    /// How many rules there are.
+    /// The number of rules.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Shows the hits of one kind.
-    pub(crate) fn show_hits(&self, rules: &RuleSet, count: CountOf, show: Show<'_, u64>) {
-        visit_hits(rules, self, |of, hits| {
-            let rule = of.rule.map_or(OVERRIDE, |rule| &*rule.path);
+    /// Observes one kind of hits.
+    pub(crate) fn observe_hits(&self, rules: &RuleSet, count: CountOf, observe: Observe<'_, u64>) {
+        visit_hits(rules, self, |labels, hits| {
+            let rule = labels.rule.map_or(OVERRIDE, |rule| &*rule.path);
             let hits = count(hits).get();
-            match of.key {
-                Some(key) => show(hits, &[of.domain, rule, key]),
-                None => show(hits, &[of.domain, rule]),
+            match labels.key {
+                Some(key) => observe(hits, &[labels.domain, rule, key]),
+                None => observe(hits, &[labels.domain, rule]),
             }
         });
     }
 
-    /// Shows the requests of every domain, also without any yet, so that alerts can detect that they stopped.
-    pub(crate) fn show_requests(&self, show: Show<'_, u64>) {
+    /// Observes the requests of all domains, also those without any, so that alerts can detect that requests stopped.
+    pub(crate) fn observe_requests(&self, observe: Observe<'_, u64>) {
         for (domain, counters) in &self.domains {
-            counters.requests.each().for_each(|(code, count)| show(count, &[domain, code]));
+            counters.requests.each().for_each(|(code, count)| observe(count, &[domain, code]));
         }
     }
 
-    /// Shows the descriptors without a limit of every domain.
-    pub(crate) fn show_unmatched(&self, show: Show<'_, u64>) {
+    /// Observes the descriptors of all domains that matched no limit.
+    pub(crate) fn observe_unmatched(&self, observe: Observe<'_, u64>) {
         for (domain, counters) in &self.domains {
-            show(counters.unmatched.get(), &[&**domain]);
+            observe(counters.unmatched.get(), &[&**domain]);
         }
     }
 
-    /// Shows the decisions of every rule, as far as there were any.
-    pub(crate) fn show_decisions(&self, rules: &RuleSet, show: Show<'_, u64>) {
+    /// Observes the decisions of all rules that have decided any.
+    pub(crate) fn observe_decisions(&self, rules: &RuleSet, observe: Observe<'_, u64>) {
         for ((domain, rule), counters) in rules.rules().zip(&self.rules) {
-            show_outcomes(&domain.name, &rule.path, counters, show);
+            observe_outcomes(&domain.name, &rule.path, counters, observe);
         }
         for (domain, counters) in &self.domains {
-            show_outcomes(domain, OVERRIDE, &counters.overridden, show);
+            observe_outcomes(domain, OVERRIDE, &counters.overridden, observe);
         }
     }
 }
 
-fn show_outcomes(domain: &str, rule: &str, counters: &RuleCounters, show: Show<'_, u64>) {
+fn observe_outcomes(domain: &str, rule: &str, counters: &RuleCounters, observe: Observe<'_, u64>) {
     for (source, by_code) in Source::ALL.iter().zip(&counters.decisions) {
         for (code, count) in by_code.each().filter(|(_, count)| *count > 0) {
-            show(count, &[domain, rule, code, source.name()]);
+            observe(count, &[domain, rule, code, source.name()]);
         }
     }
 }

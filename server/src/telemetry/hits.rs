@@ -1,4 +1,4 @@
-//! Hits by what became of them, with envoyproxy/ratelimit's arithmetic.
+//! Hits by outcome, with the arithmetic of envoyproxy/ratelimit.
 
 use sluicegate_core::{Charge, Check, Decision, Status, algorithm::HITS_MAX, store::Source};
 
@@ -8,24 +8,29 @@ use crate::values::NearLimitRatio;
 /// Hits of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct Hits {
-    /// All that were asked for.
+    /// All requested hits.
     pub(crate) total: Count,
-    /// Of requests that the rule let pass.
+    /// Hits that the rule allowed.
     pub(crate) within_limit: Count,
-    /// Of these, and of those that were refused in part, the ones close to the limit.
+    /// Hits above the near-limit threshold and within the limit.
     pub(crate) near_limit: Count,
-    /// Beyond the limit.
+    /// Hits beyond the limit.
     pub(crate) over_limit: Count,
-    /// Of these, the ones that the deny cache refused.
+    /// Hits beyond the limit that the deny cache refused.
     pub(crate) from_deny_cache: Count,
-    /// Beyond the limit of a rule that only simulates.
+    /// Hits beyond the limit of a rule in shadow mode.
     pub(crate) shadow_mode: Count,
-    /// Refunded.
-    pub(crate) given_back: Count,
+    /// Refunded hits.
+    pub(crate) refunded: Count,
 }
 
 impl Hits {
-    /// Counts the hits of a descriptor, by the check that speaks for it.
+    /// Whether any hits were requested or refunded.
+    pub(super) fn has_any(&self) -> bool {
+        self.total.get() > 0 || self.refunded.get() > 0
+    }
+
+    /// Counts the hits of a descriptor, according to the check that determines its status.
     pub(crate) fn count(
         &self,
         near: NearLimitRatio,
@@ -35,14 +40,14 @@ impl Hits {
     ) {
         let hits = match check.charge {
             Charge::Exactly(hits) | Charge::Always { hits, .. } => hits,
-            Charge::Refund { hits, .. } => return self.given_back.add(hits.min(HITS_MAX)),
+            Charge::Refund { hits, .. } => return self.refunded.add(hits.min(HITS_MAX)),
         };
         let hits = hits.min(HITS_MAX);
         self.total.add(hits);
         if decision.source == Source::NotAsked {
             return;
         }
-        let split = Split::new(near, check.limit.capacity(), hits, decision);
+        let split = HitSplit::new(near, check.limit.capacity(), hits, decision);
         if decision.allowed {
             self.within_limit.add(hits - split.over.min(hits));
         }
@@ -57,32 +62,32 @@ impl Hits {
     }
 }
 
-/// How many of a descriptor's hits were near the limit and how many beyond it.
+/// The parts of a descriptor's hits that are near the limit and beyond it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Split {
+struct HitSplit {
     near: u64,
     over: u64,
 }
 
-impl Split {
+impl HitSplit {
     fn new(near: NearLimitRatio, capacity: u32, hits: u64, decision: &Decision) -> Self {
         if decision.source != Source::Store {
-            // What is left there is not left of this limit.
+            // Only the store reports the remaining hits of the limit itself.
             return Self { near: 0, over: if decision.allowed { 0 } else { hits } };
         }
         let limit = u64::from(capacity);
-        let near = near.of(capacity);
+        let near = near.threshold(capacity);
         let after = limit.saturating_sub(decision.remaining) + decision.excess;
         let before = after.saturating_sub(decision.charged);
         if decision.allowed && decision.charged == 0 {
             return Self { near: if after > near { hits } else { 0 }, over: 0 };
         }
         if decision.allowed {
-            // A debit may pass the limit.
+            // A debit may exceed the limit.
             let near = after.min(limit).saturating_sub(near.max(before));
             return Self { near, over: after.saturating_sub(limit) };
         }
-        // Refused hits that are not charged, or that come on top, are beyond the limit as a whole.
+        // All hits are beyond the limit if they are refused and not charged, or if the limit was used up before.
         if decision.charged == 0 || before >= limit {
             return Self { near: 0, over: hits };
         }
@@ -96,9 +101,9 @@ mod tests {
 
     use sluicegate_core::{Decision, store::Source};
 
-    use super::{NearLimitRatio, Split};
+    use super::{HitSplit, NearLimitRatio};
 
-    /// What upstream's counting decides of `hits` at `used`.
+    /// The decision on `hits` after `used` hits, with `counting: upstream`.
     fn decision(limit: u64, used: u64, hits: u64) -> Decision {
         let after = used + hits;
         Decision {
@@ -130,22 +135,22 @@ mod tests {
             (0, 0, 1, (0, 1)),
             (u32::MAX, 0, 1, (0, 0)),
         ] {
-            let split = Split::new(near, limit, hits, &decision(u64::from(limit), used, hits));
+            let split = HitSplit::new(near, limit, hits, &decision(u64::from(limit), used, hits));
             assert_eq!((split.near, split.over), expected, "{limit} {used} {hits}");
         }
     }
 
     #[test]
-    fn a_debit_beyond_the_limit_is_near_up_to_it_and_over_from_there() {
+    fn a_debit_is_split_at_the_limit() {
         let near: NearLimitRatio = "0.8".parse().unwrap();
         let debited = Decision { allowed: true, ..decision(10, 9, 100) };
-        assert_eq!(Split::new(near, 10, 100, &debited), Split { near: 1, over: 99 });
+        assert_eq!(HitSplit::new(near, 10, 100, &debited), HitSplit { near: 1, over: 99 });
     }
 
     #[test]
-    fn a_refusal_that_is_not_charged_is_over_as_a_whole() {
+    fn all_hits_of_an_uncharged_refusal_are_over_the_limit() {
         let near: NearLimitRatio = "0.8".parse().unwrap();
         let refused = Decision { charged: 0, remaining: 3, excess: 0, ..decision(5, 2, 5) };
-        assert_eq!(Split::new(near, 5, 5, &refused), Split { near: 0, over: 5 });
+        assert_eq!(HitSplit::new(near, 5, 5, &refused), HitSplit { near: 0, over: 5 });
     }
 }

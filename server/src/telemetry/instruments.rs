@@ -1,10 +1,9 @@
-//! Instruments of the catalogue's entries, for Prometheus on each scrape, and for a collector
-//! at intervals.
+//! Instruments of the metrics in the catalogue, for Prometheus' scrapes and for the export to a collector.
 //!
-//! Prometheus gets numbers directly from their counters. The SDK would look up each of them in a table with
-//! room for all possible series, and rebuild that table each time.
+//! A scrape reads numbers directly from their counters. OpenTelemetry's SDK would look up each number in a table of all
+//! possible series, and rebuild that table for each scrape.
 
-mod shown;
+mod scraped;
 
 use std::sync::Arc;
 
@@ -21,8 +20,8 @@ use prometheus::{Encoder, Registry, TextEncoder};
 use sluicegate_proto::text::printable;
 use thiserror::Error;
 
-use self::shown::ScrapedMetric;
-pub(crate) use self::shown::Show;
+pub(crate) use self::scraped::Observe;
+use self::scraped::ScrapedMetric;
 use super::{
     catalogue::{self, Counter, Gauge, Histogram, Metric},
     otlp::OtlpError,
@@ -30,32 +29,32 @@ use super::{
 };
 use crate::settings::SERIES_MAX;
 
-/// Why the metrics cannot be set up or shown.
+/// Why the metrics cannot be set up or rendered.
 #[derive(Debug, Error)]
 pub enum MetricsError {
-    /// The exporter could not be made.
+    /// The exporter for Prometheus cannot be created.
     #[error("cannot set up metrics: {0}")]
     Exporter(#[from] opentelemetry_sdk::error::OTelSdkError),
-    /// They cannot be sent to a collector.
+    /// The export to a collector cannot be set up.
     #[error(transparent)]
     Otlp(#[from] OtlpError),
-    /// The text could not be written.
+    /// The text cannot be rendered.
     #[error("cannot render metrics: {0}")]
     Render(#[from] prometheus::Error),
 }
 
 /// The instruments of one process.
 pub(super) struct Instruments {
-    /// All but histograms.
-    shown: Mutex<Vec<Arc<ScrapedMetric>>>,
-    /// Histograms.
+    /// All metrics except histograms, for scrapes.
+    scraped: Mutex<Vec<Arc<ScrapedMetric>>>,
+    /// Histograms, for scrapes.
     registry: Registry,
-    scraped: SdkMeterProvider,
-    /// Where all of them are pushed to, if they are.
+    scraped_histograms: SdkMeterProvider,
+    /// All metrics, for the export to a collector; `None` without one.
     pushed: Option<SdkMeterProvider>,
 }
 
-/// Takes values that are spread over buckets.
+/// Records values of a histogram.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     scraped: SdkHistogram<f64>,
@@ -71,7 +70,7 @@ impl Recorder {
     }
 }
 
-/// Room for all series, where there may be several.
+/// Raises the SDK's bound on the number of series, for metrics with labels.
 fn stream(instrument: &Instrument) -> Option<Stream> {
     let metric = catalogue::ALL.iter().find(|metric| metric.name == instrument.name())?;
     let stream = Stream::builder().with_cardinality_limit(SERIES_MAX);
@@ -83,7 +82,7 @@ fn meter(provider: &SdkMeterProvider) -> Meter {
 }
 
 impl Instruments {
-    /// None yet. What is made later is also `pushed`, if it is given.
+    /// No instruments yet. With `pushed`, instruments are also exported to a collector.
     pub(super) fn new(
         resource: &Resource,
         pushed: Option<PeriodicReader<OtlpMetricExporter>>,
@@ -93,20 +92,20 @@ impl Instruments {
             .with_registry(registry.clone())
             .scope_info_enabled(false)
             .without_target_info()
-            // The names are whole.
+            // The names in the catalogue include units and suffixes.
             .without_units()
             .without_counter_suffixes()
             .build()?;
         let provider = || SdkMeterProvider::builder().with_resource(resource.clone());
-        let scraped = provider().with_reader(exporter).build();
+        let scraped_histograms = provider().with_reader(exporter).build();
         let pushed = pushed.map(|it| provider().with_reader(it).with_view(stream).build());
-        Ok(Self { shown: Mutex::default(), registry, scraped, pushed })
+        Ok(Self { scraped: Mutex::default(), registry, scraped_histograms, pushed })
     }
 
     /// The metrics in Prometheus' text format.
     pub(super) fn render(&self) -> Result<Vec<u8>, MetricsError> {
-        let shown = self.shown.lock().clone();
-        let mut families: Vec<_> = shown.iter().filter_map(|shown| shown.family()).collect();
+        let scraped = self.scraped.lock().clone();
+        let mut families: Vec<_> = scraped.iter().filter_map(|metric| metric.family()).collect();
         families.extend(self.registry.gather());
         families.sort_unstable_by(|one, other| one.name().cmp(other.name()));
         let mut text = Vec::new();
@@ -114,16 +113,16 @@ impl Instruments {
         Ok(text)
     }
 
-    /// Pushes what there is to push, and ends. Blocks meanwhile.
-    pub(super) fn end(&self) {
+    /// Exports the last metrics to the collector, and shuts the export down. Blocks.
+    pub(super) fn shut_down(&self) {
         if let Some(pushed) = &self.pushed {
-            // The result of the push was already reported.
-            let _pushed = pushed.shutdown();
+            // The exporter has logged the result.
+            let _logged = pushed.shutdown();
         }
     }
 
-    /// What takes values that are spread over buckets with these upper bounds.
-    pub(super) fn histogram(&self, metric: Histogram, bounds: &[f64]) -> Recorder {
+    /// Registers a histogram whose buckets have these upper bounds.
+    pub(super) fn register_histogram(&self, metric: Histogram, bounds: &[f64]) -> Recorder {
         let histogram = |provider: &SdkMeterProvider| {
             meter(provider)
                 .f64_histogram(metric.name)
@@ -132,17 +131,18 @@ impl Instruments {
                 .with_boundaries(bounds.to_vec())
                 .build()
         };
-        Recorder { scraped: histogram(&self.scraped), pushed: self.pushed.as_ref().map(histogram) }
+        let scraped = histogram(&self.scraped_histograms);
+        Recorder { scraped, pushed: self.pushed.as_ref().map(histogram) }
     }
 
-    /// Shows numbers that only grow, by label.
-    pub(super) fn counts(
+    /// Registers a counter of integers.
+    pub(super) fn register_counter(
         &self,
         metric: Counter,
-        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
+        read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.register_whole(*metric, Arc::clone(&read));
+        self.scrape_integers(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .u64_observable_counter(metric.name)
@@ -153,14 +153,14 @@ impl Instruments {
         }
     }
 
-    /// Shows a time that only grows, in seconds, as long as there is one.
-    pub(super) fn seconds_count(
+    /// Registers a counter of seconds. It has no series while `read` returns `None`.
+    pub(super) fn register_seconds_counter(
         &self,
         metric: Counter,
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.register_seconds(*metric, Arc::clone(&read));
+        self.scrape_seconds(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .f64_observable_counter(metric.name)
@@ -171,14 +171,14 @@ impl Instruments {
         }
     }
 
-    /// Shows numbers that go up and down, by label.
-    pub(super) fn gauges(
+    /// Registers a gauge of integers.
+    pub(super) fn register_gauge(
         &self,
         metric: Gauge,
-        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
+        read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.register_whole(*metric, Arc::clone(&read));
+        self.scrape_integers(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .u64_observable_gauge(metric.name)
@@ -189,14 +189,14 @@ impl Instruments {
         }
     }
 
-    /// Shows a time in seconds, as long as there is one.
-    pub(super) fn seconds(
+    /// Registers a gauge of seconds. It has no series while `read` returns `None`.
+    pub(super) fn register_seconds_gauge(
         &self,
         metric: Gauge,
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
         let read = Arc::new(read);
-        self.register_seconds(*metric, Arc::clone(&read));
+        self.scrape_seconds(*metric, Arc::clone(&read));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .f64_observable_gauge(metric.name)
@@ -207,45 +207,47 @@ impl Instruments {
         }
     }
 
-    /// Shows whole numbers to Prometheus.
+    /// Adds a metric of integers to the scraped ones.
     #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
-    fn register_whole(
+    fn scrape_integers(
         &self,
         metric: Metric,
-        read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
+        read: Arc<impl Fn(Observe<'_, u64>) + Send + Sync + 'static>,
     ) {
-        self.show(metric, move |show| read(&|value, labels| show(value as f64, labels)));
+        self.scrape(metric, move |observe| {
+            read(&|value, labels| observe(value as f64, labels));
+        });
     }
 
-    /// Shows a time to Prometheus.
-    fn register_seconds(
+    /// Adds a metric of seconds to the scraped ones.
+    fn scrape_seconds(
         &self,
         metric: Metric,
         read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
     ) {
-        self.show(metric, move |show| {
+        self.scrape(metric, move |observe| {
             if let Some(value) = read() {
-                show(value, &[]);
+                observe(value, &[]);
             }
         });
     }
 
-    fn show(&self, metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) {
-        self.shown.lock().push(Arc::new(ScrapedMetric::new(metric, read)));
+    fn scrape(&self, metric: Metric, read: impl Fn(Observe<'_, f64>) + Send + Sync + 'static) {
+        self.scraped.lock().push(Arc::new(ScrapedMetric::new(metric, read)));
     }
 }
 
 /// Reports integers to the SDK's instrument.
 fn observe(
     metric: Metric,
-    read: Arc<impl Fn(Show<'_, u64>) + Send + Sync + 'static>,
+    read: Arc<impl Fn(Observe<'_, u64>) + Send + Sync + 'static>,
 ) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
     move |observer| {
         read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
     }
 }
 
-/// Reports a duration to the SDK's instrument.
+/// Reports seconds to the SDK's instrument.
 fn observe_seconds(
     read: Arc<impl Fn() -> Option<f64> + Send + Sync + 'static>,
 ) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {

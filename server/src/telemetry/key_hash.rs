@@ -7,22 +7,22 @@ use crate::secret::{self, SecretError};
 /// Hex digits of a hash.
 const DIGITS: usize = 16;
 
-/// What the hashes are for: the same salt used elsewhere gives others.
+/// The context of the key derivation. With another context, the same salt gives other hashes.
 const CONTEXT: &str = "sluicegate 2026-11 keys of counters";
 
-/// Hashes keys of counters, with a secret.
+/// Hashes counter keys with a salt.
 pub(crate) struct KeyHash([u8; blake3::KEY_LEN]);
 
 impl KeyHash {
-    /// Hashes with this secret.
+    /// Hashes with this salt.
     fn new(salt: &[u8]) -> Self {
         Self(blake3::derive_key(CONTEXT, salt))
     }
 
-    /// Hashes with the secret in the first line of this file; without a file, with a random one.
+    /// Hashes with the salt in the first line of a file; without a file, with a random salt.
     ///
     /// # Errors
-    /// There is no secret in it, or the system gives no random bytes.
+    /// The file has no salt, or the system does not provide random bytes.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, SecretError> {
         Ok(match file {
             Some(file) => Self::new(&secret::read(file)?),
@@ -30,7 +30,7 @@ impl KeyHash {
         })
     }
 
-    /// The hash of a counter's key, as the store has it without `--key-prefix`.
+    /// The hash of a counter's key, without `--key-prefix`.
     pub(crate) fn of(&self, key: &[u8]) -> String {
         let mut hash = blake3::keyed_hash(&self.0, key).to_hex();
         hash.truncate(DIGITS);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_salt_makes_the_hash() {
+    fn the_hash_depends_on_the_salt() {
         let (one, same) = (KeyHash::new(b"salt"), KeyHash::new(b"salt"));
         let hash = one.of(b"s1:fw:60:{api:user=bob}");
         assert_eq!((hash.len(), &hash), (DIGITS, &same.of(b"s1:fw:60:{api:user=bob}")));

@@ -1,7 +1,7 @@
 //! Metrics of the process.
 //!
-//! A request updates plain atomics, which exporters read, and the histogram of
-//! durations, whose buckets the SDK guards with a short lock.
+//! A request updates atomics, which the exporters read, and the histogram of durations, whose buckets the SDK locks for
+//! a short time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
     deadline_monitor::DeadlineMonitor,
     decisions::RuleSetCounters,
     hits::Hits,
-    instruments::{Instruments, MetricsError, Recorder, Show},
+    instruments::{Instruments, MetricsError, Observe, Recorder},
     otlp, push,
     series::{Series, SeriesQuota},
     top::{RuleLabels, Top},
@@ -29,28 +29,28 @@ use crate::{
     values::NearLimitRatio,
 };
 
-/// The most unknown domains with their own series.
+/// The most unknown domains with a series each.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
-/// Bounds of the decision histogram's buckets, in seconds. Envoy gives up after 20 ms by default.
+/// Bounds of the buckets of the decision histogram, in seconds. Envoy's default timeout is 20 ms.
 const DURATION_BOUNDS: [f64; 18] = [
     0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5,
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 ];
 
-/// What is counted about one set of rules, and what lists of counters call its rules.
+/// The counts of a rule set, and the labels of its rules.
 #[derive(Debug)]
 pub(crate) struct RuleMetrics {
     pub(crate) counters: RuleSetCounters,
     labels: RuleLabels,
 }
 
-/// What the process counts.
+/// The metrics of the process.
 pub(crate) struct Telemetry {
     instruments: Instruments,
     duration: Recorder,
     near: NearLimitRatio,
-    /// How many series may carry values of requests.
+    /// The quota of series with values of requests.
     detailed: Arc<SeriesQuota>,
     pub(crate) unknown_domain: Series<Count>,
     pub(crate) shadowed: Count,
@@ -65,7 +65,7 @@ pub(crate) struct Telemetry {
     pub(crate) admin_token_loads: Attempts,
     pub(crate) counters_reset: Count,
     pushes: Arc<Attempts>,
-    /// Who is being limited, if that is to be remembered.
+    /// The top counters; `None` with `--top-keys 0`.
     pub(crate) top: Option<Top>,
 }
 
@@ -78,9 +78,12 @@ impl Telemetry {
         bounds: BoundValues,
     ) -> Result<Self, MetricsError> {
         let pushes = Arc::<Attempts>::default();
-        let instruments = Instruments::new(&otlp::resource(), push::pushed(otlp, &pushes)?)?;
-        let duration = instruments.histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
-        instruments.gauges(catalogue::BUILD_INFO, |show| show(1, &[env!("CARGO_PKG_VERSION")]));
+        let instruments = Instruments::new(&otlp::resource(), push::reader(otlp, &pushes)?)?;
+        let duration =
+            instruments.register_histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
+        instruments.register_gauge(catalogue::BUILD_INFO, |observe| {
+            observe(1, &[env!("CARGO_PKG_VERSION")]);
+        });
         #[cfg(target_os = "linux")]
         super::process::register(&instruments);
         Ok(Self {
@@ -105,7 +108,7 @@ impl Telemetry {
         })
     }
 
-    /// Counters and labels for a set of rules. Counters of rules that are also in the set `before` continue.
+    /// The counts and labels of a rule set. Counts of rules that are also in the rule set `before` continue.
     pub(crate) fn rules(
         &self,
         rules: &RuleSet,
@@ -118,15 +121,15 @@ impl Telemetry {
         }
     }
 
-    /// Counts one request, with the counters of the rules that decided it.
+    /// Counts a decided request in the counts of its rules.
     pub(crate) fn record(
         &self,
         rules: &RuleMetrics,
-        decided: &DecisionRecord<'_, '_>,
+        record: &DecisionRecord<'_, '_>,
         request: &Request<'_>,
         took: Duration,
     ) {
-        let DecisionRecord { plan, group, decisions, verdict } = decided;
+        let DecisionRecord { plan, group, decisions, verdict } = record;
         self.duration.record(took.as_secs_f64());
         if plan.overrides_ignored > 0 {
             self.overrides_ignored.add(u64::from(plan.overrides_ignored));
@@ -138,18 +141,18 @@ impl Telemetry {
             self.unknown_domain.with(request.domain(), |it| it.add(1));
             return;
         };
-        let of_domain = rules.counters.domains.get(&domain.name);
+        let domain_counters = rules.counters.domains.get(&domain.name);
         let mut digests = DigestCache::new();
-        if let Some(of_domain) = of_domain {
-            of_domain.requests.add(verdict.code, verdict.shadowed);
+        if let Some(counters) = domain_counters {
+            counters.requests.add(verdict.code, verdict.shadowed);
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
-            let of_rule = status.rule.and_then(|rule| rules.counters.rules.get(rule.id));
-            let asked = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
-            match (asked, of_domain) {
-                (Some((check, decision)), Some(of_domain)) => {
-                    let counters = of_rule.unwrap_or(&of_domain.overridden);
-                    counters.decided(status, decision.source);
+            let rule_counters = status.rule.and_then(|rule| rules.counters.rules.get(rule.id));
+            let check = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
+            match (check, domain_counters) {
+                (Some((check, decision)), Some(domain_counters)) => {
+                    let counters = rule_counters.unwrap_or(&domain_counters.overridden);
+                    counters.count_decision(status, decision.source);
                     let count = |hits: &Hits| hits.count(self.near, check, decision, status);
                     match status.rule.map(|rule| &rule.stats_key) {
                         Some(key @ StatsKey::ByValue(_)) => {
@@ -161,11 +164,13 @@ impl Telemetry {
                     }
                     if let Some(top) = &self.top {
                         let label = || rules.labels.of(plan, status);
-                        top.note(status, check, decision, label);
+                        top.count(status, check, decision, label);
                     }
                 }
-                // Unlimited: everything passes, nothing is counted.
-                (None, Some(of_domain)) if of_rule.is_none() => of_domain.unmatched.add(1),
+                (None, Some(domain_counters)) if rule_counters.is_none() => {
+                    domain_counters.unmatched.add(1);
+                }
+                // Descriptors of unlimited rules are not counted.
                 (None | Some(_), _) => {}
             }
         }
@@ -176,64 +181,68 @@ impl Telemetry {
         self.instruments.render()
     }
 
-    /// Pushes what was counted last, and ends. Blocks meanwhile.
-    pub(crate) fn end(&self) {
-        self.instruments.end();
+    /// Exports the last metrics to the collector, and shuts the export down. Blocks.
+    pub(crate) fn shut_down(&self) {
+        self.instruments.shut_down();
     }
 
-    /// Shows a number that only grows.
+    /// Registers a counter without labels.
     pub(crate) fn register_count(
         &self,
         metric: Counter,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.instruments.counts(metric, move |show| show(read(), &[]));
+        self.instruments.register_counter(metric, move |observe| observe(read(), &[]));
     }
 
-    /// Shows numbers that only grow, by label.
+    /// Registers a counter with labels.
     pub(crate) fn register_counts(
         &self,
         metric: Counter,
-        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
+        read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
     ) {
-        self.instruments.counts(metric, read);
+        self.instruments.register_counter(metric, read);
     }
 
-    /// Shows a span of time that only grows, in seconds.
+    /// Registers a counter of seconds.
     pub(crate) fn register_seconds_count(
         &self,
         metric: Counter,
         read: impl Fn() -> Duration + Send + Sync + 'static,
     ) {
-        self.instruments.seconds_count(metric, move || Some(read().as_secs_f64()));
+        self.instruments.register_seconds_counter(metric, move || Some(read().as_secs_f64()));
     }
 
-    /// Shows a number that goes up and down.
+    /// Registers a gauge without labels.
     pub(crate) fn register_gauge(
         &self,
         metric: Gauge,
         read: impl Fn() -> usize + Send + Sync + 'static,
     ) {
-        self.register_gauges(metric, move |show| {
-            show(u64::try_from(read()).unwrap_or(u64::MAX), &[]);
+        self.register_gauges(metric, move |observe| {
+            observe(u64::try_from(read()).unwrap_or(u64::MAX), &[]);
         });
     }
 
-    /// Shows numbers that go up and down, by label.
+    /// Registers a gauge with labels.
     pub(crate) fn register_gauges(
         &self,
         metric: Gauge,
-        read: impl Fn(Show<'_, u64>) + Send + Sync + 'static,
+        read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
     ) {
-        self.instruments.gauges(metric, read);
+        self.instruments.register_gauge(metric, read);
     }
 
-    /// What takes values that are spread over buckets with these upper bounds.
-    pub(crate) fn histogram(&self, metric: catalogue::Histogram, bounds: &[f64]) -> Recorder {
-        self.instruments.histogram(metric, bounds)
+    /// Registers a histogram whose buckets have these upper bounds.
+    pub(crate) fn register_histogram(
+        &self,
+        metric: catalogue::Histogram,
+        bounds: &[f64],
+    ) -> Recorder {
+        self.instruments.register_histogram(metric, bounds)
     }
 
-    /// Registers the metrics of what this struct counts.
+    /// Registers the metrics of this struct's counts.
     pub(crate) fn register_own(self: &Arc<Self>) {
         let own = |read: fn(&Self) -> &Count| {
             let telemetry = Arc::clone(self);
@@ -241,25 +250,25 @@ impl Telemetry {
         };
         self.register_count(catalogue::SHADOWED, own(|it| &it.shadowed));
         let telemetry = Arc::clone(self);
-        self.instruments.counts(catalogue::UNKNOWN_DOMAIN, move |show| {
-            telemetry.unknown_domain.show(|domain, count| {
+        self.instruments.register_counter(catalogue::UNKNOWN_DOMAIN, move |observe| {
+            telemetry.unknown_domain.for_each(|domain, count| {
                 if count.get() > 0 {
-                    show(count.get(), &[domain]);
+                    observe(count.get(), &[domain]);
                 }
             });
         });
         self.register_count(catalogue::INVALID, own(|it| &it.invalid));
         self.register_count(catalogue::SHED, own(|it| &it.shed));
         let telemetry = Arc::clone(self);
-        self.instruments.counts(catalogue::OVER_BOUND, move |show| {
-            telemetry.over_bounds.show(|bound, count| show(count, &[bound]));
+        self.instruments.register_counter(catalogue::OVER_BOUND, move |observe| {
+            telemetry.over_bounds.for_each(|bound, count| observe(count, &[bound]));
         });
         self.register_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
         self.register_count(catalogue::DEFERRED, own(|it| &it.deferred));
         self.register_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
         self.register_count(catalogue::LATE, own(|it| &it.deadlines.late));
         let telemetry = Arc::clone(self);
-        self.instruments.seconds(catalogue::SCHEDULING_DELAY, move || {
+        self.instruments.register_seconds_gauge(catalogue::SCHEDULING_DELAY, move || {
             Some(telemetry.deadlines.longest_delay())
         });
         self.register_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
@@ -268,16 +277,16 @@ impl Telemetry {
         self.register_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
         let telemetry = Arc::clone(self);
         self.register_gauge(catalogue::CONFIG_LAST_LOAD, move || {
-            usize::from(!telemetry.limits_loads.is_bad())
+            usize::from(!telemetry.limits_loads.has_last_failed())
         });
     }
 
-    fn register_attempts(self: &Arc<Self>, metric: Counter, of: fn(&Self) -> &Attempts) {
+    fn register_attempts(self: &Arc<Self>, metric: Counter, read: fn(&Self) -> &Attempts) {
         let telemetry = Arc::clone(self);
-        self.instruments.counts(metric, move |show| {
-            let attempts = of(&telemetry);
-            show(attempts.success.get(), &["success"]);
-            show(attempts.failure.get(), &["failure"]);
+        self.instruments.register_counter(metric, move |observe| {
+            let attempts = read(&telemetry);
+            observe(attempts.success.get(), &["success"]);
+            observe(attempts.failure.get(), &["failure"]);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of the server from outside.
+//! Metrics, traces, the log, the decision log, and top counters.
 
 mod bounds;
 pub(crate) mod catalogue;
@@ -21,12 +21,12 @@ pub(crate) mod top;
 mod trace_context;
 mod traces;
 
-pub(crate) use bounds::{Bound, BoundValues};
+pub(crate) use bounds::{Bound, BoundValues, RefusalReason};
 pub(crate) use count::{Attempts, Count};
 pub(crate) use decision_log::DecisionLog;
 pub(crate) use decisions::{HITS, HitLabels, OVERRIDE, visit_hits};
 pub use instruments::MetricsError;
-pub(crate) use instruments::Show;
+pub(crate) use instruments::Observe;
 pub(crate) use key_hash::KeyHash;
 #[cfg(test)]
 pub(crate) use log::END_TIMEOUT as LOG_END_TIMEOUT;

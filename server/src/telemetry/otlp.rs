@@ -1,4 +1,4 @@
-//! Connection to an OpenTelemetry collector, and the resource attributes of this process.
+//! TLS to an OpenTelemetry collector, and the resource attributes of this process.
 
 use std::{env, io, path::PathBuf, sync::LazyLock};
 
@@ -17,24 +17,24 @@ use thiserror::Error;
 
 use crate::settings::{OtlpEndpoint, OtlpSettings};
 
-/// Why nothing can be sent to a collector.
+/// Why the export to a collector cannot be set up.
 #[derive(Debug, Error)]
 pub enum OtlpError {
-    /// The file of authorities cannot be read.
+    /// The file of CA certificates cannot be read.
     #[error("--otlp-tls-ca: cannot read {}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no certificate in it.
+    /// The file of CA certificates has no certificate.
     #[error("--otlp-tls-ca: no certificate can be read from {}", .0.display())]
     NoCertificate(PathBuf),
-    /// Authorities are of no use without TLS.
+    /// There are CA certificates, and the endpoint does not use TLS.
     #[error("--otlp-tls-ca: --otlp-endpoint does not ask for TLS; use https://")]
-    Plain,
-    /// The exporter could not be made.
+    CaWithoutTls,
+    /// The exporter cannot be created.
     #[error("cannot send to the collector")]
     Exporter(#[from] ExporterBuildError),
     /// The address or the certificates cannot be used.
@@ -42,7 +42,8 @@ pub enum OtlpError {
     Connection(#[from] tonic::transport::Error),
 }
 
-/// What names this process to collectors. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` add to it, and win.
+/// The resource attributes of this process. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` add and override
+/// attributes.
 pub(crate) fn resource() -> Resource {
     static INSTANCE: LazyLock<String> =
         LazyLock::new(|| RandomIdGenerator::default().new_trace_id().to_string());
@@ -63,24 +64,28 @@ pub(crate) fn resource() -> Resource {
 /// Checks the settings of the collector.
 ///
 /// # Errors
-/// The file of authorities cannot be used.
+/// The CA certificates cannot be used.
 pub(crate) fn check(settings: &OtlpSettings) -> Result<(), OtlpError> {
     tls(settings).map(|_| ())
 }
 
-/// How the collector is spoken to over TLS; `None` if it is not.
+/// The TLS configuration of connections to the collector; `None` without TLS. A channel keeps its configuration, so a
+/// replaced CA file requires a restart.
+///
+/// # Errors
+/// The CA certificates cannot be used.
 pub(crate) fn tls(settings: &OtlpSettings) -> Result<Option<ClientTlsConfig>, OtlpError> {
     let is_tls = settings.otlp_endpoint.as_ref().is_some_and(OtlpEndpoint::is_tls);
     let Some(file) = &settings.otlp_tls_ca else {
         return Ok(is_tls.then(|| ClientTlsConfig::new().with_enabled_roots()));
     };
     if !is_tls {
-        return Err(OtlpError::Plain);
+        return Err(OtlpError::CaWithoutTls);
     }
     let pem = sluicegate_files::read(file, sluicegate_files::PEM_BYTES_MAX)
         .map_err(|source| OtlpError::Read { file: file.clone(), source })?;
     let mut certificates = CertificateDer::pem_slice_iter(&pem);
-    // Without any, no collector would be trusted, and each connection would report it.
+    // Checked here, because without a certificate each connection to the collector would fail.
     if !matches!(certificates.next(), Some(Ok(_))) {
         return Err(OtlpError::NoCertificate(file.clone()));
     }

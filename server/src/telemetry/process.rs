@@ -1,4 +1,4 @@
-//! What the system knows of this process, under the names that Prometheus' own clients use.
+//! Metrics that the system provides about the process, under the names of Prometheus' client libraries.
 
 use procfs::process::{LimitValue, Process, Stat};
 
@@ -7,28 +7,28 @@ use super::{
     instruments::Instruments,
 };
 
-/// Registers these metrics, as far as the system provides them.
+/// Registers the metrics. Those that the system does not provide have no series.
 pub(super) fn register(instruments: &Instruments) {
-    let show = |metric: Gauge, read: fn(&Process) -> Option<u64>| {
-        instruments.gauges(metric, move |show| {
+    let gauge = |metric: Gauge, read: fn(&Process) -> Option<u64>| {
+        instruments.register_gauge(metric, move |observe| {
             if let Some(value) = Process::myself().ok().as_ref().and_then(read) {
-                show(value, &[]);
+                observe(value, &[]);
             }
         });
     };
-    show(catalogue::PROCESS_MEMORY, |it| Some(it.stat().ok()?.rss * procfs::page_size()));
-    show(catalogue::PROCESS_VIRTUAL_MEMORY, |it| Some(it.stat().ok()?.vsize));
-    show(catalogue::PROCESS_THREADS, |it| u64::try_from(it.stat().ok()?.num_threads).ok());
-    show(catalogue::PROCESS_FDS, |it| u64::try_from(it.fd_count().ok()?).ok());
-    show(catalogue::PROCESS_FDS_MAX, |it| match it.limits().ok()?.max_open_files.soft_limit {
+    gauge(catalogue::PROCESS_MEMORY, |it| Some(it.stat().ok()?.rss * procfs::page_size()));
+    gauge(catalogue::PROCESS_VIRTUAL_MEMORY, |it| Some(it.stat().ok()?.vsize));
+    gauge(catalogue::PROCESS_THREADS, |it| u64::try_from(it.stat().ok()?.num_threads).ok());
+    gauge(catalogue::PROCESS_FDS, |it| u64::try_from(it.fd_count().ok()?).ok());
+    gauge(catalogue::PROCESS_FDS_MAX, |it| match it.limits().ok()?.max_open_files.soft_limit {
         LimitValue::Value(max) => Some(max),
         LimitValue::Unlimited => None,
     });
-    instruments.seconds_count(catalogue::PROCESS_CPU, || {
+    instruments.register_seconds_counter(catalogue::PROCESS_CPU, || {
         let stat = stat()?;
         Some(seconds(stat.utime + stat.stime))
     });
-    instruments.seconds(catalogue::PROCESS_START, || {
+    instruments.register_seconds_gauge(catalogue::PROCESS_START, || {
         let boot = f64::from(u32::try_from(procfs::boot_time_secs().ok()?).ok()?);
         Some(boot + seconds(stat()?.starttime))
     });

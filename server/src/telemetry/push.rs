@@ -1,7 +1,7 @@
-//! Metrics on their way to an OpenTelemetry collector.
+//! The export of metrics to an OpenTelemetry collector.
 //!
-//! The SDK's exporter sends all of them in one message, and collectors take 4 MiB: with many series they would take
-//! nothing from then on. So the messages are made here, of its transformation.
+//! The SDK's exporter sends all metrics in one message, and collectors accept 4 MiB, so with many series they would
+//! reject all metrics. This exporter uses the SDK's transformation, and splits its result into smaller messages.
 
 mod messages;
 
@@ -36,15 +36,15 @@ use crate::settings::OtlpSettings;
 /// The largest message, in bytes. Collectors accept 4 MiB by default.
 const MESSAGE_BYTES_MAX: usize = 3 << 20;
 
-/// How long a push may take, if the environment does not say.
+/// The timeout of an export, unless the environment sets another one.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends the metrics to the collector, now and then; `None` if there is none, or never. Needs a runtime.
-pub(super) fn pushed(
+/// The reader that exports metrics at intervals; `None` without a collector or an interval. Requires a runtime.
+pub(super) fn reader(
     settings: &OtlpSettings,
     pushes: &Arc<Attempts>,
 ) -> Result<Option<PeriodicReader<OtlpMetricExporter>>, OtlpError> {
-    // A mistake is one, also where nothing is sent.
+    // First, because mistakes in the settings are errors even if nothing is exported.
     let tls = otlp::tls(settings)?;
     let interval = settings.otlp_metrics_interval;
     let Some(endpoint) = &settings.otlp_endpoint else { return Ok(None) };
@@ -59,23 +59,23 @@ pub(super) fn pushed(
     if let Some(tls) = tls {
         endpoint = endpoint.tls_config(tls)?;
     }
-    let pushed = OtlpMetricExporter {
+    let exporter = OtlpMetricExporter {
         client: MetricsServiceClient::new(endpoint.connect_lazy()),
         headers: variable("HEADERS").map_or_else(MetadataMap::new, |text| headers(&text)),
         timeout,
         pushes: Arc::clone(pushes),
     };
-    Ok(Some(PeriodicReader::builder(pushed).with_interval(interval).build()))
+    Ok(Some(PeriodicReader::builder(exporter).with_interval(interval).build()))
 }
 
-/// What the environment says of sending metrics, or of sending anything.
+/// OpenTelemetry's variable for metrics, or else the one for all signals.
 fn variable(name: &str) -> Option<String> {
-    let of_metrics = env::var(format!("OTEL_EXPORTER_OTLP_METRICS_{name}"));
-    of_metrics.or_else(|_| env::var(format!("OTEL_EXPORTER_OTLP_{name}"))).ok()
+    let metrics = env::var(format!("OTEL_EXPORTER_OTLP_METRICS_{name}"));
+    metrics.or_else(|_| env::var(format!("OTEL_EXPORTER_OTLP_{name}"))).ok()
 }
 
-/// Headers as OpenTelemetry's variables have them: `NAME=VALUE,NAME=VALUE`, encoded as in a URL. What is no header is
-/// left out.
+/// Parses headers in the format of OpenTelemetry's variables: `NAME=VALUE,NAME=VALUE`, percent-encoded. Skips invalid
+/// ones.
 fn headers(text: &str) -> MetadataMap {
     let mut headers = MetadataMap::new();
     for (name, value) in text.split(',').filter_map(|header| header.split_once('=')) {
@@ -88,21 +88,21 @@ fn headers(text: &str) -> MetadataMap {
     headers
 }
 
-/// Logs once when the collector rejects metrics or is unavailable, and once when it accepts them again.
+/// Sends metrics to the collector. Logs when an export fails after a success, and when it succeeds after a failure.
 #[derive(Debug)]
 pub(super) struct OtlpMetricExporter {
     client: MetricsServiceClient<Channel>,
     headers: MetadataMap,
-    /// How long a push may take, all its messages together.
+    /// The timeout of an export, for all its messages together.
     timeout: Duration,
     pushes: Arc<Attempts>,
 }
 
-/// Why the collector has not taken all metrics.
+/// Why the collector has not accepted all metrics.
 #[derive(Debug, Error)]
 enum PushError {
     #[error("{code:?}: {message} (a message of {bytes} bytes)")]
-    Refused { code: Code, message: String, bytes: usize },
+    Rejected { code: Code, message: String, bytes: usize },
     #[error("the collector dropped {points} data points: {message}")]
     Dropped { points: i64, message: String },
 }
@@ -110,7 +110,7 @@ enum PushError {
 impl OtlpMetricExporter {
     async fn send(&self, metrics: &ResourceMetrics) -> Result<(), PushError> {
         let began = Instant::now();
-        for message in messages::of(metrics, MESSAGE_BYTES_MAX) {
+        for message in messages::from_metrics(metrics, MESSAGE_BYTES_MAX) {
             self.send_message(message, self.timeout.saturating_sub(began.elapsed())).await?;
         }
         Ok(())
@@ -125,13 +125,13 @@ impl OtlpMetricExporter {
         let mut request = Request::new(message);
         *request.metadata_mut() = self.headers.clone();
         request.set_timeout(timeout);
-        let refused = |status: tonic::Status| PushError::Refused {
+        let rejected = |status: tonic::Status| PushError::Rejected {
             code: status.code(),
             message: status.message().to_owned(),
             bytes,
         };
-        let answer = self.client.clone().export(request).await.map_err(refused)?.into_inner();
-        match answer.partial_success {
+        let response = self.client.clone().export(request).await.map_err(rejected)?.into_inner();
+        match response.partial_success {
             Some(partial) if partial.rejected_data_points > 0 => Err(PushError::Dropped {
                 points: partial.rejected_data_points,
                 message: partial.error_message,
@@ -144,7 +144,7 @@ impl OtlpMetricExporter {
 impl PushMetricExporter for OtlpMetricExporter {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let sent = self.send(metrics).await;
-        let failed = self.pushes.is_bad();
+        let failed = self.pushes.has_last_failed();
         match &sent {
             Ok(()) => self.pushes.succeeded(),
             Err(_) => self.pushes.failed(),
@@ -159,7 +159,7 @@ impl PushMetricExporter for OtlpMetricExporter {
         sent.map_err(|error| OTelSdkError::InternalFailure(error.to_string()))
     }
 
-    /// Nothing waits here.
+    /// Nothing is buffered.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }
@@ -178,7 +178,7 @@ mod tests {
     use super::headers;
 
     #[test]
-    fn headers_are_read_as_opentelemetry_writes_them() {
+    fn headers_are_parsed_in_opentelemetrys_format() {
         let read = headers("authorization=Basic%20YTpi, x-tenant = a=b ,nonsense,na me=x,=y,");
         assert_eq!(read.len(), 2, "{read:?}");
         assert_eq!(read.get("authorization").unwrap(), "Basic YTpi");

@@ -1,4 +1,4 @@
-//! Counts by a name that requests bring along: a bounded number of them, and one for all others.
+//! Counts by names from requests. The number of names is bounded; all others share one count.
 
 use std::{
     collections::HashMap,
@@ -10,50 +10,51 @@ use std::{
 
 use parking_lot::RwLock;
 
-/// The longest name; a longer one is counted with the others.
+/// The longest name with its own count, in bytes.
 const NAME_MAX: usize = 256;
 
-/// The common name of all names beyond the bound.
+/// The name of all names beyond the bounds.
 pub(crate) const OTHER: &str = "(other)";
 
-/// How many names there may be, among all that share the budget.
+/// The number of names of all series that share the quota, and its bound.
 #[derive(Debug)]
 pub(crate) struct SeriesQuota {
     max: usize,
-    taken: AtomicUsize,
+    used: AtomicUsize,
 }
 
 impl SeriesQuota {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: AtomicUsize::new(0) })
+        Arc::new(Self { max, used: AtomicUsize::new(0) })
     }
 
-    fn is_spent(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) >= self.max
+    fn is_exhausted(&self) -> bool {
+        self.used.load(Ordering::Relaxed) >= self.max
     }
 
-    fn take(&self) -> bool {
-        let more = |taken| (taken < self.max).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// Reserves one name; false if the quota is exhausted.
+    fn reserve(&self) -> bool {
+        let add = |used| (used < self.max).then_some(used + 1);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 }
 
-/// Something for each name.
+/// A value for each name.
 #[derive(Debug)]
 pub(crate) struct Series<T> {
-    budget: Arc<SeriesQuota>,
+    quota: Arc<SeriesQuota>,
     named: RwLock<HashMap<Arc<str>, Arc<T>>>,
     other: T,
 }
 
 impl<T: Default> Series<T> {
-    pub(crate) fn new(budget: &Arc<SeriesQuota>) -> Self {
-        Self { budget: Arc::clone(budget), named: RwLock::default(), other: T::default() }
+    pub(crate) fn new(quota: &Arc<SeriesQuota>) -> Self {
+        Self { quota: Arc::clone(quota), named: RwLock::default(), other: T::default() }
     }
 
-    /// Does something with what belongs to the name.
+    /// Calls `act` with the value of a name.
     pub(crate) fn with(&self, name: &str, act: impl FnOnce(&T)) {
-        // First, because looking a long name up takes as long as it is.
+        // Before the lookup, whose time is proportional to the length.
         if name.len() > NAME_MAX {
             return act(&self.other);
         }
@@ -63,26 +64,26 @@ impl<T: Default> Series<T> {
         act(self.add(name).as_deref().unwrap_or(&self.other));
     }
 
-    /// Shows what belongs to every name, in order, and to all others together.
-    pub(crate) fn show(&self, mut show: impl FnMut(&str, &T)) {
-        // A new name waits for the lock, and with it its request.
+    /// Calls `visit` with the value of each name, sorted by name, and then with the value of all others.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&str, &T)) {
+        // Copied, because requests with new names wait for the lock.
         let mut named: Vec<_> =
             self.named.read().iter().map(|(name, it)| (Arc::clone(name), Arc::clone(it))).collect();
         named.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for (name, it) in &named {
-            show(name, it);
+            visit(name, it);
         }
-        show(OTHER, &self.other);
+        visit(OTHER, &self.other);
     }
 
-    /// What belongs to a new name; `None` if there are too many.
+    /// Adds a name, and returns its value; `None` if the quota is exhausted.
     fn add(&self, name: &str) -> Option<Arc<T>> {
-        // Before the lock: when nothing is left, every new name comes here.
-        if self.budget.is_spent() {
+        // Before the lock, because with an exhausted quota all requests with new names come here.
+        if self.quota.is_exhausted() {
             return None;
         }
         let mut named = self.named.write();
-        if !named.contains_key(name) && !self.budget.take() {
+        if !named.contains_key(name) && !self.quota.reserve() {
             return None;
         }
         Some(Arc::clone(named.entry(name.into()).or_default()))
@@ -91,7 +92,7 @@ impl<T: Default> Series<T> {
 
 impl<T> Drop for Series<T> {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.named.get_mut().len(), Ordering::Relaxed);
+        self.quota.used.fetch_sub(self.named.get_mut().len(), Ordering::Relaxed);
     }
 }
 
@@ -102,19 +103,19 @@ mod tests {
     use super::{NAME_MAX, OTHER, Series, SeriesQuota};
     use crate::telemetry::count::Count;
 
-    fn shown(series: &Series<Count>) -> BTreeMap<String, u64> {
-        let mut shown = BTreeMap::new();
-        series.show(|name, count| _ = shown.insert(name.to_owned(), count.get()));
-        shown
+    fn counts(series: &Series<Count>) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        series.for_each(|name, count| _ = counts.insert(name.to_owned(), count.get()));
+        counts
     }
 
     #[test]
-    fn what_is_shown_keeps_no_new_name_waiting() {
+    fn visiting_does_not_block_new_names() {
         let series = Series::<Count>::new(&SeriesQuota::new(2));
         series.with("b", |it| it.add(1));
         series.with("a", |it| it.add(1));
         let mut names = Vec::new();
-        series.show(|name, _| {
+        series.for_each(|name, _| {
             assert!(!series.named.is_locked(), "{name}");
             names.push(name.to_owned());
         });
@@ -122,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn names_beyond_the_budget_are_counted_together_and_a_dropped_series_gives_back() {
-        let budget = SeriesQuota::new(3);
-        let (first, second) = (Series::<Count>::new(&budget), Series::<Count>::new(&budget));
+    fn names_beyond_the_quota_share_a_count_and_a_dropped_series_releases_its_names() {
+        let quota = SeriesQuota::new(3);
+        let (first, second) = (Series::<Count>::new(&quota), Series::<Count>::new(&quota));
         let long = "x".repeat(NAME_MAX + 1);
         for name in ["a", "b", "a", &long] {
             first.with(name, |it| it.add(1));
@@ -133,11 +134,11 @@ mod tests {
             second.with(name, |it| it.add(1));
         }
         let expected = [("a", 2), ("b", 1), (OTHER, 1)].map(|(name, it)| (name.to_owned(), it));
-        assert_eq!(shown(&first), BTreeMap::from(expected));
+        assert_eq!(counts(&first), BTreeMap::from(expected));
         let expected = [("c", 2), (OTHER, 2)].map(|(name, it)| (name.to_owned(), it));
-        assert_eq!(shown(&second), BTreeMap::from(expected));
+        assert_eq!(counts(&second), BTreeMap::from(expected));
         drop(first);
         second.with("d", |it| it.add(1));
-        assert_eq!(shown(&second).get("d"), Some(&1));
+        assert_eq!(counts(&second).get("d"), Some(&1));
     }
 }

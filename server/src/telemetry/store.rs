@@ -1,4 +1,4 @@
-//! What is shown of the store.
+//! Metrics of the store.
 
 use std::{
     collections::HashSet,
@@ -18,19 +18,19 @@ use super::{
     catalogue::{self, Counter, Gauge},
 };
 
-/// Bounds of the buckets for a call's duration, in seconds: a call is answered in a fraction of a millisecond, and
-/// given up at its deadline.
+/// Bounds of the buckets for the duration of a call, in seconds. A usual call takes a fraction of a millisecond.
 const CALL_BOUNDS: [f64; 13] =
     [0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0];
 
-/// Bounds of the buckets for what goes out together. One call asks 512 checks at most, but equal groups are one.
+/// Bounds of the buckets for the groups of one call. A call has at most 512 checks, and merged groups have one check
+/// together.
 const BATCH_BOUNDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// How often a counter that is unusable is logged at most, and how many are in that time.
+/// In each interval, a key with an unusable value is logged once, and only this many keys.
 const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
 const UNUSABLE_MAX: usize = 100;
 
-/// Shows what the store counts, of which this process's memory holds `counters_max` at most.
+/// Registers the metrics of the store. `counters_max`: the most counters in this process's memory.
 pub(crate) fn register(
     telemetry: &Telemetry,
     store: &Arc<Stack>,
@@ -63,16 +63,16 @@ pub(crate) fn register(
     telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
     telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
     telemetry.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
-    show_fallback(telemetry, store);
-    let batches = telemetry.histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
+    register_fallback(telemetry, store);
+    let batches = telemetry.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));
-    let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(Logged::new()) };
-    redis.stats().on_unusable(move |key| log.note(&key));
-    show_redis(telemetry, store, redis);
+    let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(LoggedKeys::new()) };
+    redis.stats().on_unusable(move |key| log.log(&key));
+    register_redis(telemetry, store, redis);
 }
 
-/// Shows how this process decides while Redis does not answer.
-fn show_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
+/// Registers the metrics of the local fallback.
+fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
     let gauge = |metric: Gauge, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
         telemetry.register_gauge(metric, move || {
@@ -93,69 +93,70 @@ fn show_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
     count(catalogue::FALLBACK_DROPPED, |it| it.dropped);
 }
 
-/// Logs counters whose keys hold something that cannot be their state.
+/// Logs keys of counters with values that cannot be their states.
 struct UnusableLog {
     hash: Arc<KeyHash>,
-    logged: Mutex<Logged>,
+    logged: Mutex<LoggedKeys>,
 }
 
-/// What was logged in the present interval.
-struct Logged {
+/// The keys that were logged in the current interval.
+struct LoggedKeys {
     since: Instant,
     hashes: HashSet<String>,
 }
 
-impl Logged {
+impl LoggedKeys {
     fn new() -> Self {
         Self { since: Instant::now(), hashes: HashSet::new() }
     }
 }
 
 impl UnusableLog {
-    fn note(&self, key: &CounterKey) {
+    fn log(&self, key: &CounterKey) {
         let hash = self.hash.of(key.as_bytes());
         let mut logged = self.logged.lock();
         if logged.since.elapsed() >= UNUSABLE_INTERVAL {
-            *logged = Logged::new();
+            *logged = LoggedKeys::new();
         }
         if logged.hashes.len() < UNUSABLE_MAX && logged.hashes.insert(hash.clone()) {
             tracing::warn!(
                 key_hash = hash,
-                "a counter's key in Redis holds something that cannot be its state; it counts as never used"
+                "a counter's key in Redis holds a value that cannot be its state; the counter counts as unused"
             );
         }
     }
 }
 
-fn show_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
+/// Registers the metrics of Redis servers and calls.
+fn register_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     let stats = redis.stats();
-    let calls = telemetry.histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
+    let calls = telemetry.register_histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
     stats.on_call(move |took| calls.record(took.as_secs_f64()));
-    let show = |metric: Counter, read: fn(&Stats) -> &Count| {
+    let count = |metric: Counter, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(stats);
         telemetry.register_count(metric, move || read(&stats).get());
     };
-    show(catalogue::REDIS_CALLS, |it| &it.calls);
-    show(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
-    show(catalogue::REDIS_RECONNECTS, |it| &it.reconnects);
-    show(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
-    show(catalogue::REDIS_REPLIES_REJECTED, |it| &it.replies_rejected);
-    show(catalogue::REDIS_REDIRECTIONS_REFUSED, |it| &it.redirections_refused);
-    show(catalogue::REDIS_COUNTERS_UNUSABLE, |it| &it.counters_unusable);
-    let show = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
+    count(catalogue::REDIS_CALLS, |it| &it.calls);
+    count(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
+    count(catalogue::REDIS_RECONNECTS, |it| &it.reconnects);
+    count(catalogue::REDIS_SCRIPT_LOADS, |it| &it.script_loads);
+    count(catalogue::REDIS_REPLIES_REJECTED, |it| &it.replies_rejected);
+    count(catalogue::REDIS_REDIRECTIONS_REFUSED, |it| &it.redirections_refused);
+    count(catalogue::REDIS_COUNTERS_UNUSABLE, |it| &it.counters_unusable);
+    let gauge = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
         let store = Arc::clone(store);
-        telemetry.register_gauges(metric, move |show| {
+        telemetry.register_gauges(metric, move |observe| {
             let servers = store.in_redis().map(Redis::status).unwrap_or_default();
             for server in &servers {
                 if let Some(value) = read(server) {
-                    show(value, &[&server.address.to_string()]);
+                    observe(value, &[&server.address.to_string()]);
                 }
             }
         });
     };
-    show(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
-    show(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
-    show(catalogue::REDIS_MEMORY_USED, |it| Some(it.memory?.memory_used));
-    show(catalogue::REDIS_MEMORY_MAX, |it| Some(it.memory?.memory_max));
-    show(catalogue::REDIS_KEYS, |it| Some(it.memory?.keys));
+    gauge(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
+    gauge(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
+    gauge(catalogue::REDIS_MEMORY_USED, |it| Some(it.memory?.memory_used));
+    gauge(catalogue::REDIS_MEMORY_MAX, |it| Some(it.memory?.memory_max));
+    gauge(catalogue::REDIS_KEYS, |it| Some(it.memory?.keys));
 }

@@ -1,9 +1,9 @@
 //! Top counters: those that refuse most, and those that are near their limits.
 //!
-//! Counted by the space-saving sketch of Metwally, Agrawal and El Abbadi ("Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", 2005) for windows of ten seconds, of which the last two are kept: a counter that no longer
-//! refuses disappears after at most two. A decision far from its limits costs a comparison; others lock a part
-//! of the sketch. If the lock is taken, the decision does not wait and counts as missed.
+//! They are counted by the space-saving sketch of Metwally, Agrawal and El Abbadi ("Efficient Computation of Frequent
+//! and Top-k Elements in Data Streams", 2005), in windows of ten seconds, of which two are kept. So a counter that no
+//! longer refuses disappears after at most two windows. A decision far from its limits costs a comparison; others lock
+//! a shard of the sketch. If the lock is held, the decision does not wait, and counts as missed.
 
 mod label;
 mod sketch;
@@ -22,21 +22,21 @@ use sketch::{Entry, Sketch};
 use super::count::Count;
 use crate::values::NearLimitRatio;
 
-/// How long what happens counts before it is a part of the past.
+/// The length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Parts of the sketch: more than threads that are likely to meet.
+/// The most shards of a sketch: more than the threads that are likely to use it at the same time.
 const SHARDS_MAX: usize = 16;
 
-/// Fewer counters than this in a part would let chance decide which are kept.
+/// The fewest counters of a shard. With fewer, the choice of the counters that are kept would be random.
 const SHARD_KEYS_MIN: usize = 64;
 
-/// What counters are counted by.
+/// The lists of top counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopList {
-    /// Descriptors that they refuse.
-    Denied,
-    /// Descriptors that pass near the limit.
+    /// Counters, by the descriptors that they refuse.
+    Refused,
+    /// Counters, by the descriptors that they allow near the limit.
     Near,
 }
 
@@ -44,22 +44,22 @@ pub(crate) enum TopList {
 pub(crate) struct Top {
     began: Instant,
     near_ratio: NearLimitRatio,
-    denied: ShardedSketch,
+    refused: ShardedSketch,
     near: ShardedSketch,
 }
 
-/// The counters of one kind.
+/// The counters of one list.
 struct ShardedSketch {
     shards: Box<[Mutex<Shard>]>,
     missed: Count,
 }
 
-/// A part of the counters: those of this window and of the one before it.
+/// A part of the counters, in the current window and in the previous one.
 struct Shard {
-    /// Windows since the beginning, at the start of the present one.
+    /// The number of the current window.
     window: u128,
-    present: Sketch,
-    past: Sketch,
+    current: Sketch,
+    previous: Sketch,
 }
 
 /// A top counter.
@@ -69,80 +69,81 @@ pub(crate) struct TopEntry {
     pub(crate) label: Arc<RuleLabel>,
     /// Text of the key.
     pub(crate) key: Vec<u8>,
-    /// How often, since the window before this one began; never less than the truth, except for what was missed.
+    /// Upper bound of the number of descriptors in both windows, not counting missed ones.
     pub(crate) count: u64,
-    /// By how much that may be too much.
+    /// The amount by which `count` may exceed the true number.
     pub(crate) error: u64,
-    /// How often per second, over the last ten; never more than the truth.
+    /// Lower bound of the descriptors per second in the last ten seconds.
     pub(crate) rate: f64,
-    /// How often since it was first kept, without a break; never more than the truth.
+    /// Lower bound of the number of descriptors since the counter was first kept without interruption.
     pub(crate) total: u64,
-    /// Since the last time.
+    /// The time since the last descriptor.
     pub(crate) age: Duration,
-    /// Thousandths of the limit that were used then.
+    /// Thousandths of the limit that were used after the last descriptor.
     pub(crate) used_permille: u32,
 }
 
 impl Top {
-    /// Remembers so many counters of each kind; `None` if none.
+    /// Records at most `keys` counters in each list; `None` for 0.
     pub(crate) fn new(keys: usize, near_ratio: NearLimitRatio) -> Option<Self> {
         (keys > 0).then(|| Self {
             began: Instant::now(),
             near_ratio,
-            denied: ShardedSketch::new(keys),
+            refused: ShardedSketch::new(keys),
             near: ShardedSketch::new(keys),
         })
     }
 
-    /// Counts a descriptor, by the check that speaks for it, if it is refused or near its limit.
-    pub(crate) fn note<'l>(
+    /// Counts a descriptor, according to the check that determines its status, if it is refused or near its limit.
+    pub(crate) fn count<'l>(
         &self,
         status: &Status<'_>,
         check: &Check,
         decision: &Decision,
         label: impl FnOnce() -> Option<&'l Arc<RuleLabel>>,
     ) {
-        // Refusals of failure policies do not depend on the counter, and a local share is not the limit.
-        let known = match decision.source {
+        // Failure policies refuse independently of the counter, and a replica's share of the limit does not show
+        // whether the limit is near.
+        let depends_on_limit = match decision.source {
             Source::Store => true,
             Source::DenyCache | Source::Local => !decision.allowed,
             Source::Policy | Source::NotAsked => false,
         };
-        if !known || !check.charge.adds_hits() {
+        if !depends_on_limit || !check.charge.adds_hits() {
             return;
         }
         let capacity = check.limit.capacity();
         let used = u64::from(capacity).saturating_sub(decision.remaining) + decision.excess;
-        let counted = match status.code {
-            Code::OverLimit => &self.denied,
-            Code::Ok if used > self.near_ratio.of(capacity) || status.shadowed => &self.near,
+        let sketch = match status.code {
+            Code::OverLimit => &self.refused,
+            Code::Ok if used > self.near_ratio.threshold(capacity) || status.shadowed => &self.near,
             Code::Ok => return,
         };
         if let Some(label) = label() {
             let used = if decision.allowed { permille(used, capacity) } else { FULL };
-            counted.add(self.began.elapsed(), &check.key, label, used);
+            sketch.add(self.began.elapsed(), &check.key, label, used);
         }
     }
 
-    /// The counters of a kind, in no order.
-    pub(crate) fn list(&self, kind: TopList) -> Vec<TopEntry> {
-        self.of(kind).list(self.began.elapsed())
+    /// The counters of a list, unsorted.
+    pub(crate) fn list(&self, list: TopList) -> Vec<TopEntry> {
+        self.sketch(list).list(self.began.elapsed())
     }
 
-    /// Descriptors of a kind that were not counted because the lock was taken.
-    pub(crate) fn missed(&self, kind: TopList) -> u64 {
-        self.of(kind).missed.get()
+    /// The descriptors that a list missed because its lock was held.
+    pub(crate) fn missed(&self, list: TopList) -> u64 {
+        self.sketch(list).missed.get()
     }
 
-    const fn of(&self, kind: TopList) -> &ShardedSketch {
-        match kind {
-            TopList::Denied => &self.denied,
+    const fn sketch(&self, list: TopList) -> &ShardedSketch {
+        match list {
+            TopList::Refused => &self.refused,
             TopList::Near => &self.near,
         }
     }
 }
 
-/// A limit that is used up.
+/// The permille of a limit that is used up.
 const FULL: u32 = 1000;
 
 fn permille(used: u64, capacity: u32) -> u32 {
@@ -155,16 +156,16 @@ impl ShardedSketch {
         let shards = (keys / SHARD_KEYS_MIN).clamp(1, SHARDS_MAX);
         let share = |shard| (keys + shard) / shards;
         let shard = |shard| {
-            let (present, past) = (Sketch::new(share(shard)), Sketch::new(share(shard)));
-            Mutex::new(Shard { window: 0, present, past })
+            let (current, previous) = (Sketch::new(share(shard)), Sketch::new(share(shard)));
+            Mutex::new(Shard { window: 0, current, previous })
         };
         Self { shards: (0..shards).map(shard).collect(), missed: Count::default() }
     }
 
-    /// `at` is the time since the beginning.
+    /// Counts a descriptor. `at` is the time since [`Top`] was created.
     fn add(&self, at: Duration, key: &CounterKey, label: &Arc<RuleLabel>, used_permille: u32) {
-        let place = (u128::from(key.hash64()) * self.shards.len() as u128) >> u64::BITS;
-        let shard = usize::try_from(place).ok().and_then(|place| self.shards.get(place));
+        let index = (u128::from(key.hash64()) * self.shards.len() as u128) >> u64::BITS;
+        let shard = usize::try_from(index).ok().and_then(|index| self.shards.get(index));
         match shard.and_then(Mutex::try_lock) {
             Some(mut shard) => shard.add(at, key, label, used_permille),
             None => self.missed.add(1),
@@ -181,25 +182,25 @@ impl ShardedSketch {
 }
 
 impl Shard {
-    /// Begins another window, if it is time.
-    fn turn(&mut self, at: Duration) {
+    /// Begins the next window, if it is due.
+    fn rotate(&mut self, at: Duration) {
         let window = at.as_millis() / WINDOW.as_millis();
         match window.saturating_sub(self.window) {
             0 => return,
-            1 => std::mem::swap(&mut self.present, &mut self.past),
-            _ => self.past.clear(),
+            1 => std::mem::swap(&mut self.current, &mut self.previous),
+            _ => self.previous.clear(),
         }
-        self.present.clear();
+        self.current.clear();
         self.window = window;
     }
 
     fn add(&mut self, at: Duration, key: &CounterKey, label: &Arc<RuleLabel>, used_permille: u32) {
-        self.turn(at);
-        let past = &self.past;
-        self.present.add(key, |entry, is_new| {
+        self.rotate(at);
+        let previous = &self.previous;
+        self.current.add(key, |entry, is_new| {
             if is_new {
                 entry.label = Some(Arc::clone(label));
-                entry.total = past.get(key.hash64(), key.as_bytes()).map_or(0, |it| it.total);
+                entry.total = previous.get(key.hash64(), key.as_bytes()).map_or(0, |it| it.total);
             }
             entry.total += 1;
             entry.last = at;
@@ -208,42 +209,43 @@ impl Shard {
     }
 
     fn list(&mut self, at: Duration, listed: &mut Vec<TopEntry>) {
-        self.turn(at);
-        let into = at.as_secs_f64() % WINDOW.as_secs_f64();
-        let share_of_past = 1.0 - into / WINDOW.as_secs_f64();
-        let span = at.min(WINDOW).as_secs_f64().max(1.0);
-        let mut show = |newest: &Entry, present: Option<&Entry>, past: Option<&Entry>| {
+        self.rotate(at);
+        let elapsed = at.as_secs_f64() % WINDOW.as_secs_f64();
+        let previous_share = 1.0 - elapsed / WINDOW.as_secs_f64();
+        let seconds = at.min(WINDOW).as_secs_f64().max(1.0);
+        let mut add = |newest: &Entry, current: Option<&Entry>, previous: Option<&Entry>| {
             let Some(label) = &newest.label else { return };
-            // Where a sketch has no entry, it may have lost one of at most its least count.
-            let bounds = |entry: Option<&Entry>, of: &Sketch| {
-                entry.map_or((of.least(), of.least()), |entry| (entry.count, entry.error))
+            // A sketch without an entry for the key may have evicted one, with at most its smallest count.
+            let bounds = |entry: Option<&Entry>, sketch: &Sketch| {
+                entry.map_or((sketch.min_count(), sketch.min_count()), |it| (it.count, it.error))
             };
-            let (present_count, present_error) = bounds(present, &self.present);
-            let (past_count, past_error) = bounds(past, &self.past);
-            let sure = |entry: Option<&Entry>| entry.map_or(0, |it| it.count - it.error);
+            let (current_count, current_error) = bounds(current, &self.current);
+            let (previous_count, previous_error) = bounds(previous, &self.previous);
+            let at_least =
+                |entry: Option<&Entry>| number(entry.map_or(0, |it| it.count - it.error));
             listed.push(TopEntry {
                 label: Arc::clone(label),
                 key: newest.key.to_vec(),
-                count: present_count + past_count,
-                error: present_error + past_error,
-                rate: (number(sure(present)) + number(sure(past)) * share_of_past) / span,
+                count: current_count + previous_count,
+                error: current_error + previous_error,
+                rate: (at_least(current) + at_least(previous) * previous_share) / seconds,
                 total: newest.total,
                 age: at.saturating_sub(newest.last),
                 used_permille: newest.used_permille,
             });
         };
-        for present in self.present.entries() {
-            show(present, Some(present), self.past.get(present.hash, &present.key));
+        for current in self.current.entries() {
+            add(current, Some(current), self.previous.get(current.hash, &current.key));
         }
-        for past in self.past.entries() {
-            if self.present.get(past.hash, &past.key).is_none() {
-                show(past, None, Some(past));
+        for previous in self.previous.entries() {
+            if self.current.get(previous.hash, &previous.key).is_none() {
+                add(previous, None, Some(previous));
             }
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
 const fn number(count: u64) -> f64 {
     count as f64
 }

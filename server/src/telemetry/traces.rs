@@ -1,8 +1,8 @@
-//! Traces: a span for each request that is traced, with one for matching and one for the store, sent to an
-//! OpenTelemetry collector. Nothing in them is text of the request.
+//! Traces: a span for each sampled request, with child spans for matching and for the store, exported to an
+//! OpenTelemetry collector. Spans contain no text of requests.
 //!
-//! By hand, because a request that is not traced must cost next to nothing: a library of spans for whatever runs would
-//! make one for each.
+//! They are created with the OpenTelemetry SDK for sampled requests only, because other requests must have negligible
+//! cost. The spans of `tracing` would be created before the sampling decision.
 
 mod exporter;
 
@@ -32,25 +32,25 @@ use tonic::Code as GrpcCode;
 
 use self::exporter::{ExportCounts, LoggingExporter};
 use super::{
-    bounds::Bound,
+    bounds::RefusalReason,
     otlp::{self, OtlpError},
     trace_context::RemoteParent,
 };
 use crate::{decision::DecisionRecord, settings::OtlpSettings};
 
-/// The most spans that wait to be sent. What is beyond is lost, and shows in the counts.
+/// The most spans in the queue of the export. Further spans are dropped, which the metrics show.
 const SPANS_WAITING_MAX: usize = 2048;
 
-/// How long sending a batch may take, all attempts together.
+/// The timeout for the export of a batch, including retries.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`
+/// The name of the spans of gRPC requests.
 const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The route of rate limit requests over HTTP.
 const JSON: &str = "/json";
 
-/// Methods that a span may contain: a request can have any word as method.
+/// The methods that spans name. Others are text of the request.
 const METHODS: [Method; 7] = [
     Method::GET,
     Method::POST,
@@ -61,34 +61,36 @@ const METHODS: [Method; 7] = [
     Method::PATCH,
 ];
 
-/// Notes which trace requests belong to, and traces those that are to be traced.
+/// Begins the traces of requests.
 pub(crate) struct Traces {
+    /// `None` without a collector. Then only trace IDs are read from headers, for the decision log.
     spans: Option<Arc<Spans>>,
 }
 
-/// Makes spans and sends them.
+/// Creates and exports spans.
 struct Spans {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// Whether some of the requests that come without a trace are traced.
-    begins: bool,
-    store: StoreLabel,
-    sent: Arc<ExportCounts>,
+    /// Whether requests without a trace may start one (`--trace-ratio` above 0).
+    starts_traces: bool,
+    store: StoreAttributes,
+    counts: Arc<ExportCounts>,
 }
 
-/// What the store's spans say of it.
-enum StoreLabel {
-    /// It is in this process.
+/// The store, for the attributes of spans.
+enum StoreAttributes {
+    /// This process's memory.
     Memory,
-    /// It is Redis, here if there is but one server.
+    /// Redis, with the address if it is a single server.
     Redis(Option<Address>),
 }
 
-/// The trace of one request. Empty unless the request is sampled.
+/// The trace of one request. Empty for requests without a trace.
 #[derive(Default)]
 pub(crate) struct RequestTrace {
-    /// Its id, if the request belongs to one, traced or not.
-    pub(crate) trace: Option<TraceId>,
+    /// The trace ID, also if the request is not sampled.
+    pub(crate) trace_id: Option<TraceId>,
+    /// The span, if the request is sampled.
     span: Option<Box<RequestSpan>>,
 }
 
@@ -96,28 +98,28 @@ pub(crate) struct RequestTrace {
 pub(crate) struct RequestSpan {
     span: Span,
     spans: Arc<Spans>,
-    /// Start of the current step.
-    step: SystemTime,
-    answered: bool,
+    /// Start of the current step: match, or decide.
+    step_began: SystemTime,
+    has_ended: bool,
 }
 
 impl Traces {
-    /// Starts tracing as the settings say; `None` if neither spans nor trace IDs are needed. `redis`: the store, `None`
-    /// if that is memory. `ids`: whether the log names trace IDs. Needs a runtime.
+    /// Starts tracing; `None` if neither spans nor trace IDs are needed. `redis` is `None` if the store is memory.
+    /// `needs_ids`: whether the decision log is enabled, which contains trace IDs. Requires a runtime.
     ///
     /// # Errors
-    /// The collector cannot be sent to.
+    /// The export cannot be set up.
     pub(crate) fn start(
         settings: &OtlpSettings,
         redis: Option<&Deployment>,
-        ids: bool,
+        needs_ids: bool,
     ) -> Result<Option<Arc<Self>>, OtlpError> {
         let spans = Spans::start(settings, redis)?.map(Arc::new);
-        Ok((spans.is_some() || ids).then(|| Arc::new(Self { spans })))
+        Ok((spans.is_some() || needs_ids).then(|| Arc::new(Self { spans })))
     }
 
-    /// A rate limit request that came over gRPC with these headers.
-    pub(crate) fn of_grpc(&self, headers: &HeaderMap) -> RequestTrace {
+    /// Begins the trace of a gRPC request with these headers.
+    pub(crate) fn begin_grpc(&self, headers: &HeaderMap) -> RequestTrace {
         self.begin(headers, || {
             let (service, method) = (SERVICE_NAME, "ShouldRateLimit");
             let builder = SpanBuilder::from_name(RPC);
@@ -129,8 +131,8 @@ impl Traces {
         })
     }
 
-    /// A rate limit request that came over HTTP with these headers.
-    pub(crate) fn of_http(&self, method: &Method, headers: &HeaderMap) -> RequestTrace {
+    /// Begins the trace of an HTTP request with this method and these headers.
+    pub(crate) fn begin_http(&self, method: &Method, headers: &HeaderMap) -> RequestTrace {
         self.begin(headers, || {
             let method = METHODS.iter().find(|known| *known == method).map(Method::as_str);
             let name = format!("{} {JSON}", method.unwrap_or("HTTP"));
@@ -142,29 +144,29 @@ impl Traces {
     }
 
     fn begin(&self, headers: &HeaderMap, builder: impl FnOnce() -> SpanBuilder) -> RequestTrace {
-        let parent = RemoteParent::of(headers);
-        let of_caller = parent.as_ref().map(RemoteParent::trace);
+        let parent = RemoteParent::from_headers(headers);
+        let parent_id = parent.as_ref().map(RemoteParent::trace_id);
         let span = self.spans.as_ref().and_then(|spans| spans.begin(parent, builder));
-        let own = span.as_ref().map(|it| it.span.span_context().trace_id());
-        RequestTrace { trace: own.or(of_caller), span }
+        let span_id = span.as_ref().map(|it| it.span.span_context().trace_id());
+        RequestTrace { trace_id: span_id.or(parent_id), span }
     }
 
-    /// Requests that were traced.
+    /// The number of traced requests.
     pub(crate) fn ended(&self) -> u64 {
-        self.spans.as_ref().map_or(0, |spans| spans.sent.ended.get())
+        self.spans.as_ref().map_or(0, |spans| spans.counts.ended.get())
     }
 
-    /// Requests of which the collector took the trace.
+    /// The number of requests whose trace the collector accepted.
     pub(crate) fn sent(&self) -> u64 {
-        self.spans.as_ref().map_or(0, |spans| spans.sent.sent.get())
+        self.spans.as_ref().map_or(0, |spans| spans.counts.sent.get())
     }
 
-    /// Sends what waits, because the process ends.
-    pub(crate) async fn finish(self: Arc<Self>, within: Duration) {
+    /// Exports the queued spans, and shuts the export down.
+    pub(crate) async fn shut_down(self: Arc<Self>, timeout: Duration) {
         let Some(spans) = self.spans.clone() else { return };
-        let finishing =
-            tokio::task::spawn_blocking(move || spans.provider.shutdown_with_timeout(within));
-        if let Ok(Err(error)) = finishing.await {
+        let shutdown =
+            tokio::task::spawn_blocking(move || spans.provider.shutdown_with_timeout(timeout));
+        if let Ok(Err(error)) = shutdown.await {
             tracing::warn!(%error, "the last traces were not sent to the collector");
         }
     }
@@ -184,11 +186,11 @@ impl Spans {
             Some(tls) => exporter.with_tls_config(tls),
             None => exporter,
         };
-        let sent = Arc::<ExportCounts>::default();
+        let counts = Arc::<ExportCounts>::default();
         let exporter = LoggingExporter {
             exporter: exporter.build()?,
-            fails: AtomicBool::new(false),
-            sent: Arc::clone(&sent),
+            is_failing: AtomicBool::new(false),
+            counts: Arc::clone(&counts),
         };
         let config = BatchConfigBuilder::default().with_max_queue_size(SPANS_WAITING_MAX).build();
         let ratio = settings.trace_ratio.get();
@@ -200,11 +202,11 @@ impl Spans {
             .with_resource(otlp::resource())
             .build();
         let tracer = provider.tracer("sluicegate");
-        let store = StoreLabel::new(redis);
-        Ok(Some(Self { tracer, provider, begins: ratio > 0.0, store, sent }))
+        let store = StoreAttributes::new(redis);
+        Ok(Some(Self { tracer, provider, starts_traces: ratio > 0.0, store, counts }))
     }
 
-    /// The span of a request, if it is traced.
+    /// The span of a request, if it is sampled.
     fn begin(
         self: &Arc<Self>,
         parent: Option<RemoteParent>,
@@ -216,18 +218,23 @@ impl Spans {
                 let builder = builder().with_kind(SpanKind::Server);
                 self.tracer.build_with_context(builder, &context)
             }
-            None if self.begins => self.first(builder)?,
+            None if self.starts_traces => self.start_trace(builder)?,
             _ => return None,
         };
-        Some(Box::new(RequestSpan { span, spans: Arc::clone(self), step: now(), answered: false }))
+        Some(Box::new(RequestSpan {
+            span,
+            spans: Arc::clone(self),
+            step_began: now(),
+            has_ended: false,
+        }))
     }
 
-    /// The first span of a trace, if it is one of those that are traced.
-    fn first(&self, builder: impl FnOnce() -> SpanBuilder) -> Option<Span> {
+    /// The first span of a new trace, if it is sampled.
+    fn start_trace(&self, builder: impl FnOnce() -> SpanBuilder) -> Option<Span> {
         let empty = SpanBuilder::from_name(RPC).with_kind(SpanKind::Server);
         let mut span = self.tracer.build_with_context(empty, &Context::new());
         span.is_recording().then(|| {
-            // Only now, because most are not.
+            // Name and attributes are built after sampling, because most spans are not sampled.
             let SpanBuilder { name, attributes, .. } = builder();
             span.update_name(name);
             span.set_attributes(attributes.into_iter().flatten());
@@ -236,7 +243,7 @@ impl Spans {
     }
 }
 
-impl StoreLabel {
+impl StoreAttributes {
     fn new(redis: Option<&Deployment>) -> Self {
         let Some(deployment) = redis else { return Self::Memory };
         Self::Redis(match deployment {
@@ -247,14 +254,14 @@ impl StoreLabel {
 }
 
 impl RequestTrace {
-    /// Notes something of the request, if it is traced.
-    pub(crate) fn note(&mut self, what: impl FnOnce(&mut RequestSpan)) {
+    /// Calls `update` with the span, if the request is sampled.
+    pub(crate) fn with_span(&mut self, update: impl FnOnce(&mut RequestSpan)) {
         if let Some(span) = &mut self.span {
-            what(span);
+            update(span);
         }
     }
 
-    /// The call was answered with this status. The span ends.
+    /// Ends the span of a gRPC request with the status of its response.
     pub(crate) fn end_grpc(&mut self, code: impl FnOnce() -> GrpcCode) {
         if let Some(span) = self.span.take() {
             let code = i32::from(code());
@@ -262,7 +269,7 @@ impl RequestTrace {
         }
     }
 
-    /// The call was answered with this status. The span ends.
+    /// Ends the span of an HTTP request with the status of its response.
     pub(crate) fn end_http(&mut self, status: u16) {
         if let Some(span) = self.span.take() {
             span.end("http.response.status_code", status.into(), status >= 500);
@@ -277,56 +284,61 @@ impl RequestSpan {
 
     fn end(mut self: Box<Self>, name: &'static str, status: i64, failed: bool) {
         self.set(name, status);
-        self.answered = true;
+        self.has_ended = true;
         if failed {
             self.span.set_status(Status::error(""));
         }
     }
 
-    /// There is no answer, for this reason.
-    pub(crate) fn fails(&mut self, why: &dyn Display, is_deferred: bool) {
+    /// Sets the error of a request without an answer.
+    pub(crate) fn set_error(&mut self, error: &dyn Display, is_deferred: bool) {
         if is_deferred {
             self.set("sluicegate.deferred", true);
         }
-        self.span.set_status(Status::error(why.to_string()));
+        self.span.set_status(Status::error(error.to_string()));
     }
 
-    /// So many descriptors were refused without being looked at, or would have been: because of a bound of the request, or
-    /// because too many requests are in progress.
-    pub(crate) fn undecided(&mut self, bound: Option<Bound>, descriptors: usize, shadowed: bool) {
-        self.descriptors(descriptors);
-        match bound {
-            Some(bound) => self.set("sluicegate.bound", bound.name()),
-            None => self.set("sluicegate.shed", true),
+    /// Sets the result of a request that is refused without a decision.
+    pub(crate) fn set_refused_undecided(
+        &mut self,
+        reason: RefusalReason,
+        descriptors: usize,
+        shadowed: bool,
+    ) {
+        self.set_descriptors(descriptors);
+        match reason {
+            RefusalReason::OverBound(bound) => self.set("sluicegate.bound", bound.name()),
+            RefusalReason::Shed => self.set("sluicegate.shed", true),
         }
-        self.code(shadowed, shadowed);
+        self.set_code(shadowed, shadowed);
     }
 
-    fn descriptors(&mut self, descriptors: usize) {
+    fn set_descriptors(&mut self, descriptors: usize) {
         self.set("sluicegate.descriptors", i64::try_from(descriptors).unwrap_or(i64::MAX));
     }
 
-    fn code(&mut self, passes: bool, shadowed: bool) {
-        self.set("sluicegate.code", if passes { "OK" } else { "OVER_LIMIT" });
+    fn set_code(&mut self, allowed: bool, shadowed: bool) {
+        self.set("sluicegate.code", if allowed { "OK" } else { "OVER_LIMIT" });
         if shadowed {
             self.set("sluicegate.shadowed", true);
         }
     }
 
-    /// The request is matched from now on.
-    pub(crate) fn matching(&mut self) {
-        self.step = now();
+    /// Begins the step in which the request is matched.
+    pub(crate) fn begin_match(&mut self) {
+        self.step_began = now();
     }
 
-    /// The request is matched; the store is asked from now on.
-    pub(crate) fn asking(&mut self) {
-        let asked = now();
-        self.child(SpanBuilder::from_name("match"), asked, Status::Unset);
-        self.step = asked;
+    /// Ends the match step with a child span, and begins the step in which the store decides.
+    pub(crate) fn end_match(&mut self) {
+        let end = now();
+        self.add_child(SpanBuilder::from_name("match"), end, Status::Unset);
+        self.step_began = end;
     }
 
-    /// The store or its layers have decided these checks; `None` if a rule defers to the caller.
-    pub(crate) fn decided(&mut self, checks: usize, decisions: Option<&[Decision]>) {
+    /// Ends the step in which the store decides with a child span. `decisions` is `None` if a rule defers to the
+    /// caller.
+    pub(crate) fn end_decide(&mut self, checks: usize, decisions: Option<&[Decision]>) {
         if checks == 0 {
             return;
         }
@@ -334,14 +346,14 @@ impl RequestSpan {
         let unanswered = sources
             .clone()
             .is_none_or(|mut it| it.any(|it| matches!(it, Source::Local | Source::Policy)));
-        let asked = unanswered || sources.is_none_or(|mut it| it.any(|it| it == Source::Store));
+        let is_call = unanswered || sources.is_none_or(|mut it| it.any(|it| it == Source::Store));
         if unanswered {
             self.set("sluicegate.degraded", true);
         }
         let checks = i64::try_from(checks).unwrap_or(i64::MAX);
         let mut attributes = vec![KeyValue::new("sluicegate.checks", checks)];
         let kind = match &self.spans.store {
-            StoreLabel::Redis(server) if asked => {
+            StoreAttributes::Redis(server) if is_call => {
                 attributes.push(KeyValue::new("db.system.name", "redis"));
                 if let Some(Address { host, port }) = server {
                     attributes.push(KeyValue::new("server.address", host.clone()));
@@ -349,7 +361,7 @@ impl RequestSpan {
                 }
                 SpanKind::Client
             }
-            StoreLabel::Redis(_) | StoreLabel::Memory => SpanKind::Internal,
+            StoreAttributes::Redis(_) | StoreAttributes::Memory => SpanKind::Internal,
         };
         let status = if unanswered {
             Status::error("the store did not answer every check")
@@ -357,46 +369,46 @@ impl RequestSpan {
             Status::Unset
         };
         let decide = SpanBuilder::from_name("decide").with_kind(kind).with_attributes(attributes);
-        self.child(decide, now(), status);
+        self.add_child(decide, now(), status);
     }
 
-    /// A step that began when the last had ended.
-    fn child(&self, builder: SpanBuilder, end: SystemTime, status: Status) {
+    /// Adds a child span for the current step.
+    fn add_child(&self, builder: SpanBuilder, end: SystemTime, status: Status) {
         let parent = Context::new().with_remote_span_context(self.span.span_context().clone());
-        let builder = builder.with_start_time(self.step);
+        let builder = builder.with_start_time(self.step_began);
         let mut child = self.spans.tracer.build_with_context(builder, &parent);
         child.set_status(status);
         child.end_with_timestamp(end);
     }
 
-    /// What the request is answered.
-    pub(crate) fn answered(&mut self, decided: &DecisionRecord<'_, '_>) {
-        let DecisionRecord { plan, verdict, .. } = decided;
-        // The name of a domain that is not configured is text of the request.
+    /// Sets the result of a decided request.
+    pub(crate) fn set_verdict(&mut self, record: &DecisionRecord<'_, '_>) {
+        let DecisionRecord { plan, verdict, .. } = record;
+        // Only names of configured domains. Other names are text of the request.
         if let Some(domain) = plan.domain {
             self.set("sluicegate.domain", domain.name.to_string());
         }
-        self.descriptors(verdict.statuses.len());
+        self.set_descriptors(verdict.statuses.len());
         let refuses = |it: &&core::Status<'_>| it.shadowed || it.code == Code::OverLimit;
-        let speaks = verdict.statuses.iter().find(refuses);
-        if let Some(rule) = speaks.and_then(|it| it.rule) {
+        let refusing = verdict.statuses.iter().find(refuses);
+        if let Some(rule) = refusing.and_then(|it| it.rule) {
             self.set("sluicegate.rule", rule.path.to_string());
         }
         let limited = || verdict.statuses.iter().find(|it| it.source.is_some());
-        if let Some(source) = speaks.or_else(limited).and_then(|it| it.source) {
+        if let Some(source) = refusing.or_else(limited).and_then(|it| it.source) {
             self.set("sluicegate.source", source.name());
         }
-        self.code(verdict.code == Code::Ok, verdict.shadowed);
+        self.set_code(verdict.code == Code::Ok, verdict.shadowed);
     }
 }
 
 impl Drop for RequestSpan {
     fn drop(&mut self) {
-        if !self.answered {
-            // The caller has gone, or waited no longer.
+        if !self.has_ended {
+            // The caller has disconnected.
             self.span.set_status(Status::error("not answered"));
         }
-        self.spans.sent.ended.add(1);
+        self.spans.counts.ended.add(1);
     }
 }
 
@@ -428,32 +440,32 @@ mod tests {
             .collect()
     }
 
-    /// Whether a request with these headers is traced, and whether finding that out allocates.
-    fn traced(traces: &Traces, headers: &HeaderMap) -> (bool, bool) {
-        let mut traced = false;
-        // What runs beside allocates now and then.
+    /// Whether a request with these headers is sampled, and whether beginning its trace allocates.
+    fn begin(traces: &Traces, headers: &HeaderMap) -> (bool, bool) {
+        let mut is_sampled = false;
+        // Repeated, because other threads allocate too.
         let allocates = (0..100).all(|_| {
             let region = Region::new(ALLOCATOR);
-            let of_grpc = traces.of_grpc(headers);
-            traced = of_grpc.span.is_some();
+            let trace = traces.begin_grpc(headers);
+            is_sampled = trace.span.is_some();
             region.change().allocations > 0
         });
-        (traced, allocates)
+        (is_sampled, allocates)
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_request_that_is_not_traced_allocates_nothing() {
+    async fn a_request_that_is_not_sampled_allocates_nothing() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0";
         let [plain, unsampled, sampled] =
             [None, Some(format!("{parent}0")), Some(format!("{parent}1"))]
                 .map(|it| headers(it.as_deref()));
         let (none, few) = (traces("0"), traces("0.000000001"));
         for traces in [&none, &few] {
-            assert_eq!(traced(traces, &plain), (false, false));
-            assert_eq!(traced(traces, &unsampled), (false, false));
-            assert_eq!(traced(traces, &sampled), (true, true));
+            assert_eq!(begin(traces, &plain), (false, false));
+            assert_eq!(begin(traces, &unsampled), (false, false));
+            assert_eq!(begin(traces, &sampled), (true, true));
         }
-        assert_eq!(traced(&traces("1"), &plain), (true, true));
-        assert_eq!(traced(&traces("1"), &unsampled), (false, false));
+        assert_eq!(begin(&traces("1"), &plain), (true, true));
+        assert_eq!(begin(&traces("1"), &unsampled), (false, false));
     }
 }

@@ -1,4 +1,4 @@
-//! The address of a listener, as it is written on the command line.
+//! The address of a listener, in the syntax of the command line.
 
 use std::{
     fmt,
@@ -11,10 +11,10 @@ use thiserror::Error;
 
 const UNIX: &str = "unix:";
 
-/// Where to listen.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// `HOST:PORT`. A name is looked up when the address is bound, not before.
+    /// `HOST:PORT`. A host name is resolved when the address is bound.
     Tcp(String),
     /// `unix:PATH`.
     Unix(PathBuf),
@@ -23,19 +23,19 @@ pub enum ListenAddress {
 /// Why a text is not the address of a listener.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AddressError {
-    /// Neither form.
+    /// The text has neither form.
     #[error("not an address: expected HOST:PORT or unix:PATH")]
     Form,
-    /// Nothing before the port.
+    /// There is no host before the port.
     #[error("no host: write 0.0.0.0:{0} or [::]:{0} to listen on every address")]
     NoHost(u16),
-    /// The host has colons, and is not an IPv6 address in brackets.
-    #[error("not a host: {0:?} (an IPv6 address stands in brackets)")]
+    /// The host has invalid characters, or colons without being an IPv6 address in brackets.
+    #[error("not a host: {0:?} (write an IPv6 address in brackets)")]
     Host(String),
-    /// The part after the last colon.
+    /// The part after the last colon is not a port.
     #[error("not a port: {0:?} (0 to 65535)")]
     Port(String),
-    /// Nothing after `unix:`.
+    /// There is no path after `unix:`.
     #[error("no path after unix:")]
     NoPath,
 }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parsed_is_shown_the_same() {
+    fn addresses_are_displayed_as_they_were_parsed() {
         for text in [
             "127.0.0.1:8081",
             "[::1]:8081",
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_name_the_mistake() {
         let cases = [
             ("", "not an address: expected HOST:PORT or unix:PATH"),
             ("/run/sluicegate.sock", "not an address: expected HOST:PORT or unix:PATH"),
@@ -121,11 +121,11 @@ mod tests {
             (":8081", "no host: write 0.0.0.0:8081 or [::]:8081 to listen on every address"),
             ("localhost:", "not a port: \"\" (0 to 65535)"),
             ("localhost:65536", "not a port: \"65536\" (0 to 65535)"),
-            ("::1:8081", "not a host: \"::1\" (an IPv6 address stands in brackets)"),
-            ("[localhost]:1", "not a host: \"[localhost]\" (an IPv6 address stands in brackets)"),
+            ("::1:8081", "not a host: \"::1\" (write an IPv6 address in brackets)"),
+            ("[localhost]:1", "not a host: \"[localhost]\" (write an IPv6 address in brackets)"),
             (
                 "http://localhost:1",
-                "not a host: \"http://localhost\" (an IPv6 address stands in brackets)",
+                "not a host: \"http://localhost\" (write an IPv6 address in brackets)",
             ),
         ];
         for (text, message) in cases {

@@ -1,4 +1,4 @@
-//! Plain values that settings and the parts of the server share. This folder imports nothing of this crate.
+//! Types of setting values, which other modules use too.
 
 mod listen_address;
 mod ratio;

@@ -1,15 +1,15 @@
-//! Shares from 0 to 1.
+//! Ratios from 0 to 1.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A share of requests, from 0 to 1.
+/// A ratio from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// The share, from 0 to 1.
+    /// The ratio, from 0 to 1.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
@@ -25,7 +25,7 @@ impl FromStr for Ratio {
     }
 }
 
-/// The share of a limit above which hits count as near the limit.
+/// The ratio of a limit above which hits count as near the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NearLimitRatio(f32);
 
@@ -39,14 +39,15 @@ impl FromStr for NearLimitRatio {
 }
 
 impl NearLimitRatio {
-    /// The number of hits above which a limit is near. Single precision and rounding down are envoyproxy/ratelimit's.
+    /// The number of hits above which hits are near a limit. envoyproxy/ratelimit calculates it in single precision and
+    /// rounds down too.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
         reason = "the result is neither negative nor above 2^32"
     )]
-    pub(crate) fn of(self, limit: u32) -> u64 {
+    pub(crate) fn threshold(self, limit: u32) -> u64 {
         (limit as f32 * self.0).floor() as u64
     }
 }
@@ -64,7 +65,7 @@ mod tests {
     fn thresholds_are_rounded_as_upstream_rounds_them() {
         let near: NearLimitRatio = "0.8".parse().unwrap();
         for (limit, threshold) in [(15, 12), (8, 6), (14, 11), (10, 8), (20, 16), (1, 0)] {
-            assert_eq!(near.of(limit), threshold);
+            assert_eq!(near.threshold(limit), threshold);
         }
         for text in ["-0.1", "1.1", "NaN", "much"] {
             assert!(text.parse::<NearLimitRatio>().is_err(), "{text}");

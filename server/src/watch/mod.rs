@@ -1,16 +1,15 @@
-//! Reports that files may have changed: limits, certificates.
+//! Reports that files may have changed: limits, certificates, the admin token.
 //!
-//! inotify (or its equivalent) reports immediately. A slow poll covers changes that it does not
-//! report: network mounts, replaced grandparents of a path, a lack of watches.
-//! Callers compare contents: a report only means that files should be read.
+//! inotify (or its equivalent) reports most changes at once. A slow poll covers the others: on network mounts, if a
+//! folder above the watched ones is replaced, or if the system has no more watches. A report only means that the files
+//! should be read; callers compare the contents.
 //!
-//! It watches the folders of files and of links to them, not the files themselves. A
-//! rename replaces a file by a new one, which a watch on the old one does not report. Kubernetes
-//! updates a ConfigMap by replacing a link (of `limits.yaml -> ..data/limits.yaml` and
-//! `..data -> ..2026_x` the second), so every link of the path counts, and the path is resolved again
-//! after each event.
+//! The folders of files and of links to them are watched, not the files. The watch of a file would not report that a
+//! rename has replaced it. Kubernetes updates a ConfigMap by replacing a link: of `limits.yaml -> ..data/limits.yaml`
+//! and `..data -> ..2026_x` the second one. So all links of a path are watched, and the path is resolved again after
+//! each event.
 //!
-//! Paths are resolved on threads that decide nothing, because a file system may be slow or hang.
+//! Paths are resolved on blocking threads, because a file system may be slow or hang.
 
 mod watch_set;
 
@@ -35,25 +34,25 @@ use tokio::{
 
 use self::watch_set::WatchSet;
 
-/// A change is reported once nothing has happened for this long: most come in several steps.
-const QUIET: Duration = Duration::from_millis(100);
+/// A change is reported when no event has arrived for this long, because most changes cause several events.
+const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// … or after this long, if it never gets quiet.
-const UNQUIET_MAX: Duration = Duration::from_secs(1);
+/// A change is reported after this long even if events continue to arrive.
+const DEBOUNCE_MAX: Duration = Duration::from_secs(1);
 
-/// The shortest time between two polls, whatever is asked for.
+/// The shortest poll interval.
 const POLL_MIN: Duration = Duration::from_millis(50);
 
-/// The longest: times far beyond cannot be added up.
+/// The longest poll interval: adding far longer ones to the clock would overflow.
 const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How often the way is walked again because it changed in the meantime.
-const WALKS_MAX: usize = 4;
+/// The most times that paths are resolved in one scan, if links change during the scan.
+const ATTEMPTS_MAX: usize = 4;
 
-/// How much longer than a walk the pause after it is, so that files that change all the time cause few walks.
-const PAUSE_PER_WALK: u32 = 20;
+/// The pause after a scan, as a multiple of its duration. It bounds the work if files change all the time.
+const PAUSE_PER_SCAN: u32 = 20;
 
-/// The longest pause after a walk.
+/// The longest pause after a scan.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Watches paths for changes.
@@ -61,25 +60,25 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Watch {
     poll: Duration,
     next_poll: Instant,
-    /// The next walk begins no earlier.
-    next_walk: Instant,
-    /// Something happened that is not reported yet. Outlives a cancelled [`Watch::changed`].
+    /// The earliest time of the next scan.
+    next_scan: Instant,
+    /// Whether there was an event that is not reported yet. Kept if [`Watch::changed`] is cancelled.
     unreported: bool,
-    /// None while a walk is in progress.
-    walker: Option<Walker>,
-    /// Outlives a cancelled [`Watch::changed`].
-    walk: Option<JoinHandle<(Walker, Duration)>>,
+    /// `None` during a scan.
+    scanner: Option<Scanner>,
+    /// The scan in progress. It continues if [`Watch::changed`] is cancelled.
+    scan: Option<JoinHandle<(Scanner, Duration)>>,
     events: Arc<Notify>,
 }
 
-/// Walks the paths and watches the folders on the way.
+/// Resolves the paths, and watches the folders that they lead through.
 #[derive(Debug)]
-struct Walker {
+struct Scanner {
     paths: Vec<PathBuf>,
     poll: Duration,
-    /// None if the system has none to give: then there is only the poll.
+    /// `None` if the system does not provide a watcher. Then changes are only polled.
     watcher: Option<RecommendedWatcher>,
-    /// Folders that `watcher` has.
+    /// The folders that `watcher` watches.
     watched: HashSet<PathBuf>,
     warned: bool,
     watch_set: Arc<ArcSwap<WatchSet>>,
@@ -87,7 +86,7 @@ struct Walker {
 }
 
 impl Watch {
-    /// Watches files, and folders with all that is in them. Paths need not exist (yet).
+    /// Watches files, and folders with their contents. The paths need not exist yet.
     pub(crate) fn new(paths: &[PathBuf], poll: Duration) -> Self {
         Self::with(paths, poll, notify::recommended_watcher)
     }
@@ -101,7 +100,7 @@ impl Watch {
         let events = Arc::new(Notify::new());
         let handler = Handler { watch_set: Arc::clone(&watch_set), events: Arc::clone(&events) };
         let poll = poll.clamp(POLL_MIN, POLL_MAX);
-        let mut walker = Walker {
+        let mut scanner = Scanner {
             paths: paths.iter().filter_map(|path| path::absolute(path).ok()).collect(),
             poll,
             watcher: None,
@@ -111,26 +110,27 @@ impl Watch {
             events: Arc::clone(&events),
         };
         match watcher(handler) {
-            Ok(watcher) => walker.watcher = Some(watcher),
-            Err(error) => walker.warn(&error),
+            Ok(watcher) => scanner.watcher = Some(watcher),
+            Err(error) => scanner.warn(&error),
         }
         let now = Instant::now();
         Self {
             poll,
             next_poll: now,
-            next_walk: now,
+            next_scan: now,
             unreported: false,
-            walker: Some(walker),
-            walk: None,
+            scanner: Some(scanner),
+            scan: None,
             events,
         }
     }
 
-    /// Waits until something may have changed since the last time. The first time, that is at once:
-    /// files may have changed between being read and being watched. Cancel safe.
+    /// Waits until files may have changed since the last return. The first call returns soon, because files may have
+    /// changed after they were read and before they were watched. Cancel safe.
     pub(crate) async fn changed(&mut self) {
-        // Of a cancelled call: the walk may have passed what has changed since.
-        self.end_walk().await;
+        // The scan of a cancelled call: changes after it resolved a path would be missed, so it must end before the
+        // next one.
+        self.end_scan().await;
         if !self.unreported {
             tokio::select! {
                 () = self.events.notified() => {}
@@ -138,60 +138,61 @@ impl Watch {
             }
             self.unreported = true;
         }
-        self.settle().await;
-        // Before the report: what happens after the caller has looked is seen by the new watches.
-        self.walk().await;
+        self.debounce().await;
+        // Before the report, so that the new watches report changes after the caller has read the files.
+        self.scan().await;
         self.next_poll = Instant::now() + self.poll;
         self.unreported = false;
     }
 
-    /// Waits for quiet.
-    async fn settle(&self) {
-        let quiet = async { while time::timeout(QUIET, self.events.notified()).await.is_ok() {} };
-        let _unquiet = time::timeout(UNQUIET_MAX, quiet).await;
+    /// Waits until no more events arrive.
+    async fn debounce(&self) {
+        let quiet =
+            async { while time::timeout(DEBOUNCE, self.events.notified()).await.is_ok() {} };
+        let _elapsed = time::timeout(DEBOUNCE_MAX, quiet).await;
     }
 
     /// Watches the folders that the paths lead through now. Cancel safe.
-    async fn walk(&mut self) {
-        time::sleep_until(self.next_walk).await;
-        if let Some(walker) = self.walker.take() {
-            self.walk = Some(tokio::task::spawn_blocking(|| walker.timed()));
+    async fn scan(&mut self) {
+        time::sleep_until(self.next_scan).await;
+        if let Some(scanner) = self.scanner.take() {
+            self.scan = Some(tokio::task::spawn_blocking(|| scanner.timed_scan()));
         }
-        self.end_walk().await;
+        self.end_scan().await;
     }
 
-    /// Waits for the walk in progress, if there is any.
-    async fn end_walk(&mut self) {
-        let Some(walk) = &mut self.walk else { return };
-        let walked = walk.await;
-        self.walk = None;
-        match walked {
-            Ok((walker, taken)) => {
-                self.walker = Some(walker);
-                self.next_walk = Instant::now() + pause_after(taken);
+    /// Waits for the scan in progress, if there is one.
+    async fn end_scan(&mut self) {
+        let Some(scan) = &mut self.scan else { return };
+        let result = scan.await;
+        self.scan = None;
+        match result {
+            Ok((scanner, duration)) => {
+                self.scanner = Some(scanner);
+                self.next_scan = Instant::now() + pause_after(duration);
             }
             Err(error) => tracing::error!(%error, "files are no longer watched, polling them"),
         }
     }
 }
 
-impl Walker {
-    /// Walks, and says how long it took.
-    fn timed(mut self) -> (Self, Duration) {
+impl Scanner {
+    /// Scans, and measures the duration.
+    fn timed_scan(mut self) -> (Self, Duration) {
         let begin = Instant::now();
-        self.follow();
+        self.scan();
         (self, begin.elapsed())
     }
 
     /// Watches the folders that the paths lead through now.
-    fn follow(&mut self) {
-        for _ in 0..WALKS_MAX {
-            let watch_set = WatchSet::of(&self.paths);
+    fn scan(&mut self) {
+        for _ in 0..ATTEMPTS_MAX {
+            let watch_set = WatchSet::resolve(&self.paths);
             let folders = watch_set.folders();
             self.watch_set.store(Arc::new(watch_set));
             self.watch(folders);
-            // A link that swung between being walked over and being watched reported nothing.
-            if WatchSet::of(&self.paths) == **self.watch_set.load() {
+            // Detects links that were replaced after they were resolved and before they were watched.
+            if WatchSet::resolve(&self.paths) == **self.watch_set.load() {
                 return;
             }
         }
@@ -201,19 +202,19 @@ impl Walker {
     fn watch(&mut self, folders: HashSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
         for folder in self.watched.drain() {
-            // Fails for removed folders. Existing ones are watched again too: a path does not
-            // show whether another folder has replaced the first.
-            let _gone = watcher.unwatch(&folder);
+            // Fails for removed folders. Existing ones are watched again too, because another folder may have replaced
+            // them at the same path.
+            let _removed = watcher.unwatch(&folder);
         }
-        let mut refused = None;
+        let mut last_error = None;
         for folder in folders {
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
                 Ok(()) => _ = self.watched.insert(folder),
                 Err(error) if is_missing(&error) => {}
-                Err(error) => refused = Some(error),
+                Err(error) => last_error = Some(error),
             }
         }
-        if let Some(error) = refused {
+        if let Some(error) = last_error {
             self.warn(&error);
         }
     }
@@ -226,9 +227,9 @@ impl Walker {
     }
 }
 
-/// The pause after a walk.
-fn pause_after(walk: Duration) -> Duration {
-    walk.saturating_mul(PAUSE_PER_WALK).min(PAUSE_MAX)
+/// The pause after a scan of this duration.
+fn pause_after(scan: Duration) -> Duration {
+    scan.saturating_mul(PAUSE_PER_SCAN).min(PAUSE_MAX)
 }
 
 fn is_missing(error: &notify::Error) -> bool {
@@ -239,7 +240,7 @@ fn is_missing(error: &notify::Error) -> bool {
     }
 }
 
-/// Runs in the watcher's thread.
+/// Handles events, on the watcher's thread.
 struct Handler {
     watch_set: Arc<ArcSwap<WatchSet>>,
     events: Arc<Notify>,
@@ -247,8 +248,8 @@ struct Handler {
 
 impl notify::EventHandler for Handler {
     fn handle_event(&mut self, event: notify::Result<Event>) {
-        // An error may mean that events were lost.
-        if event.is_ok_and(|event| !self.watch_set.load().is_touched_by(&event)) {
+        // An error counts as an event, because events may have been lost.
+        if event.is_ok_and(|event| !self.watch_set.load().matches(&event)) {
             return;
         }
         self.events.notify_one();

@@ -1,4 +1,4 @@
-//! Tests of watching real files.
+//! Tests with real files.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
@@ -14,7 +14,7 @@ use super::{
     *,
 };
 
-/// Far beyond what any step takes.
+/// A timeout that no step reaches.
 const BOUND: Duration = Duration::from_secs(30);
 const NEVER: Duration = Duration::MAX;
 const OFTEN: Duration = POLL_MIN;
@@ -26,7 +26,7 @@ fn folder() -> (TempDir, PathBuf) {
 }
 
 fn only_polling(path: &Path) -> Watch {
-    let none = |_handler| Err(notify::Error::generic("none to be had"));
+    let none = |_handler| Err(notify::Error::generic("no watcher"));
     Watch::with(&[path.to_owned()], OFTEN, none)
 }
 
@@ -34,7 +34,7 @@ fn never_polling(path: &Path) -> Watch {
     Watch::new(&[path.to_owned()], NEVER)
 }
 
-/// Contents that a reader sees who reads the file on each report only.
+/// Reads a file on each report, and stores its content.
 struct Reader(Receiver<Option<String>>);
 
 impl Reader {
@@ -89,7 +89,7 @@ impl ConfigMap {
     }
 }
 
-async fn updates_are_noticed(watch: impl FnOnce(&Path) -> Watch, by_folder: bool) {
+async fn assert_updates_are_reported(watch: impl FnOnce(&Path) -> Watch, by_folder: bool) {
     let (_guard, mount) = folder();
     let mut map = ConfigMap::new(mount.clone(), "0");
     let path = if by_folder { mount } else { map.file() };
@@ -102,19 +102,19 @@ async fn updates_are_noticed(watch: impl FnOnce(&Path) -> Watch, by_folder: bool
 }
 
 #[tokio::test]
-async fn each_update_of_a_config_map_is_noticed() {
-    updates_are_noticed(never_polling, false).await;
-    updates_are_noticed(never_polling, true).await;
+async fn updates_of_a_config_map_are_reported() {
+    assert_updates_are_reported(never_polling, false).await;
+    assert_updates_are_reported(never_polling, true).await;
 }
 
 #[tokio::test]
-async fn each_update_of_a_config_map_is_noticed_by_polling_alone() {
-    updates_are_noticed(only_polling, false).await;
-    updates_are_noticed(only_polling, true).await;
+async fn updates_of_a_config_map_are_reported_by_polling() {
+    assert_updates_are_reported(only_polling, false).await;
+    assert_updates_are_reported(only_polling, true).await;
 }
 
 #[tokio::test]
-async fn every_link_on_the_way_counts() {
+async fn replaced_links_inside_a_path_are_reported() {
     let (_guard, base) = folder();
     for release in ["1", "2"] {
         fs::create_dir_all(base.join("releases").join(release)).unwrap();
@@ -150,12 +150,12 @@ async fn a_file_may_be_rewritten_replaced_and_deleted() {
     reader.sees("rewritten").await;
     fs::remove_file(&file).unwrap();
     reader.sees(None).await;
-    fs::write(&file, "anew").unwrap();
-    reader.sees("anew").await;
+    fs::write(&file, "created again").unwrap();
+    reader.sees("created again").await;
 }
 
 #[tokio::test]
-async fn folders_may_come_later_and_be_replaced() {
+async fn folders_may_be_created_later_and_replaced() {
     let (_guard, base) = folder();
     let inner = base.join("limits/team/more");
     let file = inner.join("a.yaml");
@@ -169,10 +169,10 @@ async fn folders_may_come_later_and_be_replaced() {
     fs::remove_dir_all(base.join("limits")).unwrap();
     reader.sees(None).await;
     fs::create_dir_all(&inner).unwrap();
-    fs::write(&file, "created anew").unwrap();
-    reader.sees("created anew").await;
-    fs::write(&file, "created anew, then changed").unwrap();
-    reader.sees("created anew, then changed").await;
+    fs::write(&file, "created again").unwrap();
+    reader.sees("created again").await;
+    fs::write(&file, "created again, then changed").unwrap();
+    reader.sees("created again, then changed").await;
     let moved = base.join("moved");
     fs::rename(base.join("limits"), &moved).unwrap();
     reader.sees(None).await;
@@ -184,7 +184,7 @@ async fn folders_may_come_later_and_be_replaced() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_forgets_nothing() {
+async fn a_cancelled_wait_loses_no_change() {
     let (_guard, base) = folder();
     let file = base.join("limits.yaml");
     let mut watch = never_polling(&file);
@@ -193,7 +193,7 @@ async fn a_cancelled_wait_forgets_nothing() {
     let cancelled = async {
         while !watch.unreported {
             let wait = time::timeout(Duration::from_millis(5), watch.changed());
-            assert!(wait.await.is_err(), "reported before it was quiet");
+            assert!(wait.await.is_err(), "reported while events arrived");
         }
     };
     time::timeout(BOUND, cancelled).await.unwrap();
@@ -201,48 +201,48 @@ async fn a_cancelled_wait_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_walk_does_not_block_the_thread_that_waits_for_it() {
+async fn a_scan_does_not_block_the_waiting_thread() {
     let (_guard, base) = folder();
     for number in 0..1_000 {
         symlink("nowhere", base.join(number.to_string())).unwrap();
     }
     let mut watch = never_polling(&base);
-    while watch.walk.is_none() {
-        let wait = time::timeout(Duration::ZERO, watch.walk());
-        assert!(wait.await.is_err(), "the walk was over before the thread went on");
+    while watch.scan.is_none() {
+        let wait = time::timeout(Duration::ZERO, watch.scan());
+        assert!(wait.await.is_err(), "the scan ended before the thread continued");
     }
     time::timeout(BOUND, watch.changed()).await.unwrap();
-    assert!(watch.walk.is_none() && watch.walker.is_some());
-    assert!(watch.next_walk > Instant::now(), "no pause after a walk");
+    assert!(watch.scan.is_none() && watch.scanner.is_some());
+    assert!(watch.next_scan > Instant::now(), "no pause after a scan");
 }
 
 #[test]
-fn the_pause_after_a_walk_grows_with_it() {
+fn the_pause_after_a_scan_is_proportional_to_its_duration() {
     let pauses = [0, 10, 1_000, 3_600_000].map(|it| pause_after(Duration::from_millis(it)));
     assert_eq!(pauses.map(|it| it.as_millis()), [0, 200, 20_000, 30_000]);
 }
 
 #[test]
-fn there_is_a_bound_to_the_folders_watched() {
+fn watched_folders_are_bounded() {
     let (_guard, base) = folder();
     for number in 2..=FOLDERS_MAX {
         fs::create_dir(base.join(number.to_string())).unwrap();
     }
     let paths = [base.clone()];
-    assert_eq!(WatchSet::of(&paths).whole.len(), FOLDERS_MAX);
+    assert_eq!(WatchSet::resolve(&paths).listed.len(), FOLDERS_MAX);
     fs::create_dir(base.join("more")).unwrap();
-    assert_eq!(WatchSet::of(&paths).whole.len(), FOLDERS_MAX);
-    assert_eq!(WatchSet::of(&paths).folders().len(), FOLDERS_MAX);
+    assert_eq!(WatchSet::resolve(&paths).listed.len(), FOLDERS_MAX);
+    assert_eq!(WatchSet::resolve(&paths).folders().len(), FOLDERS_MAX);
 }
 
 #[test]
-fn there_is_a_bound_to_what_is_looked_at() {
+fn visited_entries_are_bounded() {
     let (_guard, base) = folder();
     let depth = base.components().count();
     for number in 0..=STEPS_MAX / depth {
         symlink("nowhere", base.join(number.to_string())).unwrap();
     }
-    let set = WatchSet::of(std::slice::from_ref(&base));
+    let set = WatchSet::resolve(std::slice::from_ref(&base));
     assert!(set.entries.len() <= STEPS_MAX / depth, "{}", set.entries.len());
     assert_eq!(set.folders().len(), 2);
 }
@@ -257,26 +257,26 @@ fn deep_folders_take_neither_stack_nor_descriptors() {
     }
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
-    let set = WatchSet::of(std::slice::from_ref(&base));
-    // Steps grow with the square of the depth.
-    assert!((100..FOLDERS_MAX).contains(&set.whole.len()), "{}", set.whole.len());
+    let set = WatchSet::resolve(std::slice::from_ref(&base));
+    // The number of steps is proportional to the square of the depth.
+    assert!((100..FOLDERS_MAX).contains(&set.listed.len()), "{}", set.listed.len());
     assert!(open() <= before + 1);
 }
 
 #[test]
-fn links_that_lead_nowhere_end() {
+fn cyclic_links_end() {
     let (_guard, base) = folder();
     symlink("b", base.join("a")).unwrap();
     symlink("a", base.join("b")).unwrap();
     symlink(".", base.join("c")).unwrap();
-    let set = WatchSet::of(&[base.clone(), base.join("a")]);
-    assert_eq!(set.whole, HashSet::from([base.clone()]));
+    let set = WatchSet::resolve(&[base.clone(), base.join("a")]);
+    assert_eq!(set.listed, HashSet::from([base.clone()]));
     let folders = [base.parent().unwrap(), &base].map(Path::to_owned);
     assert_eq!(set.folders(), HashSet::from(folders));
 }
 
 #[test]
-fn what_does_not_matter_is_not_reported() {
+fn irrelevant_events_are_ignored() {
     let (_guard, base) = folder();
     let (file, other) = (base.join("a.yaml"), base.join("b.yaml"));
     fs::write(&file, "").unwrap();
@@ -284,14 +284,14 @@ fn what_does_not_matter_is_not_reported() {
     let written = EventKind::Modify(ModifyKind::Data(DataChange::Any));
     let read = EventKind::Access(AccessKind::Open(AccessMode::Any));
 
-    let of_file = WatchSet::of(std::slice::from_ref(&file));
-    assert!(of_file.is_touched_by(&event(written, &file)));
-    assert!(of_file.is_touched_by(&event(written, &base)), "its folder");
-    assert!(!of_file.is_touched_by(&event(written, &other)));
-    assert!(!of_file.is_touched_by(&event(read, &file)));
+    let of_file = WatchSet::resolve(std::slice::from_ref(&file));
+    assert!(of_file.matches(&event(written, &file)));
+    assert!(of_file.matches(&event(written, &base)), "its folder");
+    assert!(!of_file.matches(&event(written, &other)));
+    assert!(!of_file.matches(&event(read, &file)));
 
-    let of_folder = WatchSet::of(std::slice::from_ref(&base));
-    assert!(of_folder.is_touched_by(&event(written, &other)));
-    assert!(!of_folder.is_touched_by(&event(written, &base.join(".b.yaml.swp"))));
-    assert!(!of_folder.is_touched_by(&event(read, &file)));
+    let of_folder = WatchSet::resolve(std::slice::from_ref(&base));
+    assert!(of_folder.matches(&event(written, &other)));
+    assert!(!of_folder.matches(&event(written, &base.join(".b.yaml.swp"))));
+    assert!(!of_folder.matches(&event(read, &file)));
 }

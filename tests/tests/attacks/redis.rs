@@ -617,7 +617,7 @@ async fn a_poisoned_counter_is_replaced_and_logged_once() {
     }
     assert_eq!(ask().await, Code::OverLimit);
     attack.end(&server).await;
-    let what = "holds something that cannot be its state";
+    let what = "holds a value that cannot be its state";
     let log = server.process.printed(what, 1).await;
     assert_eq!(log.matches(what).count(), 1, "{log}");
     let line = log.lines().find(|line| line.contains(what)).unwrap();

@@ -130,10 +130,10 @@ async fn sluicectl_sends_the_token_of_a_file() {
     assert_eq!(answer.code, 0, "{answer:?}");
     let answer = sluicectl(&[]).await;
     assert_eq!((answer.code, &*answer.stdout), (3, ""));
-    assert!(answer.stderr.contains("Unauthenticated: a token is asked for"), "{answer:?}");
+    assert!(answer.stderr.contains("Unauthenticated: a token is required"), "{answer:?}");
     let wrong = put(server.folder(), "wrong", "guess");
     let answer = sluicectl(&["--token-file", &wrong]).await;
-    assert!(answer.stderr.contains("this is not the token"), "{answer:?}");
+    assert!(answer.stderr.contains("wrong token"), "{answer:?}");
     for (text, said) in [("", "visible ASCII"), ("two words", "visible ASCII")] {
         let file = put(server.folder(), "broken", text);
         let answer = sluicectl(&["--token-file", &file]).await;

@@ -566,7 +566,7 @@ async fn a_reset_fails_while_redis_is_unavailable() {
     assert_eq!(status["store"]["redis"][0]["connections"], 0);
     let answer = ctl(&server, &["status"]).await;
     assert!(answer.stdout.contains("breaker open, 0 of "), "{answer:?}");
-    server.process.printed("tenant not reset as a whole", 1).await;
+    server.process.printed("tenant not completely reset", 1).await;
     server.process.printed("counter not reset", 1).await;
     redis.restart().await;
     until("the store", || async { (ctl(&server, &["status"]).await.code == 0).then_some(()) })
@@ -637,7 +637,7 @@ async fn a_tenant_reset_is_audit_logged_when_the_server_stops() {
     server.process.signal(Signal::SIGTERM);
     server.process.ended().await;
     let output = server.process.output();
-    assert!(output.contains("tenant not reset as a whole"), "{output}");
+    assert!(output.contains("tenant not completely reset"), "{output}");
     assert_eq!(asked.await.unwrap().code, 3);
     redis.resume();
 }
@@ -661,7 +661,7 @@ async fn an_unanswered_counter_reset_is_audit_logged_at_shutdown() {
     server.process.ended().await;
     let output = server.process.output();
     assert!(output.contains("counter may have been reset"), "{output}");
-    assert!(!output.contains("resets were cut off"), "{output}");
+    assert!(!output.contains("resets were aborted"), "{output}");
     assert_eq!(asked.await.unwrap().code, 3);
 }
 

@@ -108,7 +108,7 @@ async fn a_temporary_log_level_reverts() {
     // Another takes its place, and what comes then is still what was there before both.
     let text = said(&server, &["debug", "--for", "300ms"]).await;
     assert!(text.starts_with(&format!("debug; {former} in ")), "{text}");
-    until_lines(&server, "sluicegate::audit: log level is back", "former=\"debug\"", 1).await;
+    until_lines(&server, "sluicegate::audit: log level restored", "former=\"debug\"", 1).await;
     assert_eq!(said(&server, &[]).await, former);
     let debug = lines(&server, "DEBUG", "");
     assert!(debug > 0);
@@ -119,7 +119,7 @@ async fn a_temporary_log_level_reverts() {
     assert_eq!(said(&server, &["error"]).await, "error");
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert_eq!(said(&server, &[]).await, "error");
-    assert_eq!(lines(&server, "log level is back", ""), 1);
+    assert_eq!(lines(&server, "log level restored", ""), 1);
 }
 
 #[tokio::test]

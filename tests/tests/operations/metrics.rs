@@ -548,7 +548,8 @@ async fn an_unavailable_collector_is_logged_once() {
     // One that takes nothing in does not keep the process.
     proxy.set(Mode::Swallow);
     server.process.signal(Signal::SIGTERM);
-    let line = |line: &str| line.contains("does not take what was counted last").then_some(());
+    let line =
+        |line: &str| line.contains("the last metrics were not sent to the collector").then_some(());
     server.process.line("that the last push is given up", line).await;
     assert!(server.process.ended().await.success());
 }

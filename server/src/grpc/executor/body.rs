@@ -1,4 +1,4 @@
-//! Bodies of answers.
+//! Bodies of responses.
 
 use std::{
     pin::Pin,
@@ -12,36 +12,36 @@ use prost::{EncodeError, Message};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use crate::grpc::{message::PREFIX, waiting::AnswerBytes};
+use crate::grpc::{message::PREFIX, waiting::ResponseBytes};
 
-/// What most answers fit in.
-const ANSWER_CAPACITY: usize = 256;
+/// The initial capacity of an encoded response, which suffices for most.
+const RESPONSE_CAPACITY: usize = 256;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
-pub(super) enum Answer {
-    /// One message, then the status OK. It counts as held until the status is asked for, which is when the message is
-    /// sent.
-    Message(Option<Bytes>, AnswerBytes),
-    /// Nothing more.
+pub(super) enum ResponseBody {
+    /// One message, then trailers with the status OK. Its bytes count as held until HTTP/2 polls the trailers, which is
+    /// when the message has been sent.
+    Message(Option<Bytes>, ResponseBytes),
+    /// No more frames.
     Ended,
-    /// tonic's answer, and the permits that a streaming call holds until its end.
+    /// tonic's body, and the permits that a streaming call holds until its end.
     Tonic(tonic::body::Body, Option<[OwnedSemaphorePermit; 2]>),
 }
 
-/// A message with the prefix of gRPC.
-pub(super) fn framed(message: &impl Message) -> Result<Bytes, EncodeError> {
-    let mut frame = BytesMut::with_capacity(ANSWER_CAPACITY);
+/// Encodes a message with gRPC's prefix.
+pub(super) fn encode_framed(message: &impl Message) -> Result<Bytes, EncodeError> {
+    let mut frame = BytesMut::with_capacity(RESPONSE_CAPACITY);
     frame.put_bytes(0, PREFIX);
     message.encode(&mut frame)?;
     let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
-    if let Some(place) = frame.get_mut(1..PREFIX) {
-        place.copy_from_slice(&length.to_be_bytes());
+    if let Some(length_bytes) = frame.get_mut(1..PREFIX) {
+        length_bytes.copy_from_slice(&length.to_be_bytes());
     }
     Ok(frame.freeze())
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 

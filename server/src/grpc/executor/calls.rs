@@ -1,7 +1,7 @@
-//! Calls, from HTTP/2 stream to answer.
+//! Calls, from the HTTP/2 stream to the response.
 //!
-//! Nearly every call is a rate limit request of one plain message: it is read, decided and answered here. Calls to other
-//! services go to tonic's.
+//! Nearly all calls are rate limit requests of one message without compression, which are read, decided and answered
+//! here. tonic's services handle all other calls.
 
 use std::{
     convert::Infallible,
@@ -22,7 +22,7 @@ use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::
 use tower::Service as _;
 
 use super::{
-    body::{Answer, framed},
+    body::{ResponseBody, encode_framed},
     tasks::CallExecutor,
 };
 use crate::{
@@ -30,9 +30,10 @@ use crate::{
         bound::{BoundsMet, GrpcBound},
         in_flight::InFlight,
         message::{self, IDENTITY, MessageReader, ReadError, RequestStream},
-        rls::{Encoded, Rls},
-        status, timeout,
-        waiting::{AnswerBytes, CallBytes, ConnectionBytes, WaitingBytes},
+        rls::{EncodedRequest, Rls},
+        status::status,
+        timeout,
+        waiting::{CallBytes, ConnectionBytes, ResponseBytes, WaitingBytes},
     },
     listen,
     settings::GrpcSettings,
@@ -45,7 +46,7 @@ const REFLECTION: &str = "/grpc.reflection.";
 
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// When a caller gives up.
+/// The deadline of the caller.
 #[derive(Clone, Copy)]
 struct CallerDeadline {
     timeout: Duration,
@@ -53,33 +54,34 @@ struct CallerDeadline {
 }
 
 impl CallerDeadline {
-    /// The time left for deciding, now that the message has arrived.
-    fn for_decision(self) -> Duration {
+    /// The remaining time for the decision.
+    fn decision_timeout(self) -> Duration {
         timeout::for_decision(self.timeout).saturating_sub(self.arrived.elapsed())
     }
 }
 
-/// Answers the calls of every connection.
+/// Answers the calls of all connections.
 pub(in crate::grpc) struct Calls {
     rls: Arc<Rls>,
     in_flight: InFlight,
-    /// Every service.
+    /// tonic's services: health and reflection.
     services: Routes,
     traces: Option<Arc<Traces>>,
     bounds: CallBounds,
 }
 
-/// What bounds the calls of every connection.
+/// Bounds on the calls of all connections.
 struct CallBounds {
     message_bytes: usize,
     message_timeout: Duration,
-    /// Calls in progress of one connection.
+    /// The most requests in flight of one connection.
     in_flight_share: usize,
     waiting: Arc<WaitingBytes>,
-    /// Apart from calls that wait, so that slow messages leave room for answers.
-    answers: Arc<WaitingBytes>,
-    /// Permits of all streaming calls, and how many there are.
+    /// Separate from `waiting`, so that slow messages leave room for responses.
+    responses: Arc<WaitingBytes>,
+    /// The permits of all streaming calls.
     streaming: Arc<Semaphore>,
+    /// The number of these permits.
     streaming_max: usize,
     streaming_per_connection: usize,
     met: BoundsMet,
@@ -106,7 +108,7 @@ impl Calls {
             message_timeout: bounds.grpc_message_timeout,
             in_flight_share: in_flight.share(bounds.grpc_max_in_flight_share),
             waiting: bytes(),
-            answers: bytes(),
+            responses: bytes(),
             streaming: Arc::new(Semaphore::new(streaming_max)),
             streaming_max,
             streaming_per_connection: permits(bounds.grpc_max_streaming_calls_per_connection),
@@ -124,11 +126,12 @@ impl Calls {
         self.bounds.waiting.calls()
     }
 
-    /// Bytes held by such calls and by answers that are not taken.
+    /// Bytes held by such calls and by responses that callers have not read.
     pub(in crate::grpc) fn waiting_bytes(&self) -> usize {
-        self.bounds.waiting.held() + self.bounds.answers.held()
+        self.bounds.waiting.held() + self.bounds.responses.held()
     }
 
+    /// Streaming calls in progress.
     pub(in crate::grpc) fn streaming(&self) -> usize {
         self.bounds.streaming_max - self.bounds.streaming.available_permits()
     }
@@ -139,11 +142,11 @@ pub(super) struct ConnectionCalls {
     all: Arc<Calls>,
     in_flight: InFlight,
     waiting: ConnectionBytes,
-    answers: Arc<ConnectionBytes>,
-    /// Permits of this connection's streaming calls.
+    responses: Arc<ConnectionBytes>,
+    /// The permits of this connection's streaming calls.
     streaming: Arc<Semaphore>,
     handle: listen::ConnectionHandle,
-    /// Runs work that continues after an answer.
+    /// Runs tasks that continue after the response.
     executor: CallExecutor,
 }
 
@@ -157,7 +160,7 @@ impl ConnectionCalls {
         Self {
             in_flight: InFlight::new(bounds.in_flight_share),
             waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
-            answers: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.answers))),
+            responses: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.responses))),
             streaming: Arc::new(Semaphore::new(bounds.streaming_per_connection)),
             handle,
             all,
@@ -165,43 +168,43 @@ impl ConnectionCalls {
         }
     }
 
-    /// Counts that a bound was met.
-    pub(super) fn count(&self, met: GrpcBound) {
-        self.all.bounds.met.add(met);
+    /// Counts that a bound was reached.
+    pub(super) fn count(&self, bound: GrpcBound) {
+        self.all.bounds.met.add(bound);
     }
 
-    /// Whether a call is being decided.
+    /// Whether a request is being decided.
     pub(super) fn is_deciding(&self) -> bool {
         self.in_flight.current() > 0
     }
 
-    /// Answers one call, which has arrived just now.
+    /// Answers one call. The caller's timeout begins when this is called.
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
         let is_rate_limit = request.uri().path() == RATE_LIMIT;
-        let timeout = timeout::of_caller(request.headers());
+        let timeout = timeout::caller_timeout(request.headers());
         let deadline = timeout.map(|timeout| CallerDeadline { timeout, arrived: Instant::now() });
         async move {
             if !is_rate_limit {
-                return Box::pin(self.other(request)).await;
+                return Box::pin(self.call_tonic(request)).await;
             }
             let traces = self.all.traces.as_ref();
-            let mut traced =
-                traces.map(|traces| traces.of_grpc(request.headers())).unwrap_or_default();
-            let answer = self.rate_limit(request, deadline, &mut traced);
-            let answer = match deadline {
-                None => answer.await,
+            let mut trace =
+                traces.map(|traces| traces.begin_grpc(request.headers())).unwrap_or_default();
+            let response = self.rate_limit(request, deadline, &mut trace);
+            let response = match deadline {
+                None => response.await,
                 Some(CallerDeadline { timeout, arrived }) => {
-                    let answer = tokio::time::timeout_at((arrived + timeout).into(), answer).await;
-                    answer.unwrap_or_else(|_elapsed| Ok(timed_out()))
+                    let response = tokio::time::timeout_at((arrived + timeout).into(), response);
+                    response.await.unwrap_or_else(|_elapsed| Ok(timed_out()))
                 }
             };
-            if let Ok(answer) = &answer {
-                traced.end_grpc(|| code(answer));
+            if let Ok(response) = &response {
+                trace.end_grpc(|| code(response));
             }
-            answer
+            response
         }
     }
 
@@ -209,148 +212,156 @@ impl ConnectionCalls {
         &self,
         request: Request<Incoming>,
         deadline: Option<CallerDeadline>,
-        traced: &mut RequestTrace,
-    ) -> Result<Response<Answer>, Infallible> {
+        trace: &mut RequestTrace,
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
         let mut reader = MessageReader::new(body, self.all.bounds.message_bytes, &self.waiting);
-        // Nearly always the whole message is there.
+        // Nearly always the whole message has arrived.
         let read = match poll_fn(|context| Poll::Ready(reader.poll(context))).await {
             Poll::Ready(read) => read,
             Poll::Pending => {
-                forget(&mut parts);
-                match Box::pin(self.wait(&mut reader)).await {
+                retain_needed(&mut parts);
+                match Box::pin(self.read_rest(&mut reader)).await {
                     Ok(read) => read,
-                    Err(late) => return Ok(refused(&late)),
+                    Err(timeout) => return Ok(error_response(&timeout)),
                 }
             }
         };
         match read {
             Ok(()) => {}
-            Err(ReadError::Beyond(bound)) => return Ok(self.refuse_unread(reader, bound, traced)),
-            Err(ReadError::Broken) => {
-                return Ok(refused(&Status::cancelled("the message has broken off")));
+            Err(ReadError::OverBound(bound)) => {
+                return Ok(self.refuse_unread(reader, bound, trace));
+            }
+            Err(ReadError::Truncated) => {
+                return Ok(error_response(&Status::cancelled("the message is incomplete")));
             }
         }
         self.handle.mark_used();
-        let (entered, entered_share) = (self.all.in_flight.enter(), self.in_flight.enter());
-        if entered_share.shed {
+        let (in_flight, share) = (self.all.in_flight.enter(), self.in_flight.enter());
+        if share.shed {
             self.count(GrpcBound::InFlightShare);
         }
-        let shed = entered.shed || entered_share.shed;
+        let shed = in_flight.shed || share.shed;
         let read = reader.take();
         let encoding = parts.headers.get(&GRPC_ENCODING);
-        let Some(message) = plain_message(encoding, &read) else {
-            return Ok(refused(&message::why_not_plain(&read, encoding)));
+        let Some(message) = uncompressed_message(encoding, &read) else {
+            return Ok(error_response(&message::framing_status(&read, encoding)));
         };
-        let within = deadline.map(CallerDeadline::for_decision);
-        let message = Encoded::Protobuf(message);
-        let answer = self.all.rls.answer(message, shed, within, traced).await;
+        let within = deadline.map(CallerDeadline::decision_timeout);
+        let message = EncodedRequest::Protobuf(message);
+        let answer = self.all.rls.answer(message, shed, within, trace).await;
         Ok(answer
-            .map_or_else(|error| refused(&status::of(&error)), |answer| self.answered(&answer)))
+            .map_or_else(|error| error_response(&status(&error)), |answer| self.respond(&answer)))
     }
 
-    /// Reads on, but not for too long.
-    async fn wait(&self, reader: &mut MessageReader<'_>) -> Result<Result<(), ReadError>, Status> {
-        if let Err(bound) = reader.wait() {
-            return Ok(Err(ReadError::Beyond(bound)));
+    /// Reads the rest of the message, within the message timeout.
+    async fn read_rest(
+        &self,
+        reader: &mut MessageReader<'_>,
+    ) -> Result<Result<(), ReadError>, Status> {
+        if let Err(bound) = reader.begin_wait() {
+            return Ok(Err(ReadError::OverBound(bound)));
         }
         let rest = poll_fn(|context| reader.poll(context));
         tokio::time::timeout(self.all.bounds.message_timeout, rest).await.map_err(|_elapsed| {
             self.count(GrpcBound::MessageTimeout);
-            message::late()
+            message::message_timeout()
         })
     }
 
-    /// Answers OVER_LIMIT although the message was not read to its end.
+    /// Refuses a request (OVER_LIMIT) before the end of its message.
     fn refuse_unread(
         &self,
         reader: MessageReader<'_>,
         bound: Bound,
-        traced: &mut RequestTrace,
-    ) -> Response<Answer> {
+        trace: &mut RequestTrace,
+    ) -> Response<ResponseBody> {
         if let Some(mut rest) = reader.into_rest() {
-            // A stream that is reset in the middle of a message is an error to callers, and to HTTP/2's library if it
-            // happens often. So what comes is dropped until the caller has taken in the answer.
+            // Resetting the stream would be an error for some callers, and the HTTP/2 library closes connections with
+            // many resets. So the rest of the message is read and dropped.
             let drop_rest = async move { while let Some(Ok(_dropped)) = rest.frame().await {} };
             let drop_rest = tokio::time::timeout(self.all.bounds.message_timeout, drop_rest);
             self.executor.execute(drop_rest);
         }
-        self.answered(&self.all.rls.deny(bound, traced))
+        self.respond(&self.all.rls.refuse_over_bound(bound, trace))
     }
 
-    fn answered(&self, answer: &RateLimitResponse) -> Response<Answer> {
-        let frame = match framed(answer) {
+    fn respond(&self, answer: &RateLimitResponse) -> Response<ResponseBody> {
+        let frame = match encode_framed(answer) {
             Ok(frame) => frame,
-            Err(error) => return refused(&Status::internal(error.to_string())),
+            Err(error) => return error_response(&Status::internal(error.to_string())),
         };
-        let Ok(held) = AnswerBytes::hold(&self.answers, frame.len()) else {
+        let Ok(held) = ResponseBytes::hold(&self.responses, frame.len()) else {
             self.count(GrpcBound::WaitingBytes);
-            return refused(&Status::resource_exhausted("too many answers are not taken"));
+            return error_response(&Status::resource_exhausted("too many responses are not read"));
         };
-        let mut response = Response::new(Answer::Message(Some(frame), held));
+        let mut response = Response::new(ResponseBody::Message(Some(frame), held));
         response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
         response
     }
 
-    /// Answers a call to another service.
-    async fn other(&self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    /// Passes a call to one of tonic's services.
+    async fn call_tonic(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
-        forget(&mut parts);
+        retain_needed(&mut parts);
         let path = parts.uri.path();
         let is_streaming = path == HEALTH_WATCH || path.starts_with(REFLECTION);
         let permits = match is_streaming.then(|| self.streaming_permits()).transpose() {
             Ok(permits) => permits,
             Err(bound) => {
                 self.count(bound);
-                let many = Status::resource_exhausted("too many calls of this kind at once");
-                return Ok(refused(&many));
+                let many = Status::resource_exhausted("too many Watch and reflection calls");
+                return Ok(error_response(&many));
             }
         };
-        let mut held = CallBytes::none(&self.waiting);
-        if held.wait().is_err() {
+        let mut held = CallBytes::empty(&self.waiting);
+        if held.begin_wait().is_err() {
             self.count(GrpcBound::WaitingBytes);
             let many = Status::resource_exhausted("too many calls wait for their messages");
-            return Ok(refused(&many));
+            return Ok(error_response(&many));
         }
         let request =
             Request::from_parts(parts, RequestStream::new(body, self.all.bounds.message_timeout));
-        let answer = self.all.services.clone().call(request);
-        let answer = tokio::time::timeout(self.all.bounds.message_timeout, answer).await;
-        let Ok(answer) = answer else {
+        let response = self.all.services.clone().call(request);
+        let response = tokio::time::timeout(self.all.bounds.message_timeout, response).await;
+        let Ok(response) = response else {
             self.count(GrpcBound::MessageTimeout);
-            return Ok(refused(&message::late()));
+            return Ok(error_response(&message::message_timeout()));
         };
-        // Tonic has read the message, or the first of a stream is still to come.
+        // tonic has read the message; of a streaming call it may not have read any yet.
         self.handle.mark_used();
-        answer.map(|answer| answer.map(|body| Answer::Tonic(body, permits)))
+        response.map(|response| response.map(|body| ResponseBody::Tonic(body, permits)))
     }
 
     /// The permits of a streaming call: the connection's and the listener's.
     fn streaming_permits(&self) -> Result<[OwnedSemaphorePermit; 2], GrpcBound> {
-        let permit = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned();
+        let permit = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned();
         let own = permit(&self.streaming).map_err(|_| GrpcBound::StreamingCallsPerConnection)?;
         let all = permit(&self.all.bounds.streaming).map_err(|_| GrpcBound::StreamingCalls)?;
         Ok([own, all])
     }
 }
 
-/// A number of permits that a semaphore can have.
+/// The number of permits of a semaphore for `max` calls: semaphores have a maximum of their own.
 fn permits(max: NonZeroUsize) -> usize {
     max.get().min(Semaphore::MAX_PERMITS)
 }
 
-/// The message of a call, if these bytes are one that is not compressed, and nothing else.
-fn plain_message(encoding: Option<&HeaderValue>, read: &Bytes) -> Option<Bytes> {
-    let is_plain = encoding.is_none_or(|encoding| encoding == IDENTITY);
-    is_plain.then(|| message::plain(read)).flatten()
+/// The message of a call, if the body is exactly one message without compression.
+fn uncompressed_message(encoding: Option<&HeaderValue>, read: &Bytes) -> Option<Bytes> {
+    let is_uncompressed = encoding.is_none_or(|encoding| encoding == IDENTITY);
+    is_uncompressed.then(|| message::single_message(read)).flatten()
 }
 
-/// The longest path and header value that is kept of a call that waits for its message.
+/// The longest path and header value that a waiting call retains.
 const KEPT_MAX: usize = 256;
 
-/// Drops what nothing reads of the head of a call that waits for its message. What is kept is copied, because it shares
-/// the memory of the frame that it came in.
-fn forget(parts: &mut Parts) {
+/// Retains the path and the needed headers of a call that waits for its message, as copies: the originals share the
+/// memory of the whole frame.
+fn retain_needed(parts: &mut Parts) {
     let needed = [&CONTENT_TYPE, &GRPC_ENCODING];
     let kept = needed.into_iter().filter_map(|name| {
         let value = parts.headers.get(name)?.as_bytes();
@@ -363,15 +374,15 @@ fn forget(parts: &mut Parts) {
     parts.uri = path.unwrap_or_default();
 }
 
-fn refused(status: &Status) -> Response<Answer> {
-    status.clone().into_http::<()>().map(|()| Answer::Ended)
+fn error_response(status: &Status) -> Response<ResponseBody> {
+    status.clone().into_http::<()>().map(|()| ResponseBody::Ended)
 }
 
-/// The status in the headers. An answer with a message has it after the message, and is OK.
-fn code(answer: &Response<Answer>) -> Code {
-    Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code())
+/// The code of a response. Errors have it in the headers; a response with a message has OK in the trailers.
+fn code(response: &Response<ResponseBody>) -> Code {
+    Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code())
 }
 
-fn timed_out() -> Response<Answer> {
-    refused(&Status::from_error(TimeoutExpired(()).into()))
+fn timed_out() -> Response<ResponseBody> {
+    error_response(&Status::from_error(TimeoutExpired(()).into()))
 }

@@ -1,4 +1,4 @@
-//! Serving one HTTP/2 connection.
+//! Serves one HTTP/2 connection.
 
 use std::{
     error::Error as _,
@@ -23,42 +23,42 @@ use super::{
 use crate::{
     grpc::{
         bound::GrpcBound,
-        frames::{Frames, Metered, Progress},
+        frames::{FrameMeter, MeteredConnection, Progress},
     },
     listen::Connection,
     settings::GrpcSettings,
 };
 
-/// The most turns in one poll of a connection. Then other tasks run: the runtime's budget would make every future of
-/// this one return pending without end.
+/// The most turns in one poll of a connection. Then other tasks run. Without this bound, tokio's cooperative budget
+/// would be used up, and all futures of the connection would return pending, so the poll would never end.
 const TURNS_MAX: usize = 16;
 
-/// Bytes of a call's body, and of all bodies of a connection, that may be sent before they are read. Messages may be
-/// larger.
+/// HTTP/2 flow control windows of a stream and of a connection, in bytes. Messages may be larger.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// The largest frame, which is HTTP/2's default.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
 
-/// Bytes of the table that compresses a connection's headers, which is HTTP/2's default.
+/// Bytes of the header compression table (HPACK) of a connection, which is HTTP/2's default.
 const HEADER_TABLE_BYTES: u32 = 4096;
 
-/// Bytes of a call's answer that wait for the caller to take them.
+/// Bytes of a response that are buffered until the caller reads them.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Streams beyond the bound, and other mistakes of a caller in single streams, after which a connection is closed.
-/// Before it has read the bound, a caller may begin any number, and must not lose those that were taken.
+/// Stream errors of a caller (for example streams beyond `--grpc-max-concurrent-streams`) after which its connection is
+/// closed. A caller may exceed that bound by any number before it has received the server's SETTINGS, and must not lose
+/// its other calls.
 const STREAM_ERRORS_MAX: usize = 20_000;
 
-/// How long a connection that was asked to end may go on without a call in progress.
+/// The time for the caller to close a connection without calls in progress after GOAWAY.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The longest and the shortest time between two looks at a connection's deadlines.
+/// The longest and the shortest interval at which the deadlines of a connection are checked.
 const PERIOD_MAX: Duration = Duration::from_millis(2500);
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 
-/// What bounds a connection.
+/// Bounds on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::grpc) struct Bounds {
     streams: u32,
@@ -67,9 +67,9 @@ pub(in crate::grpc) struct Bounds {
     keepalive_timeout: Duration,
     frame_timeout: Duration,
     idle: Option<Duration>,
-    /// Times after which it gets GOAWAY, and after which it is closed.
+    /// Ages at which the connection gets GOAWAY and at which it is closed.
     lifetime: Option<(Duration, Duration)>,
-    /// Time between two looks at deadlines.
+    /// Interval at which deadlines are checked.
     period: Duration,
 }
 
@@ -94,7 +94,7 @@ impl Bounds {
         }
     }
 
-    /// HTTP/2 with these bounds.
+    /// An HTTP/2 server with these bounds.
     fn http2(&self, executor: CallExecutor) -> http2::Builder<CallExecutor> {
         let streams = usize::try_from(self.streams).unwrap_or(usize::MAX);
         let mut builder = http2::Builder::new(executor);
@@ -107,7 +107,7 @@ impl Bounds {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
-            // A caller may give all its calls up at once, when this process was kept waiting.
+            // A caller may cancel all its calls at once, for example if this process was not scheduled.
             .max_pending_accept_reset_streams(streams)
             .max_local_error_reset_streams(STREAM_ERRORS_MAX.max(streams))
             .keep_alive_interval(self.keepalive_interval)
@@ -116,77 +116,86 @@ impl Bounds {
     }
 }
 
-/// The deadlines of a connection, looked at once in a while, so that calls cost no clock.
+/// The deadlines of a connection. They are checked at intervals, so that calls do not read the clock.
 struct Deadlines {
     bounds: Bounds,
     opened: Instant,
-    /// When there was a call last.
-    called: Instant,
-    /// A frame that was not finished, and since when.
+    /// The time of the last check at which a call was in progress or had begun.
+    last_call: Instant,
+    /// The number of a frame that has not fully arrived, and the time of the check that saw it first.
     unfinished: Option<(u64, Instant)>,
     is_old: bool,
-    /// When it was asked to end, other than for its age.
-    asked: Option<Instant>,
+    /// The time of the GOAWAY, if it was sent for another reason than age.
+    goaway_at: Option<Instant>,
 }
 
-/// What is to be done with a connection.
+/// What happens next to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    GoOn,
-    /// It takes no more calls and ends with the last.
-    AskToEnd,
-    /// It ends as soon as no call is being decided.
-    EndSoon,
-    End,
+enum Action {
+    Continue,
+    /// The caller gets GOAWAY. The connection ends with its last call.
+    GoAway,
+    /// No more is read, and the connection is closed as soon as no request is being decided.
+    CloseSoon,
+    Close,
 }
 
 impl Deadlines {
     fn new(bounds: Bounds) -> Self {
         let now = Instant::now();
-        Self { bounds, opened: now, called: now, unfinished: None, is_old: false, asked: None }
+        Self {
+            bounds,
+            opened: now,
+            last_call: now,
+            unfinished: None,
+            is_old: false,
+            goaway_at: None,
+        }
     }
 
-    fn ask_to_end(&mut self) {
-        self.asked.get_or_insert_with(Instant::now);
+    /// Notes that the caller gets GOAWAY because the server stops.
+    fn begin_stop(&mut self) {
+        self.goaway_at.get_or_insert_with(Instant::now);
     }
 
-    /// The next step, and the bound that was met.
-    fn look(
+    /// Checks the deadlines. Returns what to do, and the bound that was reached.
+    fn check(
         &mut self,
         now: Instant,
         progress: Progress,
         has_calls: bool,
-    ) -> (Step, Option<GrpcBound>) {
+    ) -> (Action, Option<GrpcBound>) {
         self.unfinished = progress.unfinished.map(|frame| match self.unfinished {
             Some((same, since)) if same == frame => (frame, since),
             _ => (frame, now),
         });
         if self.unfinished.is_some_and(|(_, since)| now - since >= self.bounds.frame_timeout) {
-            return (Step::End, Some(GrpcBound::MessageTimeout));
+            return (Action::Close, Some(GrpcBound::MessageTimeout));
         }
         if self.bounds.lifetime.is_some_and(|(_, end)| now - self.opened >= end) {
-            return (Step::End, None);
+            return (Action::Close, None);
         }
-        if let Some(asked) = self.asked {
-            return (if now - asked >= LINGER { Step::EndSoon } else { Step::GoOn }, None);
+        if let Some(goaway_at) = self.goaway_at {
+            let is_over = now - goaway_at >= LINGER;
+            return (if is_over { Action::CloseSoon } else { Action::Continue }, None);
         }
         if has_calls || progress.has_called {
-            self.called = now;
+            self.last_call = now;
         }
-        if self.bounds.idle.is_some_and(|idle| now - self.called >= idle) {
-            self.asked = Some(now);
-            return (Step::AskToEnd, Some(GrpcBound::ConnectionIdle));
+        if self.bounds.idle.is_some_and(|idle| now - self.last_call >= idle) {
+            self.goaway_at = Some(now);
+            return (Action::GoAway, Some(GrpcBound::ConnectionIdle));
         }
         let is_old = self.bounds.lifetime.is_some_and(|(age, _)| now - self.opened >= age);
         if is_old && !std::mem::replace(&mut self.is_old, true) {
-            return (Step::AskToEnd, None);
+            return (Action::GoAway, None);
         }
-        (Step::GoOn, None)
+        (Action::Continue, None)
     }
 
-    /// When to look again.
-    fn next(&self) -> Instant {
-        let period = match self.asked {
+    /// The time of the next check.
+    fn next_check(&self) -> Instant {
+        let period = match self.goaway_at {
             Some(_) => self.bounds.period.min(LINGER / 4),
             None => self.bounds.period,
         };
@@ -194,59 +203,60 @@ impl Deadlines {
     }
 }
 
-/// Serves a connection to its end. After `stop` it takes no more calls, and ends after the last.
+/// Serves a connection to its end. After `stop` it accepts no more calls, and ends after the last one.
 pub(in crate::grpc) async fn serve(
     connection: Connection,
     bounds: Bounds,
     calls: Arc<Calls>,
     stop: CancellationToken,
 ) {
-    let (executor, frames) = (CallExecutor::default(), Frames::default());
+    let (executor, meter) = (CallExecutor::default(), FrameMeter::default());
     let mut tasks = Tasks::new(executor.clone());
     let calls = Arc::new(ConnectionCalls::new(calls, connection.handle(), executor.clone()));
-    let of_service = Arc::clone(&calls);
+    let served_calls = Arc::clone(&calls);
     let mut connection = pin!(bounds.http2(executor).serve_connection(
-        TokioIo::new(Metered::new(connection, frames.clone())),
-        // Boxed at once, because it is large and HTTP/2 moves it about.
-        service_fn(move |request| Box::pin(Arc::clone(&of_service).answer(request))),
+        TokioIo::new(MeteredConnection::new(connection, meter.clone())),
+        // Boxed, because the future is large and the HTTP/2 library moves it.
+        service_fn(move |request| Box::pin(Arc::clone(&served_calls).answer(request))),
     ));
     let mut stopped = pin!(stop.cancelled().fuse());
     let mut deadlines = Deadlines::new(bounds);
-    let mut look = pin!(tokio::time::sleep_until(deadlines.next()));
-    let mut ends_soon = false;
+    let mut next_check = pin!(tokio::time::sleep_until(deadlines.next_check()));
+    let mut closes_soon = false;
     let batching = Arc::new(BatchingWaker::default());
     let waker = batching.waker();
     future::poll_fn(|context| {
         let task = context.waker();
         batching.begin(task);
         let context = &mut Context::from_waker(&waker);
-        // Calls that were read before are started first, so that they do not pile up.
+        // No more is read while earlier calls are not started, so that unstarted calls do not accumulate.
         if !tasks.has_unstarted() {
-            frames.begin_turn();
+            meter.begin_turn();
         }
         let mut turns = 0;
         loop {
             if stopped.as_mut().poll(context).is_ready() {
-                deadlines.ask_to_end();
-                restart(look.as_mut(), &deadlines);
+                deadlines.begin_stop();
+                restart(next_check.as_mut(), &deadlines);
                 connection.as_mut().graceful_shutdown();
             }
-            while look.as_mut().poll(context).is_ready() {
+            while next_check.as_mut().poll(context).is_ready() {
                 let now = Instant::now();
-                let (step, met) = deadlines.look(now, frames.look(now), !tasks.is_empty());
-                if let Some(met) = met {
-                    calls.count(met);
+                let progress = meter.progress(now);
+                let (action, bound) = deadlines.check(now, progress, !tasks.is_empty());
+                if let Some(bound) = bound {
+                    calls.count(bound);
                 }
-                match step {
-                    Step::GoOn => {}
-                    Step::AskToEnd => connection.as_mut().graceful_shutdown(),
-                    Step::EndSoon => {
-                        frames.stop_reading();
-                        ends_soon = true;
+                match action {
+                    Action::Continue => {}
+                    Action::GoAway => connection.as_mut().graceful_shutdown(),
+                    Action::CloseSoon => {
+                        meter.stop_reading();
+                        closes_soon = true;
                     }
-                    Step::End => return Poll::Ready(()),
+                    Action::Close => return Poll::Ready(()),
                 }
-                restart(look.as_mut(), &deadlines);
+                restart(next_check.as_mut(), &deadlines);
             }
             loop {
                 if turns == TURNS_MAX {
@@ -255,12 +265,12 @@ pub(in crate::grpc) async fn serve(
                 }
                 turns += 1;
                 let more = tasks.advance(context);
-                // Takes in what has come, and sends what is ready.
+                // Reads what has arrived, and sends the responses that are ready.
                 if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "connection failed");
-                        if let Some(met) = bound_of(&error, &frames) {
-                            calls.count(met);
+                        if let Some(bound) = exceeded_bound(&error, &meter) {
+                            calls.count(bound);
                         }
                     }
                     return Poll::Ready(());
@@ -270,14 +280,14 @@ pub(in crate::grpc) async fn serve(
                     break;
                 }
             }
-            if ends_soon && !calls.is_deciding() {
+            if closes_soon && !calls.is_deciding() {
                 return Poll::Ready(());
             }
-            if frames.is_cut() {
+            if meter.has_more_input() {
                 task.wake_by_ref();
                 return Poll::Pending;
             }
-            // What has woken the task meanwhile may be the request to stop.
+            // If the task was woken meanwhile, everything is polled again, `stopped` included.
             if batching.may_wait() {
                 return Poll::Pending;
             }
@@ -286,13 +296,13 @@ pub(in crate::grpc) async fn serve(
     .await;
 }
 
-fn restart(look: Pin<&mut Sleep>, deadlines: &Deadlines) {
-    look.reset(deadlines.next());
+fn restart(next_check: Pin<&mut Sleep>, deadlines: &Deadlines) {
+    next_check.reset(deadlines.next_check());
 }
 
-/// The bound for which a connection was ended.
-fn bound_of(error: &hyper::Error, frames: &Frames) -> Option<GrpcBound> {
-    if frames.is_flooded() {
+/// The bound that a failed connection exceeded; `None` if it failed for another reason.
+fn exceeded_bound(error: &hyper::Error, meter: &FrameMeter) -> Option<GrpcBound> {
+    if meter.is_flooded() {
         return Some(GrpcBound::ControlFrames);
     }
     let http2 = error.source()?.downcast_ref::<h2::Error>()?;

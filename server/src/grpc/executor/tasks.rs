@@ -1,6 +1,6 @@
 //! The calls in progress of one connection.
 //!
-//! They run in the connection's own task, once everything that has arrived is read, so that answers that are ready
+//! They run in the connection's task, after everything that has arrived is read, so that responses that are ready
 //! together are written together. A task for each call would cost more than a decision.
 
 use std::{
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 type Task = BoxFuture<'static, ()>;
 
-/// The executor that HTTP/2 hands new calls to. They wait here for [`Tasks::start`].
+/// The executor to which the HTTP/2 library passes new calls. They wait here for [`Tasks::start`].
 #[derive(Clone, Default)]
 pub(super) struct CallExecutor(Arc<Mutex<Vec<Task>>>);
 
@@ -25,21 +25,21 @@ where
     F: Future + Send + 'static,
 {
     fn execute(&self, call: F) {
-        // A call that panics must not take the others down. Its stream is reset when it is dropped.
+        // The panic of a call must not end other calls. Its stream is reset when it is dropped.
         let call = AssertUnwindSafe(call).catch_unwind().map(|_outcome| ());
         self.0.lock().push(Box::pin(call));
     }
 }
 
-/// The most calls that are polled in one turn. Then the answers that are ready are written.
+/// The most calls that are polled in one turn. Then the responses that are ready are written.
 const TURN: usize = 64;
 
 /// Calls in progress.
 pub(super) struct Tasks {
     executor: CallExecutor,
-    /// Those that were taken out of the executor and are not started yet.
+    /// Calls that are not started yet.
     starting: VecDeque<Task>,
-    /// Those that wait for something.
+    /// Calls that were started and are pending.
     waiting: FuturesUnordered<Task>,
 }
 
@@ -58,11 +58,11 @@ impl Tasks {
         !self.starting.is_empty()
     }
 
-    /// Starts calls that have arrived. Returns whether there were any: then all calls are to be polled again.
+    /// Starts calls that have arrived. Returns whether there were any. Then all calls must be polled again.
     pub(super) fn start(&mut self) -> bool {
         self.starting.extend(self.executor.0.lock().drain(..));
         let any = !self.starting.is_empty();
-        // Most calls end here. The others need no waker, because they are polled again at once.
+        // Most calls complete here. The others need no waker, because they are polled again at once.
         let mut context = Context::from_waker(Waker::noop());
         let turn = self.starting.len().min(TURN);
         for mut task in self.starting.drain(..turn) {
@@ -73,7 +73,7 @@ impl Tasks {
         any
     }
 
-    /// Polls calls that were woken. Returns whether there may be more of them.
+    /// Polls calls that were woken. Returns whether there may be more woken calls.
     pub(super) fn advance(&mut self, context: &mut Context<'_>) -> bool {
         (0..TURN).all(|_| self.waiting.poll_next_unpin(context) == Poll::Ready(Some(())))
     }
@@ -81,7 +81,7 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        // Each call holds the executor, because it can start others: a circle.
+        // The executor holds unstarted calls, and each call holds the executor. This breaks the cycle.
         let unstarted = std::mem::take(&mut *self.executor.0.lock());
         drop(unstarted);
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_panics_does_not_take_others_with_it() {
+    fn the_panic_of_a_call_does_not_end_other_calls() {
         let (new, mut tasks) = tasks();
         let done = Arc::new(AtomicUsize::new(0));
         let of_call = Arc::clone(&done);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_leave_between_turns() {
+    fn a_turn_polls_a_bounded_number_of_calls() {
         let (new, mut tasks) = tasks();
         let done = Arc::new(AtomicUsize::new(0));
         for _ in 0..=TURN {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_were_not_started_end_with_their_connection() {
+    fn unstarted_calls_are_dropped_with_their_connection() {
         let (new, tasks) = tasks();
         let held = Arc::new(());
         let of_call = (Arc::clone(&held), new.clone());

@@ -1,7 +1,7 @@
-//! A waker for a task that polls several things in turns.
+//! A waker for a task that polls several futures in turns.
 //!
-//! During one poll of a connection, its calls and HTTP/2 wake each other. An ordinary waker would queue the task again,
-//! and wake another thread to run it, for work that this poll does next anyway.
+//! During one poll of a connection, its calls and the HTTP/2 library wake each other. An ordinary waker would schedule
+//! the task again, and wake another thread for it, although the same poll does that work next.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use std::{
 
 use futures::task::AtomicWaker;
 
-/// Remembers wake-ups during a poll of the task, and forwards those between polls.
+/// Records wake-ups during a poll of the task, and forwards those between polls.
 #[derive(Debug, Default)]
 pub(super) struct BatchingWaker {
     state: AtomicU8,
@@ -24,11 +24,11 @@ pub(super) struct BatchingWaker {
 const WAITING: u8 = 0;
 /// The task is being polled.
 const POLLED: u8 = 1;
-/// The task is being polled, and was woken since.
+/// The task is being polled, and was woken during this poll.
 const AGAIN: u8 = 2;
 
 impl BatchingWaker {
-    /// The waker to poll with. It stays the same.
+    /// The waker to poll with, always the same.
     pub(super) fn waker(self: &Arc<Self>) -> Waker {
         Waker::from(Arc::clone(self))
     }
@@ -39,7 +39,8 @@ impl BatchingWaker {
         self.state.store(POLLED, Ordering::Release);
     }
 
-    /// Notes that everything was polled. Returns whether the task may wait; if not, everything is to be polled again.
+    /// Notes that everything was polled. Returns whether the task may return pending. If not, everything must be polled
+    /// again.
     pub(super) fn may_wait(&self) -> bool {
         let ended =
             self.state.compare_exchange(POLLED, WAITING, Ordering::AcqRel, Ordering::Acquire);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_during_a_poll_ask_for_another_turn() {
+    fn a_wake_up_during_a_poll_causes_another_turn() {
         let (task, batching) = (Arc::new(Count::default()), Arc::new(BatchingWaker::default()));
         let (outer, inner) = (Waker::from(Arc::clone(&task)), batching.waker());
         let wakes = || task.0.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Dynamic metadata for Envoy's logs and filters: the request, the decision, and the metadata of the rules
-//! that allowed it.
+//! Dynamic metadata for Envoy's logs and filters: the request, the decision, and the metadata of the rules that allowed
+//! it.
 //!
-//! `domain`, `descriptors[].entries`, `.limit` and `.hitsAddend`, `hitsAddend` and `metadata` are as
-//! envoyproxy/ratelimit has them. Beside them a descriptor has, where a limit applies, `code`, `shadowed`,
-//! `source`, `rule`, and its `limits` with the exact seconds.
+//! `domain`, `descriptors[].entries`, `.limit` and `.hitsAddend`, `hitsAddend` and `metadata` are those of
+//! envoyproxy/ratelimit. If a limit applies to a descriptor, this server adds `code`, `shadowed`, `source`, `rule`, and
+//! its `limits` with exact seconds.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,20 @@ use sluicegate_proto::envoy::{
 
 use crate::decision::DecisionRecord;
 
-/// The metadata of one answer.
-pub(super) fn of(message: &RateLimitRequest, decided: &DecisionRecord<'_, '_>) -> Struct {
-    let mut decisions = decided.decisions.iter();
+/// The metadata of one response.
+pub(super) fn dynamic_metadata(
+    message: &RateLimitRequest,
+    record: &DecisionRecord<'_, '_>,
+) -> Struct {
+    let mut decisions = record.decisions.iter();
     let mut digests = DigestCache::new();
-    let answers = decided.plan.descriptors.iter().zip(&decided.verdict.statuses);
-    let descriptors = message.descriptors.iter().zip(answers).map(|(asked, (planned, status))| {
+    let answers = record.plan.descriptors.iter().zip(&record.verdict.statuses);
+    let descriptors = message.descriptors.iter().zip(answers);
+    let descriptors = descriptors.map(|(requested, (planned, status))| {
         let mut fields = Fields::default();
-        describe_question(&mut fields, asked, &mut digests);
+        add_requested(&mut fields, requested, &mut digests);
         let decided: Vec<_> = planned.limits().iter().zip(decisions.by_ref()).collect();
-        describe_answer(&mut fields, status, &decided);
+        add_decided(&mut fields, status, &decided);
         fields.into_value()
     });
     let mut fields = Fields::default();
@@ -39,37 +43,38 @@ pub(super) fn of(message: &RateLimitRequest, decided: &DecisionRecord<'_, '_>) -
     if message.hits_addend != 0 {
         fields.set("hitsAddend", number(f64::from(message.hits_addend)));
     }
-    let metadata = of_rules(decided);
+    let metadata = rule_metadata(record);
     if !metadata.is_empty() {
         fields.set("metadata", map(&metadata));
     }
     Struct { fields: fields.0 }
 }
 
-/// A digest replaces each long key or value, as in counter keys.
-fn describe_question<'v>(
+/// Adds the content of a descriptor. A digest replaces each long key or value, as in counter keys.
+fn add_requested<'v>(
     fields: &mut Fields,
-    asked: &'v RateLimitDescriptor,
+    requested: &'v RateLimitDescriptor,
     digests: &mut DigestCache<'v>,
 ) {
-    let mut part = |bytes: &'v [u8]| match digests.for_long_value(bytes) {
+    let mut short_text = |bytes: &'v [u8]| match digests.for_long_value(bytes) {
         Some(digest) => digest.as_str().to_owned(),
         None => String::from_utf8_lossy(bytes).into_owned(),
     };
-    let entries = asked.entries.iter().map(|entry| {
-        let (key, value) = (part(&entry.key), part(&entry.value));
+    let entries = requested.entries.iter().map(|entry| {
+        let (key, value) = (short_text(&entry.key), short_text(&entry.value));
         text(&format!("{key}={value}"))
     });
     fields.set("entries", list(entries.collect()));
-    if let Some(limit) = &asked.limit {
+    if let Some(limit) = &requested.limit {
         fields.set("limit", text(&describe_override(limit)));
     }
-    if let Some(hits) = asked.hits_addend {
+    if let Some(hits) = requested.hits_addend {
         fields.set("hitsAddend", number(rounded(hits)));
     }
 }
 
-fn describe_answer(
+/// Adds the decisions on a descriptor.
+fn add_decided(
     fields: &mut Fields,
     status: &Status<'_>,
     decided: &[(&CurrentLimit<'_>, &Decision)],
@@ -101,13 +106,13 @@ fn decision(limit: &CurrentLimit<'_>, decision: &Decision) -> Value {
     fields.into_value()
 }
 
-/// The metadata of the rules that let the request pass; on a conflict that of the first descriptor.
-fn of_rules(decided: &DecisionRecord<'_, '_>) -> metadata::Map {
+/// The merged metadata of the rules that allow their descriptors. On a conflict the first descriptor wins.
+fn rule_metadata(record: &DecisionRecord<'_, '_>) -> metadata::Map {
     let mut merged = metadata::Map::new();
-    for (planned, status) in decided.plan.descriptors.iter().zip(&decided.verdict.statuses) {
+    for (planned, status) in record.plan.descriptors.iter().zip(&record.verdict.statuses) {
         let applies = match planned {
             PlannedDescriptor::Unlimited(_) => true,
-            // An override takes the rule's place. What was not asked has not been passed.
+            // An override replaces the rule. Without a current limit, the rule's checks were not made.
             PlannedDescriptor::Limited { overridden, .. } => {
                 !overridden && status.current_limit.is_some()
             }
@@ -121,7 +126,7 @@ fn of_rules(decided: &DecisionRecord<'_, '_>) -> metadata::Map {
     merged
 }
 
-/// An override as protobuf's text format has it: without what is zero, and a number that is no unit as it is.
+/// An override in protobuf's text format: fields that are 0 are omitted, and an unknown unit is shown as its number.
 fn describe_override(limit: &RateLimitOverride) -> String {
     let mut fields = Vec::new();
     if limit.requests_per_unit > 0 {
@@ -179,8 +184,8 @@ fn value_of(value: &metadata::Value) -> Value {
     }
 }
 
-/// A `Struct` knows doubles only.
-#[expect(clippy::cast_precision_loss, reason = "a number for logs, of which 16 digits are enough")]
+/// An integer as a double, the only type of number in a `Struct`.
+#[expect(clippy::cast_precision_loss, reason = "16 digits suffice for logs")]
 const fn rounded(number: u64) -> f64 {
     number as f64
 }

@@ -1,4 +1,4 @@
-//! Writes a `RateLimitResponse`.
+//! Converts verdicts into `RateLimitResponse` messages.
 
 mod dynamic_metadata;
 mod headers;
@@ -14,46 +14,45 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 
 pub(crate) use headers::HeadersError;
 
-use self::{headers::Headers, seconds::rounded_up};
+use self::{dynamic_metadata::dynamic_metadata, headers::Headers, seconds::rounded_up};
 use crate::{decision::DecisionRecord, settings::ResponseSettings};
 
-/// Writes answers, with what the settings ask for beside the decision.
+/// Creates responses, with headers and dynamic metadata according to the settings.
 pub(crate) struct Responder {
     headers: Headers,
     dynamic_metadata: bool,
 }
 
 impl Responder {
-    /// Writes answers as the settings say.
+    /// A responder with these settings.
     pub(crate) fn new(settings: &ResponseSettings) -> Result<Self, HeadersError> {
         let headers = Headers::new(settings)?;
         Ok(Self { headers, dynamic_metadata: settings.dynamic_metadata })
     }
 
-    /// The answer to the message.
+    /// The response to a decided request.
     pub(super) fn respond(
         &self,
         message: &RateLimitRequest,
-        decided: &DecisionRecord<'_, '_>,
+        record: &DecisionRecord<'_, '_>,
     ) -> RateLimitResponse {
-        let metadata = || dynamic_metadata::of(message, decided);
+        let metadata = || dynamic_metadata(message, record);
         RateLimitResponse {
-            overall_code: code(decided.verdict.code).into(),
-            statuses: decided.verdict.statuses.iter().map(status).collect(),
-            response_headers_to_add: self.headers.of(decided),
+            overall_code: code(record.verdict.code).into(),
+            statuses: record.verdict.statuses.iter().map(status).collect(),
+            response_headers_to_add: self.headers.build(record),
             dynamic_metadata: self.dynamic_metadata.then(metadata),
             ..RateLimitResponse::default()
         }
     }
 }
 
-/// The answer to a request that is refused without being decided; or would be, if not all of them might
-/// pass.
-pub(super) fn refused(descriptors: usize, shadow_mode: bool) -> RateLimitResponse {
+/// The response to a request that is refused without a decision. If it is shadowed, it is allowed all the same.
+pub(super) fn undecided(descriptors: usize, shadowed: bool) -> RateLimitResponse {
     let over = code(Code::OverLimit).into();
     let status = DescriptorStatus { code: over, ..DescriptorStatus::default() };
     RateLimitResponse {
-        overall_code: if shadow_mode { code(Code::Ok).into() } else { over },
+        overall_code: if shadowed { code(Code::Ok).into() } else { over },
         statuses: vec![status; descriptors],
         ..RateLimitResponse::default()
     }
@@ -79,7 +78,7 @@ fn current_limit(limit: &CurrentLimit<'_>) -> RateLimit {
     }
 }
 
-/// Whole seconds, rounded up, because Envoy truncates: a caller that waits this long must not be too early.
+/// A duration in whole seconds, rounded up: Envoy truncates, and a caller that waits this long must not be too early.
 fn whole_seconds(span: Duration) -> prost_types::Duration {
     prost_types::Duration { seconds: i64::try_from(rounded_up(span)).unwrap_or(i64::MAX), nanos: 0 }
 }

@@ -1,8 +1,8 @@
-//! Spans of time in whole seconds.
+//! Durations in whole seconds.
 
 use std::time::Duration;
 
-/// The span in seconds, rounded up: a caller that waits that long does not return too early.
-pub(super) const fn rounded_up(span: Duration) -> u64 {
-    span.as_secs().saturating_add((span.subsec_nanos() > 0) as u64)
+/// A duration in seconds, rounded up, so that a caller that waits this long is not too early.
+pub(super) const fn rounded_up(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add((duration.subsec_nanos() > 0) as u64)
 }

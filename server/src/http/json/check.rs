@@ -1,5 +1,4 @@
-//! One pass over a JSON body before anything is built from it: no object has a key twice, and the bounds of a request
-//! are held.
+//! Checks of a JSON body before it is decoded: duplicate keys, and the bounds of a request.
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
@@ -11,13 +10,13 @@ use sluicegate_core::{
 
 use super::error::JsonError;
 
-/// The most keys of one object: more than any message has.
+/// The most keys of one object: more than any message has fields.
 const KEYS_MAX: usize = 32;
 
-/// The most values, objects and arrays in a body: more than the descriptors and entries of a request have.
+/// The most values, objects and arrays in a body: more than a request within its bounds has.
 const VALUES_MAX: usize = 65_536;
 
-/// Checks a body.
+/// Checks a body in one pass.
 pub(super) fn check(body: &[u8]) -> Result<(), JsonError> {
     let (too_large, values) = (Cell::new(None), Cell::new(0));
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -28,7 +27,7 @@ pub(super) fn check(body: &[u8]) -> Result<(), JsonError> {
     }
 }
 
-/// Where a value is in a request.
+/// The position of a value in a request.
 #[derive(Clone, Copy)]
 enum Level {
     Request,
@@ -39,7 +38,7 @@ enum Level {
 }
 
 impl Level {
-    /// The value of a key.
+    /// The position of the value of a key.
     fn below(self, key: &str) -> Self {
         match (self, key) {
             (Self::Request, "descriptors") => Self::Descriptors,
@@ -48,7 +47,7 @@ impl Level {
         }
     }
 
-    /// The elements of an array, and the most that it may have.
+    /// The position of the elements of an array, and the most elements that it may have.
     const fn elements(self) -> (Self, Option<(usize, TooLarge)>) {
         match self {
             Self::Descriptors => (Self::Descriptor, Some((DESCRIPTORS_MAX, TooLarge::Descriptors))),
@@ -58,13 +57,13 @@ impl Level {
     }
 }
 
-/// A value that is checked.
+/// Checks one value.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     level: Level,
-    /// The bound that was exceeded.
+    /// Set to the bound that is exceeded.
     too_large: &'a Cell<Option<TooLarge>>,
-    /// How many there were before.
+    /// The number of values so far.
     values: &'a Cell<usize>,
 }
 
@@ -180,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_are_named_with_line_and_column_at_any_depth() {
+    fn duplicate_keys_are_reported_with_line_and_column() {
         for (body, error) in [
             ("{\"a\": 1, \"a\": 2}", "duplicate key \"a\" at line 1 column 12"),
             ("{\"a\": [\n{\"b\": {}, \"\\u0062\": 1}]}", "duplicate key \"b\" at line 2 column 18"),
             ("{\"\\u202e\": 1, \"\\u202e\": 1}", "duplicate key \"\\u{202e}\" at line 1 column 22"),
         ] {
-            let said = checked(body).unwrap_err();
-            assert!(said.ends_with(error), "{said}");
+            let text = checked(body).unwrap_err();
+            assert!(text.ends_with(error), "{text}");
         }
         assert_eq!(
             checked("{\"a\": {\"a\": [{\"a\": null}, {\"a\": -1.5e3}]}, \"b\": \"\\n\"}"),
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_where_descriptors_and_entries_are() {
+    fn descriptors_and_entries_are_bounded() {
         let list = |key: &str, element: &str, count: usize| {
             format!("{{\"{key}\": [{}]}}", vec![element; count].join(","))
         };
@@ -212,25 +211,25 @@ mod tests {
         assert_eq!(too_large(entries(ENTRIES_MAX)), None);
         assert_eq!(too_large(entries(ENTRIES_MAX + 1)), Some(TooLarge::Entries));
         assert_eq!(too_large(list("other", "{}", 1_000)), None);
-        // What comes after is not read.
+        // The rest is not read.
         assert_eq!(too_large(many.replace("]}", ", nonsense")), Some(TooLarge::Descriptors));
     }
 
     #[test]
-    fn what_is_no_json_is_said_so() {
+    fn malformed_json_is_reported() {
         for (body, error) in [
             ("", "EOF while parsing a value at line 1 column 0"),
             ("{}{}", "trailing characters at line 1 column 3"),
             (&"[".repeat(200), "recursion limit exceeded at line 1 column 128"),
         ] {
-            let said = checked(body).unwrap_err();
-            assert!(said.ends_with(error), "{said}");
+            let text = checked(body).unwrap_err();
+            assert!(text.ends_with(error), "{text}");
         }
         let many = format!("[{}]", vec!["[]"; VALUES_MAX].join(","));
-        let said = checked(&many).unwrap_err();
-        assert!(said.contains("more than 65536 values at line 1"), "{said}");
+        let text = checked(&many).unwrap_err();
+        assert!(text.contains("more than 65536 values at line 1"), "{text}");
         let keys: Vec<_> = (0..=KEYS_MAX).map(|key| format!("\"{key}\": 0")).collect();
-        let said = checked(&format!("{{{}}}", keys.join(","))).unwrap_err();
-        assert!(said.contains("more than 32 keys"), "{said}");
+        let text = checked(&format!("{{{}}}", keys.join(","))).unwrap_err();
+        assert!(text.contains("more than 32 keys"), "{text}");
     }
 }

@@ -3,19 +3,19 @@
 use sluicegate_core::TooLarge;
 use thiserror::Error;
 
-/// Why a body is not a request.
+/// Why JSON cannot be decoded or encoded.
 #[derive(Debug, Error)]
 pub(crate) enum JsonError {
-    /// It exceeds a bound.
+    /// The request exceeds a bound.
     #[error(transparent)]
     TooLarge(TooLarge),
-    /// Not JSON, or not of the message's shape.
+    /// The body is not JSON, or does not have the fields of the message.
     #[error("not a RateLimitRequest: {0}")]
     Json(#[from] serde_json::Error),
-    /// Cannot happen while both sets of descriptors have one wire.
+    /// Does not happen, because both file descriptors have the same wire format.
     #[error("not a RateLimitRequest: {0}")]
     Wire(#[from] prost::DecodeError),
-    /// The message is not described.
+    /// The file descriptors do not contain the message.
     #[error("no description of {0}")]
     Undescribed(&'static str),
 }

@@ -1,49 +1,49 @@
-//! What a listener admits, and why it drops a connection or refuses a request.
+//! Bounds of a listener, and the reasons for dropping connections and rejecting requests.
 
 use std::time::Duration;
 
-/// What a listener admits.
+/// Bounds on the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmissionBounds {
     /// The most connections.
     pub(crate) connections: usize,
-    /// The most pending connections of one peer address.
+    /// The most pending connections of one address.
     pub(crate) pending_per_address: usize,
     /// The time for the handshake.
     pub(crate) handshake_timeout: Duration,
-    /// What ends the handshake.
+    /// The event that ends the handshake.
     pub(crate) handshake: Handshake,
     /// The time after which an idle connection is closed.
     pub(crate) idle_timeout: Option<Duration>,
 }
 
-/// What ends the handshake phase of a connection.
+/// The event that ends the handshake of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
-    /// So many bytes, counted after TLS.
+    /// The arrival of this many bytes, counted after TLS.
     Bytes(usize),
     /// The first complete request.
     Request,
 }
 
-/// Why a connection was dropped by its listener.
+/// Why a listener dropped a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// It was new, and all places were taken by connections in use.
+    /// The connection was new, and no other connection could be dropped for it.
     Refused,
-    /// It was pending, and its address had too many pending connections.
+    /// The connection was the oldest pending one of an address with too many pending connections.
     Address,
-    /// It was the oldest pending or longest idle one, or one of an address with too many, when a new connection needed
-    /// its place.
+    /// A new connection replaced it, because it was the oldest pending one, the longest idle one, or one of the address
+    /// with the most connections.
     Replaced,
-    /// Its handshake or first request took too long.
+    /// Its handshake or first request did not complete in time.
     Timeout,
-    /// It was idle for too long.
+    /// The connection was idle for too long.
     Idle,
 }
 
 impl DropReason {
-    /// All reasons, in the order of their numbers.
+    /// All reasons.
     pub(crate) const ALL: [Self; 5] =
         [Self::Refused, Self::Address, Self::Replaced, Self::Timeout, Self::Idle];
 
@@ -59,21 +59,21 @@ impl DropReason {
     }
 }
 
-/// A bound that a request of the HTTP or admin listener met.
+/// A bound that a request of the HTTP or admin listener exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestBound {
     /// The time for its body.
     BodyTime,
-    /// The time in which the peer takes the answer.
+    /// The time for the peer to read the response.
     AnswerTime,
     /// The bytes of all bodies together.
     HeldBytes,
-    /// The calls of Watch and reflection in progress.
+    /// The Watch and reflection calls in progress.
     LastingCalls,
 }
 
 impl RequestBound {
-    /// All of them, in the order of their numbers.
+    /// All bounds.
     pub(crate) const ALL: [Self; 4] =
         [Self::BodyTime, Self::AnswerTime, Self::HeldBytes, Self::LastingCalls];
 
@@ -89,7 +89,7 @@ impl RequestBound {
 }
 
 impl AdmissionBounds {
-    /// The most pending connections: half of all, so that a flood of them leaves idle connections in use alone.
+    /// The most pending connections: half of all, so that a flood of them does not displace idle connections in use.
     pub(super) fn pending_max(&self) -> usize {
         self.connections.div_ceil(2)
     }

@@ -1,4 +1,4 @@
-//! The place of one connection.
+//! The handle of one admitted connection.
 
 use std::{
     io,
@@ -12,33 +12,33 @@ use super::{
     table::{ConnectionState, HANDSHAKE, IN_USE, PENDING},
 };
 
-/// The place of one connection, to be marked as used. Clones are for the same connection.
+/// Records events of one connection. Clones are for the same connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionHandle {
-    pub(super) shared: Arc<AdmissionState>,
-    pub(super) slot: Arc<ConnectionState>,
+    pub(super) admission: Arc<AdmissionState>,
+    pub(super) connection: Arc<ConnectionState>,
 }
 
 impl ConnectionHandle {
     /// Notes that the connection has sent a complete request.
     pub(crate) fn mark_used(&self) {
-        self.slot.requested.store(true, Ordering::Relaxed);
-        if self.slot.phase() == IN_USE {
+        self.connection.requested.store(true, Ordering::Relaxed);
+        if self.connection.phase() == IN_USE {
             return;
         }
-        let mut table = self.shared.table.lock();
-        self.slot.phase.store(IN_USE, Ordering::Relaxed);
-        table.set_in_use(&self.slot);
+        let mut table = self.admission.table.lock();
+        self.connection.phase.store(IN_USE, Ordering::Relaxed);
+        table.set_in_use(&self.connection);
     }
 
-    /// Counts a request that met a bound.
+    /// Counts a request that exceeded a bound.
     pub(crate) fn count_bound(&self, bound: RequestBound) {
-        self.shared.count_of(bound).fetch_add(1, Ordering::Relaxed);
+        self.admission.bound_met(bound).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The bytes, after TLS, that end the handshake; `None` if only a complete request does.
+    /// The number of bytes after TLS that end the handshake; `None` if the first complete request ends it.
     pub(in crate::listen) fn handshake_bytes(&self) -> Option<usize> {
-        match self.shared.bounds.handshake {
+        match self.admission.bounds.handshake {
             Handshake::Bytes(bytes) => Some(bytes),
             Handshake::Request => None,
         }
@@ -47,28 +47,28 @@ impl ConnectionHandle {
     /// Notes that the handshake is over.
     pub(in crate::listen) fn end_handshake(&self) {
         let (from, to, order) = (HANDSHAKE, PENDING, Ordering::Relaxed);
-        let _other_phase = self.slot.phase.compare_exchange(from, to, order, order);
+        let _other_phase = self.connection.phase.compare_exchange(from, to, order, order);
     }
 
-    /// Notes that the peer has sent something.
-    pub(in crate::listen) fn hear(&self) {
-        self.slot.heard.store(true, Ordering::Relaxed);
-        self.touch();
+    /// Notes that the peer has sent bytes.
+    pub(in crate::listen) fn note_received(&self) {
+        self.connection.has_received.store(true, Ordering::Relaxed);
+        self.note_activity();
     }
 
-    /// Notes that bytes have passed.
-    pub(in crate::listen) fn touch(&self) {
-        self.slot.active.store(true, Ordering::Relaxed);
+    /// Notes that bytes were sent or received.
+    pub(in crate::listen) fn note_activity(&self) {
+        self.connection.active.store(true, Ordering::Relaxed);
     }
 
-    /// Wakes this task when the connection is dropped.
+    /// Registers the task to wake when the connection is dropped.
     pub(in crate::listen) fn watch(&self, context: &Context<'_>) {
-        self.slot.waker.register(context.waker());
+        self.connection.waker.register(context.waker());
     }
 
     /// Fails once the connection has been dropped.
     pub(in crate::listen) fn check(&self) -> io::Result<()> {
-        if self.slot.dropped.load(Ordering::Acquire) {
+        if self.connection.dropped.load(Ordering::Acquire) {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "dropped by the listener: too slow, or its place was needed",
@@ -78,20 +78,20 @@ impl ConnectionHandle {
     }
 }
 
-/// Holds a place until the connection is closed.
+/// Counts the connection as open. Dropping this releases its place.
 #[derive(Debug)]
 pub(in crate::listen) struct ConnectionGuard(pub(in crate::listen) ConnectionHandle);
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let ConnectionHandle { shared, slot } = &self.0;
-        let mut table = shared.table.lock();
-        table.forget(slot);
-        table.open.remove(&slot.id);
-        if slot.dropped.load(Ordering::Acquire) {
+        let ConnectionHandle { admission, connection } = &self.0;
+        let mut table = admission.table.lock();
+        table.forget(connection);
+        table.open.remove(&connection.id);
+        if connection.dropped.load(Ordering::Acquire) {
             table.dropped -= 1;
         }
         drop(table);
-        shared.closed.notify_one();
+        admission.closed.notify_one();
     }
 }

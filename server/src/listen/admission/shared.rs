@@ -1,4 +1,4 @@
-//! What a listener and its connections share.
+//! The state that a listener and its connections share.
 
 use std::sync::{
     Arc,
@@ -24,7 +24,7 @@ pub(super) struct AdmissionState {
 }
 
 impl AdmissionState {
-    pub(super) fn count(&self, reason: DropReason) -> &AtomicU64 {
+    pub(super) fn dropped_by(&self, reason: DropReason) -> &AtomicU64 {
         let [refused, address, replaced, timeout, idle] = &self.dropped;
         match reason {
             DropReason::Refused => refused,
@@ -35,7 +35,7 @@ impl AdmissionState {
         }
     }
 
-    pub(super) fn count_of(&self, bound: RequestBound) -> &AtomicU64 {
+    pub(super) fn bound_met(&self, bound: RequestBound) -> &AtomicU64 {
         let [body_time, answer_time, held_bytes, lasting_calls] = &self.bounds_met;
         match bound {
             RequestBound::BodyTime => body_time,
@@ -45,30 +45,33 @@ impl AdmissionState {
         }
     }
 
-    /// Drops this connection. Returns whether there was one to drop.
+    /// Drops a connection. Returns whether there was one to drop.
     pub(super) fn drop_one(
         &self,
         table: &mut Table,
-        slot: Option<Arc<ConnectionState>>,
+        connection: Option<Arc<ConnectionState>>,
         reason: DropReason,
     ) -> bool {
-        let dropped = slot.is_some_and(|slot| table.drop_connection(&slot));
+        let dropped = connection.is_some_and(|connection| table.drop_connection(&connection));
         if dropped {
-            self.count(reason).fetch_add(1, Ordering::Relaxed);
+            self.dropped_by(reason).fetch_add(1, Ordering::Relaxed);
         }
         dropped
     }
 
-    /// Drops a connection for a new one from this address, or for none: a pending one if a quarter of the places are
-    /// pending, else an idle one, else one of the address that has the most, or a pending one. So clients that are
-    /// connecting keep places when all others are in use.
+    /// Drops a connection for a new one from the origin `new`, or to free a descriptor if that is `None`. Returns
+    /// whether there was one to drop.
+    ///
+    /// If more than a quarter of the places are pending, drops the oldest pending connection. Otherwise it drops the
+    /// longest idle one, or else for a new connection one of the origin with the most, so that connecting clients keep
+    /// some places if all others are in use.
     pub(super) fn make_room(&self, table: &mut Table, new: Option<Origin>) -> bool {
         let pending_first = table.pending_count * 4 > self.bounds.connections;
-        let victim = if pending_first { None } else { table.idlest() };
-        let victim = victim.or_else(|| match new {
+        let idle = if pending_first { None } else { table.longest_idle() };
+        let replaced = idle.or_else(|| match new {
             Some(new) if !pending_first => table.of_the_largest_origin(new),
             _ => table.oldest_pending(),
         });
-        self.drop_one(table, victim, DropReason::Replaced)
+        self.drop_one(table, replaced, DropReason::Replaced)
     }
 }

@@ -1,4 +1,4 @@
-//! The table of a listener's connections, and which of them is dropped first.
+//! The table of a listener's connections, and the choice of the connection to drop.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,40 +12,41 @@ use std::{
 
 use futures::task::AtomicWaker;
 
-/// Sweeps without a complete request after which a connection in use may be dropped for a new one: 5 s.
+/// The sweeps without a complete request after which a new connection may replace a connection in use: 5 s.
 pub(in crate::listen) const IDLE_SWEEPS: u32 = 10;
 
-/// Age after which a connection that has sent nothing is dropped before older ones that have.
+/// From this age on, a connection that has sent nothing is dropped before older ones that have.
 pub(in crate::listen) const SILENT_AGE: Duration = Duration::from_millis(100);
 
-/// Numbers of connections, which grow with time.
+/// Numbers of connections, in the order in which they were accepted.
 pub(super) type Id = u64;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) next: Id,
-    /// Every connection until its socket is closed.
+    /// All connections whose sockets are open.
     pub(super) open: HashMap<Id, Arc<ConnectionState>>,
-    /// Those among them that have been dropped.
+    /// The number of open connections that have been dropped.
     pub(super) dropped: usize,
-    /// Those that are not dropped, by address.
+    /// The connections that are not dropped, by origin.
     pub(super) origins: HashMap<Origin, OriginConnections>,
-    /// Those of all addresses that are pending.
+    /// The number of pending connections of all origins.
     pub(super) pending_count: usize,
-    /// Whether no connection in use was idle when that was looked for last, since the last sweep.
+    /// Whether a search since the last sweep found no idle connection in use.
     pub(super) none_is_idle: bool,
 }
 
-/// Where a connection comes from, as far as connections are counted together.
+/// The origin of a connection. Bounds per address apply to origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
+    /// An IPv4 address, or the /64 network of an IPv6 address.
     Address(IpAddr),
     /// A Unix socket.
     Local,
 }
 
 impl Origin {
-    /// One IPv4 address, or 64 bits of an IPv6 address: a single host commands all addresses that share them.
+    /// The origin of a peer. A single host may use all addresses of its IPv6 /64 network.
     pub(super) fn of(address: Option<SocketAddr>) -> Self {
         match address.map(|address| address.ip().to_canonical()) {
             None => Self::Local,
@@ -57,7 +58,7 @@ impl Origin {
     }
 }
 
-/// The connections of one address that are not dropped, oldest first.
+/// The connections of one origin that are not dropped, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct OriginConnections {
     pub(super) pending: BTreeSet<Id>,
@@ -70,7 +71,7 @@ impl OriginConnections {
     }
 }
 
-/// One connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     pub(super) id: Id,
@@ -81,14 +82,14 @@ pub(super) struct ConnectionState {
     /// The task that waits for the socket.
     pub(super) waker: AtomicWaker,
     /// Whether the peer has sent anything.
-    pub(super) heard: AtomicBool,
-    /// Whether bytes passed since the last sweep.
+    pub(super) has_received: AtomicBool,
+    /// Whether bytes were sent or received since the last sweep.
     pub(super) active: AtomicBool,
-    /// Sweeps in a row without a byte.
+    /// Consecutive sweeps without a byte.
     pub(super) silent_sweeps: AtomicU32,
     /// Whether a request was completed since the last sweep.
     pub(super) requested: AtomicBool,
-    /// Sweeps in a row without a complete request.
+    /// Consecutive sweeps without a complete request.
     pub(super) idle_sweeps: AtomicU32,
 }
 
@@ -102,7 +103,8 @@ impl ConnectionState {
     }
 }
 
-/// Adds a sweep to those in a row without an event, unless there was one since the last. Returns how many they are.
+/// Counts a sweep as one without an event, or restarts from 0 if there was an event since the last sweep. Returns the
+/// number of consecutive sweeps without an event.
 pub(super) fn count_sweep(event: &AtomicBool, sweeps: &AtomicU32) -> u32 {
     let happened = event.swap(false, Ordering::Relaxed);
     let count = if happened { 0 } else { sweeps.load(Ordering::Relaxed).saturating_add(1) };
@@ -111,6 +113,7 @@ pub(super) fn count_sweep(event: &AtomicBool, sweeps: &AtomicU32) -> u32 {
 }
 
 impl Table {
+    /// The number of connections that are not dropped.
     pub(super) fn live(&self) -> usize {
         self.open.len() - self.dropped
     }
@@ -119,61 +122,63 @@ impl Table {
         self.origins.get(&origin).map_or(0, |it| it.pending.len())
     }
 
-    pub(super) fn add_pending(&mut self, slot: &ConnectionState) {
-        self.origins.entry(slot.origin).or_default().pending.insert(slot.id);
+    pub(super) fn add_pending(&mut self, connection: &ConnectionState) {
+        self.origins.entry(connection.origin).or_default().pending.insert(connection.id);
         self.pending_count += 1;
     }
 
-    pub(super) fn set_in_use(&mut self, slot: &ConnectionState) {
-        let Some(of_origin) = self.origins.get_mut(&slot.origin) else { return };
-        if of_origin.pending.remove(&slot.id) {
-            of_origin.in_use.insert(slot.id);
+    pub(super) fn set_in_use(&mut self, connection: &ConnectionState) {
+        let Some(of_origin) = self.origins.get_mut(&connection.origin) else { return };
+        if of_origin.pending.remove(&connection.id) {
+            of_origin.in_use.insert(connection.id);
             self.pending_count -= 1;
         }
     }
 
-    /// Counts the connection no longer.
-    pub(super) fn forget(&mut self, slot: &ConnectionState) {
-        let Some(of_origin) = self.origins.get_mut(&slot.origin) else { return };
-        self.pending_count -= usize::from(of_origin.pending.remove(&slot.id));
-        of_origin.in_use.remove(&slot.id);
+    /// Removes a connection from its origin.
+    pub(super) fn forget(&mut self, connection: &ConnectionState) {
+        let Some(of_origin) = self.origins.get_mut(&connection.origin) else { return };
+        self.pending_count -= usize::from(of_origin.pending.remove(&connection.id));
+        of_origin.in_use.remove(&connection.id);
         if of_origin.len() == 0 {
-            self.origins.remove(&slot.origin);
+            self.origins.remove(&connection.origin);
         }
     }
 
-    /// Makes the connection's next read or write fail. Returns whether that is new.
-    pub(super) fn drop_connection(&mut self, slot: &ConnectionState) -> bool {
-        let is_new = !slot.dropped.swap(true, Ordering::AcqRel);
+    /// Makes the next read or write of a connection fail. Returns false if it was dropped before.
+    pub(super) fn drop_connection(&mut self, connection: &ConnectionState) -> bool {
+        let is_new = !connection.dropped.swap(true, Ordering::AcqRel);
         if is_new {
-            self.forget(slot);
+            self.forget(connection);
             self.dropped += 1;
-            slot.waker.wake();
+            connection.waker.wake();
         }
         is_new
     }
 
-    /// The oldest pending connection of an address that has had time to send something and has not, or else its oldest.
+    /// The oldest pending connection of an origin that has sent nothing for [`SILENT_AGE`], or else its oldest pending
+    /// one.
     pub(super) fn oldest_pending_of(&self, origin: Origin) -> Option<Arc<ConnectionState>> {
         let pending = &self.origins.get(&origin)?.pending;
         let mut pending = pending.iter().filter_map(|id| self.open.get(id)).peekable();
         let oldest = pending.peek().copied();
         let now = Instant::now();
-        let is_silent = |slot: &&Arc<ConnectionState>| {
-            !slot.heard.load(Ordering::Relaxed) && now - slot.accepted >= SILENT_AGE
+        let is_silent = |connection: &&Arc<ConnectionState>| {
+            !connection.has_received.load(Ordering::Relaxed)
+                && now - connection.accepted >= SILENT_AGE
         };
         pending.find(is_silent).or(oldest).cloned()
     }
 
-    /// The same of the address that has the most pending connections.
+    /// The connection of [`Self::oldest_pending_of`] of the origin with the most pending connections.
     pub(super) fn oldest_pending(&self) -> Option<Arc<ConnectionState>> {
         let (origin, _) = self.origins.iter().max_by_key(|(_, it)| it.pending.len())?;
         self.oldest_pending_of(*origin)
     }
 
-    /// A connection of the address that has the most, if a new connection leaves `new` with fewer: a pending one, or
-    /// else the newest, because the older ones are probably those that it had before it took so many. Else a pending
-    /// one of `new` itself.
+    /// A connection of the origin with the most connections: a pending one, or else the newest, because the older ones
+    /// are probably from the time before it opened so many. If the origin `new` would have as many with one more
+    /// connection, a pending one of `new` itself.
     pub(super) fn of_the_largest_origin(&self, new: Origin) -> Option<Arc<ConnectionState>> {
         let own = self.origins.get(&new).map_or(0, OriginConnections::len);
         let (origin, largest) = self.origins.iter().max_by_key(|(_, it)| it.len())?;
@@ -184,20 +189,23 @@ impl Table {
         self.oldest_pending_of(*origin).or_else(newest)
     }
 
-    /// The connection in use that has been idle for longest, if that is long enough.
-    pub(super) fn idlest(&mut self) -> Option<Arc<ConnectionState>> {
+    /// The longest idle connection in use; `None` if none has been idle for [`IDLE_SWEEPS`].
+    pub(super) fn longest_idle(&mut self) -> Option<Arc<ConnectionState>> {
         if self.none_is_idle {
             return None;
         }
-        let idle = |slot: &&Arc<ConnectionState>| slot.idle_sweeps.load(Ordering::Relaxed);
-        let idlest = self
+        let idle =
+            |connection: &&Arc<ConnectionState>| connection.idle_sweeps.load(Ordering::Relaxed);
+        let longest_idle = self
             .open
             .values()
-            .filter(|slot| slot.phase() == IN_USE && !slot.dropped.load(Ordering::Relaxed))
-            .filter(|slot| idle(slot) >= IDLE_SWEEPS)
+            .filter(|connection| {
+                connection.phase() == IN_USE && !connection.dropped.load(Ordering::Relaxed)
+            })
+            .filter(|connection| idle(connection) >= IDLE_SWEEPS)
             .max_by_key(idle)
             .cloned();
-        self.none_is_idle = idlest.is_none();
-        idlest
+        self.none_is_idle = longest_idle.is_none();
+        longest_idle
     }
 }

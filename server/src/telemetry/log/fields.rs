@@ -1,4 +1,4 @@
-//! Fields in the text log: `name=value`, so that a program can find the end of a value.
+//! The format of fields in the text log: `name=value`, with quotes where the end of a value would be ambiguous.
 
 use std::fmt::{self, Debug};
 
@@ -9,8 +9,7 @@ use tracing_subscriber::{
     fmt::{FormatFields, format},
 };
 
-/// Writes the message as it is, and a value that could be taken for more than one within quotation marks, as it does
-/// with every text.
+/// Writes the message without quotes, and ambiguous values and all strings with quotes.
 #[derive(Debug)]
 pub(super) struct TextFields;
 
@@ -42,21 +41,25 @@ impl FieldWriter<'_> {
             return self.writer.write_str(&printable(value));
         }
         write!(self.writer, "{name}=")?;
-        if is_one(value) { self.writer.write_str(value) } else { write!(self.writer, "{value:?}") }
+        if is_unambiguous(value) {
+            self.writer.write_str(value)
+        } else {
+            write!(self.writer, "{value:?}")
+        }
     }
 }
 
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Where in its source a library speaks, on the machine that built it.
+        // Omits the source locations of libraries, which are paths on the build machine.
         if self.written.is_ok() && !field.name().starts_with("log.") {
             self.written = self.write(field.name(), &format!("{value:?}"));
         }
     }
 }
 
-/// Whether the value is a word, or a text within quotation marks.
-fn is_one(value: &str) -> bool {
+/// Whether the value is a single word, or a quoted string.
+fn is_unambiguous(value: &str) -> bool {
     let is_plain =
         |char: char| !(char.is_whitespace() || char.is_control() || "\"=".contains(char));
     if let Some(quoted) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
@@ -93,7 +96,7 @@ mod tests {
         }
     }
 
-    /// What an act writes to a log of text, without times.
+    /// The text log of a function, without times.
     fn logged(act: impl FnOnce()) -> String {
         let written = Written::default();
         let writer = written.clone();
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_several_words_are_within_quotation_marks() {
+    fn values_of_several_words_are_quoted() {
         let line = logged(|| {
             tracing::info!(
                 limit = Some(display("5 per hour")),
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_taken_for_another_field_or_line() {
+    fn ambiguous_values_are_quoted() {
         for (value, written) in [
             ("a=b", r#""a=b""#),
             ("\"a\" is no b", r#""\"a\" is no b""#),
@@ -141,21 +144,21 @@ mod tests {
             ("\"quoted text\"", "\"quoted text\""),
             ("word", "word"),
         ] {
-            let line = logged(|| tracing::info!(%value, "said"));
-            assert_eq!(line, format!(" INFO said value={written}\n"));
+            let line = logged(|| tracing::info!(%value, "message"));
+            assert_eq!(line, format!(" INFO message value={written}\n"));
         }
     }
 
     #[test]
-    fn where_a_library_speaks_is_not_told() {
+    fn source_locations_of_libraries_are_omitted() {
         let line = logged(|| {
-            tracing::info!(log.target = "a", log.file = "/b", log.line = 1, said = "c", "d");
+            tracing::info!(log.target = "a", log.file = "/b", log.line = 1, field = "c", "d");
         });
-        assert_eq!(line, " INFO d said=\"c\"\n");
+        assert_eq!(line, " INFO d field=\"c\"\n");
     }
 
     #[test]
-    fn a_message_stays_on_its_line() {
+    fn a_message_is_one_line() {
         let line = logged(|| tracing::info!("one\ntwo \u{1b}[2J{}", "é"));
         assert_eq!(line, " INFO one\\ntwo \\u{1b}[2Jé\n");
     }

@@ -1,4 +1,4 @@
-//! The level of the log: parsing, and changes while the server runs.
+//! Log levels: parsing, and changes at runtime.
 
 use std::{
     fmt,
@@ -12,80 +12,82 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use super::writer::AUDIT;
 
-/// The longest text that can name levels, in bytes.
+/// The longest text of levels, in bytes.
 const LEVEL_MAX: usize = 4096;
 
-/// What was given for a level is none.
+/// A text is not a valid log level.
 #[derive(Debug, Error)]
 #[error("{given:?} is not a level; use error, warn, info, debug or trace, or MODULE=LEVEL")]
 pub(crate) struct InvalidLevel {
     given: String,
 }
 
-/// The level of a module follows its name; a level without a name is for all other modules, by default info. The filter
-/// itself would parse a bare word as a module, an empty word as a level, and log nothing else.
+/// Parses levels: `MODULE=LEVEL` for a module, `LEVEL` for all other modules (default: info). Stricter than
+/// `EnvFilter`, which accepts a word without a level as a module, and an empty text, and then logs nothing of other
+/// modules.
 pub(super) fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
-    let no_level = || InvalidLevel { given: given.chars().take(LEVEL_MAX).collect() };
+    let invalid = || InvalidLevel { given: given.chars().take(LEVEL_MAX).collect() };
     for part in given.split(',').map(str::trim) {
         let level = match part.split_once('=') {
             None => part,
             Some((module, level)) if !module.trim().is_empty() => level.trim(),
-            Some(_) => return Err(no_level()),
+            Some(_) => return Err(invalid()),
         };
         let level = (!level.is_empty()).then(|| level.parse::<LevelFilter>());
-        level.and_then(Result::ok).ok_or_else(no_level)?;
+        level.and_then(Result::ok).ok_or_else(invalid)?;
     }
-    // With a span or a field a directive is more particular than the one below that keeps the audit.
+    // A directive with a span or a field is more specific than the one below for audit lines, and could disable them.
     if given.len() > LEVEL_MAX || given.contains('[') {
-        return Err(no_level());
+        return Err(invalid());
     }
-    // If the log file is beside the limits files, a log line for each file event would cause another event. To log them,
-    // name the module.
+    // If the log file is beside the limits files, a log line for each file event would cause another event. To log
+    // them, name the module.
     EnvFilter::try_new(format!("info,notify=info,mio=info,{given},{AUDIT}=info"))
-        .map_err(|_| no_level())
+        .map_err(|_| invalid())
 }
 
-/// Replaces the filter. Returns whether the log still exists.
+/// Replaces the filter of the log. Returns false if the log does not exist any more.
 pub(super) type ReplaceFilter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
 
-/// The level of the log, and the means to change it.
+/// Reads and changes the level of the log.
 pub(crate) struct LogLevels {
     replace: ReplaceFilter,
     level: Mutex<Level>,
 }
 
 struct Level {
-    /// The one that stays.
-    text: String,
-    /// The one in force for a while in its place.
+    /// The permanent level.
+    permanent: String,
+    /// The temporary level that is in force instead, if there is one.
     temporary: Option<TemporaryLevel>,
 }
 
 struct TemporaryLevel {
     text: String,
     until: Instant,
-    returning: AbortHandle,
+    /// The task that restores the permanent level.
+    restoring: AbortHandle,
 }
 
 /// The level in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogLevelStatus {
-    /// In the syntax of `--log-level`.
+    /// The level, in the syntax of `--log-level`.
     pub(crate) level: String,
-    /// The level that returns when a temporary one ends, and the time until then.
-    pub(crate) then: Option<(String, Duration)>,
+    /// If the level is temporary: the permanent level, and the time until it is restored.
+    pub(crate) next: Option<(String, Duration)>,
 }
 
-/// Why the level stays as it is.
+/// Why the level cannot be changed.
 #[derive(Debug, Error)]
 pub(crate) enum ChangeError {
-    /// It is no level.
+    /// The level is invalid.
     #[error(transparent)]
     Level(#[from] InvalidLevel),
-    /// The span is nothing, or more than a clock has.
-    #[error("how long it is in force: a duration longer than 0 and shorter than the clock's end")]
+    /// The duration is 0, negative, or too long for the clock.
+    #[error("the duration must be longer than 0 and within the range of the clock")]
     Duration,
-    /// The log is that of a program around the server.
+    /// Another program, which has the server as a library, has set up the log.
     #[error("the log is not the server's own")]
     NotOwn,
 }
@@ -93,53 +95,53 @@ pub(crate) enum ChangeError {
 impl LogLevels {
     /// A log with this level.
     pub(super) fn new(level: String, replace: ReplaceFilter) -> Self {
-        let level = Mutex::new(Level { text: level, temporary: None });
+        let level = Mutex::new(Level { permanent: level, temporary: None });
         Self { replace, level }
     }
 
-    /// The level in force now.
+    /// The level in force.
     pub(crate) fn in_force(&self) -> LogLevelStatus {
         self.level.lock().in_force()
     }
 
-    /// Logs what `given` says from now on, or for so long; then again what was said last without an end. Needs a
-    /// runtime. `caller` is who asks, and `certificate` what they showed.
+    /// Changes the level, permanently or for a `duration`. After the duration the permanent level is restored. Logs
+    /// `caller` and `certificate`, the name in its certificate. Requires a runtime.
     ///
     /// # Errors
-    /// There is no such level, or no such span of time. Nothing changes.
+    /// The level or the duration is invalid, or the log is not the server's. Nothing changes.
     pub(crate) fn set(
         &'static self,
         given: &str,
-        within: Option<Duration>,
+        duration: Option<Duration>,
         caller: &dyn fmt::Display,
         certificate: Option<&str>,
     ) -> Result<LogLevelStatus, ChangeError> {
         let filter = filter(given)?;
-        let until = match within {
+        let until = match duration {
             Some(Duration::ZERO) => return Err(ChangeError::Duration),
-            Some(span) => Some(Instant::now().checked_add(span).ok_or(ChangeError::Duration)?),
+            Some(it) => Some(Instant::now().checked_add(it).ok_or(ChangeError::Duration)?),
             None => None,
         };
         let mut level = self.level.lock();
         let former = level.in_force().level;
         if let Some(temporary) = level.temporary.take() {
-            temporary.returning.abort();
+            temporary.restoring.abort();
         }
         match until {
-            None => given.clone_into(&mut level.text),
+            None => given.clone_into(&mut level.permanent),
             Some(until) => {
-                let returning = tokio::spawn(async move {
+                let restoring = tokio::spawn(async move {
                     tokio::time::sleep_until(until.into()).await;
-                    self.return_from(until);
+                    self.restore(until);
                 });
-                let returning = returning.abort_handle();
-                level.temporary = Some(TemporaryLevel { text: given.to_owned(), until, returning });
+                let restoring = restoring.abort_handle();
+                level.temporary = Some(TemporaryLevel { text: given.to_owned(), until, restoring });
             }
         }
         if !(self.replace)(filter) {
             return Err(ChangeError::NotOwn);
         }
-        let for_seconds = within.map(|span| span.as_secs_f64());
+        let for_seconds = duration.map(|it| it.as_secs_f64());
         tracing::info!(
             target: AUDIT, %caller, certificate, log_level = given, former, for_seconds,
             "log level changed",
@@ -147,15 +149,16 @@ impl LogLevels {
         Ok(level.in_force())
     }
 
-    /// Ends the level that was in force until then.
-    fn return_from(&self, until: Instant) {
+    /// Restores the permanent level after the temporary level that ends at this time.
+    fn restore(&self, until: Instant) {
         let mut level = self.level.lock();
-        // Another call may have changed it while this one waited for the lock.
+        // The level may have been changed while this call waited for the lock.
         if let Some(temporary) = level.temporary.take_if(|it| it.until == until)
-            && let Ok(filter) = filter(&level.text)
+            && let Ok(filter) = filter(&level.permanent)
         {
             let _no_log_left = (self.replace)(filter);
-            tracing::info!(target: AUDIT, log_level = level.text, former = temporary.text, "log level is back");
+            let (log_level, former) = (&*level.permanent, &*temporary.text);
+            tracing::info!(target: AUDIT, log_level, former, "log level restored");
         }
     }
 }
@@ -163,10 +166,10 @@ impl LogLevels {
 impl Level {
     fn in_force(&self) -> LogLevelStatus {
         match &self.temporary {
-            None => LogLevelStatus { level: self.text.clone(), then: None },
+            None => LogLevelStatus { level: self.permanent.clone(), next: None },
             Some(TemporaryLevel { text, until, .. }) => {
                 let left = until.saturating_duration_since(Instant::now());
-                LogLevelStatus { level: text.clone(), then: Some((self.text.clone(), left)) }
+                LogLevelStatus { level: text.clone(), next: Some((self.permanent.clone(), left)) }
             }
         }
     }
@@ -177,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_level_is_one() {
+    fn levels_are_validated() {
         for level in
             ["error", "info", "INFO", "off", "info,h2=debug", "h2=trace", "warn, info", "h2=off"]
         {
@@ -200,15 +203,15 @@ mod tests {
             "=",
             "h2=debug=info",
         ] {
-            let said = filter(other).unwrap_err().to_string();
-            assert!(said.starts_with(&format!("{other:?} is not a level; use error, ")), "{said}");
+            let text = filter(other).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{other:?} is not a level; use error, ")), "{text}");
         }
         assert!(filter(&"h2=info,".repeat(1000)).is_err());
     }
 
     #[test]
-    fn what_is_not_named_stays_at_info() {
-        for (given, of_all) in [
+    fn modules_without_a_level_use_info() {
+        for (given, default) in [
             ("h2=debug", LevelFilter::INFO),
             ("sluicegate=debug,h2=off", LevelFilter::INFO),
             ("h2=debug,warn", LevelFilter::WARN),
@@ -216,7 +219,7 @@ mod tests {
         ] {
             let shown = filter(given).unwrap().to_string();
             let bare = shown.split(',').find(|part| !part.contains('='));
-            assert_eq!(bare, Some(&*of_all.to_string()), "{given}: {shown}");
+            assert_eq!(bare, Some(&*default.to_string()), "{given}: {shown}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The log: to the standard error stream, as text or JSON. Nothing is logged per request above debug, except decisions
-//! where `--decision-log-ratio` asks for them.
+//! The log: text or JSON on the standard error stream. No request causes a line above debug level, except in the
+//! decision log.
 //!
-//! `levels` changes the level while the server runs, `fields` quotes values in text, `writer` is the thread that writes,
-//! `rate` bounds what libraries log.
+//! `levels` changes the level at runtime, `fields` formats fields in text, `writer` writes on its own thread, `rate`
+//! bounds the lines of libraries.
 
 mod fields;
 mod levels;
@@ -33,7 +33,7 @@ pub(crate) use self::{
     writer::AUDIT,
 };
 
-/// Why the log cannot start: `--log-level` is invalid, or the system gives no thread that writes.
+/// Why the log cannot start: `--log-level` is invalid, or the system does not provide a thread.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub struct LogError(#[from] LogSetupError);
@@ -55,8 +55,8 @@ struct Log {
     rate: Arc<LogRate>,
 }
 
-/// Starts the log of this process, which is written to its end when what is returned is dropped. A log that
-/// was started before stays.
+/// Starts the log of this process. Dropping the guard writes all lines. If the process has a log already, that one
+/// stays.
 pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = levels::filter(&settings.log_level).map_err(LogSetupError::Level)?;
     let (writer, guard) =
@@ -89,29 +89,29 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
     Ok(guard)
 }
 
-/// The levels of this process's log.
+/// The levels of the server's log.
 ///
 /// # Errors
-/// The program around the server has set up a log of its own.
+/// Another program, which has the server as a library, has set up the log.
 pub(crate) fn levels() -> Result<&'static LogLevels, ChangeError> {
     LOG.get().map(|log| &log.levels).ok_or(ChangeError::NotOwn)
 }
 
-/// Lines that were dropped because the log was not read fast enough.
+/// The number of lines that were dropped because the log was not read fast enough.
 pub(crate) fn lines_dropped() -> u64 {
     LOG.get().map_or(0, |log| log.writer.dropped())
 }
 
-/// Lines of libraries that were suppressed because there were too many.
+/// The number of lines of libraries that were suppressed because there were too many.
 pub(crate) fn lines_suppressed() -> u64 {
     LOG.get().map_or(0, |log| log.rate.suppressed())
 }
 
-/// Logs how many lines of libraries were suppressed in intervals that have ended, or, when the process ends, in all
-/// intervals (`all`).
+/// Logs the number of suppressed lines of libraries in intervals that have ended; with `all`, in the current intervals
+/// too.
 pub(crate) fn report_suppressed(all: bool) {
     let Some(log) = LOG.get() else { return };
-    for SuppressedLines { target, level, lines } in log.rate.take(Instant::now(), all) {
+    for SuppressedLines { target, level, lines } in log.rate.drain(Instant::now(), all) {
         tracing::warn!(library = %target, %level, lines, "too many lines of a library suppressed");
     }
 }

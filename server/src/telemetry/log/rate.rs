@@ -1,4 +1,4 @@
-//! A bound to what libraries log, so that a peer that makes one of them complain again and again does not fill the log.
+//! A bound on the log lines of libraries, so that a peer that causes many of them does not fill the log.
 
 use std::{
     collections::HashMap,
@@ -11,24 +11,24 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use crate::telemetry::count::Count;
 
-/// The most lines of one place in a library's source within [`INTERVAL`].
+/// The most lines of one callsite of a library within [`INTERVAL`].
 const LINES_MAX: u64 = 10;
 
-/// How long lines are counted, from the first.
+/// The interval in which lines are counted, from the first line.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the targets of this project begin with.
+/// The prefix of the targets of this project.
 const OWN: &str = "sluicegate";
 
-/// Counts what libraries log, by the place in their source.
+/// Counts the lines of libraries by callsite, the place in their source.
 #[derive(Debug, Default)]
 pub(super) struct LogRate {
-    /// As many as libraries have such places.
-    places: Mutex<HashMap<Identifier, LineCount>>,
+    /// Bounded, because libraries have a fixed number of callsites.
+    callsites: Mutex<HashMap<Identifier, LineCount>>,
     suppressed: Count,
 }
 
-/// Lines of one place within one interval.
+/// The lines of one callsite within one interval.
 #[derive(Debug)]
 struct LineCount {
     metadata: &'static Metadata<'static>,
@@ -36,7 +36,7 @@ struct LineCount {
     count: u64,
 }
 
-/// Lines that were suppressed, and where they came from.
+/// Suppressed lines of one callsite.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SuppressedLines {
     pub(super) target: &'static str,
@@ -45,15 +45,15 @@ pub(super) struct SuppressedLines {
 }
 
 impl LogRate {
-    /// Lines that were not logged, in all.
+    /// The total number of suppressed lines.
     pub(super) fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
 
-    /// Takes what was suppressed in intervals that have ended, or in all of them.
-    pub(super) fn take(&self, now: Instant, all: bool) -> Vec<SuppressedLines> {
+    /// Removes and returns the suppressed lines of intervals that have ended; with `all`, of the current intervals too.
+    pub(super) fn drain(&self, now: Instant, all: bool) -> Vec<SuppressedLines> {
         let mut suppressed = Vec::new();
-        self.places.lock().retain(|_, lines| {
+        self.callsites.lock().retain(|_, lines| {
             let is_over = all || now.saturating_duration_since(lines.since) >= INTERVAL;
             if is_over && lines.count > LINES_MAX {
                 let (target, level) = (lines.metadata.target(), *lines.metadata.level());
@@ -66,12 +66,12 @@ impl LogRate {
 
     /// Counts a line. Returns whether it is logged.
     fn admit(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
-        // Debug and trace are logged only where an operator asks for them.
+        // Debug and trace lines are not bounded: an operator has enabled them.
         if metadata.target().starts_with(OWN) || *metadata.level() > Level::INFO {
             return true;
         }
-        let mut places = self.places.lock();
-        let lines = places.entry(metadata.callsite()).or_insert(LineCount {
+        let mut callsites = self.callsites.lock();
+        let lines = callsites.entry(metadata.callsite()).or_insert(LineCount {
             metadata,
             since: now,
             count: 0,
@@ -85,7 +85,7 @@ impl LogRate {
     }
 }
 
-/// The part of the log that asks before each line.
+/// The layer that applies the bound to each line.
 pub(super) struct RateLimitLayer(pub(super) std::sync::Arc<LogRate>);
 
 impl<S: Subscriber> Layer<S> for RateLimitLayer {
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Logs so many lines of the kind, and returns how many were admitted.
+    /// Logs a number of lines, and returns the number of lines that were admitted.
     fn admitted(rate: &Arc<LogRate>, lines: u64, log: impl Fn()) -> u64 {
         struct Seen(Arc<Count>);
         impl<S: Subscriber> Layer<S> for Seen {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_log_a_bounded_number_of_lines_and_the_rest_is_counted() {
+    fn lines_of_libraries_are_bounded_and_suppressed_ones_counted() {
         let rate = Arc::<LogRate>::default();
         let warn = || tracing::warn!(target: "h2::proto", "reset");
         assert_eq!(admitted(&rate, LINES_MAX + 7, warn), LINES_MAX);
@@ -127,17 +127,17 @@ mod tests {
         assert_eq!(rate.suppressed(), 7);
 
         let now = Instant::now();
-        assert_eq!(rate.take(now, false), []);
+        assert_eq!(rate.drain(now, false), []);
         let suppressed = [SuppressedLines { target: "h2::proto", level: Level::WARN, lines: 7 }];
-        assert_eq!(rate.take(now + INTERVAL, false), suppressed);
-        assert_eq!(rate.take(now + INTERVAL, true), []);
+        assert_eq!(rate.drain(now + INTERVAL, false), suppressed);
+        assert_eq!(rate.drain(now + INTERVAL, true), []);
         assert_eq!(admitted(&rate, LINES_MAX + 2, warn), LINES_MAX, "another interval");
-        assert_eq!(rate.take(now, true).len(), 1);
+        assert_eq!(rate.drain(now, true).len(), 1);
         assert_eq!(rate.suppressed(), 9);
     }
 
     #[test]
-    fn own_lines_and_those_that_operators_ask_for_are_not_bounded() {
+    fn own_lines_and_debug_lines_are_not_bounded() {
         let rate = Arc::<LogRate>::default();
         let many = LINES_MAX * 3;
         assert_eq!(

@@ -1,7 +1,6 @@
 //! Writes the log on its own thread, so that decisions never wait for the reader of the log.
 //!
-//! Escapes invisible characters of every line: of messages and fields of this project and of
-//! libraries, and of names of modules.
+//! It escapes the control characters of all lines, including those of libraries.
 
 use std::{
     borrow::Cow,
@@ -24,30 +23,30 @@ use crate::{settings::LogFormat, telemetry::count::Count};
 /// The target of audit lines, which are logged at every level.
 pub(crate) const AUDIT: &str = "sluicegate::audit";
 
-/// How much of the log may wait to be written, in bytes.
+/// The most bytes in the queue.
 const WAITING_MAX: usize = 4 << 20;
 
-/// Bytes reserved for audit lines in the queue, which other lines cannot use.
+/// The most bytes in the queue when an audit line is added. The difference is reserved for audit lines.
 const AUDIT_WAITING_MAX: usize = 5 << 20;
 
-/// For how long the end of the process waits for what is not written yet.
+/// The time at the end of the process to write the queue.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before it is written: say so.
-    End(Sender<()>),
+    /// Asks for a reply when all earlier lines are written.
+    Flush(Sender<()>),
 }
 
 #[derive(Debug, Default)]
 struct QueueCounts {
-    /// Bytes that wait to be written.
+    /// Bytes in the queue.
     waiting: AtomicUsize,
-    /// Lines that were dropped.
+    /// Dropped lines.
     dropped: Count,
 }
 
-/// Takes lines, and never waits. Lines for which there is no room are dropped and counted.
+/// Queues lines without waiting. If the queue is full, lines are dropped and counted.
 #[derive(Clone, Debug)]
 pub(super) struct LogWriter {
     messages: Sender<Message>,
@@ -56,7 +55,7 @@ pub(super) struct LogWriter {
 }
 
 impl LogWriter {
-    /// A thread that writes there, lines of this format.
+    /// Starts the thread that writes lines of this format to `to`.
     pub(super) fn start(
         to: impl Write + Send + 'static,
         format: LogFormat,
@@ -71,13 +70,14 @@ impl LogWriter {
         Ok((Self { messages, lines, format }, guard))
     }
 
-    /// Lines that were not written, for want of room or because the stream took none.
+    /// The number of lines that were dropped because the queue was full or writing failed.
     pub(super) fn dropped(&self) -> u64 {
         self.lines.dropped.get()
     }
 
+    /// Queues a line, if the queue then has at most `waiting_max` bytes.
     fn put(&self, line: &[u8], waiting_max: usize) {
-        let line = &*visible(line, self.format);
+        let line = &*escape(line, self.format);
         let before = self.lines.waiting.fetch_add(line.len(), Ordering::Relaxed);
         let fits = before.saturating_add(line.len()) <= waiting_max;
         if !fits || self.messages.send(Message::Line(line.to_vec())).is_err() {
@@ -87,10 +87,10 @@ impl LogWriter {
     }
 }
 
-/// The line without what is not visible in it, but for its end.
-fn visible(line: &[u8], format: LogFormat) -> Cow<'_, [u8]> {
+/// Escapes control characters of a line, except for the newline at its end.
+fn escape(line: &[u8], format: LogFormat) -> Cow<'_, [u8]> {
     let Ok(text) = str::from_utf8(line) else {
-        // No part of the log writes that.
+        // Does not happen: all formats write UTF-8.
         return Cow::Owned(line.escape_ascii().collect());
     };
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -113,20 +113,20 @@ fn write(messages: &Receiver<Message>, lines: &QueueCounts, mut to: impl Write) 
                 }
                 lines.waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
-            Message::End(written) => _ = written.send(()),
+            Message::Flush(written) => _ = written.send(()),
         }
     }
 }
 
-/// On drop, waits until all lines are written, for a bounded time if the log is not read.
+/// Dropping this waits until all lines are written, but at most [`END_TIMEOUT`].
 #[must_use]
 pub(crate) struct LogGuard(Sender<Message>);
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        let (written, all) = mpsc::channel();
-        if self.0.send(Message::End(written)).is_ok() {
-            let _too_late = all.recv_timeout(END_TIMEOUT);
+        let (reply, written) = mpsc::channel();
+        if self.0.send(Message::Flush(reply)).is_ok() {
+            let _elapsed = written.recv_timeout(END_TIMEOUT);
         }
     }
 }
@@ -147,7 +147,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Takes one line, which is written in one piece.
+/// The writer of one line, which `tracing-subscriber` writes in one call.
 pub(super) struct LineWriter<'a> {
     writer: &'a LogWriter,
     waiting_max: usize,
@@ -188,19 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_visible_is_escaped() {
-        let visible =
-            |line: &[u8], format| String::from_utf8(visible(line, format).into()).unwrap();
+    fn control_characters_are_escaped() {
+        let escape = |line: &[u8], format| String::from_utf8(escape(line, format).into()).unwrap();
         let line = "a\u{202e}b\u{1b}\n".as_bytes();
-        assert_eq!(visible(line, LogFormat::Text), "a\\u{202e}b\\u{1b}\n");
+        assert_eq!(escape(line, LogFormat::Text), "a\\u{202e}b\\u{1b}\n");
         let line = "{\"a\":\"\u{2028}\"}\n".as_bytes();
-        assert_eq!(visible(line, LogFormat::Json), "{\"a\":\"\\u2028\"}\n");
-        assert_eq!(visible(b"a\xff\n", LogFormat::Text), "a\\xff\\n");
-        assert_eq!(visible("é\n".as_bytes(), LogFormat::Json), "é\n");
+        assert_eq!(escape(line, LogFormat::Json), "{\"a\":\"\\u2028\"}\n");
+        assert_eq!(escape(b"a\xff\n", LogFormat::Text), "a\\xff\\n");
+        assert_eq!(escape("é\n".as_bytes(), LogFormat::Json), "é\n");
     }
 
     #[test]
-    fn lines_beyond_the_room_are_counted_and_those_of_operators_have_more() {
+    fn lines_beyond_the_queue_are_counted_and_audit_lines_have_a_reserve() {
         let written = Arc::new(Mutex::new(Vec::new()));
         let (writer, guard) = start(Slow(Arc::clone(&written)));
         let line = vec![b'x'; 1024];
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stream_does_not_take_is_counted() {
+    fn lines_that_cannot_be_written_are_counted() {
         let (writer, guard) = start(&mut [][..]);
         writer.put(b"lost", WAITING_MAX);
         drop(guard);

@@ -1,4 +1,4 @@
-//! Messages that hold no more than a collector takes.
+//! Splits metrics into messages that a collector accepts.
 
 use std::mem;
 
@@ -9,11 +9,15 @@ use opentelemetry_proto::tonic::{
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use prost::Message;
 
-/// Upper bound of the bytes that nesting adds to a message: its tag and length, and growth of the lengths around it.
+/// An upper bound of the bytes that a nested message needs beside its content: tag, length, and growth of the outer
+/// lengths.
 const FRAME_BYTES: usize = 16;
 
-/// All metrics, in messages of at most so many bytes each. A single point is never split.
-pub(super) fn of(metrics: &ResourceMetrics, bytes_max: usize) -> Vec<ExportMetricsServiceRequest> {
+/// All metrics, in messages of at most `bytes_max` bytes, unless a single point is larger.
+pub(super) fn from_metrics(
+    metrics: &ResourceMetrics,
+    bytes_max: usize,
+) -> Vec<ExportMetricsServiceRequest> {
     split(metrics.into(), bytes_max)
 }
 
@@ -22,10 +26,10 @@ fn split(all: ExportMetricsServiceRequest, bytes_max: usize) -> Vec<ExportMetric
     for mut resource in all.resource_metrics {
         for mut scope in mem::take(&mut resource.scope_metrics) {
             let metrics = mem::take(&mut scope.metrics);
-            let around = resource.encoded_len() + scope.encoded_len() + 2 * FRAME_BYTES;
-            let room = bytes_max.saturating_sub(around);
-            let parts = metrics.into_iter().flat_map(|metric| parts(metric, room));
-            for metrics in shared_out(parts, room) {
+            let overhead = resource.encoded_len() + scope.encoded_len() + 2 * FRAME_BYTES;
+            let room = bytes_max.saturating_sub(overhead);
+            let parts = metrics.into_iter().flat_map(|metric| split_metric(metric, room));
+            for metrics in pack(parts, room) {
                 let mut resource = resource.clone();
                 let mut scope = scope.clone();
                 scope.metrics = metrics;
@@ -37,34 +41,34 @@ fn split(all: ExportMetricsServiceRequest, bytes_max: usize) -> Vec<ExportMetric
     messages
 }
 
-/// A metric with its points, in parts of at most so many bytes. Histograms have no labels, so they stay whole.
-fn parts(mut metric: Metric, room: usize) -> Vec<Metric> {
+/// A metric, in parts with at most `room` bytes of points each. Histograms have no labels, so they are not split.
+fn split_metric(mut metric: Metric, room: usize) -> Vec<Metric> {
     let Some(all) = points(&mut metric).map(mem::take) else { return vec![metric] };
-    let around = metric.encoded_len() + 2 * FRAME_BYTES;
-    let part = |some| {
+    let overhead = metric.encoded_len() + 2 * FRAME_BYTES;
+    let part = |packed| {
         let mut part = metric.clone();
         if let Some(points) = points(&mut part) {
-            *points = some;
+            *points = packed;
         }
         part
     };
-    shared_out(all, room.saturating_sub(around)).into_iter().map(part).collect()
+    pack(all, room.saturating_sub(overhead)).into_iter().map(part).collect()
 }
 
-/// All in order, in lists of at most so many bytes; what is larger goes alone.
-fn shared_out<T: Message>(all: impl IntoIterator<Item = T>, room: usize) -> Vec<Vec<T>> {
+/// Packs messages in order into lists of at most `room` bytes. A larger message has a list of its own.
+fn pack<T: Message>(all: impl IntoIterator<Item = T>, room: usize) -> Vec<Vec<T>> {
     let mut lists: Vec<Vec<T>> = Vec::new();
-    let mut taken = 0;
+    let mut used = 0;
     for one in all {
         let bytes = one.encoded_len() + FRAME_BYTES;
         match lists.last_mut() {
-            Some(list) if taken + bytes <= room => list.push(one),
+            Some(list) if used + bytes <= room => list.push(one),
             Some(_) | None => {
                 lists.push(vec![one]);
-                taken = 0;
+                used = 0;
             }
         }
-        taken += bytes;
+        used += bytes;
     }
     lists
 }
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_hold_all_points_once_and_no_more_bytes_than_they_may() {
+    fn messages_contain_all_points_once_and_have_bounded_size() {
         let histogram = Metric {
             name: "h".to_owned(),
             data: Some(Data::Histogram(Histogram::default())),
@@ -117,7 +121,7 @@ mod tests {
         };
         let metrics = vec![sum("a", 3), sum("b", 1_000), histogram, sum("c", 40), sum("d", 1)];
         let all = message(metrics.clone());
-        assert_eq!(split(all.clone(), 1 << 20), vec![all.clone()], "what fits stays as it is");
+        assert_eq!(split(all.clone(), 1 << 20), vec![all.clone()], "a small message is not split");
         for bytes_max in [600, 1_000, 1_001, 4_096, 20_000] {
             let messages = split(all.clone(), bytes_max);
             let mut joined: Vec<Metric> = Vec::new();
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_that_is_too_large_goes_alone() {
+    fn a_point_that_is_too_large_has_its_own_message() {
         let messages = split(message(vec![sum("a", 3)]), 0);
         assert_eq!(messages.len(), 3);
     }

@@ -1,4 +1,4 @@
-//! Names of rules, made once for each set of limits, so that counting copies none.
+//! Labels of rules. They are created once for each rule set, so that counting a descriptor copies no text.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,21 +6,21 @@ use sluicegate_core::{Plan, Status, rules::RuleSet};
 
 use crate::telemetry::OVERRIDE;
 
-/// Which rule.
+/// The label of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RuleLabel {
-    /// Its domain.
+    /// The domain.
     pub(crate) domain: Arc<str>,
-    /// Its path, as metrics show it.
+    /// The path, as in metrics.
     pub(crate) rule: Box<str>,
 }
 
-/// The rules of one set of limits.
+/// The labels of a rule set.
 #[derive(Debug, Default)]
 pub(crate) struct RuleLabels {
     /// By rule id.
     rules: Vec<Arc<RuleLabel>>,
-    /// By domain, where an override applies and no rule.
+    /// By domain, for overrides without a rule.
     overrides: HashMap<Box<str>, Arc<RuleLabel>>,
 }
 
@@ -42,7 +42,7 @@ impl RuleLabels {
         labels
     }
 
-    /// The label of what decides about a descriptor.
+    /// The label of the rule or the override that decides a descriptor.
     pub(crate) fn of(&self, plan: &Plan<'_>, status: &Status<'_>) -> Option<&Arc<RuleLabel>> {
         match status.rule {
             Some(rule) => self.rules.get(rule.id),

@@ -1,8 +1,8 @@
-//! The space-saving sketch: a fixed number of counters. A new entry evicts the one with the least count, which becomes
-//! the new entry's error bound.
+//! The space-saving sketch: a fixed number of entries. A new entry evicts the one with the smallest count, which
+//! becomes the error bound of the new entry.
 //!
-//! So a count is never below the true number, and above it by at most its error, which is at most the least count.
-//! Every key with more events than the total divided by the number of counters is in the sketch.
+//! So a count is never below the true number, and exceeds it by at most its error, which is at most the smallest count.
+//! All keys with more events than the total divided by the number of entries are in the sketch.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,74 +14,75 @@ use super::RuleLabel;
 /// Counts of the most frequent keys.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// How many there may be.
+    /// The number of entries.
     keys_max: usize,
-    /// By count, the least first; those without a label are free. Made at the first use, all at once.
+    /// Sorted by count, the smallest first. Entries without a label are unused. All are allocated at the first use.
     entries: Vec<Entry>,
-    /// Where the entry of a key with this hash is.
-    places: HashMap<u64, usize>,
+    /// The index of the entry of a key, by the key's hash.
+    indexes: HashMap<u64, usize>,
 }
 
-/// One key.
+/// The entry of a key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Its hash.
+    /// The hash of the key.
     pub(super) hash: u64,
-    /// Its text.
+    /// The text of the key.
     pub(super) key: SmallVec<[u8; 88]>,
     /// Domain and rule.
     pub(super) label: Option<Arc<RuleLabel>>,
-    /// How often; never less than the truth.
+    /// Upper bound of the number of events.
     pub(super) count: u64,
-    /// By how much that may be too much.
+    /// The amount by which `count` may exceed the true number.
     pub(super) error: u64,
-    /// How often since it was first kept, in this sketch and those before it.
+    /// The number of events since the key was first kept, in this sketch and in sketches of earlier windows.
     pub(super) total: u64,
-    /// When it was counted last.
+    /// The time of the last event.
     pub(super) last: Duration,
-    /// Thousandths of the limit that were used then.
+    /// Thousandths of the limit that were used after the last event.
     pub(super) used_permille: u32,
 }
 
 impl Sketch {
     pub(super) fn new(keys_max: usize) -> Self {
-        Self { keys_max, entries: Vec::new(), places: HashMap::new() }
+        Self { keys_max, entries: Vec::new(), indexes: HashMap::new() }
     }
 
-    /// Counts a key, and lets `note` write to its entry, and know whether that is new.
-    pub(super) fn add(&mut self, key: &CounterKey, note: impl FnOnce(&mut Entry, bool)) {
+    /// Counts an event of a key. `update` gets the key's entry, and whether it is new.
+    pub(super) fn add(&mut self, key: &CounterKey, update: impl FnOnce(&mut Entry, bool)) {
         if self.entries.is_empty() {
             self.entries.resize_with(self.keys_max, Entry::default);
-            self.places.reserve(self.keys_max);
+            self.indexes.reserve(self.keys_max);
         }
-        let known = self.places.get(&key.hash64()).copied();
-        let place = known.unwrap_or(0);
-        let Some(entry) = self.entries.get_mut(place) else { return };
+        let known = self.indexes.get(&key.hash64()).copied();
+        let index = known.unwrap_or(0);
+        let Some(entry) = self.entries.get_mut(index) else { return };
         if known.is_none() {
             if entry.label.is_some() {
-                self.places.remove(&entry.hash);
+                self.indexes.remove(&entry.hash);
             }
             entry.hash = key.hash64();
             entry.key.clear();
             entry.key.extend_from_slice(key.as_bytes());
             entry.error = entry.count;
         } else if *entry.key != *key.as_bytes() {
-            // Two keys of one hash: the one that came first stays.
+            // Another key with the same hash. The first one is kept.
             return;
         }
-        note(entry, known.is_none());
-        self.increment(place);
+        update(entry, known.is_none());
+        self.increment(index);
     }
 
-    /// Adds one to an entry, and puts it behind all that have as many as it had.
-    fn increment(&mut self, place: usize) {
-        let Some(count) = self.entries.get(place).map(|entry| entry.count) else { return };
+    /// Increments the count of an entry. Before that, swaps it with the last entry of equal count, so that the order is
+    /// kept.
+    fn increment(&mut self, index: usize) {
+        let Some(count) = self.entries.get(index).map(|entry| entry.count) else { return };
         let behind = self.entries.partition_point(|entry| entry.count <= count);
         let Some(to) = behind.checked_sub(1) else { return };
-        self.entries.swap(place, to);
-        for moved in [place, to] {
+        self.entries.swap(index, to);
+        for moved in [index, to] {
             if let Some(entry) = self.entries.get(moved).filter(|entry| entry.label.is_some()) {
-                self.places.insert(entry.hash, moved);
+                self.indexes.insert(entry.hash, moved);
             }
         }
         if let Some(entry) = self.entries.get_mut(to) {
@@ -91,23 +92,23 @@ impl Sketch {
 
     /// The entry of a key.
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&Entry> {
-        let entry = self.entries.get(*self.places.get(&hash)?)?;
+        let entry = self.entries.get(*self.indexes.get(&hash)?)?;
         (*entry.key == *key).then_some(entry)
     }
 
-    /// Every key that is counted.
+    /// All used entries.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.label.is_some())
     }
 
-    /// The most that a key which is not here can have.
-    pub(super) fn least(&self) -> u64 {
+    /// The smallest count, which bounds the number of events of keys without an entry.
+    pub(super) fn min_count(&self) -> u64 {
         self.entries.first().map_or(0, |entry| entry.count)
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
-        self.places.clear();
+        self.indexes.clear();
         for entry in self.entries.iter_mut().rev().take_while(|entry| entry.label.is_some()) {
             entry.label = None;
             (entry.count, entry.error, entry.total) = (0, 0, 0);

@@ -12,7 +12,7 @@ fn label() -> Arc<RuleLabel> {
     Arc::new(RuleLabel { domain: "api".into(), rule: "user".into() })
 }
 
-/// Seconds after the beginning.
+/// A time since the start, in seconds.
 const fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -26,14 +26,14 @@ fn listed(counted: &ShardedSketch, seconds: u64, number: u16) -> Option<TopEntry
     counted.list(at(seconds)).into_iter().find(|it| it.key == text)
 }
 
-/// Keys of which few are frequent, as those of who is limited are.
+/// Keys with a typical distribution: few are frequent.
 fn stream() -> impl Strategy<Value = Vec<u16>> {
     vec(prop_oneof![3 => 0_u16..4, 2 => 0_u16..40, 1 => 0_u16..4000], 1..2000)
 }
 
 proptest! {
     #[test]
-    fn counts_are_within_their_errors_and_the_frequent_are_kept(
+    fn counts_are_within_their_errors_and_frequent_keys_are_kept(
         stream in stream(), keys_max in 1_usize..64,
     ) {
         let mut sketch = Sketch::new(keys_max);
@@ -48,8 +48,8 @@ proptest! {
             *exact.entry(number).or_default() += 1;
         }
         prop_assert!(sketch.entries().count() <= keys_max);
-        let least = sketch.least();
-        prop_assert!(least * keys_max as u64 <= stream.len() as u64);
+        let min_count = sketch.min_count();
+        prop_assert!(min_count * keys_max as u64 <= stream.len() as u64);
         let counts: Vec<u64> = sketch.entries().map(|entry| entry.count).collect();
         prop_assert!(counts.is_sorted());
         for (&number, &count) in &exact {
@@ -57,9 +57,9 @@ proptest! {
             match sketch.get(key.hash64(), key.as_bytes()) {
                 Some(entry) => {
                     prop_assert!(entry.count - entry.error <= count && count <= entry.count);
-                    prop_assert!(entry.error <= least);
+                    prop_assert!(entry.error <= min_count);
                 }
-                None => prop_assert!(count <= least),
+                None => prop_assert!(count <= min_count),
             }
             if count > stream.len() as u64 / keys_max as u64 {
                 prop_assert!(sketch.get(key.hash64(), key.as_bytes()).is_some());
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn what_several_parts_and_windows_say_is_within_its_error(
+    fn counts_of_several_shards_and_windows_are_within_their_errors(
         stream in vec((stream(), 0_u64..30), 1..4), keys in 1_usize..300,
     ) {
         let counted = ShardedSketch::new(keys);
@@ -96,7 +96,7 @@ proptest! {
 }
 
 #[test]
-fn rates_are_of_the_last_ten_seconds_and_what_is_over_is_gone() {
+fn rates_cover_the_last_ten_seconds_and_old_counters_disappear() {
     let counted = ShardedSketch::new(100);
     for second in 0..20 {
         for _ in 0..5 {
@@ -105,7 +105,7 @@ fn rates_are_of_the_last_ten_seconds_and_what_is_over_is_gone() {
     }
     let now = listed(&counted, 19, 1).unwrap();
     assert_eq!((now.total, now.age, now.error), (100, Duration::ZERO, 0));
-    // 50 in this window, and a tenth of the 50 of the one before.
+    // 50 in the current window, and a tenth of the 50 in the previous one.
     assert!((now.rate - 5.5).abs() < 1e-9, "{now:?}");
     assert_eq!(now.count, 100);
     let half = listed(&counted, 25, 1).unwrap();
@@ -129,7 +129,7 @@ fn a_rate_is_right_before_ten_seconds_have_passed() {
 }
 
 #[test]
-fn whoever_finds_a_part_taken_does_not_wait() {
+fn a_locked_shard_is_skipped() {
     let counted = ShardedSketch::new(1);
     {
         let _held = counted.shards[0].lock();
@@ -140,7 +140,7 @@ fn whoever_finds_a_part_taken_does_not_wait() {
 }
 
 #[test]
-fn keys_are_bounded_in_all() {
+fn the_number_of_keys_is_bounded() {
     for keys in [1, 63, 64, 1000] {
         let counted = ShardedSketch::new(keys);
         for number in 0..8000 {

@@ -1,4 +1,4 @@
-//! Sends spans to the collector, and logs when it stops or starts accepting them.
+//! Exports spans to the collector, and logs when exports begin to fail or to succeed.
 
 use std::{
     sync::{
@@ -18,19 +18,19 @@ use opentelemetry_sdk::{
 
 use crate::telemetry::count::Count;
 
-/// Counts of traced requests.
+/// Counts of sampled requests.
 #[derive(Debug, Default)]
 pub(super) struct ExportCounts {
     pub(super) ended: Count,
     pub(super) sent: Count,
 }
 
-/// An exporter that logs once when the collector rejects spans, and once when it accepts them again.
+/// An exporter that logs when an export fails after a success, and when it succeeds after a failure.
 #[derive(Debug)]
 pub(super) struct LoggingExporter {
     pub(super) exporter: SpanExporter,
-    pub(super) fails: AtomicBool,
-    pub(super) sent: Arc<ExportCounts>,
+    pub(super) is_failing: AtomicBool,
+    pub(super) counts: Arc<ExportCounts>,
 }
 
 impl Export for LoggingExporter {
@@ -38,9 +38,9 @@ impl Export for LoggingExporter {
         let requests = batch.iter().filter(|span| span.span_kind == SpanKind::Server).count();
         let exported = self.exporter.export(batch).await;
         if exported.is_ok() {
-            self.sent.sent.add(u64::try_from(requests).unwrap_or(u64::MAX));
+            self.counts.sent.add(u64::try_from(requests).unwrap_or(u64::MAX));
         }
-        match (&exported, self.fails.swap(exported.is_err(), Ordering::Relaxed)) {
+        match (&exported, self.is_failing.swap(exported.is_err(), Ordering::Relaxed)) {
             (Err(error), false) => tracing::warn!(%error, "traces cannot be sent to the collector"),
             (Ok(()), true) => tracing::info!("traces are sent to the collector again"),
             (Err(_), true) | (Ok(()), false) => {}

@@ -1,6 +1,6 @@
 //! Rate limit headers for clients, a file for each format.
 
-mod met;
+mod matched;
 mod ratelimit_draft_11;
 mod x_ratelimit_draft_03;
 
@@ -10,7 +10,7 @@ use sluicegate_core::{Code, plan::PlannedDescriptor, store::RefusalScope};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 use thiserror::Error;
 
-use self::{met::header, x_ratelimit_draft_03::Names};
+use self::{matched::header, x_ratelimit_draft_03::HeaderNames};
 use super::seconds::rounded_up;
 use crate::{
     decision::DecisionRecord,
@@ -20,23 +20,23 @@ use crate::{
 /// Formats of rate limit headers.
 #[derive(Clone, Debug)]
 pub(crate) enum Headers {
-    /// Nothing.
+    /// No headers.
     Off,
-    /// As draft 03 of the IETF's headers has it, and Envoy.
-    XRatelimitDraft03(Box<Names>),
-    /// As draft 11 has it.
+    /// The format of draft 03 of the IETF and of Envoy.
+    XRatelimitDraft03(Box<HeaderNames>),
+    /// The format of draft 11 of the IETF.
     RatelimitDraft11,
 }
 
-/// Names of headers that no header is called by.
+/// A flag sets the name of a header that the chosen format does not have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{0} goes with --response-headers x-ratelimit-draft-03 only")]
 pub struct HeadersError(&'static str);
 
 impl Headers {
-    /// The headers that the settings ask for.
+    /// The headers that the settings choose.
     pub(crate) fn new(settings: &ResponseSettings) -> Result<Self, HeadersError> {
-        let given = [
+        let configured = [
             ("--limit-header", &settings.limit_header),
             ("--remaining-header", &settings.remaining_header),
             ("--reset-header", &settings.reset_header),
@@ -45,53 +45,55 @@ impl Headers {
             ResponseHeaders::Off => Self::Off,
             ResponseHeaders::RatelimitDraft11 => Self::RatelimitDraft11,
             ResponseHeaders::XRatelimitDraft03 => {
-                let [limit, remaining, reset] = given.map(|(_, name)| name.as_ref());
-                return Ok(Self::XRatelimitDraft03(Box::new(Names::new(limit, remaining, reset))));
+                let [limit, remaining, reset] = configured.map(|(_, name)| name.as_ref());
+                let names = HeaderNames::new(limit, remaining, reset);
+                return Ok(Self::XRatelimitDraft03(Box::new(names)));
             }
         };
-        match given.into_iter().find(|(_, name)| name.is_some()) {
+        match configured.into_iter().find(|(_, name)| name.is_some()) {
             Some((flag, _)) => Err(HeadersError(flag)),
             None => Ok(format),
         }
     }
 
-    /// The headers of one answer.
-    pub(super) fn of(&self, decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
+    /// The headers of one response.
+    pub(super) fn build(&self, record: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
         let mut headers = match self {
             Self::Off => return Vec::new(),
-            Self::XRatelimitDraft03(names) => x_ratelimit_draft_03::headers(names, decided),
-            Self::RatelimitDraft11 => ratelimit_draft_11::headers(decided),
+            Self::XRatelimitDraft03(names) => x_ratelimit_draft_03::headers(names, record),
+            Self::RatelimitDraft11 => ratelimit_draft_11::headers(record),
         };
-        if let Some(wait) = retry_after(decided) {
+        if let Some(wait) = retry_after(record) {
             headers.push(header("retry-after", rounded_up(wait).to_string()));
         }
         headers
     }
 }
 
-/// Time until a refused request would pass without other requests: when all descriptors that refuse it alone have
-/// room, and one of its quota descriptors if it needs one. `None` if it never will.
-fn retry_after(decided: &DecisionRecord<'_, '_>) -> Option<Duration> {
-    if decided.verdict.code == Code::Ok {
+/// Time until a refused request would pass, if no other requests come meanwhile: until all descriptors that refuse it
+/// by themselves would allow it, and at least one of its quota descriptors if all of them refuse. `None` if it never
+/// passes.
+fn retry_after(record: &DecisionRecord<'_, '_>) -> Option<Duration> {
+    if record.verdict.code == Code::Ok {
         return None;
     }
-    let mut alone = Duration::ZERO;
-    let mut quotas = Vec::new();
-    let mut needs_quota = !decided.plan.has_quota_left;
-    for (planned, status) in decided.plan.descriptors.iter().zip(&decided.verdict.statuses) {
+    let mut longest = Duration::ZERO;
+    let mut quota_waits = Vec::new();
+    let mut needs_quota = !record.plan.has_quota_left;
+    for (planned, status) in record.plan.descriptors.iter().zip(&record.verdict.statuses) {
         let PlannedDescriptor::Limited { refusal_scope, .. } = planned else { continue };
-        let decision = status.check.and_then(|check| decided.decisions.get(check));
+        let decision = status.check.and_then(|check| record.decisions.get(check));
         let wait = decision.and_then(|decision| decision.retry_after);
         match (refusal_scope, status.code) {
-            (RefusalScope::Request, Code::OverLimit) => alone = alone.max(wait?),
-            (RefusalScope::Quota, Code::OverLimit) => quotas.push(wait),
+            (RefusalScope::Request, Code::OverLimit) => longest = longest.max(wait?),
+            (RefusalScope::Quota, Code::OverLimit) => quota_waits.push(wait),
             (RefusalScope::Quota, Code::Ok) => needs_quota = false,
             (RefusalScope::Request | RefusalScope::None, _) => {}
         }
     }
-    if !needs_quota || quotas.is_empty() {
-        return Some(alone);
+    if !needs_quota || quota_waits.is_empty() {
+        return Some(longest);
     }
-    let first = quotas.into_iter().flatten().min()?;
-    Some(alone.max(first))
+    let shortest_quota_wait = quota_waits.into_iter().flatten().min()?;
+    Some(longest.max(shortest_quota_wait))
 }

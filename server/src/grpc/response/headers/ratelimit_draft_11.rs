@@ -1,36 +1,36 @@
-//! `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11: every limit that applies to the
-//! request, with its quota, window and remaining hits.
+//! `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11: all limits that apply to the request,
+//! with quota, window and remaining hits.
 //!
 //! ```text
 //! RateLimit-Policy: "burst";q=20;w=10, "daily";q=10000;w=86400
 //! RateLimit: "burst";r=19;t=10, "daily";r=9999;t=3600
 //! ```
 //!
-//! A limit has its name, else its numbers as name. At most [`LIMITS_TOLD_MAX`] are listed. Rules in shadow mode are not
-//! listed: they must not slow clients down.
+//! A limit without a name is named by its numbers. At most [`LIMITS_LISTED_MAX`] limits are listed. Rules in shadow
+//! mode are not listed, because clients must not slow down for them.
 
 use std::fmt::Write as _;
 
 use sluicegate_core::{CurrentLimit, plan::PlannedDescriptor};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::met::{Descriptor, descriptors, header};
+use super::matched::{MatchedDescriptor, descriptors, header};
 use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
 
-/// The most limits in the headers of one answer: clients and proxies bound their headers.
-const LIMITS_TOLD_MAX: usize = 32;
+/// The most limits in the headers of one response: clients and proxies bound their headers.
+const LIMITS_LISTED_MAX: usize = 32;
 
 /// The headers; none if no limit applies.
-pub(super) fn headers(decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
+pub(super) fn headers(record: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
     let (mut policies, mut limits) = (String::new(), String::new());
     let mut names: Vec<String> = Vec::new();
-    for Descriptor { planned, status, asked } in descriptors(decided) {
+    for MatchedDescriptor { planned, status, limits: matched } in descriptors(record) {
         let shadow = matches!(planned, PlannedDescriptor::Limited { shadow_mode: true, .. });
         if shadow || status.current_limit.is_none() {
             continue;
         }
-        for one in asked.into_iter().take(LIMITS_TOLD_MAX - names.len()) {
-            let name = unlike(&names, name(&one.limit, one.window));
+        for one in matched.into_iter().take(LIMITS_LISTED_MAX - names.len()) {
+            let name = unique(&names, name(&one.limit, one.window));
             let separator = if names.is_empty() { "" } else { ", " };
             let requests = one.limit.displayed.requests_per_unit;
             // Writing to a `String` cannot fail.
@@ -49,7 +49,7 @@ pub(super) fn headers(decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
     vec![header("ratelimit-policy", policies), header("ratelimit", limits)]
 }
 
-/// What a limit is called, as the text of a structured field: printable ASCII.
+/// The name of a limit, as the content of a string of a structured field: printable ASCII, with escapes.
 fn name(limit: &CurrentLimit<'_>, window: u32) -> String {
     let Some(name) = limit.name else {
         return format!("{}-per-{window}s", limit.displayed.requests_per_unit);
@@ -65,11 +65,11 @@ fn name(limit: &CurrentLimit<'_>, window: u32) -> String {
     text
 }
 
-/// The name, or if it is taken, the first with a number behind it that is not.
-fn unlike(taken: &[String], name: String) -> String {
-    if !taken.contains(&name) {
+/// The name, with a number appended if it is already used.
+fn unique(used: &[String], name: String) -> String {
+    if !used.contains(&name) {
         return name;
     }
     let numbered = (2..).map(|number| format!("{name}-{number}"));
-    numbered.into_iter().find(|name| !taken.contains(name)).unwrap_or(name)
+    numbered.into_iter().find(|name| !used.contains(name)).unwrap_or(name)
 }

@@ -1,6 +1,6 @@
-//! `x-ratelimit-limit`, `-remaining` and `-reset`, as in draft-polli-ratelimit-headers-03 and Envoy: the
-//! limit closest to refusing. Where a descriptor has several limits, all of them follow the first number as
-//! quota policies: `20, 20;w=10, 10000;w=86400`.
+//! `x-ratelimit-limit`, `-remaining` and `-reset` of draft-polli-ratelimit-headers-03 and Envoy: the limit closest to
+//! refusing. If a descriptor has several limits, the list of all of them follows the first number: `20, 20;w=10,
+//! 10000;w=86400`.
 
 use std::fmt::Write as _;
 
@@ -8,18 +8,18 @@ use http::HeaderName;
 use sluicegate_core::{Code, plan::PlannedDescriptor, store::RefusalScope};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::met::{Descriptor, descriptors, header, header_name};
+use super::matched::{MatchedDescriptor, descriptors, header, header_name};
 use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
 
 /// Names of the three headers.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct HeaderNames {
     limit: Box<str>,
     remaining: Box<str>,
     reset: Box<str>,
 }
 
-impl Names {
+impl HeaderNames {
     pub(super) fn new(
         limit: Option<&HeaderName>,
         remaining: Option<&HeaderName>,
@@ -34,21 +34,22 @@ impl Names {
 }
 
 /// The headers; none if no limit applies.
-pub(super) fn headers(names: &Names, decided: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
-    let Some(Descriptor { status, asked, .. }) = closest(decided) else { return Vec::new() };
+pub(super) fn headers(names: &HeaderNames, record: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
+    let Some(descriptor) = closest(record) else { return Vec::new() };
+    let MatchedDescriptor { status, limits, .. } = descriptor;
     let Some(limit) = &status.current_limit else { return Vec::new() };
     let mut text = limit.displayed.requests_per_unit.to_string();
-    if asked.len() > 1 {
-        for one in &asked {
+    if limits.len() > 1 {
+        for one in &limits {
             let requests = one.limit.displayed.requests_per_unit;
             // Writing to a `String` cannot fail.
             let _infallible = write!(text, ", {requests};w={}", one.window);
         }
     }
-    // A limit that these hits never fit into is reset all the same.
-    let speaking = status.check.and_then(|check| decided.decisions.get(check));
+    // If these hits can never pass, the time until the reset is shown.
+    let decision = status.check.and_then(|check| record.decisions.get(check));
     let until =
-        status.duration_until_reset.or_else(|| Some(speaking?.reset_after)).unwrap_or_default();
+        status.duration_until_reset.or_else(|| Some(decision?.reset_after)).unwrap_or_default();
     vec![
         header(&*names.limit, text),
         header(&*names.remaining, status.remaining.to_string()),
@@ -56,12 +57,13 @@ pub(super) fn headers(names: &Names, decided: &DecisionRecord<'_, '_>) -> Vec<He
     ]
 }
 
-/// The last descriptor that refuses, quota aside; else the first of those with the least left.
-fn closest<'a, 'r>(decided: &DecisionRecord<'a, 'r>) -> Option<Descriptor<'a, 'r>> {
-    let mut closest: Option<Descriptor<'a, 'r>> = None;
+/// The last descriptor that refuses the request by itself. If there is none: the first of those with the fewest
+/// remaining hits.
+fn closest<'a, 'r>(record: &DecisionRecord<'a, 'r>) -> Option<MatchedDescriptor<'a, 'r>> {
+    let mut closest: Option<MatchedDescriptor<'a, 'r>> = None;
     let mut refused = false;
-    for descriptor in descriptors(decided) {
-        let Descriptor { planned, status, .. } = &descriptor;
+    for descriptor in descriptors(record) {
+        let MatchedDescriptor { planned, status, .. } = &descriptor;
         let PlannedDescriptor::Limited { refusal_scope, .. } = planned else { continue };
         if status.current_limit.is_none() {
             continue;

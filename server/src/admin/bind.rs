@@ -1,4 +1,4 @@
-//! Binding the admin listener, and protecting it from the network.
+//! Binds the admin listener, unless the network could reach it without credentials.
 
 use std::{io, net::SocketAddr};
 
@@ -8,19 +8,19 @@ use crate::{
     values::ListenAddress,
 };
 
-/// Who may call the admin service.
+/// The address of the admin listener, and the credentials that it requires.
 pub(crate) struct AdminAccess {
-    /// Where the admin service is to listen.
+    /// The configured address.
     pub(crate) address: ListenAddress,
     /// TLS of the listener.
     pub(crate) tls: Option<Tls>,
     /// The token that callers must send.
     pub(crate) token: Option<Token>,
-    /// Whether callers must send a token or show a certificate.
+    /// Whether callers need a token or a client certificate.
     pub(crate) is_authenticated: bool,
 }
 
-/// The bound admin listener, and who may call it.
+/// The bound admin listener, and the credentials that it requires.
 pub(crate) struct BoundListener {
     /// The listener.
     pub(crate) listener: Listener,
@@ -33,31 +33,31 @@ pub(crate) struct BoundListener {
 /// Why the admin listener cannot be bound.
 #[derive(Debug)]
 pub(crate) enum BindError {
-    /// The system refuses the address.
+    /// The address cannot be bound.
     Listen(io::Error),
-    /// Every host of the network could call the admin service.
+    /// The network could reach the listener without credentials.
     Unprotected,
 }
 
 impl AdminAccess {
-    /// Whether every host of the network could call the admin service, as far as the address shows before names are
-    /// looked up.
+    /// Whether the network could reach the listener without credentials. Returns false for host names, which are not
+    /// resolved yet.
     pub(crate) fn is_unprotected(&self) -> bool {
-        let is_known = match &self.address {
+        let is_resolved = match &self.address {
             ListenAddress::Unix(_) => true,
             ListenAddress::Tcp(address) => address.parse::<SocketAddr>().is_ok(),
         };
-        is_known && !self.is_authenticated && is_open_to_the_network(&self.address)
+        is_resolved && !self.is_authenticated && is_open_to_the_network(&self.address)
     }
 
     /// Binds the listener.
     ///
     /// # Errors
-    /// The address cannot be bound, or the network could reach it without token and client certificate.
+    /// The address cannot be bound, or the network could reach it without credentials.
     pub(crate) async fn bind(self) -> Result<BoundListener, BindError> {
         let Self { address, tls, token, is_authenticated } = self;
         let listener = Listener::bind(&address).await.map_err(BindError::Listen)?;
-        // The bound address, not the configured one: names are looked up by now.
+        // The bound address, in which host names are resolved.
         if is_open_to_the_network(&listener.local_address()) {
             if !is_authenticated {
                 return Err(BindError::Unprotected);

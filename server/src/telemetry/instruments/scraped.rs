@@ -1,4 +1,4 @@
-//! Metrics as Prometheus is shown them.
+//! Metrics that are read on each scrape.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -7,16 +7,17 @@ use sluicegate_proto::text::printable;
 
 use crate::telemetry::catalogue::{Kind, Metric};
 
-/// Takes values with their labels, in the order of the metric's entry; labels that are left out are not there.
-pub(crate) type Show<'a, T> = &'a dyn Fn(T, &[&str]);
+/// Called with a value and its label values, in the order of the catalogue's entry. A series has no labels beyond those
+/// passed.
+pub(crate) type Observe<'a, T> = &'a dyn Fn(T, &[&str]);
 
-/// Reads a metric's numbers.
-type Read = dyn Fn(Show<'_, f64>) + Send + Sync;
+/// Reads the values of a metric.
+type Read = dyn Fn(Observe<'_, f64>) + Send + Sync;
 
-/// Names and values of a series' labels, in the order of the names.
+/// Names and values of the labels of a series, sorted by name.
 type Labels = Vec<(&'static str, String)>;
 
-/// A metric, and what reads its numbers.
+/// A metric, and the function that reads its values.
 pub(super) struct ScrapedMetric {
     metric: Metric,
     read: Box<Read>,
@@ -25,13 +26,13 @@ pub(super) struct ScrapedMetric {
 impl ScrapedMetric {
     pub(super) fn new(
         metric: Metric,
-        read: impl Fn(Show<'_, f64>) + Send + Sync + 'static,
+        read: impl Fn(Observe<'_, f64>) + Send + Sync + 'static,
     ) -> Self {
         Self { metric, read: Box::new(read) }
     }
 
-    /// All series, in the order of their labels; `None` if there are none. Of series with the same labels, as two rules of
-    /// one path have, counts are added up.
+    /// All series, sorted by labels; `None` if there are none. Counts with the same labels, for example of two rules
+    /// with the same path, are added up.
     pub(super) fn family(&self) -> Option<MetricFamily> {
         let is_counter = self.metric.kind == Kind::Counter;
         let series = RefCell::new(BTreeMap::<Labels, f64>::new());
@@ -88,17 +89,17 @@ mod tests {
     use super::*;
     use crate::telemetry::catalogue;
 
-    fn text(metric: Metric, read: impl Fn(Show<'_, f64>) + Send + Sync + 'static) -> String {
+    fn text(metric: Metric, read: impl Fn(Observe<'_, f64>) + Send + Sync + 'static) -> String {
         let family = ScrapedMetric::new(metric, read).family();
         TextEncoder::new().encode_to_string(&Vec::from_iter(family)).unwrap()
     }
 
     #[test]
-    fn series_are_in_order_and_equal_ones_are_one() {
-        let counts = text(*catalogue::DECISIONS, |show| {
-            show(1.0, &["b", "rule", "ok", "store"]);
-            show(2.0, &["a", "rule", "ok", "store"]);
-            show(3.0, &["b", "rule", "ok", "store"]);
+    fn series_are_sorted_and_equal_ones_are_added_up() {
+        let counts = text(*catalogue::DECISIONS, |observe| {
+            observe(1.0, &["b", "rule", "ok", "store"]);
+            observe(2.0, &["a", "rule", "ok", "store"]);
+            observe(3.0, &["b", "rule", "ok", "store"]);
         });
         let name = catalogue::DECISIONS.name;
         let series = |domain: &str, value: u32| {
@@ -109,15 +110,15 @@ mod tests {
         let help = catalogue::DECISIONS.help;
         let head = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
         assert_eq!(counts, head + &series("a", 2) + &series("b", 4));
-        let gauge = text(*catalogue::COUNTERS, |show| {
-            show(1.0, &[]);
-            show(2.0, &[]);
+        let gauge = text(*catalogue::COUNTERS, |observe| {
+            observe(1.0, &[]);
+            observe(2.0, &[]);
         });
         assert!(gauge.ends_with(&format!("{} 2\n", catalogue::COUNTERS.name)), "{gauge}");
     }
 
     #[test]
-    fn a_metric_without_series_is_left_out() {
+    fn a_metric_without_series_is_omitted() {
         assert_eq!(text(*catalogue::DECISIONS, |_| {}), "");
     }
 }
