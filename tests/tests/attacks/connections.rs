@@ -2,6 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
+use futures::future::join_all;
 use nix::sys::{
     resource::{Resource, getrlimit, setrlimit},
     signal::Signal,
@@ -531,7 +532,7 @@ async fn assert_all_listeners_answer(server: &Sluicegate) {
 
 #[tokio::test]
 async fn listeners_share_few_file_descriptors() {
-    for files in [128, 256] {
+    join_all([128, 256].map(async |files| {
         let server = start_with_files(files, &[]).await;
         for (listener, address, text) in [
             ("grpc", server.grpc.clone(), ""),
@@ -554,7 +555,8 @@ async fn listeners_share_few_file_descriptors() {
         let log = server.process.output();
         assert!(!log.contains("cannot accept"), "{log}");
         assert_eq!(server.stop().await.code(), Some(0));
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 //! Local decisions during outages: they start from what the store last reported, and are debited when it answers again.
+//! The clock is tokio's paused one: a sleep takes no time.
 
 use std::{
     collections::HashSet,
@@ -176,7 +177,7 @@ async fn decide(policy: &Policy, check: Check) -> Decision {
     policy.decide(Arc::from([check]), None).await.unwrap()[0]
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn used_hits_stay_used_in_every_outage() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -194,7 +195,7 @@ async fn used_hits_stay_used_in_every_outage() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn outages_of_one_window_admit_only_the_remaining_hits() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -223,7 +224,7 @@ async fn outages_of_one_window_admit_only_the_remaining_hits() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn local_hits_are_debited_once_and_exactly() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -242,7 +243,7 @@ async fn local_hits_are_debited_once_and_exactly() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn debit_of_unknown_outcome_is_not_sent_again() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
@@ -257,7 +258,7 @@ async fn debit_of_unknown_outcome_is_not_sent_again() {
     assert_eq!(scene.store.charges.load(Ordering::Relaxed), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn debit_that_is_not_run_is_sent_again() {
     let errors = [StoreError::Unavailable, StoreError::Full, StoreError::Moved];
     join_all(errors.map(async |error| {
@@ -276,7 +277,7 @@ async fn debit_that_is_not_run_is_sent_again() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn hits_of_a_window_that_ended_are_not_debited() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
@@ -290,7 +291,7 @@ async fn hits_of_a_window_that_ended_are_not_debited() {
     assert_eq!(scene.store.left(limit).await, 96);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_a_few_slow_calls_the_store_decides_alone() {
     // A machine that stops this test for a moment makes an outage of it.
     for _ in 0..5 {
@@ -308,7 +309,7 @@ async fn after_a_few_slow_calls_the_store_decides_alone() {
     panic!("refused by this process's share in five of five cases");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_an_outage_the_share_applies_until_others_debit() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
@@ -328,7 +329,7 @@ async fn after_an_outage_the_share_applies_until_others_debit() {
 }
 
 /// Replicas that come or go while this process counts by itself do not change its share.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_share_is_kept_when_the_number_of_replicas_changes() {
     let cases = [(true, 1), (true, 5), (false, 1), (false, 5)];
     join_all(cases.map(async |(known, number)| {
@@ -354,7 +355,7 @@ async fn the_share_is_kept_when_the_number_of_replicas_changes() {
 }
 
 /// What the share had granted is given back when the request fails after all.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn deferred_request_charges_no_share_after_an_outage() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -381,7 +382,7 @@ async fn deferred_request_charges_no_share_after_an_outage() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -400,7 +401,7 @@ async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refund_that_is_not_run_is_sent_again() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
@@ -421,7 +422,7 @@ async fn refund_that_is_not_run_is_sent_again() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn failed_refund_of_a_caller_is_counted() {
     join_all(OnFailure::ALL.map(async |on_failure| {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
@@ -437,7 +438,7 @@ async fn failed_refund_of_a_caller_is_counted() {
 }
 
 /// Counters of a server that is away are not asked for, and wait until it is back.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn debits_to_an_unavailable_server_do_not_delay_others() {
     const AWAY: usize = 500;
     let (scene, limit) = (Scene::new(10_000), per_day(Algorithm::FixedWindow, 100));
@@ -461,7 +462,7 @@ async fn debits_to_an_unavailable_server_do_not_delay_others() {
     assert_eq!(replica.fallback().debited, 1 + AWAY as u64);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn late_answer_to_a_debit_is_counted() {
     let charged = ask(&Scene::new(0).store.inner, vec![hits(per_day(Algorithm::Gcra, 9), 1)]).await;
     // What is owed, debited and unknown then.
@@ -491,7 +492,7 @@ async fn late_answer_to_a_debit_is_counted() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn counter_that_is_being_reset_is_not_debited() {
     for is_reset in [true, false] {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
@@ -514,7 +515,7 @@ async fn counter_that_is_being_reset_is_not_debited() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reset_removes_known_hits_and_pending_debits() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     assert_eq!(scene.admitted(limit, 20).await, 80);
@@ -530,7 +531,7 @@ async fn reset_removes_known_hits_and_pending_debits() {
     assert!(stats.iter().all(|it| (it.counters, it.debited) == (0, 0)), "{stats:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_shutdown_debits_first() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
     scene.heard(limit).await;
@@ -541,7 +542,7 @@ async fn the_shutdown_debits_first() {
     assert_eq!(scene.replicas[0].fallback().debited, 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn debits_beyond_their_bound_are_counted() {
     let (scene, limit) = (Scene::new(2), per_day(Algorithm::FixedWindow, 100));
     scene.store.pause();
@@ -553,7 +554,7 @@ async fn debits_beyond_their_bound_are_counted() {
     assert_eq!((stats.owed, stats.dropped, stats.missed), (6, 2, 4));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_table_local_counters_start_unused() {
     let (scene, limit) = (Scene::new(0), per_day(Algorithm::FixedWindow, 100));
     assert_eq!(scene.admitted(limit, 30).await, 100);

@@ -448,7 +448,7 @@ async fn refunds_that_were_not_run_are_retried() {
     assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn failed_refunds_are_counted() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
     let policy = FailurePolicy::new(Reluctant(half, usize::MAX.into()), None);
@@ -531,7 +531,7 @@ async fn a_chain_with_a_cached_refusal_sends_only_debits() {
     assert_eq!(decisions[2].remaining, 7, "was charged twice");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn cached_refusals_expire_when_they_may_no_longer_apply() {
     let cache = cache(100);
     let one = async |limit| {
