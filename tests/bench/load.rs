@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use sluicegate_tests::chain;
+use sluicegate_tests::{chain, long_window};
 
 /// Length of a list of requests before it repeats.
 const ORDER: usize = 1 << 16;
@@ -27,12 +27,14 @@ pub(crate) const REFUSED: &str = "refused";
 /// The domain with the same tree in which a tenant has a few requests a minute.
 pub(crate) const FLOODED: &str = "flooded";
 
-/// The limits files of all loads, by domain. Windows are a day, because the time of day must not change decisions.
+/// The limits of all loads: domains and their files. No window of a limit that is reached ends during a run, except the
+/// minutes of [`FLOODED`].
 pub(crate) fn limits() -> [(&'static str, String); 3] {
-    let limits = [(ALLOWED, "day", MANY), (REFUSED, "day", 1), (FLOODED, "minute", 5)];
-    limits.map(|(domain, unit, requests)| {
+    let long = long_window().seconds();
+    let limits = [(ALLOWED, long, MANY), (REFUSED, long, 1), (FLOODED, 60, 5)];
+    limits.map(|(domain, seconds, requests)| {
         let limit =
-            |requests| format!("rate_limit: {{unit: {unit}, requests_per_unit: {requests}}}");
+            |requests| format!("rate_limit: {{window: {seconds}s, requests_per_unit: {requests}}}");
         let (tenant, below) = (limit(requests), limit(MANY));
         let file = format!(
             "domain: {domain}\n\

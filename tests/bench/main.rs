@@ -23,12 +23,11 @@ mod table;
 mod targets;
 mod variant;
 
-use std::{env, path::PathBuf, sync::Arc, time::Duration};
+use std::{env, path::PathBuf, sync::Arc};
 
 use clap::{Parser, ValueEnum};
 use sluicegate_core::Algorithm;
 use sluicegate_tests::{
-    away_from_midnight_for,
     counter_costs::Growth,
     finish,
     matching_costs::{self, exact, keys, one, variant},
@@ -65,10 +64,6 @@ struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// Longer than the runs take, with every load and without.
-const FULL: Duration = Duration::from_secs(40 * 60);
-const QUICK: Duration = Duration::from_secs(15 * 60);
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Loads {
     /// Those of the targets.
@@ -90,10 +85,6 @@ async fn run(arguments: &Arguments) {
     let scale = Scale::new(arguments.quick, arguments.smoke);
     let rounds = arguments.rounds.unwrap_or(scale.rounds);
     let all = arguments.loads == Loads::All && !arguments.quick;
-    // Counters live for a calendar day. A smoke run is short, and its caller waits for its end only.
-    if !arguments.smoke {
-        away_from_midnight_for(if all { FULL } else { QUICK }).await;
-    }
     println!("## Measured\n\n{}", machine::described().await);
     let bench = Bench::start(arguments.binary.as_ref(), scale).await;
     let matrix = if all {

@@ -4,14 +4,14 @@
 use std::{fmt::Write, time::Duration};
 
 use sluicegate_core::{
-    Algorithm, Charge, Check, Limit, OnFailure, Window,
+    Algorithm, Charge, Check, Limit, OnFailure,
     key::KeyBuilder,
     request::Entry,
     store::{Group, RefusalScope},
 };
 use sluicegate_simulation::ScriptCall;
 use sluicegate_store::redis;
-use sluicegate_tests::{Redis, finish};
+use sluicegate_tests::{Redis, finish, long_window};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -85,8 +85,7 @@ async fn per_counter(
 
 /// The checks of a request, on counters of their own.
 fn group(tenant: usize, chain: usize) -> Group {
-    let day = Window::from_seconds(86_400).unwrap();
-    let limit = Limit::new(Algorithm::FixedWindow, MANY, day, None).unwrap();
+    let limit = Limit::new(Algorithm::FixedWindow, MANY, long_window(), None).unwrap();
     let entries = entries(tenant);
     let entry = |(key, value): &'_ (&'static str, String)| (key.as_bytes(), value.clone());
     let entries: Vec<_> = entries.iter().map(entry).collect();
@@ -121,7 +120,8 @@ fn command(arguments: &[String]) -> String {
 /// The counters of a request, under names as long as Sluicegate's.
 fn keys(tenant: usize) -> [String; 3] {
     let [(_, tenant), (_, user), (_, route)] = entries(tenant);
-    let tenant = format!("raw:86400:{{{tenant}}}:allowed:tenant");
+    let seconds = long_window().seconds();
+    let tenant = format!("raw:{seconds}:{{{tenant}}}:allowed:tenant");
     [tenant.clone(), format!("{tenant}:user={user}"), format!("{tenant}:user={user}:route={route}")]
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-use crate::{Load, Sluicegate, away_from_midnight, request, until};
+use crate::{Load, Sluicegate, long_windows, request, until};
 
 /// Servers with the same limits and flags.
 #[derive(Debug)]
@@ -14,10 +14,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts so many and waits until each has reached its store.
+    /// Starts so many and waits until each has reached its store. The limits have [long windows](long_windows).
     pub async fn start(count: usize, limits: &str, flags: &[&str]) -> Self {
-        away_from_midnight().await;
-        let servers = (0..count).map(|_| Sluicegate::start(limits, flags));
+        let limits = long_windows(limits);
+        let servers = (0..count).map(|_| Sluicegate::start(&limits, flags));
         let fleet = Self { servers: futures::future::join_all(servers).await };
         fleet.until_well().await;
         fleet

@@ -14,7 +14,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 };
 use sluicegate_tests::{
     Answer, Attack, Authority, Collector, Envoy, HealthyClient, Listener, Mode, Process, Proxy,
-    Redis, Sluicegate, Upstream, away_from_midnight, binary, bootstrap, finish, hit,
+    Redis, Sluicegate, Upstream, binary, bootstrap, finish, hit, long_windows,
     tools::{self, workspace},
     traced, until,
 };
@@ -149,8 +149,7 @@ fn raise_circuit_breakers(config: &mut Value) {
 
 #[tokio::test]
 async fn eight_envoy_workers_under_load_reach_no_bound() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let healthy = HealthyClient::start(&server).await;
     let gateway = Gateway::start(server, &listener(), 8, raise_circuit_breakers).await;
     // All streams arrive together, before any worker has a connection to the server.
@@ -164,12 +163,13 @@ async fn eight_envoy_workers_under_load_reach_no_bound() {
 
 #[tokio::test]
 async fn eight_envoy_workers_with_a_slow_redis_reach_no_bound() {
-    away_from_midnight().await;
     let redis = Redis::start().await;
     let proxy = Proxy::start(&redis.address()).await;
     proxy.set(Mode::Delay(Duration::from_millis(5)));
     let url = format!("redis://{}", proxy.address());
-    let server = Sluicegate::start(LIMITS, &["--store", &url, "--decision-timeout", "50s"]).await;
+    let server =
+        Sluicegate::start(&long_windows(LIMITS), &["--store", &url, "--decision-timeout", "50s"])
+            .await;
     until("Redis", || async {
         (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
     })
@@ -184,7 +184,7 @@ async fn eight_envoy_workers_with_a_slow_redis_reach_no_bound() {
 
 #[tokio::test]
 async fn calls_that_envoy_cancels_close_no_connection() {
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     // Envoy's default.
     let listener = listener().filter("timeout", json!("0.02s"));
     let gateway = Gateway::start(server, &listener, 2, raise_circuit_breakers).await;
@@ -219,7 +219,7 @@ async fn start_with_tls(authority: &Authority) -> Sluicegate {
     authority.issue("127.0.0.1").write(folder.path(), "server");
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let [limits, cert, key] = ["limits.yaml", "server.pem", "server.key"].map(path);
-    fs::write(&limits, LIMITS).unwrap();
+    fs::write(&limits, long_windows(LIMITS)).unwrap();
     fs::write(path("ca.pem"), authority.pem()).unwrap();
     let flags = ["--limits", &limits, "--grpc-tls-cert", &cert, "--grpc-tls-key", &key];
     Sluicegate::start_with(folder, &flags).await
@@ -245,7 +245,6 @@ async fn sixty_four_tls_connections_of_one_address_open_at_once() {
 
 #[tokio::test]
 async fn sixty_four_envoy_workers_of_one_address_connect_over_tls() {
-    away_from_midnight().await;
     let server = start_with_tls(&Authority::new("ours")).await;
     let ca = server.folder().join("ca.pem").to_str().unwrap().to_owned();
     let gateway = Gateway::start(server, &listener(), 64, |config| {
@@ -279,8 +278,8 @@ const LONG: usize = 59_000;
 /// A gateway that traces every request, with Envoy's default bound of headers: `/` has one descriptor of the header
 /// `x-user`, `/sixty` has sixty.
 async fn tracing_gateway(collector: &Collector) -> Gateway {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &["--otlp-endpoint", &collector.endpoint]).await;
+    let server =
+        Sluicegate::start(&long_windows(LIMITS), &["--otlp-endpoint", &collector.endpoint]).await;
     let [user, sixtieth] = ["user", "sixtieth"].map(|key| {
         json!({"actions": [{"request_headers": {"header_name": "x-user", "descriptor_key": key}}]})
     });
@@ -375,8 +374,7 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 #[tokio::test]
 async fn grpcurl_lists_describes_and_calls() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let grpcurl = |arguments: &[&str], data: Option<&str>| {
         let data = data.map_or_else(Vec::new, |data| vec!["-d", data]);
         run("grpcurl", &[&["-plaintext"], &data[..], &[&server.grpc], arguments].concat())
@@ -402,7 +400,7 @@ async fn grpcurl_lists_describes_and_calls() {
 
 #[tokio::test]
 async fn ghz_gets_every_call_answered() {
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let call = format!("{SERVICE}.ShouldRateLimit");
     let data =
         r#"{"domain": "api", "descriptors": [{"entries": [{"key": "load", "value": "ghz"}]}]}"#;
@@ -472,7 +470,7 @@ async fn h2spec(address: &str) -> Conformance {
 
 #[tokio::test]
 async fn h2spec_fails_only_where_an_empty_tonic_server_fails() {
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let attack = Attack::start("h2spec", &server, H2SPEC_GROWTH_MAX).await;
     let mut command = AsyncCommand::new(binary("sluicegate-bench"));
     command.arg("empty-server");

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 use fastrand::Rng;
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use sluicegate_tests::request;
+use sluicegate_tests::{long_window, request};
 
 /// Number of hot values of a key, and interval at which the oldest is replaced.
 const HOT: u64 = 3;
@@ -16,10 +16,9 @@ const TURN: Duration = Duration::from_secs(5);
 /// Maximum hits of one request.
 const HITS_MAX: u64 = 20;
 
-/// Maximum duration of a run: with windows of a year no limit refills a whole hit in this time, so that sums are exact
-/// for all algorithms.
+/// Maximum duration of a run: with a [long window](long_window) no limit refills a whole hit in this time, so that sums
+/// are exact for all algorithms.
 pub(crate) const SPAN_MAX: Duration = Duration::from_secs(3_600);
-const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Keys with a limit that their counters reach, and keys with one that they do not reach.
 const KEYS: [(&str, &str, u64); 10] = [
@@ -43,10 +42,11 @@ const ROUTES: [(&str, &str, u64); 2] =
 
 /// The limits file.
 pub(crate) fn limits() -> String {
+    let seconds = long_window().seconds();
     let rule = |indent: usize, key: &str, algorithm: &str, limit: u64| {
         let (indent, inner) = (" ".repeat(indent), " ".repeat(indent + 2));
         format!(
-            "{indent}- key: {key}\n{inner}rate_limit: {{algorithm: {algorithm}, unit: year, requests_per_unit: {limit}}}\n"
+            "{indent}- key: {key}\n{inner}rate_limit: {{algorithm: {algorithm}, window: {seconds}s, requests_per_unit: {limit}}}\n"
         )
     };
     let mut file = "domain: api\ntenant: tenant\non_failure: deny\ndescriptors:\n".to_owned();
@@ -191,5 +191,5 @@ pub(crate) fn hot_counter(random: &mut Rng, at: Duration) -> Counter {
 fn limits_refill_less_than_one_hit_in_a_run() {
     let largest = [&KEYS[..], &OF_TENANT, &ROUTES].concat().into_iter().map(|(.., limit)| limit);
     let largest = largest.max().unwrap().max(TENANT.1);
-    assert!(u128::from(largest) * SPAN_MAX.as_millis() < YEAR.as_millis());
+    assert!(largest * SPAN_MAX.as_secs() < u64::from(long_window().seconds()));
 }

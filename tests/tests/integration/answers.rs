@@ -1,7 +1,7 @@
 //! Headers for clients of a real Envoy, and dynamic metadata for Envoy.
 
 use serde_json::json;
-use sluicegate_tests::{Answer, Listener};
+use sluicegate_tests::{Answer, Listener, long_windows, until_long_window_ends};
 
 use crate::envoy::{Gateway, by_user, user};
 
@@ -30,16 +30,16 @@ fn told(answer: &Answer) -> Vec<(&'static str, &str)> {
     TOLD.into_iter().filter_map(|name| Some((name, answer.header(name)?))).collect()
 }
 
-/// The same, with `midnight` in place of the seconds until midnight, which may differ by one.
-fn told_of_today(answer: &Answer) -> Vec<(&'static str, String)> {
-    let left = sluicegate_tests::until_midnight();
+/// The same, with `end` in place of the seconds until the long window ends, which may differ by one.
+fn told_until_end(answer: &Answer) -> Vec<(&'static str, String)> {
+    let left = until_long_window_ends();
     let around = left.saturating_sub(2)..=left + 60;
-    let by_day = |text: &str| {
+    let until_end = |text: &str| {
         let numbers = text.split(|it: char| !it.is_ascii_digit());
         let seconds = numbers.filter(|it| it.parse().is_ok_and(|it| around.contains(&it)));
-        seconds.fold(text.to_owned(), |text, seconds| text.replace(seconds, "midnight"))
+        seconds.fold(text.to_owned(), |text, seconds| text.replace(seconds, "end"))
     };
-    told(answer).into_iter().map(|(name, value)| (name, by_day(value))).collect()
+    told(answer).into_iter().map(|(name, value)| (name, until_end(value))).collect()
 }
 
 fn expected(headers: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
@@ -53,14 +53,14 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 2, name: daily}
 ";
 
-/// A descriptor with two limits, whose windows rarely end together.
+/// A descriptor with two limits. A long window ends in more than a day, and so not in the 23 hours of the other.
 const TWO_LIMITS: &str = "
 domain: edge
 descriptors:
   - key: user
     limits:
       - {unit: day, requests_per_unit: 2, name: daily}
-      - {window: 10d, requests_per_unit: 5, algorithm: sliding_window_log}
+      - {window: 23h, requests_per_unit: 5, algorithm: sliding_window_log}
 ";
 
 #[tokio::test]
@@ -82,19 +82,19 @@ async fn draft_03_shows_the_limit_closest_to_refusing() {
         let headers = expected(&[
             ("x-ratelimit-limit", "2"),
             ("x-ratelimit-remaining", left),
-            ("x-ratelimit-reset", "midnight"),
+            ("x-ratelimit-reset", "end"),
         ]);
-        assert_eq!(told_of_today(&answer), headers);
+        assert_eq!(told_until_end(&answer), headers);
     }
     let refused = ask(&gateway).await;
     assert_eq!(refused.status, 429);
     let headers = expected(&[
         ("x-ratelimit-limit", "2"),
         ("x-ratelimit-remaining", "0"),
-        ("x-ratelimit-reset", "midnight"),
-        ("retry-after", "midnight"),
+        ("x-ratelimit-reset", "end"),
+        ("retry-after", "end"),
     ]);
-    assert_eq!(told_of_today(&refused), headers);
+    assert_eq!(told_until_end(&refused), headers);
     gateway.assert_all_decided(2, 1).await;
 }
 
@@ -113,10 +113,11 @@ async fn draft_03_headers_can_be_renamed() {
 #[tokio::test]
 async fn draft_03_shows_all_limits_of_a_descriptor() {
     let gateway = gateway(TWO_LIMITS, &["--response-headers", "x-ratelimit-draft-03"]).await;
+    let shown = long_windows("2, 2;w=86400, 5;w=82800");
     for (status, left) in [(200, "1"), (200, "0"), (429, "0")] {
         let answer = ask(&gateway).await;
         assert_eq!(answer.status, status);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("2, 2;w=86400, 5;w=864000"));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some(&*shown));
         assert_eq!(answer.header("x-ratelimit-remaining"), Some(left));
     }
 }
@@ -124,19 +125,19 @@ async fn draft_03_shows_all_limits_of_a_descriptor() {
 #[tokio::test]
 async fn draft_11_shows_every_limit_by_name() {
     let gateway = gateway(TWO_LIMITS, &["--response-headers", "ratelimit-draft-11"]).await;
-    let policy = "\"daily\";q=2;w=86400, \"5-per-864000s\";q=5;w=864000";
+    let policy = &*long_windows("\"daily\";q=2;w=86400, \"5-per-82800s\";q=5;w=82800");
     for (daily, other) in [(1, 4), (0, 3)] {
         let answer = ask(&gateway).await;
         assert_eq!(answer.status, 200);
-        let left = format!("\"daily\";r={daily};t=midnight, \"5-per-864000s\";r={other};t=864000");
+        let left = format!("\"daily\";r={daily};t=end, \"5-per-82800s\";r={other};t=82800");
         let headers = expected(&[("ratelimit-policy", policy), ("ratelimit", &left)]);
-        assert_eq!(told_of_today(&answer), headers);
+        assert_eq!(told_until_end(&answer), headers);
     }
     let refused = ask(&gateway).await;
     assert_eq!(refused.status, 429);
     let limits = refused.header("ratelimit").unwrap();
     assert!(limits.starts_with("\"daily\";r=0;t="), "{limits}");
-    assert!(limits.contains("\"5-per-864000s\";r=3;t="), "{limits}");
+    assert!(limits.contains("\"5-per-82800s\";r=3;t="), "{limits}");
     let wait = refused.header("retry-after").unwrap();
     assert!(limits.contains(&format!("\"daily\";r=0;t={wait},")), "{limits}, {wait}");
     gateway.assert_all_decided(2, 1).await;

@@ -1,11 +1,10 @@
 //! The benchmark runs. Its measurements in this test mean nothing.
 
-use sluicegate_tests::{away_from_midnight, binary, finish};
+use sluicegate_tests::{binary, finish};
 use tokio::process::Command;
 
 #[tokio::test]
 async fn the_bench_measures_every_row() {
-    away_from_midnight().await;
     let mut command = Command::new(binary("sluicegate-bench"));
     command.arg("--smoke");
     let finished = finish(command).await;

@@ -15,8 +15,8 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Cluster, Envoy, Listener, Sluicegate, Upstream, away_from_midnight, bootstrap,
-    free_port, until, until_midnight,
+    Answer, Cluster, Envoy, Listener, Sluicegate, Upstream, bootstrap, free_port, long_windows,
+    until, until_long_window_ends,
 };
 use tokio::task::JoinSet;
 
@@ -38,9 +38,9 @@ impl Gateway {
         Self::with_flags(limits, &[], listeners).await
     }
 
+    /// The limits have [long windows](long_windows).
     pub(crate) async fn with_flags(limits: &str, flags: &[&str], listeners: &[Listener]) -> Self {
-        away_from_midnight().await;
-        let server = Sluicegate::start(limits, flags).await;
+        let server = Sluicegate::start(&long_windows(limits), flags).await;
         let upstream = Upstream::start().await;
         let bootstrap = bootstrap(upstream.address, &server.grpc, listeners);
         let envoy = Envoy::start(&tools::envoy(), &bootstrap).await;
@@ -105,30 +105,30 @@ async fn over_limit_is_429_with_retry_headers() {
     for left in [2, 1, 0] {
         let answer = gateway.get("/", &[("x-user", b"ann")]).await;
         assert_eq!(answer.status, 200);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some(&*long_windows("3, 3;w=86400")));
         assert_eq!(answer.number("x-ratelimit-remaining"), left);
-        assert_near_midnight(answer.number("x-ratelimit-reset"));
+        assert_near_the_windows_end(answer.number("x-ratelimit-reset"));
         assert_eq!(answer.header("x-envoy-ratelimited"), None);
         assert_eq!(answer.header("retry-after"), None);
     }
     let refused = gateway.get("/", &[("x-user", b"ann")]).await;
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("x-envoy-ratelimited"), Some("true"));
-    assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+    assert_eq!(refused.header("x-ratelimit-limit"), Some(&*long_windows("3, 3;w=86400")));
     assert_eq!(refused.number("x-ratelimit-remaining"), 0);
-    assert_near_midnight(refused.number("x-ratelimit-reset"));
-    assert_near_midnight(refused.number("retry-after"));
+    assert_near_the_windows_end(refused.number("x-ratelimit-reset"));
+    assert_near_the_windows_end(refused.number("retry-after"));
     // Another client is not affected.
     assert_eq!(gateway.get("/", &[("x-user", b"bob")]).await.status, 200);
     gateway.assert_all_decided(4, 1).await;
 }
 
-/// Asserts that a wait ends at midnight, apart from the time since the response and a second of clock skew.
-fn assert_near_midnight(seconds: u64) {
-    let left = until_midnight();
+/// Asserts that a wait ends with the window, apart from the time since the response and a second of clock skew.
+fn assert_near_the_windows_end(seconds: u64) {
+    let left = until_long_window_ends();
     assert!(
         (left.saturating_sub(2)..=left + 60).contains(&seconds),
-        "{seconds} s, midnight is in {left} s"
+        "{seconds} s, the window ends in {left} s"
     );
 }
 
@@ -160,19 +160,19 @@ descriptors:
 async fn metadata_overrides_the_configured_limit() {
     let limit = |key| json!({"dynamic_metadata": {"metadata_key": {"key": "plan", "path": [{"key": key}]}}});
     let listener = Listener::new("main", "edge")
-        .metadata("plan", &json!({"limit": {"requests_per_unit": 1, "unit": "DAY"}}))
+        .metadata("plan", &json!({"limit": {"requests_per_unit": 1, "unit": "YEAR"}}))
         .route("/plan", &json!([{"actions": [user()], "limit": limit("limit")}]))
         .route("/absent", &json!([{"actions": [user()], "limit": limit("none")}]));
     let gateway = Gateway::start(THREE_A_DAY, listener).await;
     for status in [200, 429] {
         let answer = gateway.get("/plan", &[("x-user", b"small")]).await;
         assert_eq!(answer.status, status);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("1, 1;w=86400"));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("1, 1;w=31536000"));
     }
     for status in [200, 200, 200, 429] {
         let answer = gateway.get("/absent", &[("x-user", b"large")]).await;
         assert_eq!(answer.status, status);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+        assert_eq!(answer.header("x-ratelimit-limit"), Some(&*long_windows("3, 3;w=86400")));
     }
     gateway.assert_all_decided(4, 2).await;
 }
@@ -220,7 +220,7 @@ async fn binary_and_long_values_are_limited() {
         for status in [200, 200, 200, 429] {
             let answer = gateway.get("/", &[("x-user", value)]).await;
             assert_eq!(answer.status, status);
-            assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+            assert_eq!(answer.header("x-ratelimit-limit"), Some(&*long_windows("3, 3;w=86400")));
         }
     }
     gateway.assert_all_decided(12, 4).await;
@@ -264,7 +264,7 @@ descriptors:
     let gateway = Gateway::start(limits, listener).await;
     // A descriptor has one status for all its limits: the first number is the closest limit of all descriptors, the
     // others are the closest limits of each.
-    let shown = "4, 50;w=86400, 4;w=604800;name=\"burst\"";
+    let shown = &*long_windows("4, 50;w=86400, 4;w=604800;name=\"burst\"");
     for (status, left) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
         let answer = gateway.get("/", &[("x-user", b"ann")]).await;
         assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (status, left));
@@ -300,7 +300,8 @@ async fn envoys_failure_mode_applies_until_the_server_returns() {
     }
 
     let address = gateway.server.grpc.clone();
-    gateway.server = Sluicegate::start(THREE_A_DAY, &["--grpc-listen", &address]).await;
+    let limits = long_windows(THREE_A_DAY);
+    gateway.server = Sluicegate::start(&limits, &["--grpc-listen", &address]).await;
     // Each worker of Envoy has to notice separately.
     until("Envoy to ask again", async || {
         let open = gateway.get("/", &[("x-user", b"probe")]).await;
@@ -377,10 +378,14 @@ fn envoy_accepts_the_example() {
 
 /// The example on free ports, with a server of the example limits.
 async fn start_example() -> (Sluicegate, Envoy) {
-    away_from_midnight().await;
-    let limits = tools::workspace().join("examples/limits");
-    let flags = ["--limits", limits.to_str().unwrap()];
-    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
+    let folder = tempfile::tempdir().unwrap();
+    for example in fs::read_dir(tools::workspace().join("examples/limits")).unwrap() {
+        let example = example.unwrap();
+        let limits = long_windows(&fs::read_to_string(example.path()).unwrap());
+        fs::write(folder.path().join(example.file_name()), limits).unwrap();
+    }
+    let flags = ["--limits", &folder.path().display().to_string()];
+    let server = Sluicegate::start_with(folder, &flags).await;
     let mut text = fs::read_to_string(example()).unwrap();
     let (_, grpc) = server.grpc.rsplit_once(':').unwrap();
     let substitutes = [

@@ -16,7 +16,7 @@ use sluicegate_proto::{
     },
 };
 use sluicegate_tests::{
-    Cluster, Finished, Redis, Sluicegate, away_from_midnight, binary, finish, hits, until,
+    Cluster, Finished, Redis, Sluicegate, binary, finish, hits, long_window, long_windows, until,
 };
 use tokio::process::Command;
 use tonic::{Code as GrpcCode, transport::Channel};
@@ -76,10 +76,10 @@ async fn take(server: &Sluicegate, key: &str, value: &str, count: u64) -> Code {
     server.should_rate_limit(hits(key, value, count)).await.unwrap().overall_code()
 }
 
-/// A server with this store, once the store is available.
+/// A server with this store and limits with [long windows](long_windows), once the store is available.
 async fn serve(limits: &str, store: &str, more: &[&str]) -> Sluicegate {
     let flags = ["--store", store, "--decision-timeout", "10s"];
-    let server = Sluicegate::start(limits, &[&flags[..], more].concat()).await;
+    let server = Sluicegate::start(&long_windows(limits), &[&flags[..], more].concat()).await;
     until("the store", || async {
         (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
     })
@@ -87,7 +87,7 @@ async fn serve(limits: &str, store: &str, more: &[&str]) -> Sluicegate {
     server
 }
 
-/// The text without the folder of the limits file and without values that depend on the time of day.
+/// The text without the folder of the limits file and without durations.
 fn steady(text: &str, folder: &Path) -> String {
     let text = text.replace(&format!("{}/", folder.display()), "");
     let lines = text.lines().map(|line| {
@@ -105,8 +105,7 @@ fn steady(text: &str, folder: &Path) -> String {
 
 #[tokio::test]
 async fn text_shows_match_trace_limit_and_counter() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let question = ["--descriptor", "tenant=acme,path=/v1/orders"];
     let request = sluicegate_tests::request(&[&[("tenant", "acme"), ("path", "/v1/orders")]]);
     for _ in 0..4 {
@@ -133,8 +132,7 @@ async fn text_shows_match_trace_limit_and_counter() {
 
 #[tokio::test]
 async fn a_counter_that_is_checked_twice_needs_room_for_both() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let twice = async |command: &str, url: &str, hits: &str| {
         let mut asked = Command::new(binary("sluicectl"));
         asked.args([command, "--domain", "api", "--timeout", "30s", "--hits", hits]);
@@ -177,13 +175,12 @@ fn is_printed(printed: &str, folder: &Path, first: &str, state: &str) {
       slot     3612
       state    {state}"
     );
-    assert_eq!(steady(printed, folder), wanted);
+    assert_eq!(steady(printed, folder), long_windows(&wanted));
 }
 
 #[tokio::test]
 async fn json_has_every_key() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     take(&server, "vip", "eve", 1).await;
     let said =
         explain_json(&server, &["--descriptor", "vip=eve", "--descriptor", "user=eve"]).await;
@@ -192,7 +189,10 @@ async fn json_has_every_key() {
     let vip = json!({ "path": "vip", "file": file, "line": 15 });
     let mut limited = said["descriptors"][0].clone();
     let reset_after = limited["limits"][0]["counter"]["reset_after_seconds"].take();
-    assert!((1..=86_400).contains(&reset_after.as_u64().unwrap()), "{reset_after}");
+    let window = long_window();
+    let left = 1..=u64::from(window.seconds());
+    assert!(left.contains(&reset_after.as_u64().unwrap()), "{reset_after}");
+    let (unit, multiplier) = window.in_units();
     let candidate = |key: &str, line: u32, fit: &str| json!({ "key": key, "value": null, "file": file, "line": line, "fit": fit });
     let level = |candidates: [Value; 3]| json!({ "candidates": candidates, "left_out": 0 });
     assert_eq!(
@@ -210,15 +210,15 @@ async fn json_has_every_key() {
             "limits": [{
                 "name": "",
                 "requests_per_unit": 100,
-                "unit": "day",
-                "unit_multiplier": 1,
+                "unit": unit.name(),
+                "unit_multiplier": multiplier,
                 "capacity": 100,
                 "algorithm": "fixed_window",
                 "counting": "free",
                 "on_failure": "local",
                 "shadow_mode": false,
                 "quota_mode": false,
-                "counter_key": "s1:fw:86400:{api:vip=eve}",
+                "counter_key": long_windows("s1:fw:86400:{api:vip=eve}"),
                 "hash_slot": said["descriptors"][0]["limits"][0]["hash_slot"],
                 "key_hash": null,
                 "counter": {
@@ -302,8 +302,7 @@ async fn explain_all(server: &Sluicegate) {
 
 #[tokio::test]
 async fn explaining_changes_nothing_in_memory() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(ALGORITHMS, &[]).await;
+    let server = Sluicegate::start(&long_windows(ALGORITHMS), &[]).await;
     use_all(&server).await;
     let counters = server.metric("sluicegate_memory_counters").await;
     assert_eq!(counters, 5.0);
@@ -335,7 +334,6 @@ async fn contents(redis: &Redis) -> Vec<(String, String, String)> {
 
 #[tokio::test]
 async fn explaining_changes_nothing_in_redis() {
-    away_from_midnight().await;
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &[]).await;
     use_all(&server).await;
@@ -363,7 +361,6 @@ async fn the_counter_key_is_the_key_in_redis() {
 
 #[tokio::test]
 async fn the_hash_slot_is_that_of_the_cluster() {
-    away_from_midnight().await;
     let cluster = Cluster::start().await;
     let limits = format!("tenant: tenant\n{}", LIMITS.trim_start());
     let server = serve(&limits, &cluster.url(), &["--key-prefix", "shop:"]).await;
@@ -382,12 +379,11 @@ async fn the_hash_slot_is_that_of_the_cluster() {
     }
     assert_eq!(said["would_pass"], true);
     let first = &said["descriptors"][0]["limits"][0]["counter_key"];
-    assert_eq!(first, "shop:s1:fw:86400:{acme}:api:tenant:path=/v1/x");
+    assert_eq!(*first, long_windows("shop:s1:fw:86400:{acme}:api:tenant:path=/v1/x"));
 }
 
 #[tokio::test]
 async fn the_deny_cache_is_neither_read_nor_filled() {
-    away_from_midnight().await;
     let redis = Redis::start().await;
     let server = serve(ALGORITHMS, &redis.url(), &[]).await;
     assert_eq!(take(&server, "fixed_window", "bob", 10).await, Code::Ok);
@@ -397,7 +393,7 @@ async fn the_deny_cache_is_neither_read_nor_filled() {
     assert_eq!(take(&server, "fixed_window", "bob", 1).await, Code::OverLimit);
     assert_eq!(server.metric("sluicegate_deny_cache_refusals").await, 1.0);
     // Another replica refunds all hits.
-    redis.query(&["DEL", "s1:fw:86400:{api:fixed_window=bob}"]).await;
+    redis.query(&["DEL", &long_windows("s1:fw:86400:{api:fixed_window=bob}")]).await;
     assert_eq!(explain_json(&server, &question).await["would_pass"], true);
 }
 
@@ -413,7 +409,8 @@ async fn an_unavailable_store_leaves_the_rest_explained() {
         let said = answer.stdout;
         assert!(said.starts_with("unknown whether it would pass: "), "{said}");
         assert!(said.contains("limited by rule user (") && said.contains("level 1, user=eve"));
-        assert!(said.contains("counter  s1:fw:86400:{api:user=eve}"), "{said}");
+        let counter = long_windows("counter  s1:fw:86400:{api:user=eve}");
+        assert!(said.contains(&counter), "{said}");
         assert!(said.contains("state    not known: the store "), "{said}");
         let json = explain_json(&server, &question).await;
         assert_eq!(json["would_pass"], Value::Null);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use sluicegate_tests::{Answer, Envoy, Sluicegate, away_from_midnight, binary, finish, free_port};
+use sluicegate_tests::{Answer, Envoy, Sluicegate, binary, finish, free_port, long_windows};
 use tokio::process::Command;
 
 use sluicegate_tests::tools;
@@ -154,10 +154,9 @@ struct Shadow {
     envoy: Envoy,
 }
 
-/// The limits of the example, with another number of orders, per day instead of per hour, so that no window ends during
-/// a test.
+/// The limits of the example, with another number of orders, in a [long window](long_windows) instead of an hour.
 fn orders(requests: usize) -> String {
-    format!(
+    let limits = format!(
         "
 domain: storefront
 descriptors:
@@ -167,13 +166,13 @@ descriptors:
       - key: user
         rate_limit: {{name: orders, unit: day, requests_per_unit: {requests}}}
 "
-    )
+    );
+    long_windows(&limits)
 }
 
 impl Shadow {
     /// The example on free ports.
     async fn start(current: usize, sluicegate: usize) -> Self {
-        away_from_midnight().await;
         // This server acts as envoyproxy/ratelimit.
         let current =
             Sluicegate::start(&orders(current), &["--default-counting", "upstream"]).await;

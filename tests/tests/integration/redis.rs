@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use sluicegate_tests::{
     Cluster, Fleet, Mode, Proxy, Redis, Sentinels, Setup, Sluicegate, chain, free_port, hit,
-    request, until,
+    long_windows, request, until,
 };
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -116,7 +116,7 @@ descriptors:
         format!("s1:sc:3600:{of_bob}"),
         format!("s1:tb:3600:{of_bob}"),
         format!("s1:gc:3600:{of_bob}"),
-        "s1:fw:86400:{public_api:ip=10.1.2.3}".to_owned(),
+        long_windows("s1:fw:86400:{public_api:ip=10.1.2.3}"),
         HEARTBEATS.to_owned(),
     ];
     let documented: BTreeSet<_> = documented.iter().map(|key| format!("blue:{key}")).collect();

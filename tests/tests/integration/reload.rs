@@ -16,7 +16,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::{Code, DescriptorStatus},
     rate_limit_service_client::RateLimitServiceClient,
 };
-use sluicegate_tests::{Redis, Sluicegate, away_from_midnight, hit, hits, request, until};
+use sluicegate_tests::{Redis, Sluicegate, hit, hits, long_windows, request, until};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -219,7 +219,7 @@ fn version(number: usize) -> String {
     };
     let rules: String =
         ["user", "team", "few"].into_iter().zip(VERSIONS[number]).map(rule).collect();
-    format!("domain: api\ndescriptors:\n{rules}")
+    long_windows(&format!("domain: api\ndescriptors:\n{rules}"))
 }
 
 /// The version of a status.
@@ -270,7 +270,6 @@ async fn counted(server: &Sluicegate, key: &str, value: &str, limit: u32) -> usi
 /// Alternates two versions of a file while callers send requests. Most callers stay below both limits; some request
 /// more than either has.
 async fn assert_reloads_lose_no_hits(flags: &[&str]) {
-    away_from_midnight().await;
     let server = Sluicegate::start(&version(0), &[&NO_POLL, flags].concat()).await;
     until("the store to be well", || async {
         (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())

@@ -14,8 +14,8 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_response::Code,
 };
 use sluicegate_tests::{
-    Authority, Cluster, Finished, Redis, Sluicegate, away_from_midnight, binary, finish, hit,
-    request, until,
+    Authority, Cluster, Finished, Redis, Sluicegate, binary, finish, hit, long_window,
+    long_windows, request, until,
 };
 use tokio::process::Command;
 
@@ -64,14 +64,13 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 5}
 ";
 
-/// A server whose counters lie in that store, once it can be asked.
+/// A server whose counters lie in that store, once it can be asked. The limits have [long windows](long_windows).
 async fn serve(store: &str, more: &[&str]) -> Sluicegate {
-    away_from_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits");
     fs::create_dir(&limits).unwrap();
     for (name, text) in [("api.yaml", API), ("plain.yaml", PLAIN), ("shop.yaml", SHOP)] {
-        fs::write(limits.join(name), text).unwrap();
+        fs::write(limits.join(name), long_windows(text)).unwrap();
     }
     let limits = limits.to_str().unwrap().to_owned();
     let own = ["--limits", &limits, "--store", store, "--decision-timeout", "10s"];
@@ -281,8 +280,8 @@ async fn one_counter_is_reset_by_descriptor_limit_or_name() {
         let server = serve(&store.url(), &["--key-prefix", "blue:"]).await;
         let descriptor = ["--descriptor", "tenant=acme,user=bob"];
         let bob = || request(&[&[("tenant", "acme"), ("user", "bob")]]);
-        let daily = "blue:s1:fw:86400:{acme}:api:tenant:user=bob";
-        let burst = "blue:s1:tb:86400:{acme}:api:tenant:user=bob";
+        let daily = &*long_windows("blue:s1:fw:86400:{acme}:api:tenant:user=bob");
+        let burst = &*long_windows("blue:s1:tb:86400:{acme}:api:tenant:user=bob");
         let used = async || {
             let asked = [&["peek", "--domain", "api"][..], &descriptor].concat();
             let (code, json) = ctl_json(&server, &asked).await;
@@ -359,7 +358,7 @@ free=x
     rule free (api.yaml:24)
 no=thing
     no limit applies";
-    assert_eq!(lines.join("\n"), wanted);
+    assert_eq!(lines.join("\n"), long_windows(wanted));
     let (_, json) = ctl_json(&server, &asked).await;
     let counter = &json["descriptors"][0]["counters"][0];
     assert_eq!(counter["hash_slot"], 11304);
@@ -383,7 +382,9 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
         .collect();
     let told: Vec<_> = rules.iter().filter(|(_, rule)| !rule.is_null()).collect();
     assert_eq!(
-        told.iter().map(|(key, rule)| (**key, rule.as_str().unwrap())).collect::<Vec<_>>(),
+        told.iter()
+            .map(|(key, rule)| ((**key).to_owned(), rule.as_str().unwrap()))
+            .collect::<Vec<_>>(),
         [
             ("s1:fw:86400:{acme}:api:tenant", "tenant"),
             ("s1:fw:86400:{acme}:api:tenant:user=bob", "tenant.user"),
@@ -392,6 +393,7 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
             ("s1:sl:86400:{acme}:api:tenant:route=/v1/*", "tenant.route=/v1/*"),
             ("s1:tb:86400:{acme}:api:tenant:user=bob", "tenant.user"),
         ]
+        .map(|(key, rule)| (long_windows(key), rule))
     );
     assert_eq!(json["more"], false);
     let (_, some) = ctl_json(&server, &[&asked[..], &["--limit", "3"]].concat()).await;
@@ -400,7 +402,8 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
     let lines: Vec<_> =
         answer.stdout.lines().map(|it| it.split_whitespace().collect::<Vec<_>>()).collect();
     assert_eq!(lines[0], ["COUNTER", "USED", "RESETS", "IN", "RULE", "HASH"]);
-    let own = lines.iter().find(|line| line[0] == "s1:fw:86400:{acme}:api:tenant").unwrap();
+    let tenant = long_windows("s1:fw:86400:{acme}:api:tenant");
+    let own = lines.iter().find(|line| line[0] == tenant).unwrap();
     assert_eq!(own[1..4], ["7", "of", "1000"]);
     assert_eq!(lines.len(), 1 + USED);
 }
@@ -501,7 +504,8 @@ async fn resets_are_audit_logged_with_the_caller() {
         assert_eq!(tenant_begins["tenant"], tenant["tenant"]);
         let plain = labels == "plain";
         assert_eq!(tenant["tenant"] == "acme", plain, "{tenant}");
-        assert_eq!(counter["counter"] == "s1:fw:86400:{api:ip=%3a%3a1}", plain, "{counter}");
+        let key = long_windows("s1:fw:86400:{api:ip=%3a%3a1}");
+        assert_eq!(counter["counter"] == key, plain, "{counter}");
         assert_eq!(tenant["tenant"].as_str().unwrap().len(), if plain { 4 } else { 16 });
         if !plain {
             let output = server.process.output();
@@ -730,7 +734,8 @@ async fn resets_before_a_failure_are_reported() {
     let reset = [&["reset", "counter", "--domain", "api", "--limit", "daily"][..], &both].concat();
     let answer = ctl(&server, &reset).await;
     assert_eq!(answer.code, 1, "{answer:?}");
-    assert_eq!(answer.stdout, "reset        s1:fw:86400:{acme}:api:tenant:user=bob\n");
+    let reset_line = long_windows("reset        s1:fw:86400:{acme}:api:tenant:user=bob\n");
+    assert_eq!(answer.stdout, reset_line);
     assert!(answer.stderr.contains("no limit of the name daily"), "{answer:?}");
     let answer = ctl(&server, &[&reset[..], &["--output", "json"]].concat()).await;
     let json: Value = serde_json::from_str(&answer.stdout).unwrap();
@@ -837,9 +842,11 @@ async fn rules_are_listed_by_domain_and_path() {
     assert_eq!(user["tenant"], "tenant");
     assert!(user["rule"]["file"].as_str().unwrap().ends_with("api.yaml"), "{user}");
     assert_eq!((&user["rule"]["line"], &user["on_failure"]), (&json!(8), &json!("deny")));
+    let window = long_window();
+    let (unit, multiplier) = window.in_units();
     assert_eq!(
         user["limits"][1],
-        json!({"name": "burst", "requests_per_unit": 5, "unit": "day", "unit_multiplier": 1, "window_seconds": 86400, "capacity": 5, "algorithm": "token_bucket", "replaces": []})
+        json!({"name": "burst", "requests_per_unit": 5, "unit": unit.name(), "unit_multiplier": multiplier, "window_seconds": window.seconds(), "capacity": 5, "algorithm": "token_bucket", "replaces": []})
     );
     assert_eq!(
         (&json["rules"][3]["shadow_mode"], &json["rules"][6]["unlimited"]),
@@ -851,13 +858,19 @@ async fn rules_are_listed_by_domain_and_path() {
     assert_eq!(ctl(&server, &["rules", "--domain", "nothing"]).await.code, 1);
     let answer = ctl(&server, &["rules", "--domain", "api", "--path", "tenant.user"]).await;
     let text = answer.stdout.replace(&format!("{}/limits/", server.folder().display()), "");
+    let [daily, burst] =
+        ["10 per day (daily), fixed_window", "5 per day (burst), token_bucket"].map(long_windows);
+    let width = daily.len();
     assert_eq!(
         text,
-        "\
-DOMAIN  RULE         LIMIT                             COUNTED                PLACE
-api     tenant.user  10 per day (daily), fixed_window  free, on_failure deny  api.yaml:8
-                     5 per day (burst), token_bucket
-"
+        format!(
+            "\
+DOMAIN  RULE         {:width$}  COUNTED                PLACE
+api     tenant.user  {daily}  free, on_failure deny  api.yaml:8
+                     {burst}
+",
+            "LIMIT"
+        )
     );
 }
 
@@ -905,7 +918,7 @@ async fn the_status_shows_limits_store_and_replicas() {
         assert!(rejected["mistakes"][0].as_str().unwrap().contains("shop.yaml:4"), "{rejected}");
         let text = ctl(&server, &["status"]).await.stdout;
         assert!(text.contains("files rejected") && text.contains("rate_limit.unit"), "{text}");
-        fs::write(&file, SHOP).unwrap();
+        fs::write(&file, long_windows(SHOP)).unwrap();
         until("the files to be as they were", || async {
             (ctl(&server, &["status"]).await.code == 0).then_some(())
         })

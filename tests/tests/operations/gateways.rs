@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Authority, Envoy, Sluicegate, Upstream, away_from_midnight, fenced, finish,
+    Answer, Authority, Envoy, Sluicegate, Upstream, fenced, finish, long_windows,
     tools::{self, succeed, workspace},
     until, yaml,
 };
@@ -257,8 +257,7 @@ async fn mesh(
     cluster: &str,
     transport_socket: &Value,
 ) -> Mesh {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &[]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     let upstream = Upstream::start().await;
     let mut proxy = proxy(context, virtual_host, &upstream);
     if !transport_socket.is_null() {

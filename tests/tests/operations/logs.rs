@@ -12,8 +12,8 @@ use sluicegate_proto::envoy::{
     },
 };
 use sluicegate_tests::{
-    Authority, Caller, Finished, HangingStore, Redis, Sluicegate, away_from_midnight, binary,
-    finish, free_port, hits, request, until,
+    Authority, Caller, Finished, HangingStore, Redis, Sluicegate, binary, finish, free_port, hits,
+    long_window, long_windows, request, until,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -189,7 +189,7 @@ impl Unread {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let limits = folder.path().join("limits.yaml");
-        fs::write(&limits, LIMITS).unwrap();
+        fs::write(&limits, long_windows(LIMITS)).unwrap();
         let many = ["--decision-log-max-per-second", "1000000"];
         let own = [&["--limits", limits.to_str().unwrap()], &many[..], &ALL].concat();
         let mut command = Sluicegate::command(&own, &[]);
@@ -247,7 +247,6 @@ impl Unread {
 
 #[tokio::test]
 async fn a_blocked_log_does_not_delay_the_server() {
-    away_from_midnight().await;
     let work = async {
         let mut server = Unread::start().await;
         server.fill().await;
@@ -462,8 +461,7 @@ const ALL: [&str; 4] = ["--decision-log-ratio", "1", "--log-format", "json"];
 
 #[tokio::test]
 async fn a_logged_refusal_has_rule_limit_and_key_hash() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &ALL).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &ALL).await;
     assert_eq!(ask(&server, "user", "bob", 1).await, Code::Ok);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let mut refused = Request::new(hits("user", "bob", 3));
@@ -478,7 +476,7 @@ async fn a_logged_refusal_has_rule_limit_and_key_hash() {
     assert_eq!(field("message"), "limited");
     assert_eq!(field("domain"), "api");
     assert_eq!(field("rule"), "user");
-    assert_eq!(field("limit"), "1 per day");
+    assert_eq!(field("limit"), *long_windows("1 per day"));
     assert_eq!(field("limit_name"), "daily");
     assert_eq!(field("algorithm"), "fixed_window");
     assert_eq!(field("code"), "over_limit");
@@ -500,14 +498,13 @@ async fn a_logged_refusal_has_rule_limit_and_key_hash() {
     assert_eq!(ask(&server, "user", "bob", 1).await, Code::OverLimit);
     let line = &until_decisions(&server, 2).await[1];
     let wait = line["retry_after_seconds"].as_f64().unwrap();
-    assert!(wait > 0.0 && wait <= 86_400.0, "{line}");
+    assert!(wait > 0.0 && wait <= long_window().seconds().into(), "{line}");
     assert_eq!(line["trace_id"], Value::Null);
 }
 
 #[tokio::test]
 async fn refusals_in_shadow_mode_are_logged_as_shadowed() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &ALL).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &ALL).await;
     for _ in 0..2 {
         assert_eq!(ask(&server, "tried", "bob", 1).await, Code::Ok);
     }
@@ -515,15 +512,15 @@ async fn refusals_in_shadow_mode_are_logged_as_shadowed() {
     let fields = (&line["code"], &line["rule"], &line["algorithm"]);
     assert_eq!(fields, (&json!("shadowed"), &json!("tried"), &json!("gcra")));
 
-    let server = Sluicegate::start(LIMITS, &[&ALL[..], &["--shadow-mode"]].concat()).await;
+    let server =
+        Sluicegate::start(&long_windows(LIMITS), &[&ALL[..], &["--shadow-mode"]].concat()).await;
     assert_eq!(ask(&server, "user", "bob", 2).await, Code::Ok);
     assert_eq!(until_decisions(&server, 1).await[0]["code"], "shadowed");
 }
 
 #[tokio::test]
 async fn the_decision_log_is_off_by_default_and_has_only_refusals() {
-    away_from_midnight().await;
-    let server = Sluicegate::start(LIMITS, &["--log-format", "json"]).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &["--log-format", "json"]).await;
     for _ in 0..3 {
         ask(&server, "user", "bob", 1).await;
     }
@@ -535,7 +532,7 @@ async fn the_decision_log_is_off_by_default_and_has_only_refusals() {
     assert_eq!(explained["descriptors"][0]["limits"][0]["key_hash"], Value::Null);
     assert_eq!(ended(server).await, Vec::<Value>::new());
 
-    let server = Sluicegate::start(LIMITS, &ALL).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &ALL).await;
     let mut both = request(&[&[("user", "ann")], &[("user", "eve")], &[("free", "x")]]);
     both.descriptors[1].hits_addend = Some(2);
     server.should_rate_limit(both).await.unwrap();
@@ -557,10 +554,9 @@ async fn ended(mut server: Sluicegate) -> Vec<Value> {
 
 #[tokio::test]
 async fn the_decision_log_is_sampled_and_bounded() {
-    away_from_midnight().await;
     let many = ["--decision-log-max-per-second", "1000000"];
     let flags = ["--decision-log-ratio", "0.5", "--log-format", "json"];
-    let server = Sluicegate::start(LIMITS, &[&flags[..], &many].concat()).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[&flags[..], &many].concat()).await;
     let mut client = server.connect().await;
     for _ in 0..1_000 {
         client.should_rate_limit(hits("user", "bob", 2)).await.unwrap();
@@ -571,7 +567,7 @@ async fn the_decision_log_is_sampled_and_bounded() {
     assert!((340..=660).contains(&logged), "{logged} of 1000");
 
     let few = ["--decision-log-max-per-second", "3"];
-    let server = Sluicegate::start(LIMITS, &[&ALL[..], &few].concat()).await;
+    let server = Sluicegate::start(&long_windows(LIMITS), &[&ALL[..], &few].concat()).await;
     let mut client = server.connect().await;
     let asked = 500_u32;
     for _ in 0..asked {
@@ -589,13 +585,12 @@ async fn the_decision_log_is_sampled_and_bounded() {
 
 #[tokio::test]
 async fn replicas_with_one_salt_agree_on_hashes() {
-    away_from_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let salt = folder.path().join("salt");
     fs::write(&salt, "0123456789abcdef\n").unwrap();
     let salted = ["--key-hash-salt-file", salt.to_str().unwrap()];
     let hash = async |flags: &[&str]| {
-        let server = Sluicegate::start(LIMITS, &[&ALL[..], flags].concat()).await;
+        let server = Sluicegate::start(&long_windows(LIMITS), &[&ALL[..], flags].concat()).await;
         ask(&server, "user", "bob", 2).await;
         until_decisions(&server, 1).await[0]["key_hash"].as_str().unwrap().to_owned()
     };

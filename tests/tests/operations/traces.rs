@@ -9,7 +9,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 };
 use sluicegate_tests::{
     Authority, Collector, Envoy, HangingStore, Listener, Mode, Proxy, Redis, Sluicegate, Upstream,
-    away_from_midnight, bootstrap, free_port, hit, hits, request, tools, traced, until,
+    bootstrap, free_port, hit, hits, long_windows, request, tools, traced, until,
 };
 use tonic::{Request, Status};
 
@@ -110,7 +110,7 @@ fn parent(flags: &str) -> String {
 /// A server that sends traces soon.
 async fn server(endpoint: &str, flags: &[&str]) -> Sluicegate {
     let flags = [&["--otlp-endpoint", endpoint], flags].concat();
-    Sluicegate::start_in(LIMITS, &flags, &[("OTEL_BSP_SCHEDULE_DELAY", "100")]).await
+    Sluicegate::start_in(&long_windows(LIMITS), &flags, &[("OTEL_BSP_SCHEDULE_DELAY", "100")]).await
 }
 
 async fn ask(
@@ -138,7 +138,6 @@ fn told(span: &Span) -> Vec<String> {
 
 #[tokio::test]
 async fn a_sampled_trace_of_the_caller_is_continued() {
-    away_from_midnight().await;
     let collector = Collector::start().await;
     let server = server(&collector.endpoint, &[]).await;
     ask(&server, hit("user", "bob"), Some(&parent("00"))).await.unwrap();
@@ -223,7 +222,6 @@ async fn trace_ratio_samples_requests_without_a_trace() {
 
 #[tokio::test]
 async fn requests_are_traced_on_every_listener() {
-    away_from_midnight().await;
     let collector = Collector::start().await;
     let server = server(&collector.endpoint, &["--grpc-max-message-bytes", "1000"]).await;
     let http = |method: reqwest::Method, body: &'static str| {
@@ -267,7 +265,6 @@ async fn requests_are_traced_on_every_listener() {
 
 #[tokio::test]
 async fn spans_show_errors() {
-    away_from_midnight().await;
     let collector = Collector::start().await;
     let mut redis = Redis::start().await;
     let url = redis.url();
@@ -376,7 +373,6 @@ async fn spans_show_cancelled_calls() {
 
 #[tokio::test]
 async fn envoy_and_the_server_share_a_trace() {
-    away_from_midnight().await;
     let collector = Collector::start().await;
     let server = server(&collector.endpoint, &[]).await;
     let upstream = Upstream::start().await;
@@ -449,7 +445,6 @@ async fn nothing_of_a_request_is_in_a_trace() {
 
 #[tokio::test]
 async fn an_unavailable_collector_changes_no_answer() {
-    away_from_midnight().await;
     let port = free_port();
     let server = server(&format!("http://127.0.0.1:{port}"), &["--trace-ratio", "1"]).await;
     let mut client = server.connect().await;
