@@ -1,4 +1,4 @@
-//! Alert rules, by promtool and by a real Prometheus.
+//! The alert rules, checked by promtool and by a real Prometheus.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -20,7 +20,7 @@ fn each(rules: &Value) -> impl Iterator<Item = &Value> {
     rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap())
 }
 
-/// Those that are not recording rules.
+/// The rules without the recording rules.
 fn alert_rules(rules: &Value) -> impl Iterator<Item = &Value> {
     each(rules).filter(|rule| rule.get("record").is_none())
 }
@@ -70,7 +70,8 @@ fn every_alert_has_a_runbook_section_and_a_test() {
     }
 }
 
-/// The tests have the alert quiet, then firing, then quiet again; and the last one quiet where it must not fire at all.
+/// Asserts that in each test of an alert it is quiet, then fires, then is quiet again, and that it is always quiet in
+/// the last test.
 fn assert_test(name: &str, test: &Value) {
     let groups = test["tests"].as_array().unwrap();
     let fires = |group: &Value| -> Vec<bool> {
@@ -85,7 +86,7 @@ fn assert_test(name: &str, test: &Value) {
         turns.dedup();
         assert_eq!(turns, [false, true, false], "{name}");
     }
-    // At least at its beginning, and once the `for:` is over.
+    // Checked at the beginning, and when `for:` is over.
     assert!(fires(quiet).len() >= 3 && !fires(quiet).contains(&true), "{name}");
 }
 
@@ -111,9 +112,9 @@ fn alerts_use_existing_metrics_and_labels() {
     }
 }
 
-// === Of Envoys ===
+// === The rule about Envoys ===
 
-/// The rules that `docs/envoy.md` has to copy.
+/// The rule in `docs/envoy.md`.
 fn envoy_rules() -> String {
     let page = fs::read_to_string(workspace().join("docs/envoy.md")).unwrap();
     let mut rules = fenced(&page, "yaml");
@@ -155,15 +156,15 @@ async fn envoy_exports_the_metric_of_its_rule() {
 
 // === Redis dies ===
 
-/// How much faster time passes in the test than in the rules.
-const HASTE: u64 = 60;
+/// Factor by which time spans of the rules are shortened.
+const SPEEDUP: u64 = 60;
 
-/// A span of the rules in milliseconds, as the test has it.
-fn hurried(span: &str) -> u64 {
-    seconds(span) * 1_000 / HASTE
+/// A shortened span of the rules, in milliseconds.
+fn shortened(span: &str) -> u64 {
+    seconds(span) * 1_000 / SPEEDUP
 }
 
-/// A span of the rules.
+/// A span of the rules in seconds.
 pub(crate) fn seconds(span: &str) -> u64 {
     let (number, unit) = span.split_at(span.len() - 1);
     let seconds = match unit {
@@ -176,17 +177,17 @@ pub(crate) fn seconds(span: &str) -> u64 {
     number.parse::<u64>().unwrap() * seconds
 }
 
-/// The rules with shorter spans, and otherwise as they are.
-fn hurried_rules() -> Value {
+/// The rules with shortened spans.
+fn shortened_rules() -> Value {
     let mut rules = rules();
     let groups = rules["groups"].as_array_mut().unwrap();
     for rule in groups.iter_mut().flat_map(|group| group["rules"].as_array_mut().unwrap()) {
         if let Some(span) = rule.get("for") {
-            rule["for"] = format!("{}ms", hurried(span.as_str().unwrap())).into();
+            rule["for"] = format!("{}ms", shortened(span.as_str().unwrap())).into();
         }
         let mut expression = String::new();
         let mut rest = rule["expr"].as_str().unwrap();
-        // Spans stand in brackets, and after `offset`.
+        // Spans are in brackets, and after `offset`.
         while let Some(at) = rest.find(['[', 'o']) {
             let starts = if rest[at..].starts_with('[') {
                 Some(at + 1)
@@ -201,7 +202,7 @@ fn hurried_rules() -> Value {
             expression.push_str(&rest[..starts]);
             let length = rest[starts..].find([']', ')']).unwrap();
             let span = &rest[starts..starts + length];
-            expression.push_str(&format!("{}ms", hurried(span.trim())));
+            expression.push_str(&format!("{}ms", shortened(span.trim())));
             rest = &rest[starts + length..];
         }
         expression.push_str(rest);
@@ -217,7 +218,7 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 1000000}
 ";
 
-/// When the alert was found to be so, by the clock of Prometheus' evaluations.
+/// Times of evaluations at which the alert had this state.
 async fn times(prometheus: &Prometheus, alert: &str, state: &str) -> Vec<f64> {
     let series = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"{state}\"}}[10m]");
     prometheus.samples(&series).await.into_iter().map(|(time, _)| time).collect()
@@ -226,13 +227,13 @@ async fn times(prometheus: &Prometheus, alert: &str, state: &str) -> Vec<f64> {
 #[tokio::test]
 async fn alerts_fire_while_redis_is_dead_and_then_resolve() {
     let mut redis = Redis::start().await;
-    let rules = hurried_rules();
+    let rules = shortened_rules();
     let flags = ["--store", &redis.url(), "--decision-timeout", "100ms"];
     let server = Sluicegate::start(LIMITS, &flags).await;
     let prometheus = Prometheus::start(&server.http, &rules.to_string()).await;
     until("a scrape", async || (prometheus.value("up").await == Some(1.0)).then_some(())).await;
 
-    // What was counted is what was asked.
+    // The metrics count the requests of the test.
     let mut connection = server.connect().await;
     for _ in 0..25 {
         connection.should_rate_limit(hit("user", "ann")).await.unwrap();
@@ -268,7 +269,7 @@ async fn alerts_fire_while_redis_is_dead_and_then_resolve() {
         assert!(since >= killed.as_secs_f64().floor(), "{alert} was there before");
         let (pending, firing) =
             (times(&prometheus, alert, "pending").await, times(&prometheus, alert, "firing").await);
-        // At every evaluation before its time is over it waits, and fires at every later one. The state tells whole
+        // It is pending at every evaluation before `for:` is over, and fires at every later one. The state has whole
         // seconds, rounded down.
         assert!(!pending.is_empty(), "{alert} did not wait");
         assert!(pending.iter().all(|time| *time < since + 1.0 + wait), "{alert}: {pending:?}");

@@ -1,4 +1,4 @@
-//! The list of bounds is complete, and true.
+//! `docs/bounds.md` is complete and correct.
 
 use std::{any::TypeId, collections::BTreeMap, fs, num, path::Path, time::Duration};
 
@@ -6,14 +6,14 @@ use clap::{Arg, CommandFactory};
 use sluicegate::settings::Cli;
 use sluicegate_tests::tools::workspace;
 
-/// Numbers and durations that bound nothing.
+/// Flags with numbers or durations that are not bounds.
 const NO_BOUNDS: [&str; 1] = ["replicas"];
 
 fn page() -> String {
     fs::read_to_string(workspace().join("docs/bounds.md")).unwrap()
 }
 
-/// The cells of the rows that begin with a name in backticks, by that name.
+/// The cells of the rows that begin with a name in backticks, by name.
 fn rows(page: &str) -> BTreeMap<&str, Vec<&str>> {
     let rows = page.lines().filter_map(|line| {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -23,7 +23,7 @@ fn rows(page: &str) -> BTreeMap<&str, Vec<&str>> {
     rows.collect()
 }
 
-/// Whether a flag takes a number or a duration, or says that it is a maximum.
+/// Whether a flag has a number or a duration, or its help calls it a maximum.
 fn is_bound(flag: &Arg) -> bool {
     let types = [
         TypeId::of::<u32>(),
@@ -75,7 +75,7 @@ fn every_metric_of_the_page_counts() {
     }
 }
 
-/// The value of a constant's expression as the page writes it: `16`, `64 MiB`, `10 s`.
+/// The value of a constant's expression in the notation of the page: `16`, `64 MiB`, `10 s`.
 fn shown(expression: &str) -> String {
     let expression = expression.replace(['_', ' '], "");
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{expression}"));
@@ -88,7 +88,7 @@ fn shown(expression: &str) -> String {
         Some((left, right)) => number(left) << number(right),
         None => expression.split('*').map(number).product(),
     };
-    // A number of bytes is written as such a product.
+    // A number of bytes is written as a product or a shift.
     match value {
         _ if !expression.contains(['<', '*']) => value.to_string(),
         _ if value.is_multiple_of(1 << 30) => format!("2^{}", value.ilog2()),

@@ -1,4 +1,4 @@
-//! Rules, counters and state, as operators ask for them and reset them.
+//! `sluicectl rules`, `peek`, `reset` and `status`.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use sluicegate_tests::{
 };
 use tokio::process::Command;
 
-/// Tenants, a limit of each algorithm, several limits on one descriptor, a counter that values share.
+/// Tenants, a limit of each algorithm, several limits on one descriptor, and a counter that several values share.
 const API: &str = "
 domain: api
 tenant: tenant
@@ -64,7 +64,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 5}
 ";
 
-/// A server whose counters lie in that store, once it can be asked. The limits have [long windows](long_windows).
+/// A server with this store, once the store is available. The limits have [long windows](long_windows).
 async fn serve(store: &str, more: &[&str]) -> Sluicegate {
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits");
@@ -82,7 +82,7 @@ async fn serve(store: &str, more: &[&str]) -> Sluicegate {
     server
 }
 
-/// Every store there is: what it is called, and what must live as long.
+/// Every kind of store, with its running servers.
 enum Store {
     Memory,
     Redis(Box<Redis>),
@@ -111,7 +111,7 @@ async fn ctl<S: AsRef<OsStr>>(server: &Sluicegate, arguments: &[S]) -> Finished 
     finish(command).await
 }
 
-/// The answer as JSON, and the exit code.
+/// Exit code and JSON output.
 async fn ctl_json<S: AsRef<OsStr>>(server: &Sluicegate, arguments: &[S]) -> (i32, Value) {
     let mut all: Vec<&OsStr> = arguments.iter().map(AsRef::as_ref).collect();
     all.extend(["--output", "json"].map(OsStr::new));
@@ -120,7 +120,7 @@ async fn ctl_json<S: AsRef<OsStr>>(server: &Sluicegate, arguments: &[S]) -> (i32
     (answer.code, json)
 }
 
-/// Every counter of a tenant: its name, and what is used of it, if a rule is known.
+/// Every counter of a tenant: its key, and its used hits if its rule is known.
 async fn counters(server: &Sluicegate, domain: &str, tenant: &[u8]) -> BTreeMap<String, Value> {
     let mut asked: Vec<&OsStr> = ["peek", "--domain", domain, "--tenant"].map(OsStr::new).into();
     asked.push(OsStr::from_bytes(tenant));
@@ -146,7 +146,7 @@ async fn ask(server: &Sluicegate, request: RateLimitRequest) -> Code {
     server.should_rate_limit(request).await.unwrap().overall_code()
 }
 
-/// Uses counters of a tenant: as many as [`USED`] in `api`, and one in `shop`.
+/// Charges [`USED`] counters of a tenant in `api`, and one in `shop`.
 async fn use_some(server: &Sluicegate, tenant: &[u8], long: &[u8]) {
     let of = |key: &'static str, value: &[u8]| {
         request(&[
@@ -168,7 +168,7 @@ async fn use_some(server: &Sluicegate, tenant: &[u8], long: &[u8]) {
     }
 }
 
-/// The tenant's own, two users with two limits each, a shared one, and one of each other algorithm.
+/// The tenant's counter, two users with two limits each, a shared counter, and two of other algorithms.
 const USED: usize = 1 + 4 + 1 + 2;
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_tenant_reset_affects_only_the_tenants_counters() {
     for store in Store::all().await {
         for prefix in ["", "a*[b]?:"] {
             let server = serve(&store.url(), &["--key-prefix", prefix]).await;
-            // Keys of other programs are not counters.
+            // Keys of other applications are not counters.
             if let Store::Redis(redis) = &store {
                 redis
                     .query(&["SET", &format!("{prefix}s1:fw:60:{{acme}}:other:tenant"), "1"])
@@ -206,7 +206,7 @@ async fn a_tenant_reset_affects_only_the_tenants_counters() {
             for (tenant, counters) in tenants.iter().zip(&before) {
                 assert_eq!(counters.len(), USED, "{tenant:?} {counters:#?}");
                 let known = counters.values().filter(|counter| !counter.is_null()).count();
-                // Names that end in a digest tell no rule.
+                // The rule of a key that ends in a digest is unknown.
                 assert_eq!(known, USED - 2, "{tenant:?} {counters:#?}");
                 assert!(counters.keys().all(|key| key.starts_with(&format!("{prefix}s1:"))));
             }
@@ -263,7 +263,7 @@ async fn a_reset_takes_effect_at_once() {
                 for _ in 0..limit {
                     assert_eq!(ask(&server, request.clone()).await, Code::Ok, "round {round}");
                 }
-                // The second is answered from what is remembered, if refusals are.
+                // The second refusal comes from the deny cache, if there is one.
                 for _ in 0..2 {
                     assert_eq!(ask(&server, request.clone()).await, Code::OverLimit);
                 }
@@ -599,14 +599,14 @@ async fn a_reset_of_unknown_outcome_is_audit_logged_after_cancel() {
     refused().await;
     redis.pause();
     let mut command = Command::new(binary("sluicectl"));
-    // Long enough for the question to be asked, and shorter than its answer takes.
+    // Long enough for the command to be sent, and shorter than its reply takes.
     command.args(reset).args(["--timeout", "1s"]);
     command.arg("--admin-server").arg(format!("http://{}", server.admin));
     assert_eq!(finish(command).await.code, 3);
     until("the line", || async { (lines() == 1).then_some(()) }).await;
     until("the refusal to be forgotten", forgotten).await;
     redis.resume();
-    // Redis has run the commands that it got.
+    // Redis has run the commands that it received.
     until("the reset", || async { redis.keys("s1:fw:*").await.is_empty().then_some(()) }).await;
 
     until("the store", || async { (ctl(&server, &["status"]).await.code == 0).then_some(()) })
@@ -651,7 +651,7 @@ async fn an_unanswered_counter_reset_is_audit_logged_at_shutdown() {
     let redis = Redis::start().await;
     let flags = ["--redis-connect-timeout", "60s", "--drain-delay", "0s"];
     let mut server = serve(&redis.url(), &flags).await;
-    // Writers block.
+    // Writes block.
     redis.query(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let mut command = Command::new(binary("sluicectl"));
     command.args(["reset", "counter", "--domain", "api", "--descriptor", "ip=::1"]);
@@ -707,7 +707,7 @@ async fn an_unreachable_server_is_reported() {
 #[tokio::test]
 async fn calls_to_another_port_name_the_right_one() {
     let server = serve("memory", &[]).await;
-    // The HTTP listener speaks HTTP/1.1 only, so there the connection breaks.
+    // The HTTP listener supports HTTP/1.1 only, so the connection breaks.
     for (address, said) in [
         (&server.http, "or is it another listener?"),
         (&server.grpc, "no such service here; is this the admin listener?"),

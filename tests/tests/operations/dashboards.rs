@@ -1,4 +1,4 @@
-//! The Grafana dashboard: every query is one that Prometheus takes, of metrics that there are.
+//! The Grafana dashboard: Prometheus accepts every query, and every query uses existing metrics.
 
 use std::{cell::Cell, collections::BTreeSet, fs, time::Duration};
 
@@ -20,13 +20,13 @@ fn panels(dashboard: &Value) -> &[Value] {
     dashboard["panels"].as_array().unwrap()
 }
 
-/// A query, and the panel that it is from.
+/// A query, and its panel.
 struct Query {
     panel: String,
     expression: String,
 }
 
-/// Every query of the dashboard, with all chosen and this span for rates.
+/// Every query of the dashboard, with all values of the variables and this span for rates.
 fn queries(dashboard: &Value, interval: &str) -> Vec<Query> {
     let annotations = dashboard["annotations"]["list"].as_array().unwrap();
     let annotations = annotations.iter().map(|it| (&it["name"], &it["expr"]));
@@ -107,7 +107,7 @@ fn queries_use_existing_metrics_and_all_are_shown() {
         shown.extend(catalogue.check(&query.expression));
     }
     let all = catalogue.names();
-    // What says how much there is of something that is shown otherwise.
+    // Maxima of metrics that are shown in another way.
     let left_out = ["process_virtual_memory_bytes", "process_threads", "up"];
     for name in all.iter().filter(|name| !left_out.contains(&name.as_str())) {
         let of_histogram = name.strip_suffix("_sum").or(name.strip_suffix("_count"));
@@ -159,7 +159,7 @@ async fn every_panel_has_data_of_a_server_under_traffic() {
     let waiting = Cell::new(queries(&dashboard(), "10s"));
     let users = Cell::new(0);
     until("every panel to have data", async || {
-        // Users reach their limit at once; as long as there are new ones, some are near it.
+        // Users reach their limit quickly; as long as there are new users, some are near it.
         users.set(users.get() + 1);
         server.replace_limits(&format!("{LIMITS}# Change {}.\n", users.get()));
         let user = format!("user-{}", users.get());

@@ -1,4 +1,4 @@
-//! Licences and sources of what the workspace depends on. `tests/advisories` asks for known vulnerabilities.
+//! Licences and sources of the dependencies. `tests/advisories` checks for known vulnerabilities.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ fn every_dependency_has_an_allowed_licence_and_source() {
     }
 }
 
-/// So that the check above is known to look at something.
+/// Proves that the check above detects violations.
 #[test]
 fn forbidden_dependencies_are_detected() {
     for (package, table, error) in [
@@ -39,7 +39,7 @@ fn forbidden_dependencies_are_detected() {
         fs::write(&manifest, text).unwrap();
         fs::create_dir(folder.path().join("src")).unwrap();
         fs::write(folder.path().join("src/lib.rs"), "").unwrap();
-        // What the workspace has fetched is enough for it.
+        // Needs only crates that the workspace has fetched.
         fs::copy(workspace().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
         let said = check(&manifest);
         let text = String::from_utf8_lossy(&said.stderr);
@@ -47,19 +47,19 @@ fn forbidden_dependencies_are_detected() {
     }
 }
 
-/// What `cargo tree` prints about a package.
+/// The output of `cargo tree` for a package.
 fn tree(package: &str, arguments: &[&str]) -> String {
     let mut tree = Command::new(env!("CARGO"));
     tree.args(["tree", "--offline", "--locked", "--prefix", "none", "--package", package]);
     succeed(tree.args(arguments).current_dir(workspace()))
 }
 
-/// Features of a package and all that it depends on, as its release build has them.
+/// Features of a package and its dependencies in a release build.
 fn features(package: &str) -> String {
     tree(package, &["--edges", "features,no-dev"])
 }
 
-/// Names of the packages that a package is built with.
+/// Names of a package's dependencies.
 fn linked(package: &str) -> BTreeSet<String> {
     let lines = tree(package, &["--edges", "normal", "--format", "{p}"]);
     lines.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
@@ -80,14 +80,14 @@ fn shipped_programs_cannot_disable_fixes() {
 fn advisories_are_a_step_of_the_test_command() {
     let command = fs::read_to_string(workspace().join("tests/run")).unwrap();
     assert!(command.lines().any(|line| line == "step \"advisories\" tests/advisories"));
-    // Only a database that cannot be had is no mistake.
+    // Only an unavailable database is not an error.
     let mut without_tool = Command::new(workspace().join("tests/advisories"));
     let nowhere = tempfile::tempdir().unwrap();
     without_tool.env("SLUICEGATE_TOOLS", nowhere.path()).env("PATH", "/usr/bin:/bin");
     assert!(!without_tool.output().unwrap().status.success());
 }
 
-/// A service that only calls the limiter does not compile what the command line needs.
+/// Users of the client library do not compile the dependencies of the command line.
 #[test]
 fn the_client_library_has_no_command_line() {
     let of_the_command_line =

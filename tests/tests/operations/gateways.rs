@@ -40,8 +40,7 @@ fn envoy_accepts_every_example() {
     }
 }
 
-/// An example of plain Envoy on free ports, in front of a server with the example limits. `changes` are made to the
-/// text.
+/// An example of plain Envoy on free ports, in front of a server with the example limits, with `changes` to its text.
 async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envoy) {
     let limits = workspace().join("examples/limits");
     let flags = ["--limits", limits.to_str().unwrap()];
@@ -65,7 +64,7 @@ async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Env
 
 #[tokio::test]
 async fn a_login_without_a_decision_is_refused_until_overridden() {
-    // Busy machines answer later.
+    // Timeouts for busy machines.
     let changes =
         [("timeout: 0.25s\n              # Without", "timeout: 5s\n              # Without")];
     let (mut server, envoy) = start_example("fail-closed.yaml", &changes).await;
@@ -76,7 +75,7 @@ async fn a_login_without_a_decision_is_refused_until_overridden() {
     server.process.signal(Signal::SIGKILL);
     server.process.ended().await;
     assert_eq!(login(b"bob@example.com").await.status, 503);
-    // What asks for no limits is not concerned.
+    // Routes without limits are not affected.
     assert_eq!(envoy.get("/", &[]).await.status, 200);
     envoy.set_runtime(&[("login.deny_percent", 0)]).await;
     until("logins to pass without limits", async || {
@@ -99,13 +98,13 @@ fn istios_schemas_accept_every_example() {
     node.stdin.take().unwrap().write_all(objects.to_string().as_bytes()).unwrap();
     let said = node.wait_with_output().unwrap();
     let said = String::from_utf8(said.stdout).unwrap();
-    // What a patch inserts is Envoy's configuration, which the schema does not look at and Envoy does below.
+    // The schema does not check the Envoy configuration in a patch. Envoy checks it below.
     let mistakes: Vec<_> = said.lines().filter(|line| !line.contains("/patch/value/")).collect();
     assert!(mistakes.is_empty(), "{mistakes:#?}");
     assert!(said.contains("/patch/value/"), "nothing was looked at: {said}");
 }
 
-/// What Istio would give a proxy of this context that serves one virtual host.
+/// The configuration that Istio would give to a proxy of this context with one virtual host.
 fn proxy(context: &str, virtual_host: &str, upstream: &Upstream) -> Value {
     let kind = |name: &str| format!("type.googleapis.com/envoy.extensions.{name}");
     let router = json!({
@@ -154,7 +153,7 @@ fn proxy(context: &str, virtual_host: &str, upstream: &Upstream) -> Value {
     })
 }
 
-/// Applies a patch of an `EnvoyFilter` as Istio does, as far as the examples need it.
+/// Applies a patch of an `EnvoyFilter` as Istio does, as far as the examples use it.
 fn apply(patch: &Value, proxy: &mut Value) {
     let (matches, operation) = (&patch["match"], patch["patch"]["operation"].as_str().unwrap());
     let value = &patch["patch"]["value"];
@@ -207,7 +206,7 @@ fn patches(example: &str) -> Vec<Value> {
     filter["spec"]["configPatches"].as_array().unwrap().clone()
 }
 
-/// The blocks of YAML in a text for people.
+/// The YAML blocks of a Markdown file.
 fn blocks(file: &str) -> Vec<Value> {
     let text = fs::read_to_string(workspace().join(file)).unwrap();
     fenced(&text, "yaml").into_iter().map(|block| yaml::read(file, block)).collect()
@@ -239,12 +238,12 @@ struct Mesh {
     _upstream: Upstream,
 }
 
-/// An ingress gateway with these patches, which asks a real server. The Service's name is replaced by its address.
+/// An ingress gateway with these patches, which calls a real server. The Service's name is replaced by its address.
 async fn gateway(patches: &[Value]) -> Mesh {
     mesh("GATEWAY", "api.example.com:443", patches, "sluicegate", &Value::Null).await
 }
 
-/// A sidecar of the example with a cluster of this name, which takes requests through this transport socket.
+/// A sidecar of the example with a cluster of this name, which receives requests through this transport socket.
 async fn sidecar(cluster: &str, transport_socket: &Value) -> Mesh {
     let patches = patches("sidecar.yaml");
     mesh("SIDECAR_INBOUND", "inbound|http|8000", &patches, cluster, transport_socket).await
@@ -278,7 +277,7 @@ async fn mesh(
         .replace("\"sluicegate\"", &format!("\"{cluster}\""))
         .replace("sluicegate-headless.sluicegate.svc.cluster.local", "127.0.0.1")
         .replace("\"port_value\":8081", &format!("\"port_value\":{port}"))
-        // Busy machines answer later.
+        // Timeouts for busy machines.
         .replace("\"timeout\":\"0.05s\"", "\"timeout\":\"5s\"");
     let envoy = Envoy::start(&tools::envoy(), &text).await;
     Mesh { server, envoy, _upstream: upstream }
@@ -289,7 +288,7 @@ impl Mesh {
         self.envoy.get(path, &[("x-tenant", b"acme"), ("x-user", user)]).await
     }
 
-    /// Every request was decided by the server.
+    /// Asserts that the server decided every request.
     async fn assert_all_decided(&self, passed: u64, refused: u64) {
         let mut counted = Vec::new();
         for kind in ["ok", "over_limit", "error"] {
@@ -300,7 +299,7 @@ impl Mesh {
     }
 }
 
-/// The limit and its name in the headers.
+/// Status, and limit with name and remaining hits from the headers.
 fn closest(answer: &Answer) -> (u16, &str, u64) {
     let limit = answer.header("x-ratelimit-limit").unwrap();
     (answer.status, limit.split(',').next().unwrap(), answer.number("x-ratelimit-remaining"))
@@ -310,12 +309,12 @@ async fn assert_hosts_and_routes_are_limited(mesh: &Mesh) {
     for expected in [(200, "3", 2), (200, "3", 1), (200, "3", 0), (429, "3", 0)] {
         assert_eq!(closest(&mesh.get("/", b"ann").await), expected);
     }
-    // The route's own limit takes the place of the host's.
+    // The route's limits replace those of the host.
     for expected in [(200, "2", 1), (200, "2", 0), (429, "2", 0)] {
         assert_eq!(closest(&mesh.get("/search", b"ann").await), expected);
     }
     assert_eq!(mesh.get("/", b"bob").await.status, 200);
-    // Without a tenant it is the address alone.
+    // Without a tenant only the address is limited.
     assert_eq!(closest(&mesh.envoy.get("/", &[]).await).1, "100");
     mesh.assert_all_decided(7, 2).await;
 }
@@ -326,7 +325,7 @@ async fn the_ingress_gateway_limits_hosts_and_routes() {
     assert_hosts_and_routes_are_limited(&mesh).await;
 }
 
-/// What the README says for them, which newer ones know as well.
+/// The patches of the README for older versions, which newer versions support too.
 #[tokio::test]
 async fn the_patches_for_older_envoys_limit_the_same() {
     let older = blocks("examples/istio/README.md").into_iter().find_map(|block| {
@@ -344,7 +343,7 @@ async fn the_patches_for_older_envoys_limit_the_same() {
     assert_hosts_and_routes_are_limited(&gateway(&patches).await).await;
 }
 
-/// The same for plain Envoys, as the guide shows it.
+/// The same for plain Envoys, from `docs/envoy.md`.
 #[tokio::test]
 async fn virtual_hosts_for_older_envoys_limit_hosts_and_routes() {
     let mut blocks = blocks("docs/envoy.md").into_iter();
@@ -368,7 +367,7 @@ async fn virtual_hosts_for_older_envoys_limit_hosts_and_routes() {
     }
     let mesh = gateway(&patches).await;
     assert_eq!(closest(&mesh.envoy.get("/", &[]).await), (200, "100", 99));
-    // No rule is for what the route asks in the host's place.
+    // No rule matches the descriptors of the route, which replace those of the host.
     assert_eq!(mesh.envoy.get("/search", &[]).await.header("x-ratelimit-limit"), None);
     assert_eq!(closest(&mesh.envoy.get("/", &[]).await), (200, "100", 98));
     mesh.assert_all_decided(3, 0).await;
@@ -395,7 +394,8 @@ async fn a_sidecar_limits_its_service() {
     mesh.assert_all_decided(4, 1).await;
 }
 
-/// Asks by curl, which writes other addresses each time, and gives the limit that is closest and what is left of it.
+/// Sends a request with curl, with other client addresses in headers each time. Returns the closest limit and its
+/// remaining hits.
 async fn ask(port: &str, folder: &Path, caller: Option<&str>, attempt: u32) -> (String, u64) {
     let mut curl = tokio::process::Command::new("curl");
     curl.args(["--silent", "--show-error", "--noproxy", "*", "--output", "/dev/null"]);
@@ -450,7 +450,7 @@ async fn a_sidecar_limits_by_certificate_not_by_client_headers() {
         assert_eq!(ask(&main, folder, Some(caller), attempt).await, expected, "{caller}");
     }
     mesh.assert_all_decided(3, 0).await;
-    // Without certificates it is one limit for all.
+    // All callers without a certificate share one limit.
     let mesh = sidecar("sluicegate", &Value::Null).await;
     let main = port(&mesh).await;
     for (attempt, left) in [(1, 49), (2, 48), (3, 47)] {
@@ -470,7 +470,7 @@ async fn istios_own_cluster_is_called_with_another_authority() {
     mesh.assert_all_decided(1, 0).await;
 }
 
-/// A classic sidecar of the chart's pods lets the server drain.
+/// So that a classic sidecar of the chart's pods lets the server drain.
 #[test]
 fn sidecars_of_the_servers_pods_stay_for_the_whole_grace_period() {
     let deployment = succeed(tools::helm().args(["template", "edge", "helm"]));

@@ -1,4 +1,4 @@
-//! What orchestrators ask, and `sluicectl health`.
+//! Health for orchestrators, and `sluicectl health`.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 const LIMITS: &str = "domain: api";
 
-/// Exit code and what is printed.
+/// Exit code and output of `sluicectl health`.
 async fn health(server: &Sluicegate, flags: &[&str]) -> (i32, String) {
     let mut command = Command::new(binary("sluicectl"));
     command.env_clear().args(["health", "--server", &format!("http://{}", server.grpc)]);
@@ -20,7 +20,7 @@ fn said(code: i32, text: &str) -> (i32, String) {
     (code, format!("{text}\n"))
 }
 
-/// The process can answer, whatever else it cannot.
+/// Asserts that the server is live over gRPC and HTTP.
 async fn is_live(server: &Sluicegate) {
     assert_eq!(health(server, &["--service", "liveness"]).await, said(0, "serving"));
     assert_eq!(server.get("/livez").await, (200, "OK".to_owned()));
@@ -63,7 +63,7 @@ async fn health_of_the_store_follows_redis() {
             (health(&server, &["--service", "store"]).await == expected).then_some(())
         })
         .await;
-        // Load balancers must not see it.
+        // The health of the server for load balancers does not change.
         assert_eq!(health(&server, &[]).await, said(0, "serving"));
     };
     becomes(said(0, "serving")).await;

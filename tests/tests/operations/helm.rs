@@ -1,4 +1,4 @@
-//! The Helm chart, by the real Helm, over a matrix of values.
+//! The Helm chart, rendered by the real Helm with a matrix of values.
 
 mod chart;
 mod metadata;

@@ -1,5 +1,5 @@
-//! The container image, as far as it can be checked without building it: its Dockerfile, what goes into it, and the
-//! programs in a root that holds no more than the image's.
+//! The container image, as far as it can be checked without building it: the Dockerfile, the build context, and the
+//! programs in a root file system with the same content.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use tokio::process::Command;
 
 const PROGRAMS: [&str; 2] = ["sluicegate", "sluicectl"];
 
-/// The instructions of the Dockerfile, a line each, from a stage on.
+/// The instructions of the Dockerfile: name and arguments.
 fn instructions() -> Vec<(String, String)> {
     let text = fs::read_to_string(workspace().join("Dockerfile")).unwrap().replace("\\\n", " ");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -27,7 +27,7 @@ fn instructions() -> Vec<(String, String)> {
     split.map(|(word, rest)| (word.to_owned(), rest.trim().to_owned())).collect()
 }
 
-/// What the last stage says with that word.
+/// The arguments of an instruction in the last stage.
 fn said(word: &str) -> Vec<String> {
     let all = instructions();
     let last = all.iter().rposition(|(word, _)| word == "FROM").unwrap();
@@ -40,7 +40,7 @@ fn only(word: &str) -> String {
     said.clone()
 }
 
-/// The words of an instruction in its form without a shell.
+/// The words of an instruction in exec form.
 fn words(list: &str) -> Vec<String> {
     serde_json::from_str(list).unwrap_or_else(|_| panic!("{list} needs a shell"))
 }
@@ -48,7 +48,7 @@ fn words(list: &str) -> Vec<String> {
 #[test]
 fn the_dockerfile_passes_the_linter() {
     succeed(tools::manifests("hadolint").arg("Dockerfile"));
-    // It does find something, if there is something.
+    // The linter detects mistakes.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("Dockerfile");
     fs::write(&file, "FROM debian\nRUN cd /tmp\n").unwrap();
@@ -78,7 +78,7 @@ fn the_image_runs_unprivileged_and_without_a_shell() {
     }
 }
 
-/// Or builds for two architectures would replace each other's programs, and one could get the other's.
+/// Otherwise builds for two architectures would share a cache, and one could get the other's programs.
 #[test]
 fn build_caches_are_separate_for_each_architecture() {
     let stage: Vec<_> = instructions().into_iter().skip_while(|(word, _)| word != "FROM").collect();
@@ -109,7 +109,7 @@ fn labels_and_ports_are_those_of_the_server() {
     }
 }
 
-/// Whether the builder gets a file: it stands below nothing that is ignored.
+/// Whether a file is in the build context: it is not below an ignored path.
 fn is_sent(ignored: &[String], path: &Path) -> bool {
     !ignored.iter().any(|it| path.starts_with(it))
 }
@@ -127,11 +127,11 @@ fn the_build_context_has_every_source_of_the_programs() {
     let built = binary(PROGRAMS[0]).parent().unwrap().to_owned();
     let mut sources = 0;
     for program in PROGRAMS {
-        // What cargo has noted of the program: PROGRAM: SOURCE SOURCE …
+        // cargo's dep-info file: PROGRAM: SOURCE SOURCE …
         let noted = fs::read_to_string(binary(program).with_extension("d")).unwrap();
         let (_, noted) = noted.split_once(": ").unwrap();
         for source in noted.split_whitespace() {
-            // What a build made is made again.
+            // Generated files are generated again.
             if Path::new(source).starts_with(&built) {
                 continue;
             }
@@ -146,7 +146,7 @@ fn the_build_context_has_every_source_of_the_programs() {
     }
 }
 
-/// Copies what the builder gets.
+/// Copies the files of the build context.
 fn copy(ignored: &[String], from: &Path, to: &Path, path: &Path) {
     for entry in fs::read_dir(from.join(path)).unwrap().map(Result::unwrap) {
         let path = path.join(entry.file_name());
@@ -193,7 +193,7 @@ fn cargo_accepts_the_build_context() {
     }
 }
 
-/// As docs/kubernetes.md says.
+/// With the commands of docs/kubernetes.md.
 #[test]
 fn a_bill_of_materials_names_every_dependency() {
     let context = context();
@@ -231,7 +231,7 @@ fn a_bill_of_materials_names_every_dependency() {
     }
 }
 
-/// The image's root, with the programs of this build.
+/// The root file system of the image, with the programs of this build.
 fn assembled(folder: &Path) -> PathBuf {
     let root = folder.join("root");
     let mut assemble = Blocking::new(workspace().join("image/assemble"));
@@ -239,11 +239,11 @@ fn assembled(folder: &Path) -> PathBuf {
     root
 }
 
-/// A command inside of that root, as the image's user, who has no right there beyond anybody's.
+/// A command in that root, as the image's user, which owns no file in it.
 fn inside(root: &Path, words: &[String]) -> Command {
     let user = only("USER");
     let (uid, gid) = user.split_once(':').unwrap();
-    // Root may change the root and the user; others may, where the system lets them be root of their own.
+    // Root may change root and user. Other users need a user namespace.
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     let mut command = Command::new(if is_root { "chroot" } else { "unshare" });
     if is_root {
@@ -303,7 +303,7 @@ async fn the_image_serves_and_reports_its_health() {
     let url = format!("http://{}", server.grpc);
     let healthy = ask(url.clone()).await;
     assert_eq!((healthy.code, healthy.stdout.as_str()), (0, "serving\n"), "{}", healthy.stderr);
-    // It finds whom to trust before it finds that nobody listens.
+    // It loads the CA certificates before it finds that the port is closed.
     server.process.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(server.process.ended().await.success());
     for url in [url.clone(), url.replace("http:", "https:")] {

@@ -1,4 +1,4 @@
-//! The log: levels that change while the server runs, secrets that never appear in it, and the decision log.
+//! The log: levels at runtime, a blocked log, values of requests that must not be in it, and the decision log.
 
 use std::{collections::BTreeSet, fs, process::Stdio, time::Duration};
 
@@ -35,7 +35,7 @@ descriptors:
     rate_limit: {unlimited: true}
 ";
 
-// === Levels while the server runs ===
+// === Levels at runtime ===
 
 async fn log_level(server: &Sluicegate, arguments: &[&str]) -> Finished {
     let mut command = Command::new(binary("sluicectl"));
@@ -50,7 +50,7 @@ async fn said(server: &Sluicegate, arguments: &[&str]) -> String {
     answer.stdout.trim_end().to_owned()
 }
 
-/// Lines of the log that hold both texts.
+/// Number of log lines with both texts.
 fn lines(server: &Sluicegate, first: &str, second: &str) -> usize {
     let log = server.process.output();
     log.lines().filter(|line| line.contains(first) && line.contains(second)).count()
@@ -86,7 +86,7 @@ async fn the_log_level_changes_at_runtime() {
         (server.metric("sluicegate_config_generation").await == 2.0).then_some(())
     })
     .await;
-    // What is still said is who changed it.
+    // Only the change and its caller are logged.
     let after = server.process.output();
     let after: Vec<_> =
         after.lines().skip_while(|line| !line.contains("log_level=\"error\"")).collect();
@@ -97,7 +97,7 @@ async fn the_log_level_changes_at_runtime() {
 
 #[tokio::test]
 async fn a_temporary_log_level_reverts() {
-    // Where it serves is said at info.
+    // The addresses are logged at info.
     let former = "warn,sluicegate::app=info";
     let server = Sluicegate::start(LIMITS, &["--log-level", former]).await;
     let answer = said(&server, &["trace", "--for", "1h", "--output", "json"]).await;
@@ -105,7 +105,7 @@ async fn a_temporary_log_level_reverts() {
     assert_eq!((&answer["level"], &answer["next_level"]), (&json!("trace"), &json!(former)));
     let after = answer["next_level_after_seconds"].as_u64().unwrap();
     assert!((3_500..=3_600).contains(&after), "{answer}");
-    // Another takes its place, and what comes then is still what was there before both.
+    // A second temporary level replaces it, and afterwards the level from before both applies.
     let text = said(&server, &["debug", "--for", "300ms"]).await;
     assert!(text.starts_with(&format!("debug; {former} in ")), "{text}");
     until_lines(&server, "sluicegate::audit: log level restored", "former=\"debug\"", 1).await;
@@ -114,7 +114,7 @@ async fn a_temporary_log_level_reverts() {
     assert!(debug > 0);
     ask(&server, "free", "x", 1).await;
     assert_eq!(lines(&server, "DEBUG", ""), debug);
-    // One that stays ends one that does not.
+    // A permanent level ends a temporary one.
     said(&server, &["trace", "--for", "300ms"]).await;
     assert_eq!(said(&server, &["error"]).await, "error");
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -127,7 +127,7 @@ async fn an_invalid_log_level_changes_nothing() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let flag = Sluicegate::command(&["--limits", "x", "--log-level", "loud"], &[]);
     let by_flag = finish(flag).await.stderr;
-    // The limits file is missing too, and is another line.
+    // The missing limits file is reported in another line.
     let by_flag =
         by_flag.lines().find_map(|it| it.strip_prefix("sluicegate: --log-level: ")).unwrap();
     let answer = log_level(&server, &["loud"]).await;
@@ -153,7 +153,7 @@ async fn audit_lines_are_written_at_every_log_level() {
         said(&server, &[off]).await;
         said(&server, &["warn"]).await;
         until_lines(&server, "log level changed", "sluicegate::audit", 2).await;
-        // What would be more particular than what keeps these lines is no level.
+        // A directive that would be more specific than the one for audit lines is rejected.
         for quiet in ["sluicegate::audit[{caller}]=off", "[{message}]=off", "info,[span]=off"] {
             let answer = log_level(&server, &[quiet]).await;
             assert_eq!(answer.code, 3, "{answer:?}");
@@ -162,7 +162,7 @@ async fn audit_lines_are_written_at_every_log_level() {
         said(&server, &["info"]).await;
         until_lines(&server, "log level changed", "sluicegate::audit", 3).await;
     }
-    // In JSON, the level of the line itself is another field.
+    // In JSON the new level is a field besides the level of the line.
     let server = Sluicegate::start(LIMITS, &["--log-format", "json"]).await;
     said(&server, &["debug", "--for", "1h"]).await;
     until_lines(&server, "log level changed", "", 1).await;
@@ -175,9 +175,9 @@ async fn audit_lines_are_written_at_every_log_level() {
     assert_eq!(line["for_seconds"], 3600.0);
 }
 
-// === A log that is not read ===
+// === A blocked log ===
 
-/// A server whose log is read up to where it serves, and not further.
+/// A server whose log is read until it serves, and then no further.
 struct Unread {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -218,7 +218,7 @@ impl Unread {
         value.unwrap().parse().unwrap()
     }
 
-    /// Refuses until neither the pipe nor the server has room for another line.
+    /// Causes refusals until neither the pipe nor the server has room for another log line.
     async fn fill(&self) {
         let channel = Endpoint::from_shared(self.url("grpc")).unwrap().connect().await.unwrap();
         let mut client = RateLimitServiceClient::new(channel);
@@ -250,12 +250,12 @@ async fn a_blocked_log_does_not_delay_the_server() {
     let work = async {
         let mut server = Unread::start().await;
         server.fill().await;
-        // What operators change has room of its own.
+        // Audit lines have a separate reserve.
         let mut command = Command::new(binary("sluicectl"));
         command.args(["log-level", "warn", "--admin-server", &server.url("admin")]);
         let answer = finish(command).await;
         assert_eq!((answer.code, &*answer.stdout), (0, "warn\n"), "{answer:?}");
-        // A reader that returns finds whole lines, and the audit lines.
+        // A reader that continues gets complete lines, and the audit lines.
         loop {
             let line = server.log.next_line().await.unwrap().expect("no audit");
             let line: Value = serde_json::from_str(&line).unwrap();
@@ -271,11 +271,11 @@ async fn a_blocked_log_does_not_delay_the_server() {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("the server hangs");
 }
 
-// === Secrets never appear in the log ===
+// === Values of requests are not in the log ===
 
 const MARKER: &str = "mArKeR7261";
 
-/// Where the marker can stand in a request: keys, values, the domain, headers, and in bytes that are no text.
+/// A request with the marker in keys, values, the domain, and binary values.
 fn marked(domain: &str, key: &str) -> RateLimitRequest {
     let mut marked = request(&[
         &[(key, MARKER.as_bytes())][..],
@@ -296,7 +296,7 @@ async fn call(server: &Sluicegate, message: RateLimitRequest) -> Result<RateLimi
     Ok(server.connect().await.should_rate_limit(request).await?.into_inner())
 }
 
-/// Every mistake that Envoy, its users, and other callers of the listeners can make.
+/// Sends valid requests, and every kind of invalid one, to all listeners.
 async fn drive(server: &Sluicegate) {
     for domain in ["api", MARKER, ""] {
         for key in ["user", "tried", "free", "slow", "lost", MARKER] {
@@ -322,7 +322,7 @@ async fn drive(server: &Sluicegate) {
     let mut large = marked("api", "user");
     large.descriptors[0].entries[0].value = MARKER.repeat(500_000).into();
     assert_eq!(call(server, large).await.unwrap().statuses, []);
-    // Bytes that are no message, compressed ones, and no HTTP at all.
+    // Bytes that are not a message, compressed messages, and bytes that are not HTTP.
     let caller = Caller::connect(&server.grpc).await;
     let nonsense = [&[0, 0, 0, 0, 10][..], MARKER.as_bytes()].concat();
     let (status, _) = caller.begin().await.unwrap().send([nonsense.into()], true).await.unwrap();
@@ -388,7 +388,7 @@ async fn nothing_of_a_request_is_logged() {
     let server = Sluicegate::start(MANNERS, &["--decision-log-ratio", "1"]).await;
     drive(&server).await;
     unmarked(&server, "memory");
-    // Refusals are, and say who was refused by a hash alone.
+    // Refusals are logged with a key hash only.
     until_lines(&server, "sluicegate::decisions", "rule=\"user\"", 1).await;
 
     let mut store = HangingStore::start().await;
@@ -465,7 +465,7 @@ async fn a_logged_refusal_has_rule_limit_and_key_hash() {
     assert_eq!(ask(&server, "user", "bob", 1).await, Code::Ok);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let mut refused = Request::new(hits("user", "bob", 3));
-    // Not sampled, and known all the same.
+    // The trace id is logged although the trace is not sampled.
     let parent = format!("00-{trace}-b7ad6b7169203331-00");
     refused.metadata_mut().insert("traceparent", parent.parse().unwrap());
     let refused = server.connect().await.should_rate_limit(refused).await.unwrap().into_inner();
@@ -483,11 +483,11 @@ async fn a_logged_refusal_has_rule_limit_and_key_hash() {
     assert_eq!(field("hits"), 3);
     assert_eq!(field("source"), "store");
     assert_eq!(field("trace_id"), trace);
-    // Three hits never pass a limit of one.
+    // Three hits can never pass a limit of one.
     assert_eq!(field("retry_after_seconds"), Value::Null);
     assert!(!line.to_string().contains("bob"), "{line}");
 
-    // Support finds the line by what explain says of the customer.
+    // The line can be found by the hash in the output of explain.
     let mut explain = Command::new(binary("sluicectl"));
     explain.args(["explain", "--domain", "api", "--descriptor", "user=bob", "--output", "json"]);
     explain.arg("--admin-server").arg(format!("http://{}", server.admin));
@@ -524,7 +524,7 @@ async fn the_decision_log_is_off_by_default_and_has_only_refusals() {
     for _ in 0..3 {
         ask(&server, "user", "bob", 1).await;
     }
-    // What is not logged has no hash either.
+    // Without the decision log explain shows no hash.
     let mut explain = Command::new(binary("sluicectl"));
     explain.args(["explain", "--domain", "api", "--descriptor", "user=bob", "--output", "json"]);
     explain.arg("--admin-server").arg(format!("http://{}", server.admin));
@@ -544,7 +544,7 @@ async fn the_decision_log_is_off_by_default_and_has_only_refusals() {
     assert_eq!(lines[0]["hits"], 2);
 }
 
-/// The decisions that a server has logged when it has ended.
+/// Stops a server. Returns the decisions in its log.
 async fn ended(mut server: Sluicegate) -> Vec<Value> {
     server.process.signal(Signal::SIGTERM);
     server.process.ended().await;
@@ -563,7 +563,7 @@ async fn the_decision_log_is_sampled_and_bounded() {
     }
     assert_eq!(server.metric("sluicegate_decision_log_dropped_total").await, 0.0);
     let logged = ended(server).await.len();
-    // Ten times the standard deviation.
+    // A tolerance of ten standard deviations.
     assert!((340..=660).contains(&logged), "{logged} of 1000");
 
     let few = ["--decision-log-max-per-second", "3"];
@@ -579,7 +579,7 @@ async fn the_decision_log_is_sampled_and_bounded() {
     assert_eq!(f64::from(lines) + dropped, f64::from(asked));
     let by_second = |line: &Value| line["timestamp"].as_str().unwrap()[..19].to_owned();
     let seconds: BTreeSet<_> = logged.iter().map(by_second).collect();
-    // Seconds of the server's clock and of the calendar do not begin together.
+    // The server's seconds do not begin with those of the wall clock.
     assert!(logged.len() >= 3 && logged.len() <= 3 * (seconds.len() + 1), "{logged:?}");
 }
 

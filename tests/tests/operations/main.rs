@@ -1,5 +1,5 @@
-//! What platform teams run the server with: metrics, traces, logs, the operator's commands, manifests, dashboards,
-//! alerts, and what must hold for it to be safe.
+//! Operation of the server: metrics, traces, logs, the commands of operators, manifests, dashboards, alerts and
+//! security.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Every metric of the catalogue, as Prometheus scrapes it and as OTLP carries it.
+//! Every metric of the catalogue, in Prometheus and OTLP.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -32,7 +32,7 @@ descriptors:
 
 // === The catalogue ===
 
-/// A metric as the document has it, or as a server shows it.
+/// A metric in `docs/metrics.md` or on `/metrics`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Family {
     kind: String,
@@ -40,7 +40,7 @@ struct Family {
     labels: BTreeSet<String>,
 }
 
-/// The document's table, which a test beside the catalogue holds equal to it.
+/// The table in `docs/metrics.md`. A unit test compares it with the catalogue.
 fn catalogue() -> BTreeMap<String, Family> {
     let page = fs::read_to_string(tools::workspace().join("docs/metrics.md")).unwrap();
     let (_, table) = page.split_once("| metric | kind | labels | meaning |\n").unwrap();
@@ -56,7 +56,7 @@ fn catalogue() -> BTreeMap<String, Family> {
     rows.map(entry).collect()
 }
 
-/// What `/metrics` shows.
+/// The metrics on `/metrics`.
 fn families(text: &str) -> BTreeMap<String, Family> {
     let mut families = BTreeMap::<String, Family>::new();
     for line in text.lines() {
@@ -85,7 +85,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// What Prometheus' own tool says of a page; nothing if all is well.
+/// The output of `promtool check metrics`; empty if there is no mistake.
 fn promtool(page: &str) -> String {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped());
@@ -117,7 +117,7 @@ async fn traffic(server: &Sluicegate) {
     ask(RateLimitRequest::default()).await.unwrap_err();
 }
 
-/// Checks what a server shows, once it has taken up other limits and then refused bad ones; which metrics it has.
+/// Compares the metrics of a server with the catalogue, after a successful and a rejected reload. Returns them.
 async fn assert_as_documented(server: &Sluicegate) -> BTreeMap<String, Family> {
     traffic(server).await;
     let metric = |name: &'static str| async move { server.metric(name).await };
@@ -175,14 +175,14 @@ async fn metrics_match_the_catalogue() {
     ] {
         assert_eq!(memory.metric(metric).await, value, "{metric}");
     }
-    // The same limits, in folders of their own.
+    // The same limits in different folders.
     let hash = memory.metric("sluicegate_config_hash").await;
     assert_eq!(fleet.servers[0].metric("sluicegate_config_hash").await, hash);
     let refused = "sluicegate_hits_over_limit_from_deny_cache_total";
     assert_eq!(fleet.sum(refused, &[("rule", "user")]).await, 8.0);
 }
 
-/// However many descriptors it has: the share of requests that are refused is not that of descriptors.
+/// Regardless of its descriptors: the share of refused requests differs from the share of refused descriptors.
 #[tokio::test]
 async fn a_request_is_counted_once_by_its_verdict() {
     let limits = |unit: &str| {
@@ -219,7 +219,7 @@ async fn process_metrics_are_shown() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let used = server.process.cpu().as_secs_f64();
     let shown = server.metric("process_cpu_seconds_total").await;
-    // The system counts in ticks of 10 ms.
+    // The system counts CPU time in ticks of 10 ms.
     assert!(shown + 0.02 >= used, "{shown} {used}");
     assert!(shown <= server.process.cpu().as_secs_f64(), "{shown}");
     let threads = || {
@@ -228,7 +228,7 @@ async fn process_metrics_are_shown() {
         let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
         line.trim().parse::<f64>().unwrap()
     };
-    // They come and go, also with what is asked here.
+    // Their number changes, also because of this test's requests.
     until("the number of threads", async || {
         (server.metric("process_threads").await == threads()).then_some(())
     })
@@ -271,11 +271,11 @@ async fn values_of_requests_are_labels_up_to_a_bound() {
         assert_eq!(of(customer).await, hits, "{customer}");
     }
     assert_eq!(server.sum("sluicegate_hits_total", &[("rule", "customer")]).await, 7.0);
-    // Decisions carry no values, whatever the rule says.
+    // Decisions have no values as labels, for any rule.
     assert_eq!(server.sum("sluicegate_decisions_total", &[("rule", "customer")]).await, 7.0);
     let (_, page) = server.get("/metrics").await;
     assert!(!page.contains("customer_eve"), "{page}");
-    // A rule that goes away makes room.
+    // A removed rule frees its series.
     server.replace_limits(&LIMITS.replace("key: customer", "key: client"));
     until("the other rule", async || {
         (server.metric("sluicegate_config_generation").await == 2.0).then_some(())
@@ -351,12 +351,12 @@ async fn degraded_seconds_cover_the_whole_outage() {
     assert!(stats.contains("ratelimit.redis_pool.cx_active: 2\n"), "{stats}");
     let degraded =
         async |server: &Sluicegate| server.metric("sluicegate_store_degraded_seconds_total").await;
-    // From the start until Redis was reached.
+    // The time from the start until Redis was reached.
     let at_first = degraded(&server).await;
     assert!(at_first > 0.0);
     assert_eq!(degraded(&server).await, at_first);
 
-    // No scrape happens meanwhile.
+    // No scrape during this outage.
     let killed = Instant::now();
     redis.kill().await;
     server
@@ -379,7 +379,7 @@ async fn degraded_seconds_cover_the_whole_outage() {
     let made = server.metric("sluicegate_redis_connections_total").await;
     assert_eq!(server.metric("sluicegate_redis_reconnects_total").await, made - 2.0);
 
-    // A scrape happens in the middle of it.
+    // A scrape during this outage.
     redis.kill().await;
     until("the breaker", async || (server.metric(&breaker).await == 1.0).then_some(())).await;
     assert_eq!(server.metric(&open).await, 0.0);
@@ -392,7 +392,7 @@ async fn degraded_seconds_cover_the_whole_outage() {
     let grown = degraded(&server).await - first;
     let bounds = least.as_secs_f64()..=earliest.elapsed().as_secs_f64();
     assert!(bounds.contains(&grown), "{grown} {bounds:?}");
-    // What is no longer known is not shown.
+    // Metrics of an unreachable server are absent.
     until("the memory to be unknown", async || {
         let (_, page) = server.get("/metrics").await;
         (!page.contains("sluicegate_redis_memory_used_bytes")).then_some(())
@@ -433,7 +433,7 @@ async fn redis_memory_is_shown_if_info_is_permitted() {
     let keys = of("sluicegate_redis_keys", &redis);
     let silent = with_redis(&url("silent"), &[]).await;
     silent.should_rate_limit(hit("user", "bob")).await.unwrap();
-    // Only a server that becomes usable triggers the query.
+    // Only a server that becomes available triggers the query.
     let open = with_redis(&url("open"), &[]).await;
     until("what Redis holds", async || (open.metric(&keys).await >= 1.0).then_some(())).await;
     let used: f64 = redis.info("memory", "used_memory").await.unwrap().unwrap().parse().unwrap();
@@ -475,7 +475,7 @@ async fn every_primary_of_a_cluster_is_shown() {
 const PUSHES: &str = "sluicegate_metrics_pushes_total{result=\"success\"}";
 const FAILED_PUSHES: &str = "sluicegate_metrics_pushes_total{result=\"failure\"}";
 
-/// The last value that a collector has received of a metric, whatever its labels.
+/// The last value of a metric that a collector has received, with any labels.
 fn received(collector: &Collector, metric: &str) -> Option<f64> {
     let output = collector.process.output();
     let (_, of_metric) = output.rsplit_once(&format!("-> Name: {metric}\n"))?;
@@ -487,7 +487,7 @@ fn received(collector: &Collector, metric: &str) -> Option<f64> {
 async fn a_collector_receives_every_metric_at_shutdown() {
     let redis = Redis::start().await;
     let collector = Collector::start().await;
-    // Nothing but the end makes it push.
+    // Only the shutdown exports metrics.
     let flags = ["--otlp-endpoint", &collector.endpoint, "--otlp-metrics-interval", "1h"];
     let server = with_redis(&redis.url(), &flags).await;
     traffic(&server).await;
@@ -545,7 +545,7 @@ async fn an_unavailable_collector_is_logged_once() {
         until("that it is back", async || (lines(&server, back) == times).then_some(())).await;
         assert_eq!(lines(&server, away), times, "{}", server.process.output());
     }
-    // One that takes nothing in does not keep the process.
+    // A collector that does not reply does not delay the shutdown.
     proxy.set(Mode::Swallow);
     server.process.signal(Signal::SIGTERM);
     let line =
@@ -568,10 +568,10 @@ descriptors:
     let flags = ["--otlp-endpoint", &collector.endpoint, "--otlp-metrics-interval", "3s"];
     let series = ["--detailed-metric-series", &KEYS.to_string()];
     let flags = [&flags[..], &series].concat();
-    // The collector writes down every point, which may take its time.
+    // The collector prints every point, which may take some time.
     let patience = [("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")];
     let server = Sluicegate::start_in(limits, &flags, &patience).await;
-    // The points of one metric alone take more than the 4 MiB of a message.
+    // The points of this metric alone are larger than the 4 MiB of a message.
     let value = |number: usize| format!("{number:05}{}", "x".repeat(240));
     for numbers in (0..KEYS).collect::<Vec<_>>().chunks(250) {
         let values: Vec<_> = numbers.iter().map(|number| [("user", value(*number))]).collect();
@@ -579,7 +579,7 @@ descriptors:
         server.should_rate_limit(request(&descriptors)).await.unwrap();
     }
     let before = server.metric(PUSHES).await;
-    // The first may have begun before.
+    // The first export may have begun before.
     until("two pushes", async || (server.metric(PUSHES).await >= before + 2.0).then_some(())).await;
     assert_eq!(server.metric(FAILED_PUSHES).await, 0.0, "{}", server.process.output());
     until("every series", async || {
@@ -625,7 +625,7 @@ async fn otel_variables_set_resource_attributes() {
     }
 }
 
-/// The last count that a collector has received of a histogram.
+/// The last count of a histogram that a collector has received.
 fn received_count(collector: &Collector, metric: &str) -> Option<f64> {
     let output = collector.process.output();
     let (_, of_metric) = output.rsplit_once(&format!("-> Name: {metric}\n"))?;
@@ -642,7 +642,7 @@ async fn a_collector_over_tls_needs_a_trusted_ca() {
     fs::write(path("other.pem"), Authority::new("other").pem()).unwrap();
     fs::write(path("none.pem"), "").unwrap();
     ours.issue("127.0.0.1").write(folder.path(), "server");
-    // Another server acts as collector: it accepts the handshake, and lacks the service.
+    // Another server acts as collector: it accepts the TLS handshake, and does not have the service.
     let tls = ["--grpc-tls-cert", &path("server.pem"), "--grpc-tls-key", &path("server.key")];
     let collector = Sluicegate::start(LIMITS, &tls).await;
     let endpoint = format!("https://{}", collector.grpc);

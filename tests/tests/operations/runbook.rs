@@ -1,4 +1,4 @@
-//! The commands that the runbook has to copy.
+//! Runs the commands of the runbook.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ use sluicegate_tests::{
 };
 use tokio::process::Command;
 
-/// Commands between the fences, with continued lines joined.
+/// The commands in code blocks, with continued lines joined.
 fn commands() -> Vec<String> {
     let page = fs::read_to_string(workspace().join("docs/runbook.md")).unwrap();
     let joined = fenced(&page, "sh").concat().replace("\\\n", " ");
     joined.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// What follows `before` in the only command that has it.
+/// The rest of the only command that contains `before`.
 fn after(before: &str) -> String {
     let commands = commands();
     let found: Vec<_> = commands.iter().filter_map(|it| Some(it.split_once(before)?.1)).collect();
@@ -31,7 +31,7 @@ descriptors:
     rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 1}
 ";
 
-/// Runs the pod's `sluicectl` as the runbook does, with its words replaced.
+/// Runs a command of the pod's `sluicectl` with the placeholders of the runbook replaced.
 async fn told(server: &Sluicegate, command: &str) -> String {
     let rest = after(&format!("/usr/local/bin/sluicectl {command}"));
     let rest = rest.replace("DOMAIN", "api").replace("KEY=VALUE", "user=ann");

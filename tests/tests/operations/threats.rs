@@ -1,4 +1,4 @@
-//! What the list of threats says: who can call, and what hostile input can do.
+//! `docs/security.md`: its test names, and tests of hostile input that no other file has.
 
 use std::{cell::Cell, fs};
 
@@ -74,7 +74,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 2}
 ";
 
-/// Makes the server read trace headers. Nothing listens there.
+/// An endpoint without a collector, so that the server reads trace headers.
 const READS_TRACES: [&str; 4] =
     ["--decision-log-ratio", "1", "--otlp-endpoint", "http://127.0.0.1:1"];
 
@@ -82,7 +82,7 @@ fn header(name: &str, key: &str) -> Value {
     json!({"request_headers": {"header_name": name, "descriptor_key": key}})
 }
 
-/// A route that turns all that a client sends into descriptors and hits.
+/// A route that makes descriptors and hits of everything that a client sends.
 fn all_from_the_client() -> Listener {
     let hits = json!({"format": "%REQ(x-hits)%"});
     let rate_limits = json!([
@@ -102,7 +102,7 @@ fn all_from_the_client() -> Listener {
     Listener::new("main", "edge").route("/", &rate_limits)
 }
 
-/// Bytes that a header may have inside.
+/// Bytes of a header value.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = any::<u8>().prop_filter("no control character", |byte| {
         *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
@@ -132,7 +132,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What a client may claim to cost.
+/// Values of the header with the hits.
 fn amounts() -> impl Strategy<Value = Vec<u8>> {
     let odd = select(vec![
         "0",
@@ -175,7 +175,7 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
             let names = ["x-a", "x-b", "x-c", "user-agent", "traceparent", "tracestate"];
             vec((select(names.to_vec()), bytes()), 0..5).prop_map(move |mut more| {
                 more.extend(first.clone());
-                // Envoy takes 96 KiB of them; more it refuses by itself.
+                // Envoy accepts 96 KiB of headers, and rejects more by itself.
                 let mut room = 90_000_usize;
                 more.retain(|(_, value)| {
                     let fits = value.len() <= room;
@@ -187,12 +187,12 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
         })
 }
 
-/// What Envoy lets through on an error, and what it refuses, would both look like an answer: so its own counts are
-/// asked too.
+/// If Envoy lets a request pass on an error, the response looks like an allowed request. So Envoy's statistics are
+/// compared too.
 #[test]
 fn no_client_input_causes_an_error() {
     let runtime = Runtime::new().unwrap();
-    // So few counters that the store is full most of the time.
+    // So few counters that the store is usually full.
     let flags = ["--memory-max-counters", "200", "--detailed-metric-series", "10"];
     let flags = [&flags[..], &READS_TRACES].concat();
     let server = runtime.block_on(Sluicegate::start(LIMITS, &flags));
@@ -202,7 +202,7 @@ fn no_client_input_causes_an_error() {
     let asked = Cell::new(0_u64);
     let paths = select(vec!["/", "/admin?%00%ff", "/a/../b?x=%0d%0a", "/?q={x}&q=*"]);
     let config = Config::default();
-    // Each case is a request through two processes.
+    // Each case sends a request through two processes.
     let config = Config { cases: config.cases.min(5_000), ..config };
     TestRunner::new(config)
         .run(&(paths, headers()), |(path, headers)| {
@@ -241,20 +241,20 @@ descriptors:
 ";
     let server = Sluicegate::start(limits, &[]).await;
     let upstream = Upstream::start().await;
-    // As many as the README says fit a message, each with all that Envoy takes by default.
+    // The documented number of descriptors for a message, each with the largest header that Envoy accepts by default.
     let rate_limits: Vec<_> = (0..60).map(|_| json!({"actions": [header("x-a", "a")]})).collect();
     let listener = Listener::new("main", "edge").route("/", &json!(rate_limits));
     let config = bootstrap(upstream.address, &server.grpc, &[listener]);
     let envoy = Envoy::start(&tools::envoy(), &config).await;
     let value = vec![b'x'; 59_000];
-    // 60 hits of 100 a time.
+    // 60 hits per request, with a limit of 100.
     for status in [200, 429] {
         assert_eq!(envoy.get("/", &[("x-a", &value)]).await.status, status);
     }
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.error").await, 0);
 }
 
-// === What leaks ===
+// === Information leaks ===
 
 #[tokio::test]
 async fn nothing_of_a_request_is_in_the_log_or_the_metrics() {
@@ -309,7 +309,7 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
     }
 }
 
-/// Names in limits files that look like others are shown with what makes them so.
+/// Control characters in names of limits files, which would make them look like others, are escaped.
 #[tokio::test]
 async fn deceptive_names_in_limits_files_are_escaped() {
     let limits = r#"
@@ -364,7 +364,7 @@ async fn invalid_trace_headers_are_ignored() {
         ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", "\t", false),
         ("'; drop", &huge, false),
         (sampled, "a=b", true),
-        // The trace goes on without what is no state.
+        // The trace continues without an invalid `tracestate`.
         (sampled, "=,=,=", true),
         (sampled, "\t", true),
         (sampled, &huge, true),

@@ -1,4 +1,4 @@
-//! Who is being limited.
+//! `sluicectl top`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -66,7 +66,7 @@ async fn top_lists_the_most_refused_counters_first() {
             take(&server, user, times).await;
         }
         let denied = told(&[&server], &[]).await;
-        // Ten of each pass; of "many" nine refusals in ten are remembered where the store is Redis.
+        // Ten requests of each user are allowed. With Redis, most refusals of "many" come from the deny cache.
         let wanted = [("many", 50), ("some", 20), ("few", 2)].map(|(it, count)| (name(it), count));
         assert_eq!(totals(&denied), wanted);
         let first = &denied["counters"][0];
@@ -99,7 +99,7 @@ async fn near_lists_counters_by_the_used_share() {
     let shadow = "s1:tb:86400:{api:shadow=x}";
     assert_eq!(shares, [(shadow, 1000), (&*name("nearest"), 1000), (&*name("near"), 800)]);
     assert!(totals(&told(&[&server], &[]).await).is_empty(), "no refusals");
-    // Looking is not using.
+    // Peeks are not counted.
     let mut peek = request(&[&[("user", "nearest")]]);
     peek.descriptors[0].hits_addend = Some(0);
     server.should_rate_limit(peek).await.unwrap();
@@ -114,7 +114,7 @@ async fn keys_are_hashed_unless_labels_are_plain() {
     let (key, _) = &totals(&told)[0];
     assert_eq!(told["hashed"], true);
     assert!(key.len() == 16 && key.bytes().all(|it| it.is_ascii_hexdigit()), "{key}");
-    // Who knows the value can find it out.
+    // The hash of a known value can be looked up.
     let mut peek = Command::new(binary("sluicectl"));
     peek.args(["peek", "--domain", "api", "--descriptor", "user=eve@example.com"]);
     peek.args(["--output", "json", "--admin-server", &format!("http://{}", server.admin)]);
@@ -247,7 +247,7 @@ impl Terminal {
         self.keys.flush().await.unwrap();
     }
 
-    /// Waits until what was drawn so far has this in it, and forgets nothing.
+    /// Waits until the output so far satisfies `seen`.
     async fn until(&mut self, what: &str, seen: impl Fn(&str) -> bool) {
         let screen = self.screen.clone();
         let found = until_or_screen(what, &screen, seen).await;
@@ -263,7 +263,7 @@ async fn until_or_screen(
     until(what, || async { seen(&screen.borrow()).then_some(true) }).await
 }
 
-/// The screen as a terminal would show it: a grid that cursor movements and clearing write to.
+/// The screen that a terminal would show after this output, with cursor movements and clearing.
 fn shown(output: &str) -> String {
     let mut grid = vec![vec![' '; 150]; 30];
     let (mut row, mut column) = (0_usize, 0_usize);

@@ -27,12 +27,12 @@ descriptors:
 
 const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-// === What the collector prints ===
+// === Output of the collector ===
 
-/// A span, as the collector has it.
+/// A span in the output of the collector.
 #[derive(Clone, Debug, Default)]
 struct Span {
-    /// Such as `Trace ID`.
+    /// Fields, such as `Trace ID`.
     fields: BTreeMap<String, String>,
     attributes: BTreeMap<String, String>,
 }
@@ -47,7 +47,7 @@ impl Span {
         self.attributes.get(name).map_or("", String::as_str)
     }
 
-    /// Whether it is one of the server's own, and has been printed to its end.
+    /// Whether it is a complete server span.
     fn is_request(&self) -> bool {
         let last = ["rpc.grpc.status_code", "http.response.status_code"];
         last.iter().any(|name| self.attributes.contains_key(*name))
@@ -55,7 +55,7 @@ impl Span {
     }
 }
 
-/// Every span that the collector has printed so far. The last may lack its end.
+/// All spans that the collector has printed so far. The last may be incomplete.
 fn spans(collector: &Collector) -> Vec<Span> {
     let mut spans = Vec::<Span>::new();
     let mut within = false;
@@ -83,7 +83,7 @@ fn named(line: &str) -> Option<(&str, &str)> {
     Some((name.trim(), value.trim()))
 }
 
-/// The server's spans of requests, once there are as many.
+/// The server spans, once there are `count`.
 async fn requests(collector: &Collector, count: usize) -> Vec<Span> {
     until(&format!("{count} requests in the collector"), || async {
         let found: Vec<_> = spans(collector).into_iter().filter(Span::is_request).collect();
@@ -92,13 +92,13 @@ async fn requests(collector: &Collector, count: usize) -> Vec<Span> {
     .await
 }
 
-/// Spans below a span.
+/// Child spans of a span.
 fn below(collector: &Collector, parent: &Span) -> Vec<Span> {
     let all = spans(collector).into_iter();
     all.filter(|span| span.field("Parent ID") == parent.field("ID")).collect()
 }
 
-// === Asking ===
+// === Requests ===
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -107,7 +107,7 @@ fn parent(flags: &str) -> String {
     format!("00-{TRACE}-{PARENT}-{flags}")
 }
 
-/// A server that sends traces soon.
+/// A server that sends traces after a short delay.
 async fn server(endpoint: &str, flags: &[&str]) -> Sluicegate {
     let flags = [&["--otlp-endpoint", endpoint], flags].concat();
     Sluicegate::start_in(&long_windows(LIMITS), &flags, &[("OTEL_BSP_SCHEDULE_DELAY", "100")]).await
@@ -131,7 +131,7 @@ async fn stopped(mut server: Sluicegate) {
     assert!(server.process.ended().await.success());
 }
 
-/// The attributes, each as `name=value`, in order.
+/// The attributes as `name=value`, in order.
 fn told(span: &Span) -> Vec<String> {
     span.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
@@ -165,10 +165,10 @@ async fn a_sampled_trace_of_the_caller_is_continued() {
     let steps = below(&collector, span);
     let [matching, deciding] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!((matching.field("Name"), deciding.field("Name")), ("match", "decide"));
-    // Memory is no other service.
+    // The memory store is not another service.
     assert_eq!(deciding.field("Kind"), "SPAN_KIND_INTERNAL");
     assert_eq!(told(deciding), ["sluicegate.checks=1"]);
-    // One after the other, within the request's.
+    // One after the other, within the server span.
     let time = |span: &Span, which: &str| span.field(which).parse::<u64>().unwrap();
     let times = [
         time(span, "Start time"),
@@ -193,7 +193,7 @@ async fn trace_ratio_samples_requests_without_a_trace() {
     for _ in 0..3 {
         ask(&all, hit("free", "x"), None).await.unwrap();
     }
-    // The caller's decision goes first.
+    // The caller's decision takes precedence.
     ask(&all, hit("free", "x"), Some(&parent("00"))).await.unwrap();
     stopped(all).await;
     let found = requests(&collector, 3).await;
@@ -209,7 +209,7 @@ async fn trace_ratio_samples_requests_without_a_trace() {
         client.should_rate_limit(hit("free", "x")).await.unwrap();
     }
     let traced = some.metric("sluicegate_traced_requests_total").await;
-    // Ten times the standard deviation.
+    // A tolerance of ten standard deviations.
     assert!((100.0..=300.0).contains(&traced), "{traced} of {asked}");
     stopped(some).await;
     let sent = async || {
@@ -243,7 +243,7 @@ async fn requests_are_traced_on_every_listener() {
     assert_eq!(find("HTTP /json").attribute("http.request.method"), "_OTHER");
     assert!(!collector.process.output().contains("SECRET"));
 
-    // By the way of tonic, too: what says how it is encoded, and what is too large.
+    // Also calls that tonic handles: with an encoding, and too large ones.
     let by_tonic = async |message: RateLimitRequest| {
         let mut message = Request::new(message);
         message.metadata_mut().insert("traceparent", parent("01").parse().unwrap());
@@ -290,7 +290,7 @@ async fn spans_show_errors() {
     assert_eq!(told(deciding), wanted);
     assert_eq!(found[0].attribute("sluicegate.degraded"), "");
 
-    // A cached refusal does not ask the store.
+    // A cached refusal does not call the store.
     ask(&server, hits("user", "bob", 2), Some(&traced)).await.unwrap();
     ask(&server, hits("user", "bob", 2), Some(&traced)).await.unwrap();
     ask(&server, hits("user", "bob", 1), Some(&traced)).await.unwrap();
@@ -391,7 +391,7 @@ async fn envoy_and_the_server_share_a_trace() {
     let found = requests(&collector, 3).await;
     for span in &found {
         let trace = span.field("Trace ID").to_owned();
-        // Envoy sends its own when it likes.
+        // Envoy sends its own spans at any time.
         let (egress, ingress) = until("Envoy's spans", || async {
             let all = spans(&collector);
             let find = |id: &str| all.iter().find(|it| it.field("ID") == id && !id.is_empty());
@@ -441,14 +441,14 @@ async fn nothing_of_a_request_is_in_a_trace() {
     assert!(!output.contains(marker), "{output}");
 }
 
-// === A collector that is away ===
+// === An unavailable collector ===
 
 #[tokio::test]
 async fn an_unavailable_collector_changes_no_answer() {
     let port = free_port();
     let server = server(&format!("http://127.0.0.1:{port}"), &["--trace-ratio", "1"]).await;
     let mut client = server.connect().await;
-    // More than may wait.
+    // More spans than may be queued.
     for _ in 0..3_000 {
         let answer = client.should_rate_limit(hit("free", "x")).await.unwrap().into_inner();
         assert_eq!(answer.overall_code(), Code::Ok);
@@ -503,7 +503,7 @@ async fn a_silent_collector_does_not_delay_the_shutdown() {
     assert!(log.contains("the last traces were not sent to the collector"), "{log}");
 }
 
-/// An Envoy that takes TLS off the way to the collector.
+/// An Envoy that terminates TLS in front of the collector.
 async fn front(collector: &Collector, folder: &Path) -> Envoy {
     let file = |name: &str| json!({"filename": folder.join(name).to_str().unwrap()});
     let socket = |address: &str| {
@@ -558,7 +558,7 @@ async fn traces_are_sent_over_tls_to_a_trusted_collector() {
     authority.issue("127.0.0.1").write(folder.path(), "collector");
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, authority.pem()).unwrap();
-    // The collector speaks no TLS; Envoy in front of it does.
+    // The collector has no TLS; Envoy in front of it does.
     let front = front(&collector, folder.path()).await;
     let endpoint = format!("https://{}", front.listener("main").await);
     let flags = ["--trace-ratio", "1", "--otlp-tls-ca", ca.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! The chart, rendered.
+//! The rendered chart.
 
 use std::{fs, path::PathBuf};
 
@@ -8,7 +8,7 @@ use sluicegate_tests::{
     yaml,
 };
 
-/// The values files of the matrix: what each of the chart's tests holds for.
+/// The values files of the matrix. The tests of the chart check each.
 pub(super) fn matrix() -> Vec<PathBuf> {
     let folder = workspace().join("helm/ci");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -18,19 +18,19 @@ pub(super) fn matrix() -> Vec<PathBuf> {
     files
 }
 
-/// What Helm makes of the chart and some values.
+/// The output of Helm for one values file.
 #[derive(Debug)]
 pub(super) struct Rendered {
-    /// Which values, for messages.
+    /// The values file, for messages.
     pub(super) values: PathBuf,
-    /// As Helm printed it.
+    /// The text.
     pub(super) text: String,
-    /// The objects in it.
+    /// The objects of the text.
     pub(super) objects: Vec<Value>,
 }
 
 impl Rendered {
-    /// With these values, as release `edge` in the namespace `limits`.
+    /// Renders the chart with these values, as release `edge` in the namespace `limits`.
     pub(super) fn new(values: PathBuf) -> Self {
         let mut helm = tools::helm();
         helm.args(["template", "edge", "helm", "--namespace", "limits", "--values"]);
@@ -79,7 +79,7 @@ impl Rendered {
         &containers[0]
     }
 
-    /// Every specification of pods: the Deployment's and the test's.
+    /// Every pod specification: the Deployment's and the test's.
     pub(super) fn pods(&self) -> Vec<&Value> {
         let tests = self.of_kind("Pod").map(|pod| &pod["spec"]);
         [self.pod()].into_iter().chain(tests).collect()
@@ -90,7 +90,7 @@ impl Rendered {
         texts(&self.container()["args"])
     }
 
-    /// What a flag is given.
+    /// The value of a flag.
     pub(super) fn flag(&self, flag: &str) -> Option<&str> {
         let flags = self.arguments().into_iter();
         let mut given = flags.filter_map(|it| it.strip_prefix(flag)?.strip_prefix('='));
@@ -100,7 +100,7 @@ impl Rendered {
     }
 }
 
-/// The texts of a list; none if there is no list.
+/// The texts of a list; empty if there is no list.
 pub(super) fn texts(list: &Value) -> Vec<&str> {
     let list = list.as_array().map_or(&[][..], Vec::as_slice);
     list.iter().map(|text| text.as_str().unwrap()).collect()

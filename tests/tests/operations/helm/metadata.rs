@@ -1,4 +1,4 @@
-//! What the chart says of itself: versions, values and what may stand in them.
+//! Versions, values, schema and README of the chart.
 
 use std::{collections::BTreeSet, fs};
 
@@ -48,7 +48,7 @@ fn helm_packages_the_chart() {
     assert_eq!(shown, unpacked, "a file is missing in the package, or its place matters");
 }
 
-/// Whatever a schema says of a value, references followed.
+/// The schema of a value, with references resolved.
 fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
     node["$ref"].as_str().map_or(node, |reference| {
         schema
@@ -57,7 +57,7 @@ fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
     })
 }
 
-/// Walks the values beside the schema: each knows what the other knows.
+/// Asserts that the schema and the values have the same keys.
 fn compare(schema: &Value, node: &Value, values: &Value, path: &str) {
     let node = resolved(schema, node);
     let Some(properties) = node["properties"].as_object() else { return };
@@ -67,10 +67,10 @@ fn compare(schema: &Value, node: &Value, values: &Value, path: &str) {
         let known = properties.get(name).unwrap_or_else(|| panic!("{path}.{name} has no schema"));
         compare(schema, known, value, &format!("{path}.{name}"));
     }
-    // The values that stand for maps that users fill are empty.
+    // Values that are maps for users are empty.
     if !values.is_empty() {
         let unknown: Vec<_> = properties.keys().filter(|it| !values.contains_key(*it)).collect();
-        // Helm's own, and what Kubernetes knows of resources.
+        // Keys of Helm itself, and resources of Kubernetes.
         let unknown: Vec<_> =
             unknown.into_iter().filter(|it| *it != "global" && *it != "claims").collect();
         assert!(unknown.is_empty(), "{path}: not in values.yaml: {unknown:?}");
@@ -92,7 +92,7 @@ fn flags() -> BTreeSet<String> {
     flags.filter(|flag| !["help", "version"].contains(&flag.as_str())).collect()
 }
 
-/// Flags that values of their own give.
+/// Flags that the chart sets from values.
 fn own_flags() -> BTreeSet<String> {
     let mut own = BTreeSet::new();
     let settings = schema()["properties"]["settings"]["properties"].clone();
@@ -109,7 +109,7 @@ fn every_flag_can_be_set_in_exactly_one_place() {
     let schema = schema();
     let settings = &schema["properties"]["settings"]["properties"];
     let settings: BTreeSet<_> = settings.as_object().unwrap().keys().cloned().collect();
-    // The chart passes every setting as a flag; the password comes from a Secret.
+    // The chart passes every setting as a flag, except the password, which is in a Secret.
     let secret = ["config", "redis-password"].map(str::to_owned);
     let others: BTreeSet<_> =
         flags().difference(&own_flags()).filter(|flag| !secret.contains(flag)).cloned().collect();
@@ -121,7 +121,7 @@ fn every_flag_can_be_set_in_exactly_one_place() {
     );
 }
 
-/// The table of the values, with their comments as what they mean.
+/// The table of the values, with their comments as meaning.
 fn table() -> String {
     let text = file("values.yaml");
     let values = yaml::read("values.yaml", &text);
@@ -151,7 +151,7 @@ fn table() -> String {
     table
 }
 
-/// A value without a comment of its own must have one around it, such as the parts of a security context.
+/// A value without a comment must be part of a value with one, such as the fields of a security context.
 #[test]
 fn the_readme_has_the_table_of_the_values() {
     let (table, readme) = (table(), file("README.md"));

@@ -11,7 +11,7 @@ use sluicegate_tests::{
 
 use super::chart::Rendered;
 
-/// Labels of a map that another has too, with the same values.
+/// Whether all labels of the selector are among the labels.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let selector = selector.as_object().unwrap();
     assert!(!selector.is_empty());
@@ -43,7 +43,7 @@ fn containers_run_without_root_and_privilege_escalation() {
                 });
                 assert_eq!(container["securityContext"], expected);
                 for mount in container["volumeMounts"].as_array().into_iter().flatten() {
-                    // A file that is mounted by itself is never replaced.
+                    // A file that is mounted with `subPath` is never updated.
                     assert_eq!(mount["subPath"], Value::Null, "{mount}");
                 }
             }
@@ -77,7 +77,7 @@ fn ports_match_the_listeners() {
                 continue;
             };
             let everywhere = ["0.0.0.0", "[::]"].contains(&host);
-            // What stays on the loopback has no port that a Service could find.
+            // A listener on loopback has no container port.
             assert_eq!(port(name).as_deref(), everywhere.then_some(listened), "{flag}={address}");
             assert!(everywhere || name == "admin", "{flag}={address}");
         }
@@ -109,13 +109,13 @@ fn probes_use_open_ports_and_supported_protocols() {
         for (probe, name, path) in [
             ("startupProbe", service, "/healthcheck"),
             ("readinessProbe", service, "/healthcheck"),
-            // Neither a drain nor a lost Redis is a reason to be restarted.
+            // Neither a drain nor an outage of Redis may restart the pod.
             ("livenessProbe", "liveness", "/livez"),
         ] {
             let probe = &container[probe];
             let (grpc, http) = (&probe["grpc"], &probe["httpGet"]);
             if tls {
-                // Kubernetes' gRPC probe cannot encrypt.
+                // Kubernetes' gRPC probe has no TLS.
                 assert_eq!((grpc, &http["path"]), (&Value::Null, &json!(path)));
                 assert_eq!(http["port"], "http");
             } else {
@@ -138,7 +138,7 @@ fn files_of_flags_are_mounted() {
             assert_eq!(mount["readOnly"], true);
             volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap()
         };
-        // The folder as a whole, so that Kubernetes can replace what is in it.
+        // The whole folder, so that Kubernetes can replace its content.
         let limits = folder_of(rendered.flag("--limits").unwrap());
         let name = &limits["configMap"]["name"];
         let made = rendered.named("ConfigMap", name).is_some();
@@ -196,7 +196,7 @@ fn selectors_match_only_the_servers_pods() {
         let deployment = rendered.deployment();
         let labels = &deployment["spec"]["template"]["metadata"]["labels"];
         let selector = &deployment["spec"]["selector"]["matchLabels"];
-        // It cannot change on an upgrade, so it must not have a version or labels of users.
+        // The selector cannot change on an upgrade, so it has no version and no labels of users.
         assert_eq!(*selector, identity(&rendered));
         let services = rendered.of_kind("Service").map(|it| &it["spec"]["selector"]);
         let budgets = rendered.of_kind("PodDisruptionBudget");
@@ -216,7 +216,7 @@ fn selectors_match_only_the_servers_pods() {
             let target = &autoscaler["spec"]["scaleTargetRef"];
             assert_eq!(target["kind"], "Deployment");
             assert_eq!(target["name"], deployment["metadata"]["name"]);
-            // Or each upgrade would undo what it did.
+            // Otherwise each upgrade would reset the autoscaler's number of pods.
             assert_eq!(deployment["spec"]["replicas"], Value::Null);
         }
         for monitor in rendered.of_kind("ServiceMonitor") {
@@ -232,7 +232,7 @@ fn selectors_match_only_the_servers_pods() {
     }
 }
 
-/// Alerts tell series apart by namespace and job.
+/// Alerts distinguish series by namespace and job.
 #[test]
 fn two_charts_in_one_release_are_two_jobs() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn a_pod_is_not_killed_before_it_has_drained() {
         let drained = drain("--drain-delay") + drain("--drain-timeout");
         let grace = rendered.pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
         assert!(grace > drained, "{grace} {drained}");
-        // A hook before the signal would add to it, and keep health from saying that the pod goes.
+        // A preStop hook would add to the time, and delay NOT_SERVING.
         assert_eq!(rendered.container()["lifecycle"], Value::Null);
     }
 }
@@ -312,7 +312,7 @@ fn a_network_policy_allows_what_the_server_needs() {
         ("redis.yaml", vec![dns.clone(), vec![6380]]),
         ("cluster-tls.yaml", vec![dns.clone(), vec![7000, 7001, 6379]]),
         ("sentinel.yaml", vec![dns.clone(), vec![6379, 26379]]),
-        // Sentinels by their own port, the primary by Redis', then the collector.
+        // The ports of the sentinels, of Redis, and of the collector.
         ("everything.yaml", vec![dns, vec![26379, 26380, 6379], vec![4317]]),
     ] {
         let policy = policy(name);
@@ -320,7 +320,7 @@ fn a_network_policy_allows_what_the_server_needs() {
         let with_ports = egress.iter().filter(|rule| rule["ports"] != Value::Null);
         assert_eq!(with_ports.map(ports).collect::<Vec<_>>(), expected, "{name}");
     }
-    // Where callers are bounded, the test's pod is one of them.
+    // If callers are restricted, the test's pod is one of them.
     let callers = policy("cluster-tls.yaml")["ingress"][0]["from"].clone();
     let test = json!({"matchLabels": {
         "app.kubernetes.io/name": "sluicegate",
@@ -330,7 +330,7 @@ fn a_network_policy_allows_what_the_server_needs() {
     assert!(callers.as_array().unwrap().iter().any(|peer| peer["podSelector"] == test));
 }
 
-/// Or a sidecar that does not end by itself would keep the test from ending.
+/// Otherwise a sidecar that does not end would keep the test from ending.
 #[test]
 fn the_tests_pod_has_labels_and_annotations_of_its_own() {
     let metadata = |name: &str| {
@@ -388,7 +388,7 @@ fn names_fit_with_a_long_release_name() {
     }
 }
 
-/// The memory that a pod may take holds as many counters as the server's default lets it keep.
+/// The memory limit of a pod is enough for the default `--memory-max-counters`.
 #[test]
 fn the_default_memory_holds_the_default_counters() {
     let rendered = Rendered::new(workspace().join("helm/ci/default.yaml"));
@@ -398,7 +398,7 @@ fn the_default_memory_holds_the_default_counters() {
     let (_, counters) = help.split_once("SLUICEGATE_MEMORY_MAX_COUNTERS").unwrap();
     let (_, counters) = counters.split_once("[default: ").unwrap();
     let counters: u64 = counters.split_once(']').unwrap().0.parse().unwrap();
-    // The most that docs/performance.md lets a counter take.
+    // The target of docs/performance.md for bytes per counter.
     let performance = fs::read_to_string(workspace().join("docs/performance.md")).unwrap();
     let targets = performance
         .lines()

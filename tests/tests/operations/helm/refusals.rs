@@ -1,4 +1,4 @@
-//! Values that make no sense, and what Helm says of them.
+//! Invalid values, and Helm's errors.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use sluicegate_tests::tools::{self, workspace};
 
 use crate::alerts::seconds;
 
-/// Renders, and gives what Helm complains of; nothing if it does not.
-fn complaint(values: &str) -> String {
+/// The error of Helm with these values; empty if there is none.
+fn error(values: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.yaml");
     fs::write(&file, values).unwrap();
@@ -25,12 +25,12 @@ fn invalid_values_are_rejected_with_the_fix() {
     let redis = |more: &str| format!("{REDIS}, {more}}}");
     let redis_with = |more: &str| format!("{{store: redis, redis: {{{more}}}}}");
     for (values, message) in [
-        // One pod for the memory store.
+        // The memory store.
         ("{replicaCount: 2}".to_owned(), "'/replicaCount': value must be one of 0, 1, '(more of them need store: redis)'"),
         ("{autoscaling: {enabled: true}}".to_owned(), "'/autoscaling/enabled': value must be one of false, '(an autoscaler needs store: redis)'"),
         ("{replicaCount: '(more of them need store: redis)'}".to_owned(), "'/replicaCount': got string, want integer"),
         ("{redis: {url: 'redis://redis'}}".to_owned(), "redis is set, but store is memory"),
-        // Where Redis is.
+        // Redis.
         ("{store: redis}".to_owned(), "store: redis needs redis.url, or redis.existingSecret.name with urlKey"),
         ("{store: postgres}".to_owned(), "'/store': value must be one of 'memory', 'redis'"),
         (redis_with("url: 'http://redis'"), "'/redis/url': 'http://redis' does not match pattern"),
@@ -54,7 +54,7 @@ fn invalid_values_are_rejected_with_the_fix() {
         ("{admin: {token: fifteen-bytes--}}".to_owned(), "'/admin/token': 'fifteen-bytes--' does not match pattern"),
         ("{admin: {token: a-token-of-some-length, existingSecret: {name: b}}}".to_owned(), "admin.token and admin.existingSecret.name: only one"),
         ("{admin: {tls: {enabled: true}}}".to_owned(), "admin.tls.enabled needs admin.tls.secretName"),
-        // Who comes from outside.
+        // Callers from outside the cluster.
         ("{service: {type: LoadBalancer}}".to_owned(), "service.type: LoadBalancer admits every client outside the cluster"),
         ("{service: {type: NodePort}, grpc: {tls: {enabled: true, secretName: a}}}".to_owned(), "service.type: NodePort admits every client outside the cluster"),
         ("{service: {type: NodePort}, networkPolicy: {enabled: true}}".to_owned(), "service.type: NodePort admits every client outside the cluster"),
@@ -115,12 +115,12 @@ fn invalid_values_are_rejected_with_the_fix() {
         ("{prometheusRule: {runbook: 'a wiki'}}".to_owned(), "'/prometheusRule/runbook': 'a wiki' does not match pattern"),
         ("{image: {digest: latest}}".to_owned(), "'/image/digest': 'latest' does not match pattern"),
     ] {
-        let said = complaint(&values);
+        let said = error(&values);
         assert!(said.contains(message), "{values}: not {message:?} but {said:?}");
     }
 }
 
-/// As they lie beside what is refused.
+/// Valid values that are similar to rejected ones.
 #[test]
 fn valid_values_are_accepted() {
     for values in [
@@ -134,21 +134,21 @@ fn valid_values_are_accepted() {
         "{service: {type: NodePort, externalTrafficPolicy: Local}, networkPolicy: {enabled: true, callers: [{ipBlock: {cidr: 10.0.0.0/8}}]}}".to_owned(),
         "{service: {type: NodePort}, grpc: {tls: {enabled: true, secretName: a, clientCaSecret: {name: b}}}}".to_owned(),
     ] {
-        assert_eq!(complaint(&values), "", "{values}");
+        assert_eq!(error(&values), "", "{values}");
     }
 }
 
-/// A rate over a span with fewer scrapes may have no data, and an alert on it never fires.
+/// With fewer scrapes a rate may have no data, and an alert on it never fires.
 #[test]
 fn alert_rates_span_four_scrapes_at_the_longest_interval() {
     let rules = fs::read_to_string(workspace().join("helm/files/alerts.yaml")).unwrap();
     let spans = rules.split('[').skip(1).filter_map(|rest| rest.split(']').next());
     let beyond = spans.map(seconds).min().unwrap() / 4 + 1;
     let values = format!("{{serviceMonitor: {{interval: {beyond}s, scrapeTimeout: 1s}}}}");
-    assert!(complaint(&values).contains("serviceMonitor.interval"), "{values} is taken");
+    assert!(error(&values).contains("serviceMonitor.interval"), "{values} is taken");
 }
 
-/// For those who skip the schema.
+/// Helm can be run without the schema.
 #[test]
 fn the_memory_store_has_one_pod_even_without_the_schema() {
     for values in ["replicaCount=2", "autoscaling.enabled=true"] {

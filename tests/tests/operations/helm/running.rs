@@ -1,4 +1,4 @@
-//! The real server, started with the command line, the environment and the files that the chart gives it.
+//! The real server, started with the command line, environment and files of the rendered chart.
 
 use std::{fs, path::Path, process::Command as Blocking};
 
@@ -17,7 +17,7 @@ use super::chart::{Rendered, texts};
 /// Where the chart mounts everything.
 const MOUNTED: &str = "/etc/sluicegate";
 
-/// What is in Secrets and `ConfigMap`s that the chart does not make.
+/// The content of Secrets and `ConfigMap`s that the chart does not create.
 struct Others {
     authority: Authority,
     redis_url: String,
@@ -33,7 +33,7 @@ impl Others {
 
     /// The content of a file of that name.
     fn secret(&self, folder: &Path, file: &str) {
-        // One certificate for both sides: the test's pod is an Envoy, too.
+        // One certificate for both sides: the test's pod has the same names as Envoy.
         let issued = self.authority.issue("localhost");
         let envoy = self.authority.issue("envoy.mesh");
         let is_test = folder.ends_with("test-tls");
@@ -53,7 +53,7 @@ impl Others {
     }
 }
 
-/// The value of a key of a Secret that the chart makes.
+/// The value of a key in a Secret of the chart.
 fn decoded(secret: &Value, key: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("base64");
@@ -61,7 +61,7 @@ fn decoded(secret: &Value, key: &str) -> String {
     succeed(Blocking::new("base64").arg("--decode").arg(file))
 }
 
-/// Puts the volumes of a pod where the container looks for them, below `root`.
+/// Writes the volumes of a pod to the paths of their mounts, below `root`.
 fn mount(rendered: &Rendered, pod: &Value, root: &Path, others: &Others) {
     let volumes = pod["volumes"].as_array().map_or(&[][..], Vec::as_slice);
     let mounts = pod["containers"][0]["volumeMounts"].as_array().map_or(&[][..], Vec::as_slice);
@@ -104,7 +104,7 @@ fn mount(rendered: &Rendered, pod: &Value, root: &Path, others: &Others) {
     }
 }
 
-/// The command that the chart's container runs, with its mounts below `root` and on free ports of the loopback.
+/// The command of the chart's container, with its mounts below `root`, on free ports of the loopback.
 fn command(rendered: &Rendered, root: &Path, others: &Others) -> Command {
     let container = rendered.container();
     let path = Path::new(texts(&container["command"])[0]);
@@ -138,7 +138,7 @@ async fn started(rendered: &Rendered, others: &Others) -> Sluicegate {
     Sluicegate::started(folder, command).await
 }
 
-/// Asks what the kubelet asks.
+/// Sends the request of a kubelet probe.
 async fn probe(server: &Sluicegate, probe: &Value) {
     if let Some(path) = probe["httpGet"]["path"].as_str() {
         assert_eq!(server.get(path).await, (200, "OK".to_owned()), "{path}");
@@ -150,7 +150,7 @@ async fn probe(server: &Sluicegate, probe: &Value) {
     assert_eq!(answer.into_inner().status(), ServingStatus::Serving, "{probe}");
 }
 
-/// Runs a container of the test's pod, with the server in the Service's place.
+/// Runs a container of the test's pod, with the server's address in place of the Service's.
 async fn test_container(
     rendered: &Rendered,
     name: &str,
@@ -171,7 +171,7 @@ async fn test_container(
         command.arg(match argument.strip_prefix("--server=") {
             Some(url) => {
                 let (scheme, _) = url.split_once("://").unwrap();
-                // The certificate is for a name.
+                // The certificate is for a host name.
                 let host =
                     if scheme == "https" { &format!("localhost:{port}") } else { &server.grpc };
                 format!("--server={scheme}://{host}")
@@ -196,7 +196,7 @@ async fn the_server_accepts_each_command_line_and_answers_probes() {
         tested += 1;
         assert_eq!(check.code, 0, "{}: {check:?}", rendered.values.display());
         assert!(check.stdout.starts_with("allowed"), "{check:?}");
-        // No values lead to a Redis that is there.
+        // Redis is not reachable with any of the values.
         let is_memory = rendered.flag("--store") == Some("memory");
         let expected = if is_memory { (0, "serving\n") } else { (1, "not serving\n") };
         assert_eq!((store.code, store.stdout.as_str()), expected, "{store:?}");
@@ -204,7 +204,7 @@ async fn the_server_accepts_each_command_line_and_answers_probes() {
     assert!(tested > 2);
 }
 
-/// Objects and numbers survive the way through values and ConfigMap.
+/// Objects and numbers are unchanged by values and ConfigMap.
 #[tokio::test]
 async fn limits_reach_the_server_unchanged() {
     let matrix = Rendered::matrix().find(|it| it.values.ends_with("memory.yaml"));
@@ -215,7 +215,7 @@ async fn limits_reach_the_server_unchanged() {
     }
 }
 
-/// A password with every sort of character goes from the values to Redis.
+/// A password with special characters reaches Redis unchanged.
 #[tokio::test]
 async fn the_password_reaches_redis() {
     let rendered = Rendered::matrix().find(|it| it.values.ends_with("redis.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! Every object that the chart can make, against the schemas of Kubernetes and of the Prometheus operator.
+//! Validates every object of the chart against the schemas of Kubernetes and of the Prometheus operator.
 
 use std::{
     fs,
@@ -12,17 +12,17 @@ use sluicegate_tests::tools::{self, workspace};
 
 use super::chart::Rendered;
 
-/// The oldest Kubernetes that the chart takes, two of those most run, and the newest there is a schema of.
+/// The oldest Kubernetes that the chart supports, two common versions, and the newest with a schema.
 const VERSIONS: [&str; 4] = ["1.27", "1.31", "1.35", "1.37"];
 
-/// What is wrong with the objects in these files; nothing if each is known and right.
+/// The mistakes in the objects of these files; empty if all are valid.
 fn mistakes(version: &str, files: &[PathBuf]) -> Vec<String> {
     let mut validate = tools::manifests("kubernetes-validate");
     let output =
         validate.args(["-k", version, "--strict", "--quiet"]).args(files).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8(said).unwrap();
-    // Custom kinds have schemas elsewhere.
+    // Custom kinds have other schemas.
     let lines = said.lines().filter(|line| {
         !(line.contains("Couldn't find schema") && line.contains(" monitoring.coreos.com/v1 "))
     });
@@ -33,7 +33,7 @@ fn mistakes(version: &str, files: &[PathBuf]) -> Vec<String> {
     mistakes
 }
 
-/// What is wrong with objects of custom kinds.
+/// The mistakes in objects of custom kinds.
 fn custom_mistakes(objects: &[&Value]) -> Vec<String> {
     let mut node = Command::new("node")
         .arg(workspace().join("tests/manifests/validate.mjs"))
@@ -55,7 +55,7 @@ fn is_custom(object: &Value) -> bool {
 }
 
 fn written(folder: &Path, name: &str, objects: &[Value]) -> PathBuf {
-    // YAML takes JSON.
+    // JSON is valid YAML.
     let documents: Vec<_> = objects.iter().map(Value::to_string).collect();
     let path = folder.join(format!("{name}.yaml"));
     fs::write(&path, documents.join("\n---\n")).unwrap();
