@@ -1,8 +1,9 @@
 -- Fixed window: counts hits in windows aligned to the Unix epoch, whatever their length.
 --
--- A state has the `window`, its number since the Unix epoch, and the hits `used` in it. It is stored as
--- the start of the window in microseconds plus the hits, which Redis keeps as an integer, or as
--- `window:used` where there are as many hits as microseconds.
+-- A state has the number of the `window` since the Unix epoch and the hits `used` in it. It is stored as one
+-- number, the start of the window in microseconds plus the hits, which Redis stores compactly and INCRBY
+-- changes. If there are as many hits as microseconds in the window, it is stored as `window:used`. `stored`
+-- is the number that was read.
 
 -- Microseconds until the window ends.
 local function until_window_end(state, limit, now)
@@ -35,9 +36,9 @@ fixed_window = {
         if at and at ~= state.window then
             return false
         end
-        local given = hits < state.used and hits or state.used
-        state.used = state.used - given
-        return given > 0
+        local refunded = hits < state.used and hits or state.used
+        state.used = state.used - refunded
+        return refunded > 0
     end,
 
     retry_after = function(state, limit, now, hits)
@@ -48,12 +49,12 @@ fixed_window = {
         return state.used == 0 and 0 or until_window_end(state, limit, now)
     end,
 
-    -- The end of the window, used or not: clients think of windows by the clock.
+    -- The end of the window, even if it is unused, because clients align with the windows of the clock.
     reset_after = until_window_end,
 
     read = function(value, limit)
         if not value then
-            return { window = 0, used = 0, before = false }
+            return { window = 0, used = 0, stored = false }
         end
         local length = limit.window
         local number = integer(value)
@@ -65,18 +66,18 @@ fixed_window = {
             window, used = integers(string.match(value, '^(%d+):(%d+)$'))
         end
         if window and window * length <= TIME_MAX then
-            return { window = window, used = used, before = number or false }
+            return { window = window, used = used, stored = number or false }
         end
     end,
 
-    -- What to store or, if that only changes the hits in the window that is stored as a number, by how much.
+    -- The value to store. If the stored number is of the same window, returns nil and the difference to it.
     write = function(state, limit)
         if state.used >= limit.window then
             return string.format('%.0f:%.0f', state.window, state.used)
         end
-        local start, before = state.window * limit.window, state.before
-        if before and before > start then
-            return nil, start + state.used - before
+        local start, stored = state.window * limit.window, state.stored
+        if stored and stored > start then
+            return nil, start + state.used - stored
         end
         return string.format('%.0f', start + state.used)
     end,

@@ -1,13 +1,14 @@
--- Generic cell rate algorithm: a token bucket kept as a single time, the theoretical arrival time
+-- Generic cell rate algorithm: a token bucket stored as a single time, the theoretical arrival time
 -- (TAT) of the next hit if hits arrived evenly spaced.
 --
--- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. Where
--- products below exceed 2^53 and so are not exact, a smaller bound replaces them.
+-- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. Products of hits
+-- and cost may exceed 2^53, where doubles are not exact; then the smaller bound that they are compared with
+-- is the result.
 
--- The most that the TAT can be ahead of the present. Only hits charged past a limit reach it.
+-- The largest distance of the TAT from the present, in microseconds. Only debits, which exceed limits, reach it.
 local AHEAD_MAX = 2 ^ 52
 
--- Microseconds from the present to a TAT.
+-- Microseconds from the present to a TAT; 0 for a past one.
 local function ahead(tat, now)
     return tat > now and tat - now or 0
 end
@@ -28,9 +29,9 @@ gcra = {
     end,
 
     refund = function(state, limit, now, hits, at)
-        local given = math.min(hits * limit.cost, ahead(at or state.tat, now), ahead(state.tat, now))
-        state.tat = state.tat - given
-        return given > 0
+        local refunded = math.min(hits * limit.cost, ahead(at or state.tat, now), ahead(state.tat, now))
+        state.tat = state.tat - refunded
+        return refunded > 0
     end,
 
     retry_after = function(state, limit, now, hits)

@@ -1,7 +1,8 @@
--- Records that a replica is alive, and counts the live replicas.
+-- Records the heartbeat of a replica, and returns the number of live replicas.
 --
--- KEYS[1]  sorted set of the replicas, by expiry time in ms
--- ARGV     name of the replica, lifetime in ms
+-- KEYS[1]  sorted set of the live replicas; the score is the expiry in ms since the Unix epoch
+-- ARGV[1]  name of the replica
+-- ARGV[2]  lifetime of the heartbeat in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)

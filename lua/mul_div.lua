@@ -1,5 +1,6 @@
--- amount × part ÷ whole, rounded down, and the remainder. `part` is at most `whole`, `whole` below 2^45
--- and `amount` below 2^49: then long multiplication in steps of seven bits keeps every number below 2^53.
+-- amount × part ÷ whole, rounded down, and the remainder. `part` must be at most `whole`, `whole` below 2^45
+-- and `amount` below 2^49: a product of 2^53 or more is computed by long multiplication in steps of seven
+-- bits, which keeps every number below 2^53.
 local function mul_div(amount, part, whole)
     local product = amount * part
     if product < 2 ^ 53 then
@@ -19,7 +20,7 @@ local function mul_div(amount, part, whole)
     return quotient, rest
 end
 
--- As `mul_div`, rounded up.
+-- As `mul_div`, rounded up and without the remainder.
 local function mul_div_ceil(amount, part, whole)
     local quotient, rest = mul_div(amount, part, whole)
     if rest > 0 then

@@ -2,23 +2,25 @@
 -- windows, as if those of the previous one had arrived evenly.
 --
 -- A state has the number of the current `window` since the Unix epoch and the hits charged in the
--- `previous` window and in the `current` one. It is stored as `window:previous:current` or, where both
--- counts are below the square root of the window's microseconds, as one number in that base, which
--- Redis keeps as an integer: it is less than the window's end.
+-- `previous` window and in the `current` one. It is stored as `window:previous:current`. If both
+-- counts are below the square root of the window's microseconds, it is stored as one number with these three
+-- digits in that base. That number is below the end of the window in microseconds, and so exact; Redis
+-- stores it compactly.
 
--- The most hits a window records: above any limit, and small enough to multiply.
+-- The most hits that a window counts: above any limit, and small enough for exact products.
 local COUNT_MAX = 2 ^ 32
 
 local function window_end(state, limit)
     return (state.window + 1) * limit.window
 end
 
--- Hits of the previous window that still count: its share that reaches into the window up to now,
--- rounded up.
+-- Hits of the previous window that still count: its hits times the part of it that the window up to now
+-- overlaps, rounded up.
 local function weighted_previous(state, limit, now)
     return mul_div_ceil(state.previous, window_end(state, limit) - now, limit.window)
 end
 
+-- The base of a packed state.
 local function base_of(limit)
     return math.floor(math.sqrt(limit.window))
 end

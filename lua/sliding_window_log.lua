@@ -1,32 +1,32 @@
 -- Sliding window log: stores the time of every hit until a window has passed.
 --
--- The log is a queue of entries, oldest first, each with the time `at` of its hits and the `sum` of all
--- hits up to and with them since the counter began: it takes 28,000 years of 10,000 hits a second to
--- pass 2^53. Differences of sums tell how many hits count, and an entry is found by time or sum in few
--- steps, so that a decision costs the same whatever the window holds.
+-- The log is a queue of entries, oldest first. Each has the time `at` of its hits and the `sum` of all hits
+-- since the counter began, including its own; 10,000 hits a second reach 2^53 after 28,000 years. The
+-- difference of two sums is the number of hits between them. Entries are found by binary search, by time
+-- or sum, so that a decision costs about the same however many hits are in the window.
 --
--- A state is a view of the stored queue. It has the numbers of the `first` entry that counts and of the
--- `last` one, the sum before the first (`base`), the hits `used` since then and the time of the `newest`
--- entry, 0 without any. Entries after number `kept` are no longer, or not yet, as stored: `fresh` has
--- them, at and sum by turns.
+-- A state is a view of the stored queue. It has the numbers of the `first` and of the `last` entry that
+-- count, the sum before the first (`base`), the hits `used` since then and the time of the `newest`
+-- entry, 0 without entries. Entries up to number `stored` are as in Redis. Later ones are new or
+-- changed: `changed` has at and sum of each, alternating.
 
--- The most hits of a log.
+-- The most hits that a log records.
 local LOG_MAX = 10000
 
 local AT, SUM = 1, 2
 
 -- Time and sum of an entry.
 local function entry(state, number)
-    if number <= state.kept then
+    if number <= state.stored then
         return state.queue:entry(number)
     end
-    local position = 2 * (number - state.kept)
-    -- In a queue with invalid elements a search may end anywhere.
-    return state.fresh[position - 1] or 0, state.fresh[position] or 0
+    local position = 2 * (number - state.stored)
+    -- Absent only if the stored queue has invalid elements, which can mislead a search.
+    return state.changed[position - 1] or 0, state.changed[position] or 0
 end
 
--- Number of the first entry whose time or sum is above a bound. Starts with the oldest and
--- doubles its steps, because usually few have expired.
+-- Number of the first entry whose time or sum is above a bound. Searches from the oldest entry in
+-- doubling steps, because usually few entries have expired.
 local function first_above(state, field, bound)
     local low, high, step = state.first, state.last + 1, 0
     while low < high do
@@ -41,7 +41,7 @@ local function first_above(state, field, bound)
     return low
 end
 
--- Drops the entries before a number.
+-- Removes the entries before a number.
 local function drop(state, first)
     state.first = first
     if first > state.last then
@@ -49,19 +49,19 @@ local function drop(state, first)
     end
 end
 
--- Removes entries from a number on from the stored queue, so that they can be changed.
+-- Copies the stored entries from a number on into `changed`, so that they can be changed.
 local function unstore(state, number)
-    if number <= state.kept then
-        local fresh = state.queue:entries(number, state.kept)
-        for _, value in ipairs(state.fresh) do
-            fresh[#fresh + 1] = value
+    if number <= state.stored then
+        local changed = state.queue:entries(number, state.stored)
+        for _, value in ipairs(state.changed) do
+            changed[#changed + 1] = value
         end
-        state.fresh = fresh
-        state.kept = number - 1
+        state.changed = changed
+        state.stored = number - 1
     end
 end
 
--- Refunds hits of the time `at`. Returns their number.
+-- Refunds hits that were charged at the time `at`. Returns their number.
 local function refund_at(state, hits, at)
     local number = at == state.newest and state.last or first_above(state, AT, at - 1)
     if number > state.last or entry(state, number) ~= at then
@@ -71,32 +71,32 @@ local function refund_at(state, hits, at)
     if number > state.first then
         before = select(SUM, entry(state, number - 1))
     end
-    local given = math.min(hits, select(SUM, entry(state, number)) - before)
+    local refunded = math.min(hits, select(SUM, entry(state, number)) - before)
     unstore(state, number)
-    local fresh = state.fresh
-    local position = 2 * (number - state.kept)
-    for later = position, #fresh, 2 do
-        fresh[later] = fresh[later] - given
+    local changed = state.changed
+    local position = 2 * (number - state.stored)
+    for later = position, #changed, 2 do
+        changed[later] = changed[later] - refunded
     end
-    if fresh[position] == before then
-        table.remove(fresh, position)
-        table.remove(fresh, position - 1)
+    if changed[position] == before then
+        table.remove(changed, position)
+        table.remove(changed, position - 1)
         state.last = state.last - 1
         state.newest = state.last >= state.first and entry(state, state.last) or 0
     end
-    return given
+    return refunded
 end
 
--- Refunds hits, the oldest first. Returns their number.
+-- Refunds the oldest hits. Returns their number.
 local function refund_oldest(state, hits)
-    local given = math.min(hits, state.used)
-    state.base = state.base + given
+    local refunded = math.min(hits, state.used)
+    state.base = state.base + refunded
     state.rebased = true
     drop(state, first_above(state, SUM, state.base))
-    return given
+    return refunded
 end
 
--- Microseconds until the hits of a time no longer count.
+-- Microseconds until hits charged at the time `at` expire.
 local function expires_after(at, limit, now)
     local expires = at + limit.window
     return expires > now and expires - now or 0
@@ -131,17 +131,17 @@ sliding_window_log = {
                 state.last = state.last + 1
                 state.newest = now
             end
-            local position = 2 * (state.last - state.kept)
-            state.fresh[position - 1] = now
-            state.fresh[position] = state.base + state.used
+            local position = 2 * (state.last - state.stored)
+            state.changed[position - 1] = now
+            state.changed[position] = state.base + state.used
         end
         return now, 0
     end,
 
     refund = function(state, _, _, hits, at)
-        local given = at and refund_at(state, hits, at) or refund_oldest(state, hits)
-        state.used = state.used - given
-        return given > 0
+        local refunded = at and refund_at(state, hits, at) or refund_oldest(state, hits)
+        state.used = state.used - refunded
+        return refunded > 0
     end,
 
     retry_after = function(state, limit, now, hits)
@@ -166,8 +166,8 @@ sliding_window_log = {
             queue = queue,
             first = 1,
             last = queue.count,
-            kept = queue.count,
-            fresh = {},
+            stored = queue.count,
+            changed = {},
             base = base,
             used = sum - base,
             newest = newest,
@@ -175,13 +175,13 @@ sliding_window_log = {
     end,
 
     write = function(state)
-        local first, kept = state.first, state.kept
-        if first > kept then
+        local first, stored = state.first, state.stored
+        if first > stored then
             state.queue:clear()
             state.queue:push({ state.base }, 1)
         else
-            state.queue:keep(first, kept, state.rebased and state.base)
+            state.queue:keep(first, stored, state.rebased and state.base)
         end
-        state.queue:push(state.fresh, 2 * math.max(first - kept, 1) - 1)
+        state.queue:push(state.changed, 2 * math.max(first - stored, 1) - 1)
     end,
 }

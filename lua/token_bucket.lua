@@ -1,33 +1,34 @@
--- Token bucket: starts full, refills steadily up to its capacity, and each hit takes a token out.
+-- Token bucket: starts full, refills steadily up to its capacity, and each hit takes a token.
 --
--- A state has the units `used` and not yet refilled, the `cost` in units per hit in which they are
--- measured, and the microseconds since the Unix epoch up to which refills have been counted, `last`. It
--- is stored as `last:used:cost`. Where products below exceed 2^53 and so are not exact, a smaller bound
--- replaces them.
+-- Tokens are counted in units, so that refills are integers: a hit takes `cost` units, and each tick of
+-- `refill_interval` microseconds refills `refill_units`. A state has the units `used` that are not refilled yet,
+-- the `cost` of the limit that they were counted with, and the time `last` of the last counted tick, in
+-- microseconds since the Unix epoch. It is stored as `last:used:cost`. Products may exceed 2^53, where doubles
+-- are not exact; then the smaller bound that they are compared with is the result.
 
--- The most units used that a state records.
+-- The most used units of a state.
 local USED_MAX = 2 ^ 53 - 1
 
 -- The longest duration in an answer.
 local SPAN_MAX = 2 ^ 53 - 1
 
--- Every cost is below this: products would not be exact.
+-- Every cost is below this. With larger ones products would not be exact.
 local COST_END = 2 ^ 45
 
 local ceil, min = math.ceil, math.min
 
--- Microseconds since the last refill that was counted; once advanced, within the current tick.
+-- Microseconds since the last counted tick. After `advance` less than a tick.
 local function elapsed(state, now)
     return now > state.last and now - state.last or 0
 end
 
--- Units used once the current tick is refilled up to the present, rounded down.
+-- Used units at the present, with the refill of the part of the tick that has passed. Rounded down.
 local function used_at(state, limit, now)
     local refilled = mul_div_ceil(limit.refill_units, elapsed(state, now), limit.refill_interval)
     return refilled < state.used and state.used - refilled or 0
 end
 
--- The same usage where a hit costs `to` units instead of `from`, rounded up to a unit.
+-- Used units, converted from a cost of `from` units per hit to a cost of `to`. Rounded up.
 local function rescaled(used, from, to)
     if used == 0 then
         return 0
@@ -78,15 +79,15 @@ token_bucket = {
     end,
 
     refund = function(state, limit, now, hits, at, used)
-        local given = min(hits * limit.cost, state.used)
+        local refunded = min(hits * limit.cost, state.used)
         if at then
             local receipt = { last = at, used = used, cost = state.cost }
             advance(receipt, limit, now)
-            given = min(given, used_at(receipt, limit, now))
+            refunded = min(refunded, used_at(receipt, limit, now))
         end
-        state.used = state.used - given
+        state.used = state.used - refunded
         advance(state, limit, now)
-        return given > 0
+        return refunded > 0
     end,
 
     retry_after = function(state, limit, now, hits)

@@ -10,7 +10,7 @@ use sluicegate_core::{
 };
 use sluicegate_store::{
     self as store,
-    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
+    redis::{ConnectionSettings, KeyPrefix, Password, RedisSettings, RedisUrl},
 };
 
 use crate::{Redis, until};
@@ -104,7 +104,7 @@ async fn used_memory(redis: &Redis) -> u64 {
 /// The store that keeps its counters there, once it is connected.
 pub async fn connect(redis: &Redis) -> store::Redis {
     let url: RedisUrl = redis.url().parse().unwrap();
-    let link = LinkSettings {
+    let connection = ConnectionSettings {
         username: None,
         password: Password::None,
         tls: None,
@@ -115,7 +115,8 @@ pub async fn connect(redis: &Redis) -> store::Redis {
     let connections = NonZeroUsize::MIN;
     let key_prefix = KeyPrefix::default();
     let deployment = url.deployment;
-    let settings = RedisSettings { deployment, link, connections, connections_max: 1, key_prefix };
+    let settings =
+        RedisSettings { deployment, connection, connections, connections_max: 1, key_prefix };
     let store = store::Redis::start(settings, None, None).unwrap();
     until("the store to be connected", || async { (!store.is_degraded()).then_some(()) }).await;
     store

@@ -218,7 +218,7 @@ impl Resets {
             let step = tokio::select! {
                 biased;
                 () = self.ending.cancelled() => return Err(ResetAborted::ServerStopping),
-                step = self.store.step(&tenant.keys, from) => step?,
+                step = self.store.scan(&tenant.keys, from) => step?,
             };
             from = step.next;
             match reset {

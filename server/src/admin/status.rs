@@ -77,7 +77,7 @@ fn redis_server(node: NodeStatus) -> wire::RedisServerStatus {
     wire::RedisServerStatus {
         address: node.address.to_string(),
         breaker_open: node.is_breaker_open(),
-        complaint: node.complaint.unwrap_or_default(),
+        complaint: node.error.unwrap_or_default(),
         connections: number(node.connections),
         connections_wanted: number(node.connections_wanted),
     }

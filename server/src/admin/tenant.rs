@@ -81,7 +81,7 @@ pub(super) async fn list(
     let mut more = false;
     let mut sent_at = Instant::now();
     loop {
-        let step = match store.step(&tenant.keys, from).await {
+        let step = match store.scan(&tenant.keys, from).await {
             Ok(step) => step,
             Err(error) => {
                 let status = Status::new(code(&error), error.to_string());

@@ -1,6 +1,6 @@
 //! The check of the settings before the server starts: reads all files that they name, and reports all mistakes.
 
-use sluicegate_store::redis::{LinkSettings, Password, TlsFiles};
+use sluicegate_store::redis::{ConnectionSettings, Password, TlsFiles};
 
 use super::{StartError, StartErrors};
 use crate::{
@@ -21,7 +21,7 @@ pub(super) struct CheckedSettings {
     pub(super) capacity: Capacity,
     pub(super) limits: CompiledLimits,
     /// `None` if counters are in memory.
-    pub(super) redis: Option<LinkSettings>,
+    pub(super) redis: Option<ConnectionSettings>,
     pub(super) responder: Responder,
     pub(super) grpc_tls: Option<Tls>,
     /// `None` if the admin listener is off.
@@ -88,7 +88,7 @@ fn check_redis(
     store: &StoreChoice,
     redis: &RedisArguments,
     errors: &mut StartErrors,
-) -> Option<LinkSettings> {
+) -> Option<ConnectionSettings> {
     let StoreChoice::Redis(url) = store else { return None };
     let sources = (&url.password, &redis.redis_password, &redis.redis_password_file);
     let password = match sources {
@@ -117,7 +117,7 @@ fn check_redis(
         ));
     }
     let identity = redis.redis_tls_cert.clone().zip(redis.redis_tls_key.clone());
-    let link = LinkSettings {
+    let connection = ConnectionSettings {
         username,
         password: password.unwrap_or(Password::None),
         tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),
@@ -125,6 +125,6 @@ fn check_redis(
         connect_timeout: redis.redis_connect_timeout,
         connector: None,
     };
-    errors.collect(link.check());
-    Some(link)
+    errors.collect(connection.check());
+    Some(connection)
 }

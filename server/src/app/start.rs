@@ -8,7 +8,7 @@ use std::{
 use arc_swap::ArcSwap;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
-    redis::{FileError, LinkSettings, RedisSettings},
+    redis::{ConnectionSettings, FileError, RedisSettings},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -259,20 +259,20 @@ fn new_telemetry(settings: &ServeSettings) -> Result<Telemetry, MetricsError> {
     Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
 }
 
-/// The store that the settings choose. `link`: the settings of connections to Redis.
+/// The store that the settings choose. `connection`: the settings of connections to Redis.
 fn open_store(
     settings: &ServeSettings,
-    link: Option<LinkSettings>,
+    connection: Option<ConnectionSettings>,
     connections_max: usize,
     clocks: Clocks,
 ) -> Result<Stack, FileError> {
     let local = MemorySettings { counters_max: settings.store.memory_max_counters.get() };
-    let (StoreChoice::Redis(url), Some(link)) = (&settings.store.store, link) else {
+    let (StoreChoice::Redis(url), Some(connection)) = (&settings.store.store, connection) else {
         return Ok(Stack::memory(local, clocks));
     };
     let redis = RedisSettings {
         deployment: url.deployment.clone(),
-        link,
+        connection,
         connections: settings.redis.redis_connections,
         connections_max,
         key_prefix: settings.store.key_prefix.clone(),

@@ -19,8 +19,8 @@ pub(super) fn describe(serving: bool, store: &Stack) -> String {
             line("redis", "no server found yet");
         }
         for node in nodes {
-            let complaint = node.complaint.as_deref().unwrap_or("ok");
-            line(&format!("redis {}", node.address), complaint);
+            let state = node.error.as_deref().unwrap_or("ok");
+            line(&format!("redis {}", node.address), state);
         }
         line("live replicas", &store.replicas().to_string());
     }

@@ -57,11 +57,11 @@ pub(crate) fn register(
     telemetry.register_gauge(catalogue::REFUSALS, read(Stack::refusals));
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
     telemetry.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
-    telemetry.register_count(catalogue::REFUNDS_FAILED, count(Stack::give_backs_failed));
+    telemetry.register_count(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
     telemetry.register_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
     telemetry.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::settlements_pending));
-    telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::split));
-    telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::abandoned));
+    telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot));
+    telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
     telemetry.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
     register_fallback(telemetry, store);
     let batches = telemetry.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
@@ -80,7 +80,7 @@ fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
         });
     };
     gauge(catalogue::FALLBACK_COUNTERS, |it| it.counters);
-    gauge(catalogue::FALLBACK_UNDEBITED, |it| it.owed);
+    gauge(catalogue::FALLBACK_UNDEBITED, |it| it.undebited);
     let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
         telemetry.register_count(metric, move || read(store.fallback()));

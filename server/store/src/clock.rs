@@ -10,10 +10,10 @@ use std::{
 
 use sluicegate_core::{Algorithm, Time};
 
-/// The present, by two clocks.
+/// The present by two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The wall clock, which may be set forwards and back.
+    /// The wall clock, which may be set forwards and backwards.
     pub wall: Time,
     /// A monotonic clock: the wall clock at its start, plus the time elapsed since.
     pub steady: Time,
@@ -62,25 +62,25 @@ impl Clocks {
     }
 }
 
-/// Difference from the monotonic clock above which the wall clock is followed, in microseconds.
+/// Difference between the two clocks above which [`Reading::wall`] is corrected, in microseconds.
 const DRIFT_MAX: u64 = 1_000_000;
 
 /// Interval between readings of the wall clock, in microseconds.
-const LOOK_INTERVAL: u64 = 100_000;
+const WALL_INTERVAL: u64 = 100_000;
 
-/// Monotonic time, counted from the wall clock at start.
+/// The system's clock: monotonic time, counted from the wall clock at start.
 ///
-/// Ignores small steps of the wall clock. If the two differ by more than a second, [`Reading::wall`] follows
-/// the wall clock, which is read ten times per second; [`Reading::steady`] never does.
+/// The wall clock is read ten times per second. If it differs by more than a second, [`Reading::wall`] is set to it;
+/// smaller steps are ignored. [`Reading::steady`] ignores all steps.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
     /// The wall clock at `start`, in microseconds since the Unix epoch.
     steady_at_start: u64,
-    /// The wall clock at `start`, in microseconds since the Unix epoch: as read then, or corrected since.
+    /// The same, corrected by later steps of the wall clock.
     wall_at_start: AtomicU64,
     /// Time of the next reading of the wall clock, in microseconds after `start`.
-    look_at: AtomicU64,
+    next_wall: AtomicU64,
 }
 
 impl SystemClock {
@@ -92,13 +92,14 @@ impl SystemClock {
             start: now(),
             steady_at_start: wall,
             wall_at_start: AtomicU64::new(wall),
-            look_at: AtomicU64::new(LOOK_INTERVAL),
+            next_wall: AtomicU64::new(WALL_INTERVAL),
         }
     }
 
+    /// Reads the wall clock, `passed` microseconds after `start`.
     #[cold]
-    fn look(&self, passed: u64) {
-        self.look_at.store(passed + LOOK_INTERVAL, Ordering::Relaxed);
+    fn read_wall(&self, passed: u64) {
+        self.next_wall.store(passed + WALL_INTERVAL, Ordering::Relaxed);
         let wall_at_start = wall().saturating_sub(passed);
         if wall_at_start.abs_diff(self.wall_at_start.load(Ordering::Relaxed)) > DRIFT_MAX {
             self.wall_at_start.store(wall_at_start, Ordering::Relaxed);
@@ -115,8 +116,8 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn read(&self) -> Reading {
         let passed = micros(now() - self.start);
-        if passed >= self.look_at.load(Ordering::Relaxed) {
-            self.look(passed);
+        if passed >= self.next_wall.load(Ordering::Relaxed) {
+            self.read_wall(passed);
         }
         Reading {
             wall: Time::from_micros(self.wall_at_start.load(Ordering::Relaxed) + passed),

@@ -1,74 +1,74 @@
-//! The port through which operators look at counters and reset them, past whatever decides.
+//! The interface with which the admin API lists and resets counters in a store, without the layers.
 
 use sluicegate_core::{CounterKey, key::TenantKeys};
 use thiserror::Error;
 
-/// The most places, or keys, that one step looks at.
-pub const STEP_MAX: usize = 1000;
+/// The most keys of Redis, or buckets of a shard, that one step of a scan examines.
+pub const SCAN_STEP_MAX: usize = 1000;
 
-/// The most keys that are reset together, if they are of one owner: all of them or none.
+/// The most keys of one tenant that are reset all or none.
 pub const RESET_MAX: usize = 100;
 
-/// Looks at counters by name.
+/// A store whose counters can be listed and reset.
 pub trait Inspect: Send + Sync + 'static {
-    /// Where a search continues.
+    /// Where a scan continues.
     type Cursor: Clone + Send + Sync + 'static;
 
-    /// Resets counters, so that they are unused. Returns the number of those that were in use.
+    /// Resets counters, so that they are unused. Returns the number of counters that were in use.
     ///
     /// # Errors
-    /// Some counters cannot be reached; the error shows whether any may be reset.
+    /// Some counters are unavailable; the error shows whether any may be reset.
     fn reset(
         &self,
         keys: &[CounterKey],
         reset: Reset,
     ) -> impl Future<Output = Result<u64, Unavailable>> + Send;
 
-    /// Finds counters of an owner, from the beginning or from where the last step ended. A counter that exists from the
-    /// first step to the last is found, maybe more than once.
+    /// One step of a scan for the counters of a tenant, from the beginning or from the end of the last step. A counter
+    /// that exists during the whole scan is found at least once.
     ///
     /// # Errors
-    /// They cannot be reached.
-    fn step(
+    /// The counters are unavailable.
+    fn scan(
         &self,
-        owner: &TenantKeys,
+        tenant: &TenantKeys,
         from: Option<Self::Cursor>,
-    ) -> impl Future<Output = Result<Step<Self::Cursor>, Unavailable>> + Send;
+    ) -> impl Future<Output = Result<ScanStep<Self::Cursor>, Unavailable>> + Send;
 }
 
-/// What to do about counters.
+/// Whether a reset deletes counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// Delete them.
+    /// Deletes them.
     Now,
-    /// Only count them.
+    /// Only counts those in use.
     DryRun,
 }
 
-/// What one step has found.
+/// The result of one step of a scan.
 #[derive(Clone, Debug)]
-pub struct Step<C> {
-    /// Counters of the owner.
+pub struct ScanStep<C> {
+    /// Counters of the tenant.
     pub found: Vec<CounterKey>,
-    /// Where the next step begins; `None` at the end.
+    /// Where the next step begins; `None` at the end of the scan.
     pub next: Option<C>,
 }
 
-/// Counters cannot be reached, and why not.
+/// Why counters could not be listed or reset.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unavailable {
-    /// Nothing was done.
+    /// The store is unavailable. No counter was reset.
     #[error("the store is not available: {0}")]
     NotRun(String),
-    /// Nothing was done, because the user of Redis may not run this command.
+    /// The ACL user of Redis may not run the command. No counter was reset.
     #[error("the user of Redis may not run {command}: {why}")]
     NotAllowed {
         /// The command.
         command: &'static str,
-        /// What Redis says.
+        /// The error of Redis.
         why: String,
     },
-    /// Some of it may have been done, or may be done still.
+    /// The outcome is unknown: some counters may be reset, or may be reset later.
     #[error("the store has not answered: {0}")]
     Unknown(String),
 }

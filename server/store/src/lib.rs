@@ -1,26 +1,29 @@
-//! Where Sluicegate keeps its counters, and the layers around a store.
+//! The stores that keep Sluicegate's counters, and the layers around a store.
 //!
-//! The embedded [`Memory`] store serves one process, [`Redis`] any number of them. Layers are generic over what they wrap and are
-//! composed once, at start-up, in [`Stack`].
+//! [`Memory`] keeps the counters of one process, [`Redis`] those of any number of replicas. A layer is generic over the
+//! store that it wraps. [`Stack`] composes store and layers at start-up.
 
 mod backoff;
 mod clock;
 mod inspect;
 mod layer;
+mod listener;
 mod log_limit;
 mod memory;
-mod observed;
 pub mod redis;
 mod replicas;
 mod stack;
 
 pub use clock::{Clock, Clocks, Reading, SystemClock};
-pub use inspect::{Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable};
+pub use inspect::{Inspect, RESET_MAX, Reset, SCAN_STEP_MAX, ScanStep, Unavailable};
 pub use layer::{
-    coalesce::{BATCH_MAX, Coalesce, Lanes, Place, Redirected, Settled, WAITING_MAX},
+    coalesce::{
+        BATCH_MAX, Coalesce, CounterLocation, OnRedirection, QueuedStore, Settled, WAITING_MAX,
+    },
     deny_cache::DenyCache,
     failure_policy::{
-        Decisions, Deferred, FINISH_TIMEOUT, FailurePolicy, FallbackStats, GIVE_BACK_TIMEOUT, Local,
+        Decisions, Deferred, FINISH_TIMEOUT, FailurePolicy, FallbackStats, LocalFallback,
+        REFUND_TIMEOUT,
     },
 };
 pub use log_limit::LogLimit;

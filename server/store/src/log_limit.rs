@@ -7,21 +7,21 @@ use std::{
 
 use crate::clock;
 
-/// The default interval: one line per second, even if a peer misbehaves with every reply.
+/// The default interval.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Admits one line in each interval.
 #[derive(Debug)]
 pub struct LogLimit {
-    began: Instant,
-    /// Milliseconds.
+    start: Instant,
+    /// In milliseconds.
     interval: u64,
-    /// Milliseconds since the start from which the next line is admitted.
+    /// When the next line is admitted, in milliseconds after `start`.
     next: AtomicU64,
 }
 
 impl Default for LogLimit {
-    /// One line a second.
+    /// One line per second.
     fn default() -> Self {
         Self::every(INTERVAL)
     }
@@ -31,12 +31,12 @@ impl LogLimit {
     /// One line in each interval of this length.
     #[must_use]
     pub fn every(interval: Duration) -> Self {
-        Self { began: clock::now(), interval: millis(interval), next: AtomicU64::new(0) }
+        Self { start: clock::now(), interval: millis(interval), next: AtomicU64::new(0) }
     }
 
     /// Whether a line is admitted now.
     pub fn allows(&self) -> bool {
-        self.allows_at(millis(clock::now() - self.began))
+        self.allows_at(millis(clock::now() - self.start))
     }
 
     fn allows_at(&self, now: u64) -> bool {

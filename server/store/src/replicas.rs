@@ -1,4 +1,4 @@
-//! How many processes share the counters.
+//! The number of replicas that share the counters.
 
 use std::{
     num::NonZeroU32,
@@ -13,7 +13,7 @@ use std::{
 pub struct LiveReplicas(Arc<AtomicU32>);
 
 impl LiveReplicas {
-    /// Starts with this number: what a setting says, or one.
+    /// Starts with this number.
     #[must_use]
     pub fn new(number: NonZeroU32) -> Self {
         Self(Arc::new(AtomicU32::new(number.get())))

@@ -1,4 +1,4 @@
-//! The stores as they are put together at start-up.
+//! The composition of store and layers at start-up.
 
 use std::{
     num::NonZeroU32,
@@ -10,11 +10,11 @@ use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::TenantKeys, s
 
 use crate::{
     Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats, Inspect,
-    LiveReplicas, Local, Memory, MemorySettings, Redis, Reset, Step, Unavailable,
+    LiveReplicas, LocalFallback, Memory, MemorySettings, Redis, Reset, ScanStep, Unavailable,
     redis::{FileError, RedisSettings},
 };
 
-/// A clock of whatever kind.
+/// Any clock.
 type AnyClock = Arc<dyn Clock>;
 
 /// The store with its layers.
@@ -22,8 +22,6 @@ type AnyClock = Arc<dyn Clock>;
 /// ```text
 /// FailurePolicy → Memory          FailurePolicy → DenyCache → Coalesce → Redis
 /// ```
-///
-/// Leases will be between the deny cache and coalescing.
 #[derive(Debug)]
 pub enum Stack {
     /// Counters in this process.
@@ -32,22 +30,22 @@ pub enum Stack {
     Redis(Box<FailurePolicy<DenyCache<Coalesce<Redis>>>>),
 }
 
-/// What a stack with Redis needs beside it.
+/// Settings of a stack with Redis.
 #[derive(Clone, Debug)]
 pub struct RedisStackSettings {
-    /// Where Redis is.
+    /// The Redis servers.
     pub redis: RedisSettings,
-    /// The most refusals that are remembered; 0 for none.
+    /// The most refusals in the deny cache; 0 disables it.
     pub deny_cache_entries: usize,
-    /// Counters of this process alone, for when Redis cannot be asked.
+    /// The counters of the local fallback.
     pub local: MemorySettings,
-    /// The most recently asked counters that are known, so that those start from what Redis last reported; 0 for none.
+    /// The most counters whose last report of Redis is kept, from which the local fallback starts; 0 for none.
     pub fallback_counters: usize,
-    /// Processes among which a limit is divided then; `None`: as many as were last seen.
+    /// The number of replicas that share a limit in the local fallback; `None`: as many as heartbeats last counted.
     pub replicas: Option<NonZeroU32>,
 }
 
-/// Where a search in a stack's store continues.
+/// Where a scan of a stack's store continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cursor {
     /// In memory.
@@ -72,24 +70,25 @@ impl Stack {
         Self::Memory(FailurePolicy::new(Memory::new(settings, clocks.memory), None))
     }
 
-    /// Counters in Redis, and in this process while it cannot be asked.
+    /// Counters in Redis, with a local fallback in this process.
     ///
     /// # Errors
-    /// A file that the connection needs cannot be used.
+    /// A password or TLS file cannot be used.
     pub fn redis(settings: RedisStackSettings, clocks: Clocks) -> Result<Self, FileError> {
         let RedisStackSettings { redis, deny_cache_entries, local, fallback_counters, replicas } =
             settings;
-        let known = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
-        let heard = replicas.is_none().then(|| known.clone());
+        let live = replicas.map_or_else(LiveReplicas::default, LiveReplicas::new);
+        let counted = replicas.is_none().then(|| live.clone());
         let connections = redis.connections;
-        let store = Coalesce::new(Redis::start(redis, heard, clocks.redis)?, connections);
+        let store = Coalesce::new(Redis::start(redis, counted, clocks.redis)?, connections);
         let store = DenyCache::new(store, deny_cache_entries);
-        let store_here = Memory::new(local, clocks.memory);
-        let local = Local { store: store_here, replicas: known, known_max: fallback_counters };
+        let memory = Memory::new(local, clocks.memory);
+        let local =
+            LocalFallback { store: memory, replicas: live, counters_max: fallback_counters };
         Ok(Self::Redis(Box::new(FailurePolicy::new(store, Some(local)))))
     }
 
-    /// Waits until the store can be asked, for so long at most.
+    /// Waits until every counter is available, at most for `within`.
     pub async fn connected(&self, within: Duration) {
         if let Some(redis) = self.in_redis() {
             redis.connected(within).await;
@@ -99,7 +98,7 @@ impl Stack {
     /// Decides every check of a group, by the deadline.
     ///
     /// # Errors
-    /// The store could not answer, and a rule leaves it to the caller what that means.
+    /// The store did not answer a check whose rule has `on_failure: defer`.
     pub async fn decide(
         &self,
         group: Group,
@@ -111,8 +110,8 @@ impl Stack {
         }
     }
 
-    /// Asks the store itself about a group that charges nothing, without the layers: neither the deny cache nor a failure
-    /// policy answers, and nothing is cached.
+    /// Reads the counters of a group of peeks from the store, without the layers: neither the deny cache nor a failure
+    /// policy answers, and no answer is cached.
     pub async fn peek(&self, group: Group, deadline: Option<Instant>) -> Answers {
         let batch = Batch::single(group, deadline);
         match self {
@@ -121,16 +120,16 @@ impl Stack {
         }
     }
 
-    /// What the store is called in settings: `memory`, or the scheme of its address.
+    /// The store's name in settings: `memory`, or the URL scheme without TLS.
     pub fn kind(&self) -> &'static str {
         self.in_redis().map_or("memory", Redis::scheme)
     }
 
-    /// Resets counters in the store, see [`Inspect::reset`](crate::Inspect::reset), and whatever this process knows of them beside it. From
-    /// then on a decision of this process sees them as never used, until they are used again.
+    /// Resets counters in the store, see [`Inspect::reset`](crate::Inspect::reset), and in this process: in the local
+    /// fallback, its reports and debits, and the deny cache. Later decisions of this process see them as unused.
     ///
     /// # Errors
-    /// The store cannot be asked. Where it may have reset them all the same, this process has forgotten them.
+    /// The store is unavailable. If it may have reset the counters all the same, they are reset in this process.
     pub async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
         let policy = match self {
             Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
@@ -147,48 +146,48 @@ impl Stack {
                 local.store.reset(keys, reset).await?;
             }
             policy.forget(keys);
-            policy.inner().forget(keys);
+            policy.inner().invalidate(keys);
         } else {
             policy.release(keys);
         }
         outcome
     }
 
-    /// Finds counters of an owner in the store, see [`Inspect::step`](crate::Inspect::step).
+    /// One step of a scan for the counters of a tenant in the store, see [`Inspect::scan`](crate::Inspect::scan).
     ///
     /// # Errors
-    /// The store cannot be asked.
-    pub async fn step(
+    /// The store is unavailable.
+    pub async fn scan(
         &self,
-        owner: &TenantKeys,
+        tenant: &TenantKeys,
         from: Option<Cursor>,
-    ) -> Result<Step<Cursor>, Unavailable> {
+    ) -> Result<ScanStep<Cursor>, Unavailable> {
         match self {
             Self::Memory(policy) => {
                 let from = from.and_then(Cursor::in_memory);
-                let Step { found, next } = policy.inner().step(owner, from).await?;
-                Ok(Step { found, next: next.map(Cursor::Memory) })
+                let ScanStep { found, next } = policy.inner().scan(tenant, from).await?;
+                Ok(ScanStep { found, next: next.map(Cursor::Memory) })
             }
             Self::Redis(policy) => {
                 let from = from.and_then(Cursor::in_redis);
                 let redis = policy.inner().inner().inner();
-                let Step { found, next } = redis.step(owner, from).await?;
-                Ok(Step { found, next: next.map(Cursor::Redis) })
+                let ScanStep { found, next } = redis.scan(tenant, from).await?;
+                Ok(ScanStep { found, next: next.map(Cursor::Redis) })
             }
         }
     }
 
-    /// Resets the local counters of an owner, and the hits to debit for them.
-    /// Forgets all refusals and reports of all counters: some may be of counters that the store no longer had.
+    /// Resets the local counters of a tenant and its hits to be debited. Clears the deny cache and the last reports of
+    /// all counters, because they may have counters of the tenant that no longer exist in the store.
     ///
     /// # Errors
-    /// None: this is memory.
-    pub async fn reset_local(&self, owner: &TenantKeys) -> Result<(), Unavailable> {
+    /// Never fails, because the local fallback is memory.
+    pub async fn reset_local(&self, tenant: &TenantKeys) -> Result<(), Unavailable> {
         let Self::Redis(policy) = self else { return Ok(()) };
         if let Some(local) = policy.local() {
             let mut from = None;
             loop {
-                let step = local.store.step(owner, from).await?;
+                let step = local.store.scan(tenant, from).await?;
                 local.store.reset(&step.found, Reset::Now).await?;
                 from = step.next;
                 tokio::task::yield_now().await;
@@ -197,12 +196,13 @@ impl Stack {
                 }
             }
         }
-        policy.forget_all(owner);
+        policy.forget_all(tenant);
         policy.inner().clear();
         Ok(())
     }
 
-    /// Waits until all refunds and debits are done, because the process ends.
+    /// Waits for multi-slot requests, refunds and debits at shutdown, at most
+    /// [`FINISH_TIMEOUT`](crate::FINISH_TIMEOUT).
     pub async fn finish(&self) {
         match self {
             Self::Memory(policy) => policy.finish().await,
@@ -215,21 +215,21 @@ impl Stack {
         self.in_memory().map_or(0, Memory::len)
     }
 
-    /// Drops expired counters from this process's memory, looking at so many of each shard.
+    /// Removes expired counters from this process's memory, from the next `steps` buckets of each shard.
     pub fn sweep(&self, steps: usize) {
         if let Some(memory) = self.in_memory() {
             memory.sweep(steps);
         }
     }
 
-    /// Forgets what was refused, because limits have changed.
+    /// Clears the deny cache, because limits have changed.
     pub fn limits_changed(&self) {
         if let Self::Redis(policy) = self {
             policy.inner().clear();
         }
     }
 
-    /// Redis, if counters are kept there.
+    /// The Redis store, if counters are in Redis.
     pub fn in_redis(&self) -> Option<&Redis> {
         self.coalesced().map(Coalesce::inner)
     }
@@ -239,7 +239,7 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::waiting)
     }
 
-    /// Sets a listener for the number of groups, or parts of them, in each call to Redis. Only the first listener is used.
+    /// Sets a listener for the number of groups and slot groups in each call to Redis. Only the first listener is used.
     pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
         if let Some(coalesced) = self.coalesced() {
             coalesced.on_batch(listener);
@@ -248,24 +248,24 @@ impl Stack {
 
     /// Unknown hits: Redis did not report whether it charged or refunded them.
     pub fn hits_unknown(&self) -> u64 {
-        let not_returned = match self {
-            Self::Memory(policy) => policy.hits_not_returned(),
-            Self::Redis(policy) => policy.hits_not_returned(),
+        let not_refunded = match self {
+            Self::Memory(policy) => policy.hits_not_refunded(),
+            Self::Redis(policy) => policy.hits_not_refunded(),
         };
-        self.coalesced().map_or(0, Coalesce::hits_unknown) + not_returned
+        self.coalesced().map_or(0, Coalesce::hits_unknown) + not_refunded
     }
 
-    /// Give-backs in progress, and calls to Redis whose late replies are awaited.
+    /// Pending refunds, and calls to Redis whose late replies are awaited.
     pub fn settlements_pending(&self) -> usize {
-        let give_backs = match self {
-            Self::Memory(policy) => policy.give_backs(),
-            Self::Redis(policy) => policy.give_backs(),
+        let refunds = match self {
+            Self::Memory(policy) => policy.refunds_pending(),
+            Self::Redis(policy) => policy.refunds_pending(),
         };
-        self.coalesced().map_or(0, Coalesce::late_calls) + give_backs
+        self.coalesced().map_or(0, Coalesce::late_calls) + refunds
     }
 
-    /// Whether the store's answers are sufficient for every counter: none has local hits that are to be debited, or
-    /// were debited just now.
+    /// Whether no counter has hits to be debited, or had them debited so recently that its checks must also pass the
+    /// local share.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(policy) => policy.is_settled(),
@@ -273,7 +273,7 @@ impl Stack {
         }
     }
 
-    /// Late answers that are kept for requests in progress: none if there are none.
+    /// Late answers that wait for their callers: 0 without requests in progress.
     pub fn late_kept(&self) -> usize {
         match self {
             Self::Memory(_) => 0,
@@ -288,7 +288,7 @@ impl Stack {
         }
     }
 
-    /// Refusals that are remembered.
+    /// Refusals in the deny cache.
     pub fn refusals(&self) -> usize {
         match self {
             Self::Memory(_) => 0,
@@ -296,7 +296,7 @@ impl Stack {
         }
     }
 
-    /// Processes that share the counters, as far as is known.
+    /// The last known number of replicas.
     pub fn replicas(&self) -> NonZeroU32 {
         let local = match self {
             Self::Memory(_) => None,
@@ -305,49 +305,49 @@ impl Stack {
         local.map_or(NonZeroU32::MIN, |local| local.replicas.get())
     }
 
-    /// Whether some counters cannot be asked.
+    /// Whether some counters are unavailable.
     pub fn is_degraded(&self) -> bool {
         self.in_redis().is_some_and(Redis::is_degraded)
     }
 
-    /// For how long some counters could not be asked, all times together.
+    /// Total time for which some counters were unavailable.
     pub fn degraded_for(&self) -> Duration {
         self.in_redis().map_or(Duration::ZERO, Redis::degraded_for)
     }
 
-    /// Checks that the store has not answered so far.
+    /// Checks so far that the store has not answered.
     pub fn unanswered(&self) -> u64 {
         match self {
-            Self::Memory(policy) => policy.answered(),
-            Self::Redis(policy) => policy.answered(),
+            Self::Memory(policy) => policy.unanswered(),
+            Self::Redis(policy) => policy.unanswered(),
         }
     }
 
-    /// Requests of which the store has not answered every check so far.
+    /// Requests so far with at least one check that the store has not answered.
     pub fn requests_unanswered(&self) -> u64 {
         match self {
-            Self::Memory(policy) => policy.concerned(),
-            Self::Redis(policy) => policy.concerned(),
+            Self::Memory(policy) => policy.requests_unanswered(),
+            Self::Redis(policy) => policy.requests_unanswered(),
         }
     }
 
-    /// Requests of several parts that are being settled.
-    pub fn split(&self) -> usize {
+    /// Multi-slot requests that are being settled.
+    pub fn multi_slot(&self) -> usize {
         match self {
-            Self::Memory(policy) => policy.split(),
-            Self::Redis(policy) => policy.split(),
+            Self::Memory(policy) => policy.multi_slot(),
+            Self::Redis(policy) => policy.multi_slot(),
         }
     }
 
-    /// Requests of several parts that were settled after their callers had left.
-    pub fn abandoned(&self) -> u64 {
+    /// Multi-slot requests so far that were settled after their callers had disconnected.
+    pub fn multi_slot_abandoned(&self) -> u64 {
         match self {
-            Self::Memory(policy) => policy.abandoned(),
-            Self::Redis(policy) => policy.abandoned(),
+            Self::Memory(policy) => policy.multi_slot_abandoned(),
+            Self::Redis(policy) => policy.multi_slot_abandoned(),
         }
     }
 
-    /// Numbers of the local fallback.
+    /// Statistics of the local fallback.
     pub fn fallback(&self) -> FallbackStats {
         match self {
             Self::Memory(policy) => policy.fallback(),
@@ -355,11 +355,11 @@ impl Stack {
         }
     }
 
-    /// Failed refunds so far.
-    pub fn give_backs_failed(&self) -> u64 {
+    /// Checks so far that could not be refunded.
+    pub fn refunds_failed(&self) -> u64 {
         match self {
-            Self::Memory(policy) => policy.give_backs_failed(),
-            Self::Redis(policy) => policy.give_backs_failed(),
+            Self::Memory(policy) => policy.refunds_failed(),
+            Self::Redis(policy) => policy.refunds_failed(),
         }
     }
 

@@ -22,8 +22,8 @@ use sluicegate_core::{
     store::Group,
 };
 use sluicegate_store::{
-    Clock, Coalesce, DenyCache, FailurePolicy, Lanes, LiveReplicas, Local, Memory, MemorySettings,
-    Place, Reading, redis,
+    Clock, Coalesce, CounterLocation, DenyCache, FailurePolicy, LiveReplicas, LocalFallback,
+    Memory, MemorySettings, QueuedStore, Reading, redis,
 };
 
 /// Number of tenants.
@@ -232,9 +232,9 @@ impl Store for Ready {
     }
 }
 
-impl Lanes for Ready {
-    fn place(&self, _: &CounterKey) -> Place {
-        Place { lane: 0, slot: 0 }
+impl QueuedStore for Ready {
+    fn location(&self, _: &CounterKey) -> CounterLocation {
+        CounterLocation { queue: 0, slot: 0 }
     }
 }
 
@@ -244,7 +244,7 @@ fn layers() -> Operation {
     let coalesced = Coalesce::new(ready, NonZeroUsize::MIN);
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new());
     let store = Memory::new(MemorySettings { counters_max: 1_000_000 }, clock);
-    let local = Local { store, replicas: LiveReplicas::default(), known_max: 100_000 };
+    let local = LocalFallback { store, replicas: LiveReplicas::default(), counters_max: 100_000 };
     let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), Some(local));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let deadline = || Some(Instant::now() + Duration::from_secs(10));

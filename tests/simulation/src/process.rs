@@ -12,7 +12,7 @@ use std::{
 use sluicegate_core::{Time, fixes::Fix};
 use sluicegate_store::{
     Clock, Clocks, MemorySettings, Reading, RedisStackSettings, Stack,
-    redis::{Deployment, KeyPrefix, LinkSettings, Password, RedisSettings},
+    redis::{ConnectionSettings, Deployment, KeyPrefix, Password, RedisSettings},
 };
 use tokio::time::Instant;
 
@@ -65,7 +65,7 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
         StoreKind::Memory | StoreKind::Single => Deployment::Single(State::address(0)),
     };
     let (world, is_jittery) = (world.clone(), scenario.is_jittery);
-    let link = LinkSettings {
+    let connection = ConnectionSettings {
         username: None,
         password: Password::None,
         tls: None,
@@ -75,7 +75,7 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
     };
     let redis = RedisSettings {
         deployment,
-        link,
+        connection,
         connections: NonZeroUsize::new(scenario.connections).unwrap(),
         connections_max: 100,
         key_prefix: KeyPrefix::default(),

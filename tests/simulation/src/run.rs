@@ -10,7 +10,7 @@ use sluicegate_core::{
     Charge, Check, Decision, OnFailure,
     store::{Group, RefusalScope, Source},
 };
-use sluicegate_store::{GIVE_BACK_TIMEOUT, Reset, redis::LATE_MAX};
+use sluicegate_store::{REFUND_TIMEOUT, Reset, redis::LATE_MAX};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinSet,
@@ -33,7 +33,7 @@ const ACTIONS_MAX: Duration = Duration::from_secs(30);
 /// The longest time after the last answer in which the processes must come to rest: they await late replies, refresh
 /// the slot map, and refund and debit hits.
 const REST_MAX: Duration =
-    LATE_MAX.saturating_add(GIVE_BACK_TIMEOUT).saturating_add(Duration::from_secs(6));
+    LATE_MAX.saturating_add(REFUND_TIMEOUT).saturating_add(Duration::from_secs(6));
 
 /// How often the run checks whether the processes have come to rest.
 const REST_INTERVAL: Duration = Duration::from_millis(500);
@@ -137,7 +137,8 @@ impl<'s> Simulation<'s> {
     fn is_at_rest(&self) -> bool {
         let mut stacks = self.processes.iter().map(|it| &it.stack);
         stacks.all(|it| {
-            it.waiting() + it.split() + it.settlements_pending() == 0 && it.fallback().owed == 0
+            it.waiting() + it.multi_slot() + it.settlements_pending() == 0
+                && it.fallback().undebited == 0
         })
     }
 
@@ -173,12 +174,12 @@ impl<'s> Simulation<'s> {
             let is_counted = !Mutant::UncountedUnknownHits.is_planted();
             self.history.lock().end_states.push(EndState {
                 waiting: stack.waiting(),
-                multi_slot: stack.split(),
+                multi_slot: stack.multi_slot(),
                 settlements_pending: stack.settlements_pending(),
                 late_kept: stack.late_kept(),
                 is_settled: stack.is_settled(),
                 hits_unknown: if is_counted { stack.hits_unknown() } else { 0 },
-                refunds_failed: stack.give_backs_failed(),
+                refunds_failed: stack.refunds_failed(),
                 fallback: stack.fallback(),
             });
         }
@@ -351,7 +352,8 @@ impl<'s> Simulation<'s> {
             if !Mutant::DrainWithoutWaiting.is_planted() {
                 stack.finish().await;
             }
-            let pending = (stack.split(), stack.settlements_pending(), stack.fallback().owed);
+            let pending =
+                (stack.multi_slot(), stack.settlements_pending(), stack.fallback().undebited);
             history.lock().drains.push(Drain { process, duration: began.elapsed(), pending });
         }
     }

@@ -16,7 +16,8 @@ use sluicegate_core::{
     store::{Group, PendingAnswers, RefusalScope},
 };
 use sluicegate_store::{
-    BATCH_MAX, Coalesce, Lanes, Memory, MemorySettings, Place, Redirected, Settled, WAITING_MAX,
+    BATCH_MAX, Coalesce, CounterLocation, Memory, MemorySettings, OnRedirection, QueuedStore,
+    Settled, WAITING_MAX,
 };
 use sluicegate_tests::{self as harness, ManualClock};
 use tokio::sync::Semaphore;
@@ -36,15 +37,15 @@ struct Gate {
     calls: Mutex<Vec<usize>>,
     /// Microseconds that pass with each call.
     pace: AtomicU64,
-    lanes: fn(&CounterKey) -> Place,
+    locations: fn(&CounterKey) -> CounterLocation,
 }
 
-const fn one_place(_: &CounterKey) -> Place {
-    Place { lane: 0, slot: 0 }
+const fn one_location(_: &CounterKey) -> CounterLocation {
+    CounterLocation { queue: 0, slot: 0 }
 }
 
 impl Gate {
-    fn new(open: usize, lanes: fn(&CounterKey) -> Place) -> Self {
+    fn new(open: usize, locations: fn(&CounterKey) -> CounterLocation) -> Self {
         let clock = Arc::new(ManualClock::at(Time::from_micros(1_800_000_000_000_000)));
         let inner = Memory::new(MemorySettings { counters_max: 100_000 }, Arc::clone(&clock));
         Self {
@@ -53,7 +54,7 @@ impl Gate {
             open: Semaphore::new(open),
             calls: Mutex::default(),
             pace: AtomicU64::new(0),
-            lanes,
+            locations,
         }
     }
 }
@@ -67,9 +68,9 @@ impl Store for Gate {
     }
 }
 
-impl Lanes for Gate {
-    fn place(&self, key: &CounterKey) -> Place {
-        (self.lanes)(key)
+impl QueuedStore for Gate {
+    fn location(&self, key: &CounterKey) -> CounterLocation {
+        (self.locations)(key)
     }
 }
 
@@ -77,7 +78,7 @@ const ONE: NonZeroUsize = NonZeroUsize::MIN;
 
 /// A layer whose store answers `open` calls.
 fn gated(open: usize) -> Arc<Coalesce<Gate>> {
-    Arc::new(Coalesce::new(Gate::new(open, one_place), ONE))
+    Arc::new(Coalesce::new(Gate::new(open, one_location), ONE))
 }
 
 /// Asks from a task of its own.
@@ -95,7 +96,7 @@ async fn until_waiting(layer: &Coalesce<Gate>, count: usize) {
     harness::until("groups to wait", || async { (layer.waiting() == count).then_some(()) }).await;
 }
 
-/// Sends something that keeps the lane busy.
+/// Sends something that keeps the queue busy.
 async fn busy(layer: &Arc<Coalesce<Gate>>) -> tokio::task::JoinHandle<Answers> {
     let before = layer.inner().calls.lock().unwrap().len();
     let first = asking(layer, vec![one("first", 1_000_000)], None);
@@ -115,7 +116,7 @@ async fn the_layer_conforms_over_memory() {
     let open = Semaphore::MAX_PERMITS;
     for calls_max in [1, 3] {
         let calls_max = NonZeroUsize::new(calls_max).unwrap();
-        conformance::suite(async || Coalesce::new(Gate::new(open, one_place), calls_max)).await;
+        conformance::suite(async || Coalesce::new(Gate::new(open, one_location), calls_max)).await;
     }
 }
 
@@ -228,7 +229,7 @@ async fn merged_groups_are_answered_as_each_would_be() {
         let (decided, calls) = together(&layer, 10, || chain(algorithm, 100, 3)).await;
         assert_eq!(calls, 1, "{algorithm:?}");
         assert_eq!(layer.inner().calls.lock().unwrap().last(), Some(&2));
-        let alone = Gate::new(100, one_place);
+        let alone = Gate::new(100, one_location);
         for (position, heard) in decided.iter().enumerate() {
             let asked = ask(&alone, chain(algorithm, 100, 3)).await;
             for (heard, asked) in heard.iter().zip(&asked) {
@@ -322,7 +323,7 @@ async fn groups_that_cannot_be_merged_are_sent_separately() {
             Some(&(8 * group.len())),
             "{group:?}"
         );
-        let alone = Gate::new(100, one_place);
+        let alone = Gate::new(100, one_location);
         for heard in decided {
             assert_eq!(heard, ask(&alone, group.clone()).await, "{group:?}");
         }
@@ -371,16 +372,16 @@ struct Slow {
 
 impl Store for Slow {
     async fn decide(&self, batch: Batch) -> Answers {
-        self.settle(batch, Redirected::Follow).await.answers
+        self.settle(batch, OnRedirection::Follow).await.answers
     }
 }
 
-impl Lanes for Slow {
-    fn place(&self, key: &CounterKey) -> Place {
-        self.gate.place(key)
+impl QueuedStore for Slow {
+    fn location(&self, key: &CounterKey) -> CounterLocation {
+        self.gate.location(key)
     }
 
-    async fn settle(&self, batch: Batch, _: Redirected) -> Settled {
+    async fn settle(&self, batch: Batch, _: OnRedirection) -> Settled {
         let checks = batch.groups.iter().map(|group| group.len()).sum();
         let unknown = move || (0..checks).map(|_| Err(StoreError::Unknown)).collect::<Answers>();
         let (gate, deadline) = (Arc::clone(&self.gate), batch.deadline);
@@ -400,8 +401,8 @@ impl Lanes for Slow {
     }
 }
 
-fn slow(lanes: fn(&CounterKey) -> Place) -> Arc<Coalesce<Slow>> {
-    let gate = Arc::new(Gate::new(0, lanes));
+fn slow(locations: fn(&CounterKey) -> CounterLocation) -> Arc<Coalesce<Slow>> {
+    let gate = Arc::new(Gate::new(0, locations));
     Arc::new(Coalesce::new(Slow { gate, is_silent: AtomicBool::new(false) }, ONE))
 }
 
@@ -430,12 +431,12 @@ async fn until_settled(layer: &Coalesce<Slow>) {
 
 #[tokio::test]
 async fn late_answers_are_forwarded() {
-    let layer = slow(one_place);
+    let layer = slow(one_location);
     let (answers, late) = asking_late(&layer, chain(Algorithm::Gcra, 10, 3)).await.unwrap();
     assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 2]);
     layer.inner().gate.open.add_permits(100);
     let late = late.unwrap().await;
-    let alone = ask(&Gate::new(1, one_place), chain(Algorithm::Gcra, 10, 3)).await;
+    let alone = ask(&Gate::new(1, one_location), chain(Algorithm::Gcra, 10, 3)).await;
     assert_eq!(late.iter().map(|it| it.unwrap()).collect::<Vec<_>>(), alone);
     until_settled(&layer).await;
     assert_eq!(layer.hits_unknown(), 0);
@@ -462,7 +463,7 @@ async fn late_answers_of_several_slots_are_joined() {
 #[tokio::test]
 async fn late_answers_of_a_merged_call_are_shared() {
     for (limit, used, passed) in [(10, 0, 3), (2, 0, 2), (2, 1, 0)] {
-        let layer = slow(one_place);
+        let layer = slow(one_location);
         let gate = &layer.inner().gate;
         let counter = |hits| {
             vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Charge::Exactly(hits))]
@@ -500,7 +501,7 @@ async fn late_answers_of_a_merged_call_are_shared() {
 
 #[tokio::test]
 async fn hits_without_a_late_answer_are_unknown() {
-    let layer = slow(one_place);
+    let layer = slow(one_location);
     layer.inner().is_silent.store(true, Ordering::Relaxed);
     let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::Exactly(0));
     let asked = asking_late(&layer, [chain(Algorithm::Gcra, 10, 3), vec![peek]].concat());
@@ -516,7 +517,7 @@ async fn hits_without_a_late_answer_are_unknown() {
 #[tokio::test]
 async fn unknown_hits_of_disconnected_callers_are_counted() {
     for (is_silent, unknown) in [(false, 0), (true, 2)] {
-        let layer = slow(one_place);
+        let layer = slow(one_location);
         layer.inner().is_silent.store(is_silent, Ordering::Relaxed);
         let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::Exactly(2));
         let asked = asking_late(&layer, vec![check]);
@@ -534,7 +535,7 @@ async fn unknown_hits_of_disconnected_callers_are_counted() {
 
 #[tokio::test]
 async fn refunds_alone_do_not_delay_a_caller() {
-    let layer = slow(one_place);
+    let layer = slow(one_location);
     let gate = &layer.inner().gate;
     let taken = ask(&gate.inner, vec![one("a", 10)]).await;
     let undo = Charge::Refund { hits: 1, receipt: taken[0].receipt };
@@ -561,18 +562,18 @@ async fn refunds_alone_do_not_delay_a_caller() {
     assert_eq!(ask(&gate.inner, vec![left]).await[0].remaining, 10);
 }
 
-/// The lane of a name's first byte.
-fn by_first_byte(key: &CounterKey) -> Place {
+/// The queue of a name's first byte.
+fn by_first_byte(key: &CounterKey) -> CounterLocation {
     let name = key.as_bytes().rsplit(|&byte| byte == b'=').next().unwrap();
-    Place { lane: usize::from(name[0]), slot: u16::from(name[0]) }
+    CounterLocation { queue: usize::from(name[0]), slot: u16::from(name[0]) }
 }
 
-/// Fails one lane.
+/// Fails one queue.
 struct HalfDead(Gate, AtomicU64);
 
 impl Store for HalfDead {
     async fn decide(&self, batch: Batch) -> Answers {
-        let dead = |group: &Group| by_first_byte(&group[0].key).lane == usize::from(b'd');
+        let dead = |group: &Group| by_first_byte(&group[0].key).queue == usize::from(b'd');
         if batch.groups.iter().any(dead) {
             self.1.fetch_add(1, Ordering::Relaxed);
             return std::future::pending().await;
@@ -581,8 +582,8 @@ impl Store for HalfDead {
     }
 }
 
-impl Lanes for HalfDead {
-    fn place(&self, key: &CounterKey) -> Place {
+impl QueuedStore for HalfDead {
+    fn location(&self, key: &CounterKey) -> CounterLocation {
         by_first_byte(key)
     }
 }
@@ -620,13 +621,13 @@ impl Store for Moving {
     }
 }
 
-impl Lanes for Moving {
-    fn place(&self, key: &CounterKey) -> Place {
-        one_place(key)
+impl QueuedStore for Moving {
+    fn location(&self, key: &CounterKey) -> CounterLocation {
+        one_location(key)
     }
 
-    async fn settle(&self, batch: Batch, redirected: Redirected) -> Settled {
-        if redirected == Redirected::Follow {
+    async fn settle(&self, batch: Batch, redirected: OnRedirection) -> Settled {
+        if redirected == OnRedirection::Follow {
             return Settled { answers: self.decide(batch).await, late: None };
         }
         let mut answers = Answers::new();
@@ -643,7 +644,8 @@ impl Lanes for Moving {
 
 #[tokio::test]
 async fn a_redirected_counter_delays_no_other() {
-    let layer = Arc::new(Coalesce::new(Moving(Gate::new(100, one_place), Semaphore::new(0)), ONE));
+    let layer =
+        Arc::new(Coalesce::new(Moving(Gate::new(100, one_location), Semaphore::new(0)), ONE));
     let asked = |name: &'static str| {
         let layer = Arc::clone(&layer);
         tokio::spawn(async move { ask(layer.as_ref(), vec![one(name, 10)]).await[0].remaining })
@@ -679,15 +681,15 @@ impl Store for Clumsy {
     }
 }
 
-impl Lanes for Clumsy {
-    fn place(&self, _: &CounterKey) -> Place {
-        one_place(&one("", 1).key)
+impl QueuedStore for Clumsy {
+    fn location(&self, _: &CounterKey) -> CounterLocation {
+        one_location(&one("", 1).key)
     }
 }
 
 #[tokio::test]
 async fn a_panicking_call_affects_no_other() {
-    let layer = Coalesce::new(Clumsy(Gate::new(10, one_place), AtomicU64::new(0)), ONE);
+    let layer = Coalesce::new(Clumsy(Gate::new(10, one_location), AtomicU64::new(0)), ONE);
     let asked = async || layer.decide(Batch::single(vec![one("a", 10)].into(), None)).await;
     assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);
     assert!(asked().await[0].unwrap().allowed);

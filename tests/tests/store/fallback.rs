@@ -18,7 +18,8 @@ use sluicegate_core::{
     store::{Group, PendingAnswers, Source},
 };
 use sluicegate_store::{
-    Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, Local, Memory, MemorySettings,
+    Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, LocalFallback, Memory,
+    MemorySettings,
 };
 use sluicegate_tests::{ManualClock, until};
 
@@ -107,7 +108,7 @@ struct Scene {
 
 impl Scene {
     /// Replicas that know of so many counters each.
-    fn new(known_max: usize) -> Self {
+    fn new(counters_max: usize) -> Self {
         let clock = Arc::new(ManualClock::at(Time::from_micros(NOON)));
         let memory = || {
             let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(&clock);
@@ -123,7 +124,7 @@ impl Scene {
         });
         let live = LiveReplicas::new(NonZeroU32::new(REPLICAS).unwrap());
         let replica = |_| {
-            let local = Local { store: memory(), replicas: live.clone(), known_max };
+            let local = LocalFallback { store: memory(), replicas: live.clone(), counters_max };
             FailurePolicy::new(Arc::clone(&store), Some(local))
         };
         let replicas = (0..REPLICAS).map(replica).collect();
@@ -161,7 +162,8 @@ fn hits(limit: Limit, hits: u64) -> Check {
 
 /// Waits until nothing is being given back.
 async fn given_back(replica: &Policy) {
-    until("all to be given back", || async { (replica.give_backs() == 0).then_some(()) }).await;
+    until("all to be given back", || async { (replica.refunds_pending() == 0).then_some(()) })
+        .await;
 }
 
 fn refund(limit: Limit, hits: u64) -> Check {
@@ -189,7 +191,7 @@ async fn used_hits_stay_used_in_every_outage() {
             assert_eq!(scene.admitted(limit, 10).await, 0, "{algorithm:?}");
         }
         for stats in scene.settled().await {
-            assert_eq!((stats.debited, stats.owed, stats.missed), (0, 0, 0), "{algorithm:?}");
+            assert_eq!((stats.debited, stats.undebited, stats.missed), (0, 0, 0), "{algorithm:?}");
         }
     })
     .await;
@@ -232,12 +234,12 @@ async fn local_hits_are_debited_once_and_exactly() {
         scene.heard(limit).await;
         scene.store.pause();
         assert_eq!(scene.admitted(limit, 3).await, 12);
-        let owed: u64 = scene.replicas.iter().map(|it| it.fallback().owed).sum();
-        assert_eq!(owed, 12);
+        let undebited: u64 = scene.replicas.iter().map(|it| it.fallback().undebited).sum();
+        assert_eq!(undebited, 12);
         tokio::time::sleep(Duration::from_secs(1)).await;
         scene.store.resume();
         let stats = scene.settled().await;
-        assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 3)), "{stats:?}");
+        assert!(stats.iter().all(|it| (it.undebited, it.debited) == (0, 3)), "{stats:?}");
         assert_eq!(scene.store.left(limit).await, 100 - 20 - 12, "{algorithm:?}");
     })
     .await;
@@ -252,7 +254,10 @@ async fn debit_of_unknown_outcome_is_not_sent_again() {
     // Probes are answered, charges are not.
     scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
     let stats = scene.settled().await;
-    assert!(stats.iter().all(|it| (it.owed, it.debited, it.unknown) == (0, 0, 2)), "{stats:?}");
+    assert!(
+        stats.iter().all(|it| (it.undebited, it.debited, it.unknown) == (0, 0, 2)),
+        "{stats:?}"
+    );
     scene.store.resume();
     scene.settled().await;
     assert_eq!(scene.store.charges.load(Ordering::Relaxed), 0);
@@ -268,10 +273,10 @@ async fn debit_that_is_not_run_is_sent_again() {
         assert_eq!(scene.admitted(limit, 2).await, 8);
         scene.store.fail(move |check| check.charge.adds_hits().then_some(error));
         let stats = scene.settled().await;
-        assert!(stats.iter().all(|it| (it.owed, it.debited) == (2, 0)), "{stats:?}");
+        assert!(stats.iter().all(|it| (it.undebited, it.debited) == (2, 0)), "{stats:?}");
         scene.store.resume();
         let stats = scene.settled().await;
-        assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 2)), "{stats:?}");
+        assert!(stats.iter().all(|it| (it.undebited, it.debited) == (0, 2)), "{stats:?}");
         assert_eq!(scene.store.left(limit).await, 92);
     }))
     .await;
@@ -287,7 +292,7 @@ async fn hits_of_a_window_that_ended_are_not_debited() {
     assert_eq!(scene.admitted(limit, 1).await, 4);
     scene.store.resume();
     let stats = scene.settled().await;
-    assert!(stats.iter().all(|it| (it.owed, it.debited) == (0, 1)), "{stats:?}");
+    assert!(stats.iter().all(|it| (it.undebited, it.debited) == (0, 1)), "{stats:?}");
     assert_eq!(scene.store.left(limit).await, 96);
 }
 
@@ -345,7 +350,7 @@ async fn the_share_is_kept_when_the_number_of_replicas_changes() {
             assert_eq!(scene.admitted(limit, 30).await, 20, "{case}");
             scene.store.resume();
             for stats in scene.settled().await {
-                assert_eq!((stats.debited, stats.owed), (25, 0), "{case}");
+                assert_eq!((stats.debited, stats.undebited), (25, 0), "{case}");
             }
             assert_eq!(scene.store.left(limit).await, 0, "{case}");
         })
@@ -391,7 +396,7 @@ async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
         scene.store.pause();
         assert!(decide(replica, hits(limit, 25)).await.allowed);
         assert!(decide(replica, refund(limit, 10)).await.allowed);
-        assert_eq!(replica.fallback().owed, 15, "{algorithm:?}");
+        assert_eq!(replica.fallback().undebited, 15, "{algorithm:?}");
         assert!(decide(replica, hits(limit, 10)).await.allowed, "{algorithm:?}");
         assert!(!decide(replica, hits(limit, 1)).await.allowed, "{algorithm:?}");
         scene.store.resume();
@@ -417,7 +422,7 @@ async fn refund_that_is_not_run_is_sent_again() {
         scene.store.resume();
         scene.settled().await;
         assert_eq!(scene.store.left(limit).await, 63, "{algorithm:?}");
-        assert_eq!((replica.give_backs(), replica.give_backs_failed()), (0, 0), "{algorithm:?}");
+        assert_eq!((replica.refunds_pending(), replica.refunds_failed()), (0, 0), "{algorithm:?}");
     })
     .await;
 }
@@ -432,7 +437,7 @@ async fn failed_refund_of_a_caller_is_counted() {
         let refund = Check { on_failure, ..refund(limit, 4) };
         assert!(decide(replica, refund).await.allowed);
         given_back(replica).await;
-        assert_eq!((replica.give_backs_failed(), replica.hits_not_returned()), (1, 4));
+        assert_eq!((replica.refunds_failed(), replica.hits_not_refunded()), (1, 4));
     }))
     .await;
 }
@@ -456,16 +461,17 @@ async fn debits_to_an_unavailable_server_do_not_delay_others() {
     scene.store.resume();
     until("a counter to be debited", || async { (replica.fallback().debited > 0).then_some(()) })
         .await;
-    assert_eq!((replica.fallback().owed, asked_away()), (AWAY as u64, before));
+    assert_eq!((replica.fallback().undebited, asked_away()), (AWAY as u64, before));
     scene.store.away.lock().unwrap().clear();
-    until("all to be debited", || async { (replica.fallback().owed == 0).then_some(()) }).await;
+    until("all to be debited", || async { (replica.fallback().undebited == 0).then_some(()) })
+        .await;
     assert_eq!(replica.fallback().debited, 1 + AWAY as u64);
 }
 
 #[tokio::test(start_paused = true)]
 async fn late_answer_to_a_debit_is_counted() {
     let charged = ask(&Scene::new(0).store.inner, vec![hits(per_day(Algorithm::Gcra, 9), 1)]).await;
-    // What is owed, debited and unknown then.
+    // What is undebited, debited and unknown then.
     let cases = [
         (Ok(charged[0]), (0, 2, 0)),
         (Err(StoreError::Unknown), (0, 0, 2)),
@@ -481,13 +487,13 @@ async fn late_answer_to_a_debit_is_counted() {
         scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let stats = replica.fallback();
-        assert_eq!((stats.owed, stats.debited, stats.unknown), expected, "{late:?}");
+        assert_eq!((stats.undebited, stats.debited, stats.unknown), expected, "{late:?}");
         scene.store.resume();
         scene.settled().await;
         let sent_again = expected.0;
         assert_eq!(scene.store.charges.load(Ordering::Relaxed), sent_again / 2, "{late:?}");
         assert_eq!(scene.store.left(limit).await, 100 - sent_again, "{late:?}");
-        assert_eq!(replica.fallback().owed, 0);
+        assert_eq!(replica.fallback().undebited, 0);
     }))
     .await;
 }
@@ -511,7 +517,7 @@ async fn counter_that_is_being_reset_is_not_debited() {
         }
         scene.settled().await;
         assert_eq!(scene.store.left(limit).await, if is_reset { 100 } else { 95 });
-        assert_eq!(replica.fallback().owed, 0);
+        assert_eq!(replica.fallback().undebited, 0);
     }
 }
 
@@ -525,7 +531,7 @@ async fn reset_removes_known_hits_and_pending_debits() {
     for replica in &scene.replicas {
         replica.forget(std::slice::from_ref(&key));
     }
-    assert!(scene.replicas.iter().all(|it| it.fallback().owed == 0));
+    assert!(scene.replicas.iter().all(|it| it.fallback().undebited == 0));
     scene.store.resume();
     let stats = scene.settled().await;
     assert!(stats.iter().all(|it| (it.counters, it.debited) == (0, 0)), "{stats:?}");
@@ -551,7 +557,7 @@ async fn debits_beyond_their_bound_are_counted() {
         assert!(decide(&scene.replicas[0], check).await.allowed);
     }
     let stats = scene.replicas[0].fallback();
-    assert_eq!((stats.owed, stats.dropped, stats.missed), (6, 2, 4));
+    assert_eq!((stats.undebited, stats.dropped, stats.missed), (6, 2, 4));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use sluicegate_core::{
     store::{self, Group, RefusalScope, Source},
 };
 use sluicegate_store::{
-    Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, Local, Memory, MemorySettings,
+    Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, LocalFallback, Memory, MemorySettings,
 };
 use sluicegate_tests::{self as harness, ManualClock};
 use tokio::sync::{Semaphore, oneshot};
@@ -27,9 +27,9 @@ fn memory() -> Memory<Arc<dyn Clock>> {
     Memory::new(MemorySettings { counters_max: 10_000 }, Arc::new(clock))
 }
 
-fn local(replicas: u32) -> Local {
+fn local(replicas: u32) -> LocalFallback {
     let replicas = LiveReplicas::new(NonZeroU32::new(replicas).unwrap());
-    Local { store: memory(), replicas, known_max: 0 }
+    LocalFallback { store: memory(), replicas, counters_max: 0 }
 }
 
 fn daily(requests: u32) -> Limit {
@@ -79,7 +79,7 @@ impl Store for Half {
     }
 }
 
-fn half(error: StoreError, local: Option<Local>) -> FailurePolicy<Half> {
+fn half(error: StoreError, local: Option<LocalFallback>) -> FailurePolicy<Half> {
     FailurePolicy::new(Half { inner: memory(), error }, local)
 }
 
@@ -127,7 +127,7 @@ async fn every_policy_answers_for_a_failed_store() {
             let (passed, source) = answered(OnFailure::Local, "d").await.unwrap();
             assert_eq!((passed, source), (allowed, Source::Local), "half of 4");
         }
-        assert_eq!(policy.answered(), 6);
+        assert_eq!(policy.unanswered(), 6);
     }
 }
 
@@ -159,7 +159,7 @@ async fn charges_are_refunded_when_a_policy_refuses() {
             assert_eq!((decisions[0].charged, decisions[0].remaining), (0, 10));
         }
         assert_eq!(left(&policy, "wide", wide).await, 10, "{on_failure:?}");
-        assert_eq!(policy.give_backs_failed(), 0);
+        assert_eq!(policy.refunds_failed(), 0);
     }
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let chain = || vec![one("wide", wide), one("x", dead(1))];
@@ -290,16 +290,16 @@ impl Store for LateStore {
 /// Waits until nothing is given back any more. Returns what a counter has left.
 async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, limit: Limit) -> u64 {
     harness::until("late answers to be settled", || async {
-        (policy.give_backs() == 0 && policy.fallback().owed == 0).then_some(())
+        (policy.refunds_pending() == 0 && policy.fallback().undebited == 0).then_some(())
     })
     .await;
     let peek = vec![check(name, limit, 0, Charge::Exactly(0))];
     ask(&policy.inner().inner().inner, peek).await[0].remaining
 }
 
-/// What this process admits is debited if it may know counters, and is not if `known_max` is 0.
-fn answering_late(known_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
-    let local = Local { known_max, ..local(1) };
+/// What this process admits is debited if it may know counters, and is not if `counters_max` is 0.
+fn answering_late(counters_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
+    let local = LocalFallback { counters_max, ..local(1) };
     FailurePolicy::new(DenyCache::new(LateStore::new(), 100), Some(local))
 }
 
@@ -321,24 +321,24 @@ async fn late_charge_of_a_failed_request_or_descriptor_is_refunded() {
         (vec![a(Allow), second(shadow(b(Deny)))], (9, 10)),
         (vec![shadow(a(Allow)), shadow(b(Deny))], (10, 10)),
     ];
-    for (known_max, (group, left)) in
+    for (counters_max, (group, left)) in
         [0, 10].into_iter().flat_map(|it| cases.clone().map(|case| (it, case)))
     {
-        let policy = answering_late(known_max);
+        let policy = answering_late(counters_max);
         policy.inner().inner().is_late.store(true, Ordering::SeqCst);
         let _decided = policy.decide(group.clone().into(), None).await;
         policy.inner().inner().is_late.store(false, Ordering::SeqCst);
         let of_both = (left_late(&policy, "a", limit).await, left_late(&policy, "b", limit).await);
         assert_eq!(of_both, left, "{group:?}");
-        assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
+        assert_eq!((policy.refunds_failed(), policy.hits_not_refunded()), (0, 0));
     }
 }
 
 /// A refusal that is remembered leaves only unconditional checks to be asked; their late answers find their places.
 #[tokio::test]
 async fn late_answers_pass_the_deny_cache() {
-    for known_max in [0, 10] {
-        late_answer_passes_the_deny_cache(&answering_late(known_max)).await;
+    for counters_max in [0, 10] {
+        late_answer_passes_the_deny_cache(&answering_late(counters_max)).await;
     }
 }
 
@@ -410,7 +410,7 @@ async fn refusal_older_than_a_late_refund_is_not_cached() {
         assert_eq!(asked(one(name, daily(1))).await.source, Source::DenyCache);
         policy.inner().inner().go.add_permits(1);
         harness::until("the refund to be heard of", || async {
-            (policy.give_backs() == 0).then_some(())
+            (policy.refunds_pending() == 0).then_some(())
         })
         .await;
         assert!(asked(one(name, daily(1))).await.allowed);
@@ -440,12 +440,14 @@ async fn refunds_that_were_not_run_are_retried() {
     let limit = daily(10);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
     policy.decide([one("a", limit), refused].into(), None).await.unwrap();
-    harness::until("it to be given back", || async { (policy.give_backs() == 0).then_some(()) })
-        .await;
+    harness::until("it to be given back", || async {
+        (policy.refunds_pending() == 0).then_some(())
+    })
+    .await;
     assert_eq!(policy.inner().1.load(Ordering::SeqCst), 0);
     let peek = vec![check("a", limit, 0, Charge::Exactly(0))];
     assert_eq!(ask(&policy.inner().0.inner, peek).await[0].remaining, 10);
-    assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (0, 0));
+    assert_eq!((policy.refunds_failed(), policy.hits_not_refunded()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,9 +457,9 @@ async fn failed_refunds_are_counted() {
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
     let taken = check("a", daily(10), 0, Charge::Exactly(3));
     policy.decide([taken, refused].into(), None).await.unwrap();
-    harness::until("it to be given up", || async { (policy.give_backs() == 0).then_some(()) })
+    harness::until("it to be given up", || async { (policy.refunds_pending() == 0).then_some(()) })
         .await;
-    assert_eq!((policy.give_backs_failed(), policy.hits_not_returned()), (1, 3));
+    assert_eq!((policy.refunds_failed(), policy.hits_not_refunded()), (1, 3));
 }
 
 // === Deny cache ===
@@ -551,9 +553,9 @@ async fn cached_refusals_expire_when_they_may_no_longer_apply() {
     cache.clear();
     assert_eq!(one(daily(1)).await, 1);
     assert_eq!(one(daily(1)).await, 0);
-    cache.forget(&[named("other")]);
+    cache.invalidate(&[named("other")]);
     assert_eq!(one(daily(1)).await, 0, "another counter was reset");
-    cache.forget(&[named("k")]);
+    cache.invalidate(&[named("k")]);
     assert_eq!(one(daily(1)).await, 1);
     assert_eq!(one(daily(1)).await, 0);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
@@ -599,10 +601,11 @@ async fn a_refusal_that_arrives_after_a_refund_is_not_cached() {
 async fn a_refusal_that_arrives_after_a_reset_is_not_cached() {
     let cache = late(1);
     assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed);
-    for forget in [|cache: &DenyCache<Late>| cache.forget(&[named("k")]), DenyCache::clear] {
+    for invalidate in [|cache: &DenyCache<Late>| cache.invalidate(&[named("k")]), DenyCache::clear]
+    {
         let mut refused = Box::pin(ask(&cache, vec![one("k", daily(1))]));
         assert!(futures::poll!(&mut refused).is_pending());
-        forget(&cache);
+        invalidate(&cache);
         cache.inner().permits.add_permits(1);
         assert!(!refused.await[0].allowed);
         assert!(cache.is_empty());

@@ -15,7 +15,7 @@ use sluicegate_core::{
 };
 use sluicegate_store::{
     FailurePolicy, Memory, MemorySettings, Redis, SystemClock,
-    redis::{KeyPrefix, LinkSettings, Password, RedisSettings, RedisUrl},
+    redis::{ConnectionSettings, KeyPrefix, Password, RedisSettings, RedisUrl},
 };
 use sluicegate_tests::{self as harness, until};
 use smallvec::SmallVec;
@@ -29,7 +29,7 @@ pub(crate) async fn store(url: &str) -> Redis {
     let url: RedisUrl = url.parse().unwrap();
     let settings = RedisSettings {
         deployment: url.deployment,
-        link: LinkSettings {
+        connection: ConnectionSettings {
             username: url.username,
             password: url.password.map_or(Password::None, Password::Given),
             tls: None,
@@ -102,7 +102,7 @@ async fn charges_of_a_slot_are_refunded_when_another_slot_refuses() {
             })
             .await;
         }
-        assert_eq!(policy.give_backs_failed(), 0);
+        assert_eq!(policy.refunds_failed(), 0);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads counters as Redis stores them. The formats are described at the top of each algorithm's Lua file.
+//! Decoding of a counter's value in Redis. The formats are described at the top of each algorithm's Lua file.
 
 use sluicegate_core::{
     Algorithm, Limit, Time,
@@ -6,8 +6,8 @@ use sluicegate_core::{
 };
 use sluicegate_store::redis::Reply;
 
-/// Reads the value of a counter's key: what GET replies or, for a log, what LRANGE replies with all of
-/// it. `None` if no counter of that limit is stored like this.
+/// Decodes the value of a counter's key: the reply to `GET` or, for a sliding window log, to `LRANGE` of all elements.
+/// `None` if it is not a valid state of that limit.
 pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
     let window = limit.window().micros();
     let is_time = |micros: u64| Time::from_micros(micros).as_micros() == micros;
@@ -26,7 +26,7 @@ pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
             }
         }
     };
-    // A valid state has no time beyond the range, and no cost with which products would not be exact.
+    // Times must be in range, and the cost small enough for exact products.
     let fits = match (limit.algorithm(), numbers.as_slice()) {
         (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter, [number, ..]) => {
             number.checked_mul(window).is_some_and(is_time)
@@ -41,7 +41,7 @@ pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
     State::from_numbers(limit.algorithm(), &numbers)
 }
 
-/// The numbers of which one was made, all but the first below their base.
+/// The numbers that are packed into one; all but the first are below their base.
 fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
     let mut numbers = Numbers::new();
     for base in bases {
@@ -52,7 +52,7 @@ fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
     numbers
 }
 
-/// Time and hits of each entry of a log, from times and running sums.
+/// Time and hits of each entry of a log, from times and sums.
 fn entries(elements: &[Reply]) -> Option<Numbers> {
     let elements: Vec<u64> =
         elements.iter().map(|it| integer(it.as_str()?)).collect::<Option<_>>()?;
@@ -67,7 +67,7 @@ fn entries(elements: &[Reply]) -> Option<Numbers> {
     Some(numbers)
 }
 
-/// A number as the scripts write it: digits without a zero in front.
+/// A number as the scripts write it: digits without leading zeros.
 fn integer(text: &str) -> Option<u64> {
     let is_plain = text == "0" || !text.starts_with(['0', '+']);
     text.parse().ok().filter(|number| is_plain && *number < 1 << 53)

@@ -1,22 +1,22 @@
-//! Coalescing: groups that arrive during a call wait, and go out together in the next call.
+//! Coalescing: groups that arrive during a call wait, and are sent together in the next call.
 //!
-//! Without a call in progress nothing waits, and no timer is used: the slower the store answers, the
+//! Without a call in progress no group waits, and no timer is used: the slower the store answers, the
 //! more groups a call has. Each server has its own queue, so that a slow server does not delay
 //! the others.
 //!
-//! Equal groups of a batch whose checks charge exactly their hits are merged into one group with the
-//! sum of their hits. If the sum fits, each group gets its answer as if they had been settled one after the
-//! other. If not, nothing was charged, and the answer shows how many of them fit: those are sent again,
-//! and one of the others, whose refusal answers all of them. Groups that are still without an
-//! answer are then sent alone: no request waits for more than three calls.
+//! Equal groups of a batch whose checks are [`Charge::Exactly`](sluicegate_core::Charge::Exactly) are merged into one
+//! group with the sum of their hits. If the sum fits, each group gets its answer as if they had been settled one after
+//! another. If not, no hits were charged, and the answer shows how many of the groups fit: those are sent again, and
+//! one of the others, whose refusal answers all of them. Groups that are still without an answer are then sent alone:
+//! no request waits for more than three calls.
 //!
 //! A group whose deadline passes during its call is answered [`StoreError::Unknown`]. Its answer may still arrive, and
 //! [`Store::late_answers`] returns it then.
 
-mod caller;
-mod class;
-mod lanes;
-mod shared;
+mod call_task;
+mod merged_group;
+mod queued_store;
+mod state;
 
 use std::{
     num::NonZeroUsize,
@@ -35,193 +35,200 @@ use sluicegate_core::{
 use tokio::sync::oneshot;
 
 use self::{
-    caller::Caller,
-    class::Waiting,
-    shared::{Shared, all},
+    call_task::CallTask,
+    merged_group::WaitingGroup,
+    state::{CoalesceState, all},
 };
 use super::late::LateAnswers;
-use crate::observed::Observed;
+use crate::listener::Listener;
 
 pub use self::{
-    caller::BATCH_MAX,
-    lanes::{Lanes, Place, Redirected, Settled},
+    call_task::BATCH_MAX,
+    queued_store::{CounterLocation, OnRedirection, QueuedStore, Settled},
 };
 
-/// The most groups that wait in one lane. Far more than a server answers before their callers give up.
+/// The most groups that wait in one queue. Far more than a server answers before the deadlines of their callers.
 pub const WAITING_MAX: usize = 8192;
 
-/// Lanes; servers beyond that many share them.
-const LANES: usize = 64;
+/// Number of queues. Further servers share them.
+const QUEUES: usize = 64;
 
-/// Merges what many callers ask at once into few calls.
+/// A layer that merges the concurrent checks of many requests into few calls.
 #[derive(Debug)]
 pub struct Coalesce<S> {
-    shared: Arc<Shared<S>>,
+    state: Arc<CoalesceState<S>>,
 }
 
-/// What its caller holds meanwhile.
+/// What a caller keeps of its waiting group.
 struct Ticket {
-    lane: usize,
+    queue: usize,
     number: u64,
     answer: oneshot::Receiver<Answers>,
 }
 
-/// The answer to a group, or to a part of one, that may come late.
-struct Unheard {
+/// A group, or a slot group, whose answers may arrive late.
+struct LateGroup {
     /// Position of each of its checks in the whole group.
     positions: Vec<usize>,
     answer: oneshot::Receiver<Answers>,
 }
 
-/// The late answers to a group of so many checks.
-async fn heard(parts: Vec<Unheard>, checks: usize) -> Answers {
+/// The late answers to a group of `checks` checks.
+async fn late_answers(late_groups: Vec<LateGroup>, checks: usize) -> Answers {
     let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
-    for Unheard { positions, answer } in parts {
-        let Ok(of_part) = answer.await else { continue };
-        for (position, answer) in positions.into_iter().zip(of_part) {
+    for LateGroup { positions, answer } in late_groups {
+        let Ok(own) = answer.await else { continue };
+        for (position, answer) in positions.into_iter().zip(own) {
             answers.get_mut(position).into_iter().for_each(|it| *it = answer);
         }
     }
     answers
 }
 
-impl<S: Lanes> Coalesce<S> {
-    /// Asks `inner`, with at most `calls_max` calls of each lane on their way at once.
+impl<S: QueuedStore> Coalesce<S> {
+    /// Wraps `inner`, with at most `calls_max` concurrent calls per queue.
     pub fn new(inner: S, calls_max: NonZeroUsize) -> Self {
-        let shared = Shared {
+        let state = CoalesceState {
             inner,
-            lanes: (0..LANES).map(|_| Mutex::default()).collect(),
+            queues: (0..QUEUES).map(|_| Mutex::default()).collect(),
             calls_max: calls_max.get(),
             hits_unknown: AtomicU64::new(0),
             late: LateAnswers::default(),
             late_calls: AtomicUsize::new(0),
-            batches: Observed::default(),
+            batches: Listener::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { state: Arc::new(state) }
     }
 
-    /// The store inside.
+    /// The wrapped store.
     pub fn inner(&self) -> &S {
-        &self.shared.inner
+        &self.state.inner
     }
 
-    /// Sets a listener for the number of groups, or parts of them, in each call. Only the first listener is used.
+    /// Sets a listener for the number of groups and slot groups in each call. Only the first listener is used.
     pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
-        self.shared.batches.tell(listener);
+        self.state.batches.set(listener);
     }
 
     /// Groups that wait for a call.
     pub fn waiting(&self) -> usize {
-        self.shared.lanes.iter().map(|lane| lane.lock().waiting.len()).sum()
+        self.state.queues.iter().map(|queue| queue.lock().waiting.len()).sum()
     }
 
     /// Unknown hits: the store did not report, not even late, whether it charged or refunded them. They may stay
     /// charged until they expire.
     pub fn hits_unknown(&self) -> u64 {
-        self.shared.hits_unknown.load(Ordering::Relaxed)
+        self.state.hits_unknown.load(Ordering::Relaxed)
     }
 
     /// Calls whose late answers are awaited.
     pub fn late_calls(&self) -> usize {
-        self.shared.late_calls.load(Ordering::Relaxed)
+        self.state.late_calls.load(Ordering::Relaxed)
     }
 
-    /// Late answers that were not asked for with [`Store::late_answers`]: none, unless a call of `decide` is just returning.
+    /// Late answers that were not retrieved with [`Store::late_answers`]: 0 except while a call of `decide` returns.
     pub fn late_kept(&self) -> usize {
-        self.shared.late.len()
+        self.state.late.len()
     }
 
-    /// Asks about one group and waits for the answers until the deadline. Returns the parts whose answers may come late.
-    async fn ask(&self, group: Group, deadline: Option<Instant>) -> (Answers, Vec<Unheard>) {
-        let Some(lane) = self.shared.lane_of(&group) else {
-            // Rare, so that what it keeps is not part of every request's future.
-            return Box::pin(self.ask_parts(&group, deadline)).await;
+    /// Sends one group and waits for its answers until the deadline. Also returns the groups whose answers may arrive
+    /// late.
+    async fn ask(&self, group: Group, deadline: Option<Instant>) -> (Answers, Vec<LateGroup>) {
+        let Some(queue) = self.state.queue_of(&group) else {
+            // Boxed, because it is rare and would enlarge the future of every request.
+            return Box::pin(self.ask_slot_groups(&group, deadline)).await;
         };
-        let Some(ticket) = self.enqueue(lane, Arc::clone(&group), deadline) else {
+        let Some(ticket) = self.enqueue(queue, Arc::clone(&group), deadline) else {
             return (all(&group, StoreError::Unavailable), Vec::new());
         };
         let (answers, late) = self.answer(ticket, &group, deadline).await;
-        let unheard = late.map(|answer| Unheard { positions: (0..group.len()).collect(), answer });
-        (answers, unheard.into_iter().collect())
+        let late = late.map(|answer| LateGroup { positions: (0..group.len()).collect(), answer });
+        (answers, late.into_iter().collect())
     }
 
-    /// Asks about a group on several slots, each part for itself.
-    async fn ask_parts(&self, group: &Group, deadline: Option<Instant>) -> (Answers, Vec<Unheard>) {
-        let parts = self.shared.parts(group);
-        let asked: Vec<_> = parts
+    /// As [`ask`](Self::ask) for a multi-slot request: sends each slot group separately.
+    async fn ask_slot_groups(
+        &self,
+        group: &Group,
+        deadline: Option<Instant>,
+    ) -> (Answers, Vec<LateGroup>) {
+        let slot_groups = self.state.slot_groups(group);
+        let sent: Vec<_> = slot_groups
             .into_iter()
-            .map(|part| {
-                let ticket = self.enqueue(part.place.lane, Arc::clone(&part.group), deadline);
-                (part, ticket)
+            .map(|it| {
+                let ticket = self.enqueue(it.location.queue, Arc::clone(&it.group), deadline);
+                (it, ticket)
             })
             .collect();
         let mut answers: Answers = all(group, StoreError::Unavailable);
-        let mut unheard = Vec::new();
-        for (part, ticket) in asked {
+        let mut late_groups = Vec::new();
+        for (slot_group, ticket) in sent {
             let Some(ticket) = ticket else { continue };
-            let (of_part, late) = self.answer(ticket, &part.group, deadline).await;
-            for (&position, answer) in part.positions.iter().zip(of_part) {
+            let (own, late) = self.answer(ticket, &slot_group.group, deadline).await;
+            for (&position, answer) in slot_group.positions.iter().zip(own) {
                 answers.get_mut(position).into_iter().for_each(|it| *it = answer);
             }
-            let positions = part.positions;
-            unheard.extend(late.map(|answer| Unheard { positions, answer }));
+            let positions = slot_group.positions;
+            late_groups.extend(late.map(|answer| LateGroup { positions, answer }));
         }
-        (answers, unheard)
+        (answers, late_groups)
     }
 
-    /// Puts a group into a lane; `None` if it is full.
-    fn enqueue(&self, lane: usize, group: Group, deadline: Option<Instant>) -> Option<Ticket> {
-        let lane = lane % LANES;
+    /// Adds a group to a queue; `None` if the queue is full.
+    fn enqueue(&self, queue: usize, group: Group, deadline: Option<Instant>) -> Option<Ticket> {
+        let position = queue % QUEUES;
         let (sender, answer) = oneshot::channel();
-        let (number, call) = {
-            let mut queue = self.shared.lanes.get(lane)?.lock();
+        let (number, starts_task) = {
+            let mut queue = self.state.queues.get(position)?.lock();
             if queue.waiting.len() >= WAITING_MAX {
                 return None;
             }
             let number = queue.next;
             queue.next += 1;
-            queue.waiting.push_back(Waiting { number, group, deadline, answer: sender });
-            let call = queue.callers < self.shared.calls_max;
-            queue.callers += usize::from(call);
-            (number, call)
+            queue.waiting.push_back(WaitingGroup { number, group, deadline, answer: sender });
+            let starts_task = queue.call_tasks < self.state.calls_max;
+            queue.call_tasks += usize::from(starts_task);
+            (number, starts_task)
         };
-        if call {
-            // In its own task: the reply must be read even if callers stop waiting.
-            tokio::spawn(Caller::new(Arc::clone(&self.shared), lane).run());
+        if starts_task {
+            // A separate task, because the reply must be read even if callers are cancelled.
+            tokio::spawn(CallTask::new(Arc::clone(&self.state), position).run());
         }
-        Some(Ticket { lane, number, answer })
+        Some(Ticket { queue: position, number, answer })
     }
 
-    /// Waits for the answers until the deadline. If the group was sent and they did not come, returns where they may
-    /// come late.
+    /// Waits for the answers until the deadline. If the group was sent and is not answered by then, also returns the
+    /// receiver of its late answers.
     async fn answer(
         &self,
         ticket: Ticket,
         group: &[Check],
         deadline: Option<Instant>,
     ) -> (Answers, Option<oneshot::Receiver<Answers>>) {
-        let Ticket { lane, number, mut answer } = ticket;
+        let Ticket { queue, number, mut answer } = ticket;
         let answered = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), &mut answer).await.ok(),
             None => Some((&mut answer).await),
         };
         match answered {
             Some(Ok(answers)) if answers.len() == group.len() => (answers, None),
-            None if self.shared.leave(lane, number) => (all(group, StoreError::Unavailable), None),
+            None if self.state.remove_waiting(queue, number) => {
+                (all(group, StoreError::Unavailable), None)
+            }
             None => (all(group, StoreError::Unknown), Some(answer)),
             Some(_) => {
                 // The call has panicked.
                 let answers = all(group, StoreError::Unknown);
-                self.shared.note_unknown(group, &answers);
+                self.state.note_unknown(group, &answers);
                 (answers, None)
             }
         }
     }
 }
 
-impl<S: Lanes> Store for Coalesce<S> {
+impl<S: QueuedStore> Store for Coalesce<S> {
     fn settles_atomically(&self, checks: &[Check]) -> bool {
-        self.shared.lane_of(checks).is_some()
+        self.state.queue_of(checks).is_some()
     }
 
     async fn decide(&self, batch: Batch) -> Answers {
@@ -229,9 +236,9 @@ impl<S: Lanes> Store for Coalesce<S> {
         if groups.len() == 1
             && let Some(group) = groups.pop()
         {
-            let (answers, unheard) = self.ask(Arc::clone(&group), deadline).await;
-            if !unheard.is_empty() {
-                self.shared.late.keep(&group, Box::pin(heard(unheard, group.len())));
+            let (answers, late_groups) = self.ask(Arc::clone(&group), deadline).await;
+            if !late_groups.is_empty() {
+                self.state.late.keep(&group, Box::pin(late_answers(late_groups, group.len())));
             }
             return answers;
         }
@@ -241,10 +248,10 @@ impl<S: Lanes> Store for Coalesce<S> {
     }
 
     fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
-        self.shared.late.take(group)
+        self.state.late.take(group)
     }
 
     fn is_available(&self, key: &CounterKey) -> bool {
-        self.shared.inner.is_available(key)
+        self.state.inner.is_available(key)
     }
 }

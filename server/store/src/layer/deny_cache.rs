@@ -1,8 +1,9 @@
-//! Caches refusals of the store, and refuses again without asking it.
+//! The deny cache: repeats refusals of the store without a call to it.
 //!
 //! A counter that refused some hits refuses as many or more until the retry time that it reported, unless
-//! hits are refunded. So an entry lives that long, but never longer than a second: refunds through
-//! other processes are not visible here.
+//! hits are refunded or the counter is reset. So an entry expires at that time, and after a second at the latest,
+//! because this process does not see refunds and resets by other processes. A refund or reset by this process removes
+//! the entry.
 
 use std::{
     cmp::Ordering,
@@ -27,102 +28,105 @@ use sluicegate_core::{
 use super::late::LateAnswers;
 use crate::clock;
 
-/// How long a refusal is believed.
+/// The longest time for which a refusal is cached.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
-/// Parts of the hashes of counters, for refunds. Counters of one part are checked once more than
-/// needed.
-const GIVEN_PARTS: usize = 1024;
+/// Hash buckets of counters in [`Refunds`]. A refund in a bucket keeps refusals of its other counters out of the cache
+/// once, too.
+const REFUND_BUCKETS: usize = 1024;
 
-/// Answers from memory what the store inside has refused.
+/// A layer that caches refusals of a store.
 #[derive(Debug)]
 pub struct DenyCache<S> {
     inner: S,
-    remembered: Arc<Remembered>,
-    /// Of groups that were asked about in part.
+    cached: Arc<CachedRefusals>,
+    /// Late answers to groups of which only some checks were sent.
     late: LateAnswers,
 }
 
-/// What was refused, and what speaks against it.
 #[derive(Debug)]
-struct Remembered {
+struct CachedRefusals {
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
-    returns: Returns,
+    refunds: Refunds,
 }
 
-/// Numbers that rise with each refund or reset: a refusal of a check that was sent before is
-/// not cached after.
+/// When counters were last refunded or reset, as numbers that increase by one with each refund or reset. A refusal is
+/// not cached if its check was sent before the last refund of its counter: it may be outdated.
 #[derive(Debug)]
-struct Returns {
+struct Refunds {
+    /// Number of the latest refund or reset.
     latest: AtomicU64,
-    /// When all counters were.
-    of_all: AtomicU64,
-    /// When a counter of each part was.
-    of_part: Box<[AtomicU64]>,
+    /// Number of the latest change of all counters.
+    all: AtomicU64,
+    /// For each bucket, number of the latest refund or reset of one of its counters.
+    buckets: Box<[AtomicU64]>,
 }
 
-impl Returns {
+impl Refunds {
     fn new() -> Self {
-        let of_part = (0..GIVEN_PARTS).map(|_| AtomicU64::new(0)).collect();
-        Self { latest: AtomicU64::new(0), of_all: AtomicU64::new(0), of_part }
+        let buckets = (0..REFUND_BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Self { latest: AtomicU64::new(0), all: AtomicU64::new(0), buckets }
     }
 
-    fn part(&self, key: &CounterKey) -> Option<&AtomicU64> {
-        let part = key.hash64() % self.of_part.len() as u64;
-        self.of_part.get(usize::try_from(part).ok()?)
+    fn bucket(&self, key: &CounterKey) -> Option<&AtomicU64> {
+        let bucket = key.hash64() % self.buckets.len() as u64;
+        self.buckets.get(usize::try_from(bucket).ok()?)
     }
 
-    /// Notes that the counter may have fewer hits, or that all may.
-    fn note(&self, key: Option<&CounterKey>) {
+    /// Records a refund or reset of a counter, or with `None` a change of all counters.
+    fn record(&self, key: Option<&CounterKey>) {
         let number = self.latest.fetch_add(1, SeqCst) + 1;
-        let place = key.map_or(Some(&self.of_all), |key| self.part(key));
-        place.map(|it| it.fetch_max(number, SeqCst));
+        let bucket = key.map_or(Some(&self.all), |key| self.bucket(key));
+        bucket.map(|it| it.fetch_max(number, SeqCst));
     }
 
-    /// Whether that was noted since.
-    fn since(&self, asked: u64, key: &CounterKey) -> bool {
-        let is_later = |it: &AtomicU64| it.load(SeqCst) > asked;
-        let is_heard = Fix::RefundsInvalidateRefusals.is_active();
-        is_later(&self.of_all) || is_heard && self.part(key).is_some_and(is_later)
+    /// Whether the counter may have been refunded or reset after the refund of this number.
+    fn any_since(&self, number: u64, key: &CounterKey) -> bool {
+        let is_later = |it: &AtomicU64| it.load(SeqCst) > number;
+        let has_buckets = Fix::RefundsInvalidateRefusals.is_active();
+        is_later(&self.all) || has_buckets && self.bucket(key).is_some_and(is_later)
     }
 }
 
-/// When a question was asked.
+/// When a check was sent to the store.
 #[derive(Clone, Copy)]
-struct Asked {
-    at: Instant,
-    /// The latest return then.
-    returns: u64,
+struct SentAt {
+    time: Instant,
+    /// Number of the latest refund at that time.
+    refund: u64,
 }
 
-/// What was refused.
+/// A refusal of the store.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
-    /// As many hits, or more, are refused.
+    /// The refused hits. As many or more are refused again.
     hits: u64,
-    /// Under this limit only: a request may bring its own, and files change.
+    /// The limit that was exceeded. A check of the counter under another limit, of an override or a changed limits
+    /// file, may be allowed.
     limit: Limit,
-    until: Instant,
-    /// When the hits would pass; `None`: never.
+    /// When the entry expires.
+    expires_at: Instant,
+    /// When the hits could pass; `None`: never.
     passes_at: Option<Instant>,
     resets_at: Instant,
 }
 
-impl Remembered {
-    fn forget(&self, key: &CounterKey) {
-        self.returns.note(Some(key));
+impl CachedRefusals {
+    /// Removes the refusal of a counter. Refusals of its checks in flight will not be cached.
+    fn invalidate(&self, key: &CounterKey) {
+        self.refunds.record(Some(key));
         self.refusals.remove(key);
     }
 
-    /// The answer to a check that is known to be refused.
-    fn refused(&self, check: &Check) -> Option<Decision> {
+    /// The decision on a check whose refusal is cached.
+    fn refusal_of(&self, check: &Check) -> Option<Decision> {
         let Charge::Exactly(hits) = check.charge else { return None };
         if check.refusal_scope != RefusalScope::Request {
             return None;
         }
         let refusal = self.refusals.get(&check.key)?;
         let now = clock::now();
-        if refusal.until <= now || refusal.limit != check.limit || hits.max(1) < refusal.hits {
+        if refusal.expires_at <= now || refusal.limit != check.limit || hits.max(1) < refusal.hits {
             return None;
         }
         Some(Decision {
@@ -131,7 +135,7 @@ impl Remembered {
             remaining: 0,
             excess: 0,
             reset_after: refusal.resets_at.saturating_duration_since(now),
-            // More hits than were refused wait at least as long.
+            // More hits than were refused have to wait at least as long.
             retry_after: refusal
                 .passes_at
                 .filter(|_| hits <= u64::from(check.limit.capacity()))
@@ -141,7 +145,8 @@ impl Remembered {
         })
     }
 
-    fn remember(&self, check: &Check, decision: &Decision, asked: Asked) {
+    /// Caches the decision if it is a refusal by the store.
+    fn insert(&self, check: &Check, decision: &Decision, sent: SentAt) {
         let Charge::Exactly(hits) = check.charge else { return };
         if decision.allowed
             || check.refusal_scope != RefusalScope::Request
@@ -154,35 +159,36 @@ impl Remembered {
         let refusal = Refusal {
             hits: hits.max(1),
             limit: check.limit,
-            // The store may have refused at any moment since it was asked, and a window that ended since is over.
-            until: if Fix::RefusalsExpireFromRequest.is_active() { asked.at } else { now } + life,
+            // From the sending on, because the store may have decided at any time since, and its window may have ended.
+            expires_at: if Fix::RefusalsExpireFromRequest.is_active() { sent.time } else { now }
+                + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
         self.refusals.insert(check.key.clone(), refusal);
-        // Checked after the insertion: refunds from now on remove it.
-        if self.returns.since(asked.returns, &check.key) {
+        // Checked after the insertion, because refunds from then on remove the entry.
+        if self.refunds.any_since(sent.refund, &check.key) {
             self.refusals.remove(&check.key);
         }
     }
 
-    /// Looks at what was asked and answered.
-    fn learn(&self, group: &[Check], answers: &Answers, asked: Asked) {
+    /// Caches the refusals of a group's answers, and invalidates those of counters that it refunded.
+    fn update(&self, group: &[Check], answers: &Answers, sent: SentAt) {
         for (check, answer) in group.iter().zip(answers) {
-            if gives_back(check) {
-                self.forget(&check.key);
+            if invalidates_refusals(check) {
+                self.invalidate(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
                 && (is_only_one(group, check) || !Fix::RepeatedCountersNotCached.is_active())
             {
-                self.remember(check, decision, asked);
+                self.insert(check, decision, sent);
             }
         }
     }
 }
 
 impl<S: Store> DenyCache<S> {
-    /// Remembers at most `entries` refusals of `inner`; with 0 it only hands on.
+    /// Caches at most `entries` refusals of `inner`; with 0, every check goes to `inner`.
     pub fn new(inner: S, entries: usize) -> Self {
         let refusals = Cache::with(
             entries,
@@ -191,43 +197,43 @@ impl<S: Store> DenyCache<S> {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        let remembered = Arc::new(Remembered { refusals, returns: Returns::new() });
-        Self { inner, remembered, late: LateAnswers::default() }
+        let cached = Arc::new(CachedRefusals { refusals, refunds: Refunds::new() });
+        Self { inner, cached, late: LateAnswers::default() }
     }
 
-    /// The store inside.
+    /// The wrapped store.
     pub const fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// Refusals that are remembered, including those that are no longer believed.
+    /// Cached refusals, including expired ones.
     pub fn len(&self) -> usize {
-        self.remembered.refusals.len()
+        self.cached.refusals.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Whether no refusal is cached.
     pub fn is_empty(&self) -> bool {
-        self.remembered.refusals.is_empty()
+        self.cached.refusals.is_empty()
     }
 
-    /// Late answers that were not taken with [`Store::late_answers`]: none, unless a call of `decide` is just returning.
+    /// Late answers that were not retrieved with [`Store::late_answers`]: 0 except while a call of `decide` returns.
     pub fn late_kept(&self) -> usize {
         self.late.len()
     }
 
-    /// Forgets everything, because limits or counters were changed.
+    /// Removes all refusals, because limits or counters were changed.
     pub fn clear(&self) {
-        self.remembered.returns.note(None);
-        self.remembered.refusals.clear();
+        self.cached.refunds.record(None);
+        self.cached.refusals.clear();
     }
 
-    /// Forgets what is known of these counters, because they were reset.
-    pub fn forget(&self, keys: &[CounterKey]) {
-        keys.iter().for_each(|key| self.remembered.forget(key));
+    /// Removes the refusals of these counters, because they were reset.
+    pub fn invalidate(&self, keys: &[CounterKey]) {
+        keys.iter().for_each(|key| self.cached.invalidate(key));
     }
 
-    /// The answers to a group of which a first check is known to be refused: nothing is asked but what is
-    /// charged whatever the others say.
+    /// Answers a group that has a check whose refusal is cached, the first of them at `first`. Sends only
+    /// the unconditional charges to the store, because they are made in any case.
     async fn refuse(
         &self,
         group: &Group,
@@ -237,16 +243,16 @@ impl<S: Store> DenyCache<S> {
         let refused = |at: usize, check: &Check| match at.cmp(&first) {
             Ordering::Less => None,
             Ordering::Equal => Some(decision),
-            Ordering::Greater => self.remembered.refused(check),
+            Ordering::Greater => self.cached.refusal_of(check),
         };
         let unconditional = |check: &&Check| !check.charge.is_conditional();
-        let asked: Group = group.iter().filter(unconditional).cloned().collect();
-        let answers = if asked.is_empty() {
+        let sent: Group = group.iter().filter(unconditional).cloned().collect();
+        let answers = if sent.is_empty() {
             Answers::new()
         } else {
-            let answers = self.ask(Arc::clone(&asked), deadline).await;
-            if let Some(late) = self.inner.late_answers(&asked) {
-                self.late.keep(group, Box::pin(of_whole(Arc::clone(group), late)));
+            let answers = self.ask(Arc::clone(&sent), deadline).await;
+            if let Some(late) = self.inner.late_answers(&sent) {
+                self.late.keep(group, Box::pin(of_whole_group(Arc::clone(group), late)));
             }
             answers
         };
@@ -264,19 +270,19 @@ impl<S: Store> DenyCache<S> {
     }
 
     async fn decide_one(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let first = |(at, check)| self.remembered.refused(check).map(|decision| (at, decision));
+        let first = |(at, check)| self.cached.refusal_of(check).map(|decision| (at, decision));
         if let Some(first) = group.iter().enumerate().find_map(first) {
-            // What this keeps is not to be part of every request's future.
+            // Boxed, because it would enlarge the future of every request.
             return Box::pin(self.refuse(&group, first, deadline)).await;
         }
         self.ask(group, deadline).await
     }
 
     async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let returns = self.remembered.returns.latest.load(SeqCst);
-        let asked = Asked { at: clock::now(), returns };
+        let refund = self.cached.refunds.latest.load(SeqCst);
+        let sent = SentAt { time: clock::now(), refund };
         let answers = self.inner.decide(Batch::single(Arc::clone(&group), deadline)).await;
-        self.remembered.learn(&group, &answers, asked);
+        self.cached.update(&group, &answers, sent);
         answers
     }
 }
@@ -288,15 +294,15 @@ impl<S: Store> Store for DenyCache<S> {
 
     fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
         let late = self.inner.late_answers(group).or_else(|| self.late.take(group))?;
-        if !group.iter().any(gives_back) {
+        if !group.iter().any(invalidates_refusals) {
             return Some(late);
         }
-        let (remembered, group) = (Arc::clone(&self.remembered), Arc::clone(group));
+        let (cached, group) = (Arc::clone(&self.cached), Arc::clone(group));
         Some(Box::pin(async move {
             let answers = late.await;
-            // The store has refused until then.
-            let given_back = group.iter().filter(|check| gives_back(check));
-            given_back.for_each(|check| remembered.forget(&check.key));
+            // The store may have refused other checks before it ran the refund.
+            let refunds = group.iter().filter(|check| invalidates_refusals(check));
+            refunds.for_each(|check| cached.invalidate(&check.key));
             answers
         }))
     }
@@ -306,7 +312,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     async fn decide(&self, batch: Batch) -> Answers {
-        if self.remembered.refusals.capacity() == 0 {
+        if self.cached.refusals.capacity() == 0 {
             return self.inner.decide(batch).await;
         }
         let Batch { mut groups, deadline } = batch;
@@ -323,28 +329,29 @@ impl<S: Store> Store for DenyCache<S> {
     }
 }
 
-/// The late answers to a group of which only the unconditional checks were asked about.
-async fn of_whole(group: Group, late: PendingAnswers) -> Answers {
-    let mut asked = late.await.into_iter();
+/// The late answers to a whole group, from those to its unconditional charges, which alone were sent.
+async fn of_whole_group(group: Group, late: PendingAnswers) -> Answers {
+    let mut late = late.await.into_iter();
     let answer = |check: &Check| {
-        let asked = (!check.charge.is_conditional()).then(|| asked.next()).flatten();
-        asked.unwrap_or(Err(StoreError::Unknown))
+        let late = (!check.charge.is_conditional()).then(|| late.next()).flatten();
+        late.unwrap_or(Err(StoreError::Unknown))
     };
     group.iter().map(answer).collect()
 }
 
-fn gives_back(check: &Check) -> bool {
+/// Whether the check is a refund, after which the counter may allow hits that it refused before.
+fn invalidates_refusals(check: &Check) -> bool {
     let Charge::Refund { receipt, .. } = check.charge else { return false };
     receipt.is_none() || Fix::UndoneChargesInvalidateRefusals.is_active()
 }
 
-/// Whether no other check of the group is on the same counter. The charge of one may have been refunded because the
-/// other was refused.
+/// Whether no other check of the group is on the same counter. If there is one, its charge may have caused the refusal,
+/// and the refusal refunded that charge.
 fn is_only_one(group: &[Check], check: &Check) -> bool {
     group.iter().filter(|it| it.key == check.key).count() == 1
 }
 
-/// Says nothing about the counter.
+/// The decision on a check that is not sent, because another check of its group is refused.
 fn not_asked(check: &Check) -> Decision {
     Decision {
         allowed: true,

@@ -1,4 +1,4 @@
-//! Keeps late answers between the return of a store's answers and the caller's next step.
+//! Late answers that wait until the caller of `decide` retrieves them.
 
 use std::{
     collections::HashMap,
@@ -13,8 +13,8 @@ use sluicegate_core::{
     store::{Group, PendingAnswers},
 };
 
-/// Late answers, by the address of the group that was asked. Those of groups that are gone are dropped with the next that
-/// is kept; until then their addresses are not used again.
+/// Late answers by the address of their group. Each insertion drops those of groups that no longer exist; until then a
+/// weak reference prevents another group from getting the same address.
 #[derive(Default)]
 pub(super) struct LateAnswers(Mutex<HashMap<usize, Kept, RandomState>>);
 
@@ -40,7 +40,7 @@ impl LateAnswers {
         self.0.lock().remove(&address(group)).map(|kept| kept.late)
     }
 
-    /// Those of groups that are not gone.
+    /// The number of groups that still exist and have late answers.
     pub(super) fn len(&self) -> usize {
         self.0.lock().values().filter(|it| it.group.strong_count() > 0).count()
     }

@@ -1,15 +1,15 @@
-//! Counters by name: each shard is locked for a bounded number of them.
+//! Scanning and resetting counters. A step locks one shard and examines a bounded number of its buckets.
 
 use sluicegate_core::{CounterKey, key::TenantKeys};
 
-use super::{Memory, locked, shard};
-use crate::{Clock, Inspect, Reset, STEP_MAX, Step, Unavailable};
+use super::{Memory, locked, shard::ScanPosition};
+use crate::{Clock, Inspect, Reset, SCAN_STEP_MAX, ScanStep, Unavailable};
 
-/// Where a search in memory continues.
+/// Where a scan of the memory store continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
-    place: shard::Place,
+    position: ScanPosition,
 }
 
 impl<C: Clock> Inspect for Memory<C> {
@@ -22,30 +22,31 @@ impl<C: Clock> Inspect for Memory<C> {
             let shard = usize::try_from(number).ok().and_then(|number| self.shards.get(number));
             shard.is_some_and(|shard| match reset {
                 Reset::Now => shard.lock().remove(key, now),
-                Reset::DryRun => shard.lock().holds(key, now),
+                Reset::DryRun => shard.lock().contains(key, now),
             })
         });
         Ok(reset.count() as u64)
     }
 
-    async fn step(
+    async fn scan(
         &self,
-        owner: &TenantKeys,
+        tenant: &TenantKeys,
         from: Option<Cursor>,
-    ) -> Result<Step<Cursor>, Unavailable> {
-        let Cursor { shard: number, place } = from.unwrap_or_default();
+    ) -> Result<ScanStep<Cursor>, Unavailable> {
+        let Cursor { shard: number, position } = from.unwrap_or_default();
         let Some(shard) = self.shards.get(number) else {
-            return Ok(Step { found: Vec::new(), next: None });
+            return Ok(ScanStep { found: Vec::new(), next: None });
         };
         let now = self.clock.read().steady;
-        let (found, next) = shard.lock().keys(place, STEP_MAX, now, |key| owner.contains(key));
+        let (found, next) =
+            shard.lock().keys(position, SCAN_STEP_MAX, now, |key| tenant.contains(key));
         let next = match next {
-            Some(place) => Some(Cursor { shard: number, place }),
+            Some(position) => Some(Cursor { shard: number, position }),
             None if number + 1 < self.shards.len() => {
-                Some(Cursor { shard: number + 1, place: shard::Place::default() })
+                Some(Cursor { shard: number + 1, position: ScanPosition::default() })
             }
             None => None,
         };
-        Ok(Step { found, next })
+        Ok(ScanStep { found, next })
     }
 }

@@ -1,4 +1,4 @@
-//! The locked shards of one group.
+//! The locked shards of a group's counters.
 
 use parking_lot::{Mutex, MutexGuard};
 use sluicegate_core::{Check, CounterKey, Counters, StoreError, Time, algorithm::State};
@@ -13,8 +13,8 @@ pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
 /// Locked shards, in ascending order.
 pub(super) struct Locked<'s> {
     shards: SmallVec<[(u64, MutexGuard<'s, Shard>); 4]>,
-    /// Shards of the store.
-    of: u64,
+    /// Number of shards of the store.
+    count: u64,
     /// The present.
     now: Reading,
 }
@@ -26,17 +26,17 @@ impl<'s> Locked<'s> {
         group: &[Check],
         now: impl Fn() -> Reading,
     ) -> Self {
-        let of = shards.len() as u64;
-        // A bit for each shard: iteration yields them in order, and each once.
+        let count = shards.len() as u64;
+        // One bit for each shard, so that each shard is locked once, in ascending order.
         let mut which =
-            group.iter().fold(0_u64, |which, check| which | 1 << number(&check.key, of));
+            group.iter().fold(0_u64, |which, check| which | 1 << number(&check.key, count));
         let mut locked = SmallVec::new();
         while let Some(shard) = shards.get(which.trailing_zeros() as usize) {
             locked.push((u64::from(which.trailing_zeros()), shard.lock()));
             which &= which - 1;
         }
-        // Read while the locks are held: a thread that waited for them must not use an old time.
-        Self { shards: locked, of, now: now() }
+        // The time is read under the locks: a time from before the wait for them could be older than a state.
+        Self { shards: locked, count, now: now() }
     }
 }
 
@@ -49,18 +49,18 @@ impl Counters for Locked<'_> {
         &mut self,
         _position: usize,
         check: &Check,
-        look: impl FnOnce(&mut State) -> Time,
+        change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
-        let number = number(&check.key, self.of);
-        let shard = self.shards.iter_mut().find(|(of, _)| *of == number);
-        // All shards of the group are locked.
+        let number = number(&check.key, self.count);
+        let shard = self.shards.iter_mut().find(|(locked, _)| *locked == number);
+        // Never missing: all shards of the group are locked.
         let (_, shard) = shard.ok_or(StoreError::Unavailable)?;
-        shard.with(check, self.now, look)
+        shard.with(check, self.now, change)
     }
 }
 
-/// The shard of a counter. From bits of the hash that the shard's table does not use: it uses the lowest and
-/// the highest seven.
+/// Number of a counter's shard. Computed from bits of the hash that the shard's table does not use: the table uses the
+/// lowest bits and the highest seven.
 pub(super) fn number(key: &CounterKey, shards: u64) -> u64 {
     let part = key.hash64() >> 25 & u64::from(u32::MAX);
     (part * shards) >> 32

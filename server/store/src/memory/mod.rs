@@ -1,10 +1,9 @@
 //! The embedded store: counters in this process's memory.
 //!
-//! Counters are in shards, each behind its own lock. A group locks the shards of its counters in
-//! ascending order, so its checks are settled atomically, and no two
-//! groups can wait for each other.
+//! Counters are in shards, each with its own lock. A group locks the shards of its counters in
+//! ascending order, so that its checks are settled atomically and groups do not deadlock.
 //!
-//! Fixed windows follow the wall clock; all other states, and expiry, follow the steady clock, which ignores steps of
+//! Fixed windows follow the wall clock. All other states, and expiry, follow the steady clock, which ignores steps of
 //! the wall clock.
 
 mod inspect;
@@ -21,13 +20,13 @@ use crate::{Clock, SystemClock};
 use locked::{Locked, SHARDS_MAX};
 use shard::Shard;
 
-/// Fewer counters than this in a shard would make "full" a matter of chance.
+/// The least counters of a shard: with fewer, one shard could be full long before the others.
 const SHARD_COUNTERS_MIN: usize = 1024;
 
 /// Size of a memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// The most counters held at once. What is beyond is answered
+    /// The most counters. A check that needs another one is answered
     /// [`StoreError::Full`](sluicegate_core::StoreError::Full).
     pub counters_max: usize,
 }
@@ -50,18 +49,18 @@ impl<C: Clock> Memory<C> {
         }
     }
 
-    /// Counters held, including expired ones that are not swept yet.
+    /// Number of counters, including expired ones that are not swept yet.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Whether no counter is held.
+    /// Whether there is no counter.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops expired counters, looking at no more than `steps` places of each shard. New counters sweep as they
-    /// come; this is for when there are none.
+    /// Removes expired counters from the next `steps` buckets of each shard. Each new counter sweeps some buckets, too;
+    /// this call is for times without new counters.
     pub fn sweep(&self, steps: usize) {
         let now = self.clock.read().steady;
         for shard in &self.shards {
@@ -69,28 +68,28 @@ impl<C: Clock> Memory<C> {
         }
     }
 
-    /// Charges the counter of a check so that at most `left_max` hits of the limit are left. A fixed window that ends long
-    /// after `until_reset` is a later one than meant, and is not charged.
-    pub(crate) fn lower(&self, check: &Check, left_max: u64, until_reset: Duration) {
+    /// Charges the counter of a check until at most `remaining_max` hits remain. Does not charge a fixed window that
+    /// ends more than half a window later than `reset_after`: it is a later window than the caller means.
+    pub(crate) fn cap_remaining(&self, check: &Check, remaining_max: u64, reset_after: Duration) {
         let limit = &check.limit;
-        let latest = until_reset + Duration::from_micros(limit.window().micros() / 2);
+        let latest = reset_after + Duration::from_micros(limit.window().micros() / 2);
         let mut locked = Locked::new(&self.shards, slice::from_ref(check), || self.clock.read());
         let now = locked.now(check);
-        let lowered = locked.with_state(0, check, |state| {
+        let capped = locked.with_state(0, check, |state| {
             let now = state.advance(limit, now);
-            let left_max = i64::try_from(left_max).unwrap_or(i64::MAX);
+            let remaining_max = i64::try_from(remaining_max).unwrap_or(i64::MAX);
             let is_meant = !matches!(state, State::FixedWindow(_))
                 || Duration::from_micros(state.reset_after(limit, now)) <= latest;
             if let Ok(hits @ 1..) =
-                u64::try_from(state.available(limit, now).saturating_sub(left_max))
+                u64::try_from(state.available(limit, now).saturating_sub(remaining_max))
                 && is_meant
             {
                 state.charge(limit, now, hits);
             }
             now
         });
-        // Without room for the counter, the check itself is refused.
-        let _full = lowered.is_err();
+        // Without room for the counter, the check itself is refused afterwards.
+        let _full = capped.is_err();
     }
 
     /// Settles one request's checks.

@@ -1,11 +1,10 @@
-//! A counter as stored in a shard: its expiry, the numbers of its state, its key.
-//!
-//! All in one allocation, because there may be millions:
+//! A counter as stored in a shard: expiry, numbers of the state, and key, in one allocation, because there may be
+//! millions:
 //!
 //! ```text
 //! 18 │ 00 …  7 bytes │ 8 bytes each                  │ the rest
-//! │    └ expires     │ the numbers of the state      │ the key
-//! └ where the key begins
+//! │    └ expiry      │ numbers of the state          │ key
+//! └ position of the key
 //! ```
 
 use sluicegate_core::{Limit, Time, algorithm::State};
@@ -15,13 +14,13 @@ use crate::Reading;
 /// One counter.
 #[derive(Debug)]
 pub(super) enum Record {
-    /// Packed as above.
+    /// In the layout above.
     Packed(Box<[u8]>),
-    /// A log has many numbers, and is not packed.
+    /// A log, whose numbers are too many to be packed.
     Log(Box<Log>),
 }
 
-/// Two words, to keep the table of a shard small.
+/// Two words keep the table of a shard small.
 const _: () = assert!(size_of::<Record>() == 16);
 
 /// A counter whose state is a log.
@@ -32,7 +31,7 @@ pub(super) struct Log {
     state: State,
 }
 
-/// Bytes of a number.
+/// Bytes of one number.
 const WORD: usize = size_of::<u64>();
 
 impl Record {
@@ -57,7 +56,7 @@ impl Record {
         }
     }
 
-    /// Expiry, by the steady clock: the state is unused from then on.
+    /// Time by the steady clock from which the state is unused.
     pub(super) fn expires(&self) -> Time {
         match self {
             Self::Packed(bytes) => {
@@ -68,12 +67,12 @@ impl Record {
         }
     }
 
-    /// Calls `look` with the state, which may change it, and returns the new expiry.
+    /// Calls `change` with the state; it returns the time of the state. Returns the new expiry.
     pub(super) fn with(
         &mut self,
         limit: &Limit,
         now: Reading,
-        look: impl FnOnce(&mut State) -> Time,
+        change: impl FnOnce(&mut State) -> Time,
     ) -> Time {
         match self {
             Self::Packed(bytes) => {
@@ -81,13 +80,13 @@ impl Record {
                 if let State::FixedWindow(counter) = &mut state {
                     counter.move_to_present(limit, now.wall);
                 }
-                let time = look(&mut state);
+                let time = change(&mut state);
                 let expires = expires(&state, limit, time, now);
                 pack(bytes, &state, expires);
                 expires
             }
             Self::Log(log) => {
-                let time = look(&mut log.state);
+                let time = change(&mut log.state);
                 log.expires = expires(&log.state, limit, time, now);
                 log.expires
             }
@@ -95,7 +94,7 @@ impl Record {
     }
 }
 
-/// Expiry of a state, by the steady clock. `time` is the present of the state.
+/// Expiry of a state by the steady clock. `time` is the time of the state, which may be ahead of `now`.
 pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: Reading) -> Time {
     let ahead = time.as_micros().saturating_sub(now.of(limit.algorithm()).as_micros());
     now.steady.after_micros(ahead).after_micros(state.expires_after(limit, time))
@@ -114,17 +113,17 @@ fn unpacked(bytes: &[u8], limit: &Limit) -> State {
     state.unwrap_or_else(|| State::new(algorithm))
 }
 
-/// Overwrites the state of a packed counter, which has the same number of numbers.
+/// Overwrites the state of a packed counter. The number of numbers must not change.
 fn pack(bytes: &mut [u8], state: &State, expires: Time) {
     let head = head(key_at(bytes), expires);
     let (words, _) = bytes.as_chunks_mut();
     let mut put = |at: usize, word| {
-        if let Some(place) = words.get_mut(at) {
-            *place = word;
+        if let Some(old) = words.get_mut(at) {
+            *old = word;
         }
     };
     put(0, head);
-    // Unrolled: a loop over so few numbers costs more than the writes.
+    // Unrolled, because a loop over so few numbers costs more than the writes.
     match *state.numbers() {
         [one] => put(1, one.to_le_bytes()),
         [one, two] => {
@@ -139,7 +138,7 @@ fn pack(bytes: &mut [u8], state: &State, expires: Time) {
     }
 }
 
-/// The first word.
+/// The first word: position of the key, and expiry.
 fn head(key_at: usize, expires: Time) -> [u8; WORD] {
     (expires.as_micros() << 8 | key_at as u64).to_le_bytes()
 }

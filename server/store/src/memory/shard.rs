@@ -6,38 +6,38 @@ use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
 use super::record::{self, Record};
 use crate::Reading;
 
-/// Slots of the table that are swept for each new counter. Enough that sweeping outruns filling,
-/// although some slots are empty.
+/// Buckets of the table that are swept for each new counter. Enough to remove expired counters faster than new ones
+/// arrive, although some buckets are empty.
 const SWEEP_STEPS: usize = 4;
 
-/// Slots swept if a shard is full.
+/// Buckets that are swept if the shard is full.
 const SWEEP_STEPS_FULL: usize = 64;
 
-/// Below this a shard keeps its memory.
+/// Capacity up to which a table is not shrunk.
 const SHRINK_MIN: usize = 1024;
 
-/// Position of the sweep in a shard.
+/// Position of a scan in a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
-    at: usize,
-    /// Number of rearrangements of the table at that time.
-    moves: u64,
+pub(crate) struct ScanPosition {
+    bucket: usize,
+    /// The shard's `rearrangements` at that time.
+    rearrangements: u64,
 }
 
-/// Counters behind one lock.
+/// The counters of one shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     counters: HashTable<Record>,
     counters_max: usize,
-    /// Next slot of the sweep.
+    /// Next bucket of the sweep.
     hand: usize,
-    /// Number of rearrangements of the table.
-    moves: u64,
+    /// How often the table was resized or rehashed, which moves counters to other buckets.
+    rearrangements: u64,
 }
 
 impl Shard {
     pub(super) fn new(counters_max: usize) -> Self {
-        Self { counters: HashTable::new(), counters_max, hand: 0, moves: 0 }
+        Self { counters: HashTable::new(), counters_max, hand: 0, rearrangements: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -48,26 +48,28 @@ impl Shard {
         self.counters.len() >= self.counters_max
     }
 
-    /// Keys of wanted, unexpired counters in at most `steps` slots from `from` on, and the next position. Starts again if
-    /// the table was rearranged since.
+    /// Keys of unexpired counters that match `is_wanted` in the next `steps` buckets, and the position after them;
+    /// `None` at the end. Starts again at the first bucket if the table was rearranged since `from`.
     pub(super) fn keys(
         &self,
-        from: Place,
+        from: ScanPosition,
         steps: usize,
         now: Time,
-        wanted: impl Fn(&[u8]) -> bool,
-    ) -> (Vec<CounterKey>, Option<Place>) {
-        let first = if from.moves == self.moves { from.at } else { 0 };
-        let places = self.counters.num_buckets();
-        let end = places.min(first.saturating_add(steps));
-        let counters = (first..end).filter_map(|place| self.counters.get_bucket(place));
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> (Vec<CounterKey>, Option<ScanPosition>) {
+        let is_same_table = from.rearrangements == self.rearrangements;
+        let first = if is_same_table { from.bucket } else { 0 };
+        let buckets = self.counters.num_buckets();
+        let end = buckets.min(first.saturating_add(steps));
+        let counters = (first..end).filter_map(|bucket| self.counters.get_bucket(bucket));
         let live = counters.filter(|counter| counter.expires() > now).map(Record::key);
-        let found = live.filter(|key| wanted(key)).filter_map(CounterKey::from_text).collect();
-        (found, (end < places).then_some(Place { at: end, moves: self.moves }))
+        let found = live.filter(|key| is_wanted(key)).filter_map(CounterKey::from_text).collect();
+        let next = ScanPosition { bucket: end, rearrangements: self.rearrangements };
+        (found, (end < buckets).then_some(next))
     }
 
-    /// Whether a counter is held that has not expired.
-    pub(super) fn holds(&self, key: &CounterKey, now: Time) -> bool {
+    /// Whether the shard has this counter, unexpired.
+    pub(super) fn contains(&self, key: &CounterKey, now: Time) -> bool {
         let same = |counter: &Record| counter.key() == key.as_bytes();
         let found = self.counters.find(key.hash64(), same);
         found.is_some_and(|counter| counter.expires() > now)
@@ -81,11 +83,11 @@ impl Shard {
         counter.expires() > now
     }
 
-    /// Removes expired counters from the next `steps` slots.
+    /// Removes expired counters from the next `steps` buckets.
     pub(super) fn sweep(&mut self, now: Time, steps: usize) {
-        let places = self.counters.num_buckets();
-        for _ in 0..steps.min(places) {
-            if self.hand >= places {
+        let buckets = self.counters.num_buckets();
+        for _ in 0..steps.min(buckets) {
+            if self.hand >= buckets {
                 self.hand = 0;
             }
             if let Ok(counter) = self.counters.get_bucket_entry(self.hand)
@@ -97,26 +99,27 @@ impl Shard {
         }
         let (len, capacity) = (self.counters.len(), self.counters.capacity());
         if len * 4 < capacity && capacity > SHRINK_MIN {
-            self.moves += 1;
+            self.rearrangements += 1;
             self.counters.shrink_to(len * 2, hash);
         }
     }
 
-    /// Calls `look` with the state of a check's counter, which may change it. An unused counter is not stored.
+    /// Calls `change` with the state of a check's counter; it returns the time of the state. A counter that is unused
+    /// afterwards is not stored.
     ///
     /// # Errors
-    /// The counter is new, would be charged, and there is no room.
+    /// [`StoreError::Full`]: the check would create a counter in a full shard.
     pub(super) fn with(
         &mut self,
         check: &Check,
         now: Reading,
-        look: impl FnOnce(&mut State) -> Time,
+        change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         let same = |counter: &Record| counter.key() == check.key.as_bytes();
         let Ok(mut counter) = self.counters.find_entry(check.key.hash64(), same) else {
-            return self.with_new(check, now, look);
+            return self.with_new(check, now, change);
         };
-        if counter.get_mut().with(&check.limit, now, look) <= now.steady {
+        if counter.get_mut().with(&check.limit, now, change) <= now.steady {
             counter.remove();
         }
         Ok(())
@@ -126,7 +129,7 @@ impl Shard {
         &mut self,
         check: &Check,
         now: Reading,
-        look: impl FnOnce(&mut State) -> Time,
+        change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         if check.charge.adds_hits() && self.is_full() {
             self.sweep(now.steady, SWEEP_STEPS_FULL);
@@ -135,23 +138,24 @@ impl Shard {
             }
         }
         let mut state = State::new(check.limit.algorithm());
-        // The counter may have existed a moment ago, when it was checked.
+        // Advanced, because an undone charge of the same group may have removed the counter, and its state is then read
+        // without being advanced.
         state.advance(&check.limit, now.of(check.limit.algorithm()));
-        let time = look(&mut state);
+        let time = change(&mut state);
         let expires = record::expires(&state, &check.limit, time, now);
         if expires > now.steady {
             self.sweep(now.steady, SWEEP_STEPS);
             let counter = Record::new(check.key.as_bytes(), state, expires);
-            // Without room the table grows, or is rehashed in place.
-            self.moves += u64::from(self.counters.len() == self.counters.capacity());
+            // Without room the insertion grows the table, or rehashes it in place.
+            self.rearrangements += u64::from(self.counters.len() == self.counters.capacity());
             self.counters.insert_unique(check.key.hash64(), counter, hash);
         }
         Ok(())
     }
 }
 
-/// Hash of a counter for the table. Computed again when the table is resized: a stored hash
-/// would cost as much memory as the state.
+/// Hash of a counter for the table. Not stored, because it would take as much memory as the state; a resize of the
+/// table computes it again.
 fn hash(counter: &Record) -> u64 {
     CounterKey::hash64_of(counter.key())
 }

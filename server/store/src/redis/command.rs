@@ -2,10 +2,10 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-/// Bytes that a number takes as an argument, at most: its 20 digits, and the line of their count.
+/// The most bytes of a number as an argument: 20 digits, and the line with their count.
 const NUMBER_BYTES: usize = 20 + 7;
 
-/// Bytes that an argument takes beside its own: the line of its length, and the end of its own.
+/// Bytes of an argument in addition to its text: the line with its length, and the end of its line.
 const FRAME_BYTES: usize = 10;
 
 /// A command with its arguments.
@@ -26,7 +26,8 @@ pub(super) fn command<'a>(arguments: impl IntoIterator<Item = &'a [u8]> + Clone)
 pub(super) struct CommandWriter(BytesMut);
 
 impl CommandWriter {
-    /// Begins a command of so many arguments, its name included: texts of so many bytes together, and numbers.
+    /// Begins a command of `arguments` arguments, including its name: `numbers` numbers, and texts of `text_bytes`
+    /// bytes in total.
     pub(super) fn new(arguments: usize, text_bytes: usize, numbers: usize) -> Self {
         let texts = arguments.saturating_sub(numbers);
         let bytes = FRAME_BYTES * (1 + texts) + text_bytes + numbers * NUMBER_BYTES;
@@ -35,7 +36,7 @@ impl CommandWriter {
         writer
     }
 
-    /// Appends an argument of these parts.
+    /// Appends an argument, the concatenation of these parts.
     pub(super) fn argument<const N: usize>(&mut self, parts: [&[u8]; N]) {
         self.line(b'$', parts.iter().map(|part| part.len()).sum());
         parts.iter().for_each(|part| self.0.put_slice(part));
@@ -61,7 +62,7 @@ impl CommandWriter {
     }
 }
 
-/// The arguments of a command that was written here, its name included.
+/// The arguments of a command that a [`CommandWriter`] wrote, including its name.
 pub(super) fn arguments(command: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = line(command).map_or(&[][..], |(_, rest)| rest);
     std::iter::from_fn(move || {
@@ -72,7 +73,7 @@ pub(super) fn arguments(command: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The number in the first line, and what is behind it.
+/// The number in the first line, and the text after that line.
 fn line(text: &[u8]) -> Option<(usize, &[u8])> {
     let end = memchr::memchr(b'\r', text)?;
     let number = std::str::from_utf8(text.get(1..end)?).ok()?.parse().ok()?;

@@ -6,49 +6,48 @@ use smallvec::SmallVec;
 
 use super::{
     Address,
-    pipeline::{NoReply, Pending},
+    error_code::ErrorCode,
+    pipeline::{NoReply, PendingReply},
     reply::Reply,
 };
 
-/// How long a reply is waited for after its deadline, and after its connection was given up for silence. A server that was
-/// paused answers then what it was sent before.
+/// How long a late reply is awaited: after its deadline, and after its connection was abandoned because the server did
+/// not answer. A paused server answers earlier commands when it continues.
 pub const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// The error code of a cluster that is down.
-pub(super) const CLUSTERDOWN: &str = "CLUSTERDOWN";
-
-/// A reply to each call.
+/// The reply to each call.
 pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
 
-/// Why a call has no reply.
+/// Why a script call has no reply.
 pub(super) enum Failure {
-    /// Nothing was run: the slot belongs to another server.
+    /// The call was not run: the slot is at another server.
     Moved(Address),
-    /// Nothing was run: the slot is moving, and its keys are at another server already.
+    /// The call was not run: the slot is moving, and its keys are already at another server.
     Ask(Address),
-    /// Nothing was run: the slot is moving, and its keys are at both servers.
+    /// The call was not run: the slot is moving, and its keys are at both servers.
     TryAgain,
-    /// Nothing was run.
+    /// The call was not run.
     NotRun,
     /// It is unknown whether the call was run.
     Unknown,
-    /// Not known yet: the reply did not come before the deadline.
+    /// No reply arrived by the deadline. It may arrive late.
     Late(LateReply),
 }
 
-/// A reply that is still waited for after its deadline.
+/// A reply that is awaited after its deadline.
 pub(super) struct LateReply {
-    /// The server that was asked.
+    /// The server of the call.
     pub(super) server: Address,
-    pub(super) pending: Pending,
+    pub(super) pending: PendingReply,
 }
 
 impl LateReply {
-    /// The reply, if it comes until then. Else whether the call was run is [`Failure::Unknown`], or it is
-    /// [`Failure::NotRun`].
+    /// The reply, if it arrives until `until`. Fails with [`Failure::NotRun`] or [`Failure::Unknown`].
     pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
         match within(Some(until), self.pending.reply()).await {
-            Some(Ok(Reply::Error(text))) if is_not_run(&text) => Err(Failure::NotRun),
+            Some(Ok(Reply::Error(text))) if ErrorCode::of(&text).is_not_run() => {
+                Err(Failure::NotRun)
+            }
             Some(Err(NoReply::QueueFull | NoReply::NotSent)) => Err(Failure::NotRun),
             Some(Ok(Reply::Error(_)) | Err(NoReply::Broken)) | None => Err(Failure::Unknown),
             Some(Ok(reply)) => Ok(reply),
@@ -56,18 +55,18 @@ impl LateReply {
     }
 }
 
-/// Why an operator has no answer.
+/// Why a single command has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// Nothing was run: the slot is at another server, or on its way.
-    Elsewhere(String),
-    /// Nothing was run, for another reason.
-    Because(String),
-    /// It is unknown whether it was run.
+pub(super) enum CommandError {
+    /// The command was not run: the slot is at another server, or moving.
+    SlotMoved(String),
+    /// The command was not run, for another reason.
+    NotRun(String),
+    /// It is unknown whether the command was run.
     Unknown(String),
 }
 
-/// What the future says before the deadline.
+/// The output of the future; `None` if the deadline passes first.
 pub(super) async fn within<T>(
     deadline: Option<Instant>,
     future: impl Future<Output = T>,
@@ -76,26 +75,4 @@ pub(super) async fn within<T>(
         Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
         None => Some(future.await),
     }
-}
-
-/// Replies that mean that nothing was run: a script is refused as a whole, or by its first write.
-pub(super) const NOT_RUN: [&str; 12] = [
-    CLUSTERDOWN,
-    "OOM",
-    "READONLY",
-    "LOADING",
-    "BUSY",
-    "MISCONF",
-    "NOREPLICAS",
-    "MASTERDOWN",
-    "NOAUTH",
-    "NOPERM",
-    "WRONGPASS",
-    "CROSSSLOT",
-];
-
-/// Whether an error reply means that the script was not run.
-fn is_not_run(text: &str) -> bool {
-    let code = text.split(' ').next().unwrap_or_default();
-    NOT_RUN.contains(&code) || ["NOSCRIPT", "MOVED", "ASK", "TRYAGAIN"].contains(&code)
 }

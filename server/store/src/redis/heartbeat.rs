@@ -1,6 +1,6 @@
-//! Heartbeat: announces this replica to the others, and counts them.
+//! Heartbeats announce this replica to the others, and count the live replicas.
 //!
-//! One sorted set has every live replica with its expiry, by Redis' clock.
+//! One sorted set in Redis has every live replica with its expiry, by Redis' clock.
 //! The set expires with the last of them.
 
 use std::{
@@ -13,40 +13,40 @@ use std::{
 use super::{slots::key_slot, topology::Topology};
 use crate::{LiveReplicas, clock};
 
-/// How often a replica says that it lives.
+/// Interval of heartbeats.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it tries to while Redis does not answer.
-const UNHEARD_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval of heartbeats while Redis does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long it is believed.
+/// How long a replica counts as live after a heartbeat.
 const LIFE: Duration = Duration::from_secs(5);
 
-/// More replicas than this are taken for a mistake of the server's.
+/// A reply with more replicas than this is rejected.
 const REPLICAS_MAX: u32 = 10_000;
 
-const BEAT: &str = include_str!("../../../../lua/heartbeat.lua");
+const SCRIPT: &str = include_str!("../../../../lua/heartbeat.lua");
 
-/// How many replicas were counted of late, without a break.
+/// The latest counts of replicas, without a failed heartbeat in between.
 #[derive(Debug, Default)]
 struct Counts(VecDeque<(Instant, NonZeroU32)>);
 
 impl Counts {
-    /// Adds a count. Returns the most within a replica's life, once they are known for as long: where Redis comes back
-    /// empty, or its clock jumps forward, the others need a moment to be counted again.
+    /// Adds a count. Returns the highest count within the last [`LIFE`], or `None` if the counts do not go back so far.
+    /// If Redis restarts empty, or its clock jumps forwards, the other replicas are missing until their next heartbeat.
     fn add(&mut self, now: Instant, count: NonZeroU32) -> Option<NonZeroU32> {
         self.0.push_back((now, count));
-        // The first of them shows how long they are known.
+        // One older count stays, to show how far they go back.
         while self.0.get(1).is_some_and(|(at, _)| now - *at >= LIFE) {
             self.0.pop_front();
         }
         let (first, _) = self.0.front()?;
-        let is_known = now - *first >= LIFE;
-        is_known.then(|| self.0.iter().map(|(_, count)| *count).max()).flatten()
+        let is_complete = now - *first >= LIFE;
+        is_complete.then(|| self.0.iter().map(|(_, count)| *count).max()).flatten()
     }
 }
 
-/// One replica's sign of life.
+/// The heartbeats of this replica.
 pub(super) struct Heartbeat {
     key: Vec<u8>,
     slot: u16,
@@ -55,7 +55,7 @@ pub(super) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A replica of the installation that has this prefix.
+    /// A replica of the installation with this key prefix.
     pub(super) fn new(prefix: &[u8], topology: Arc<Topology>) -> Self {
         let key = [prefix, b"s1:replicas"].concat();
         let slot = key_slot(&key);
@@ -63,36 +63,37 @@ impl Heartbeat {
         Self { key, slot, name, topology }
     }
 
-    /// Sends heartbeats without end. Publishes the number of replicas.
+    /// Sends heartbeats until cancelled, and updates the number of replicas.
     pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
         let mut counts = Counts::default();
         loop {
-            let Some(alive) = self.alive().await else {
+            let Some(live) = self.send().await else {
                 counts = Counts::default();
-                tokio::time::sleep(UNHEARD_INTERVAL).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             };
-            let count = counts.add(clock::now(), alive);
+            let count = counts.add(clock::now(), live);
             if let Some(replicas) = &replicas {
-                replicas.set(count.unwrap_or_else(|| alive.max(replicas.get())));
+                replicas.set(count.unwrap_or_else(|| live.max(replicas.get())));
             }
             tokio::time::sleep(INTERVAL).await;
         }
     }
 
-    async fn alive(&self) -> Option<NonZeroU32> {
+    /// Sends one heartbeat. Returns the number of live replicas.
+    async fn send(&self) -> Option<NonZeroU32> {
         let life = LIFE.as_millis().to_string();
         let arguments = [
             b"EVAL".as_slice(),
-            BEAT.as_bytes(),
+            SCRIPT.as_bytes(),
             b"1",
             &self.key,
             self.name.as_bytes(),
             life.as_bytes(),
         ];
         let map = self.topology.map();
-        let alive = map.owner(self.slot)?.ask(&arguments).await?.as_integer()?;
-        NonZeroU32::new(u32::try_from(alive).ok().filter(|alive| *alive <= REPLICAS_MAX)?)
+        let live = map.owner(self.slot)?.query(&arguments).await?.as_integer()?;
+        NonZeroU32::new(u32::try_from(live).ok().filter(|live| *live <= REPLICAS_MAX)?)
     }
 }
 
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lower_count_is_believed_after_a_life() {
+    fn lower_count_applies_after_a_lifetime() {
         let began = clock::now();
         let mut counts = Counts::default();
         let mut add = |seconds, count| {
@@ -110,7 +111,7 @@ mod tests {
         };
         assert_eq!([add(0, 1), add(1, 3), add(4, 3)], [None; 3]);
         assert_eq!([add(5, 3), add(6, 4)], [Some(3), Some(4)]);
-        // The clock jumps: all but one are gone for a moment.
+        // The clock of Redis jumps: all replicas but one are missing for a moment.
         assert_eq!([add(7, 1), add(8, 4)], [Some(4); 2]);
         assert_eq!(
             [add(9, 2), add(12, 2), add(13, 2), add(14, 2)],

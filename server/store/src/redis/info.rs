@@ -1,4 +1,4 @@
-//! Polls `INFO` of every server, apart from requests.
+//! Polls `INFO` of every server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,21 @@ use super::{
     topology::Topology,
 };
 
-/// The interval of polls. Servers are also polled when one becomes available.
+/// Interval of polls. All servers are also polled when one of them becomes usable or unusable.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Polls until cancelled.
 pub(super) async fn poll(topology: Arc<Topology>, stats: Arc<Stats>, database: u8) {
     loop {
         let map = topology.map();
-        join_all(map.nodes().iter().map(|node| ask(node, &stats, database))).await;
+        join_all(map.nodes().iter().map(|node| poll_node(node, &stats, database))).await;
         let _changed = tokio::time::timeout(INTERVAL, topology.changed()).await;
     }
 }
 
-/// Asks one server. Without INFO permission or without a reply, nothing is known.
-async fn ask(node: &Node, stats: &Stats, database: u8) {
-    let info = node.ask(&[b"INFO".as_slice(), b"memory", b"keyspace"]).await;
+/// Polls one server. Without `INFO` permission or without a reply, its memory is unknown.
+async fn poll_node(node: &Node, stats: &Stats, database: u8) {
+    let info = node.query(&[b"INFO".as_slice(), b"memory", b"keyspace"]).await;
     let info = info.as_ref().and_then(Reply::as_str);
     if let Some(info) = info {
         let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");

@@ -1,7 +1,8 @@
-//! Counters by key, at the server that has their slot.
+//! Scanning and resetting counters at the servers that own their slots.
 //!
-//! SCAN reads a bounded number of keys at a time, of any owner. With each step the server gets a query for an absent key of
-//! the slot: a server that no longer has the slot, or only a part of it, redirects that query, which SCAN does not.
+//! A step of a scan is a `SCAN`, which examines a bounded number of keys of any tenant. A server that no longer owns
+//! the slot answers `SCAN` without a redirection, so each step also queries an absent key of the slot, before and
+//! after: a server that does not have the whole slot redirects that query.
 
 use std::{
     sync::Arc,
@@ -12,23 +13,24 @@ use sluicegate_core::{CounterKey, key::TenantKeys};
 
 use super::{
     Address, Redis, Reply,
-    failure::NoAnswer,
+    error_code::ErrorCode,
+    failure::CommandError,
     slots::{hash_slot, key_slot},
 };
-use crate::{Inspect, RESET_MAX, Reset, STEP_MAX, Step, Unavailable, clock};
+use crate::{Inspect, RESET_MAX, Reset, SCAN_STEP_MAX, ScanStep, Unavailable, clock};
 
-/// How long a slot may be on its way, or without a server, before that is an error: for each step.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Deadline of a step or a reset, in which a slot may be moving or without an owner.
+const STEP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long to wait before asking again.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Wait before the owner of a slot is tried again.
+const RETRY_WAIT: Duration = Duration::from_millis(50);
 
-/// Where a search continues: valid at one server only.
+/// Where a scan continues. Valid at one server only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     address: Address,
-    /// As the server says it.
-    at: String,
+    /// The cursor that `SCAN` returned.
+    position: String,
 }
 
 impl Inspect for Redis {
@@ -46,8 +48,9 @@ impl Inspect for Redis {
             for some in of_slot.chunks(RESET_MAX) {
                 let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
                 let command = Self::command_of(reset);
-                let deadline = clock::now() + PATIENCE;
-                let asked = self.ask_owner(|| self.slot_of(first), command, names, deadline).await;
+                let deadline = clock::now() + STEP_TIMEOUT;
+                let asked =
+                    self.run_at_owner(|| self.slot_of(first), command, names, deadline).await;
                 let (_, reply) = asked.map_err(|error| match error {
                     Unavailable::NotRun(why) if ran => Unavailable::Unknown(why),
                     Unavailable::NotAllowed { .. } if ran => {
@@ -63,35 +66,35 @@ impl Inspect for Redis {
         Ok(count)
     }
 
-    async fn step(
+    async fn scan(
         &self,
-        owner: &TenantKeys,
+        tenant: &TenantKeys,
         mut from: Option<Cursor>,
-    ) -> Result<Step<Cursor>, Unavailable> {
-        let probe = [b"s1:".as_slice(), &owner.tag()].concat();
+    ) -> Result<ScanStep<Cursor>, Unavailable> {
+        let probe = [b"s1:".as_slice(), &tenant.tag()].concat();
         let slot = || {
             let of_cluster = key_slot(&probe);
             if self.topology.map().is_single() { 0 } else { of_cluster }
         };
-        let pattern = self.pattern(owner);
-        let deadline = clock::now() + PATIENCE;
+        let pattern = self.pattern(tenant);
+        let deadline = clock::now() + STEP_TIMEOUT;
         loop {
-            // The server that answers has the slot; a cursor of another server is not valid there.
+            // The server that replies owns the slot. A cursor of another server is not valid there.
             let exists = Self::command_of(Reset::DryRun);
             let probed = || vec![self.name(&probe)];
-            let (address, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
-            let at = from.take_if(|from| from.address == address).map(|from| from.at);
+            let (address, _) = self.run_at_owner(slot, exists, probed(), deadline).await?;
+            let position = from.take_if(|from| from.address == address).map(|from| from.position);
             let args = vec![
-                at.as_deref().unwrap_or("0").into(),
+                position.as_deref().unwrap_or("0").into(),
                 b"MATCH".to_vec(),
                 pattern.clone(),
                 b"COUNT".to_vec(),
-                STEP_MAX.to_string().into(),
+                SCAN_STEP_MAX.to_string().into(),
             ];
-            let (asked, reply) = self.ask_owner(slot, "SCAN", args, deadline).await?;
-            let (still, _) = self.ask_owner(slot, exists, probed(), deadline).await?;
-            if asked == address && still == address {
-                return self.found(owner, address, &reply);
+            let (scanned, reply) = self.run_at_owner(slot, "SCAN", args, deadline).await?;
+            let (still, _) = self.run_at_owner(slot, exists, probed(), deadline).await?;
+            if scanned == address && still == address {
+                return self.scan_step(tenant, address, &reply);
             }
             if clock::now() >= deadline {
                 return Err(Unavailable::NotRun("the slot changes its server".to_owned()));
@@ -101,11 +104,12 @@ impl Inspect for Redis {
 }
 
 impl Redis {
-    /// What the store is called in `--store`.
+    /// The URL scheme of the deployment, without TLS.
     pub fn scheme(&self) -> &'static str {
         self.topology.scheme()
     }
 
+    /// The command that deletes keys, or only counts those that exist.
     const fn command_of(reset: Reset) -> &'static str {
         match reset {
             Reset::Now => "UNLINK",
@@ -117,46 +121,46 @@ impl Redis {
         if self.topology.map().is_single() { 0 } else { hash_slot(key) }
     }
 
-    /// The name of a key in Redis.
+    /// A key with the prefix.
     fn name(&self, key: &[u8]) -> Vec<u8> {
         [&self.prefix, key].concat()
     }
 
-    /// What SCAN is to match: every key that has the owner's tag behind the prefix. Tags may have what patterns give a
-    /// meaning to.
-    fn pattern(&self, owner: &TenantKeys) -> Vec<u8> {
+    /// The pattern of `SCAN` that matches every key of the tenant. Special characters of prefix and tag are escaped.
+    fn pattern(&self, tenant: &TenantKeys) -> Vec<u8> {
         let escaped = |text: &[u8]| {
             let special =
                 |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^' | b'-');
             let escape = |&byte: &u8| special(&byte).then_some(b'\\').into_iter().chain([byte]);
             text.iter().flat_map(escape).collect::<Vec<u8>>()
         };
-        [escaped(&self.prefix), b"s1:*:".to_vec(), escaped(&owner.tag()), b":*".to_vec()].concat()
+        [escaped(&self.prefix), b"s1:*:".to_vec(), escaped(&tenant.tag()), b":*".to_vec()].concat()
     }
 
-    fn found(
+    /// Parses the reply to `SCAN`.
+    fn scan_step(
         &self,
-        owner: &TenantKeys,
+        tenant: &TenantKeys,
         address: Address,
         reply: &Reply,
-    ) -> Result<Step<Cursor>, Unavailable> {
+    ) -> Result<ScanStep<Cursor>, Unavailable> {
         let unreadable = || Unavailable::NotRun("the reply to SCAN cannot be read".to_owned());
-        let [at, Reply::Array(names)] = reply.elements() else { return Err(unreadable()) };
-        let at = at.as_str().ok_or_else(unreadable)?.to_owned();
+        let [position, Reply::Array(names)] = reply.elements() else { return Err(unreadable()) };
+        let position = position.as_str().ok_or_else(unreadable)?.to_owned();
         let key = |name: &Reply| {
             let Reply::Text(name) = name else { return None };
             let key = name.strip_prefix(&*self.prefix)?;
-            owner.contains(key).then(|| CounterKey::from_text(key))?
+            tenant.contains(key).then(|| CounterKey::from_text(key))?
         };
         let found = names.iter().filter_map(key).collect();
-        let is_end = at == "0";
-        let next = (!is_end).then_some(Cursor { address, at });
-        Ok(Step { found, next })
+        let is_end = position == "0";
+        let next = (!is_end).then_some(Cursor { address, position });
+        Ok(ScanStep { found, next })
     }
 
-    /// Asks the server that has a slot; which one that was, and what it says. Waits while the slot is on its way, until the
-    /// deadline.
-    async fn ask_owner(
+    /// Runs a command at the owner of a slot. Returns the owner's address and its reply. Retries until the deadline
+    /// while the slot is moving or has no owner.
+    async fn run_at_owner(
         &self,
         slot: impl Fn() -> u16,
         command: &'static str,
@@ -170,17 +174,17 @@ impl Redis {
                 None => "no server has the slot".to_owned(),
                 Some(node) => match node.command(command, &args, &topology).await {
                     Ok(reply) => return Ok((node.address.clone(), reply)),
-                    Err(NoAnswer::Elsewhere(why)) => format!("{}: {why}", node.address),
-                    Err(NoAnswer::Because(why)) if why.starts_with("NOPERM") => {
+                    Err(CommandError::SlotMoved(why)) => format!("{}: {why}", node.address),
+                    Err(CommandError::NotRun(why)) if ErrorCode::of(&why) == ErrorCode::NoPerm => {
                         let why = format!("{}: {why}", node.address);
                         return Err(Unavailable::NotAllowed { command, why });
                     }
-                    Err(NoAnswer::Because(why)) => {
+                    Err(CommandError::NotRun(why)) => {
                         return Err(Unavailable::NotRun(format!("{}: {why}", node.address)));
                     }
-                    Err(NoAnswer::Unknown(why)) => {
+                    Err(CommandError::Unknown(why)) => {
                         let why = format!("{}: {why}", node.address);
-                        // Looking changes nothing.
+                        // A query that may have run has changed nothing.
                         let changes = command == Self::command_of(Reset::Now);
                         let error =
                             if changes { Unavailable::Unknown } else { Unavailable::NotRun };
@@ -188,11 +192,11 @@ impl Redis {
                     }
                 },
             };
-            self.topology.trouble();
+            self.topology.request_refresh();
             if clock::now() >= deadline {
                 return Err(Unavailable::NotRun(why));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_WAIT).await;
         }
     }
 }

@@ -23,7 +23,7 @@ impl FromStr for KeyPrefix {
     type Err = KeyPrefixError;
 
     fn from_str(text: &str) -> Result<Self, KeyPrefixError> {
-        // Braces would choose the slot of every key.
+        // Braces would be taken for the hash tag of every key.
         let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let good = text.len() <= KEY_PREFIX_MAX && text.bytes().all(fits);
         good.then(|| Self(text.to_owned())).ok_or(KeyPrefixError)
@@ -35,7 +35,7 @@ impl KeyPrefix {
         self.0.as_bytes()
     }
 
-    /// The counter of which this is the name in Redis, if it is the name of one.
+    /// The counter that has this name in Redis; `None` if it is not the name of a counter.
     #[must_use]
     pub fn counter(&self, name: &str) -> Option<CounterKey> {
         CounterKey::from_text(name.strip_prefix(&self.0)?.as_bytes())

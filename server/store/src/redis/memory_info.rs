@@ -1,4 +1,4 @@
-//! A server's memory and keys, as `INFO` reports them.
+//! Memory and keys of a server, as `INFO` reports them.
 
 /// Memory and keys of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +12,10 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
-    /// Reads a reply to `INFO memory keyspace`.
+    /// Parses the reply to `INFO memory keyspace`.
     pub(super) fn read(info: &str, database: u8) -> Option<Self> {
         let number = |name| field(info, name)?.parse().ok();
-        // A database without keys is not listed.
+        // Redis does not list a database without keys.
         let keys = field(info, &format!("db{database}")).map_or(Some(0), |keyspace| {
             keyspace.split(',').find_map(|it| it.strip_prefix("keys=")?.parse().ok())
         });
@@ -24,7 +24,7 @@ impl MemoryInfo {
     }
 }
 
-/// A field of INFO.
+/// The value of a field in the reply to `INFO`.
 pub(super) fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }

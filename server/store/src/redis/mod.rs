@@ -1,23 +1,23 @@
-//! Counters in Redis, shared by every replica of this service.
+//! Counters in Redis, shared by all replicas.
 //!
-//! One script call settles all checks of a request on one slot atomically. Checks on other slots are
-//! settled by other calls at the same time; [`FailurePolicy`](crate::FailurePolicy) gets all answers, and
+//! One script call settles all checks of a request on one slot atomically. The checks on other slots are
+//! settled by concurrent calls; [`FailurePolicy`](crate::FailurePolicy) gets all answers, and
 //! refunds the charges of one slot if another refused.
 //!
-//! A single server is a cluster of one: the same type serves both, and a primary behind
-//! sentinels.
+//! A single server, and a primary behind sentinels, is treated as a cluster of one server that owns all slots.
 
 mod call;
 mod command;
+mod connection;
+mod degraded_timer;
+mod error_code;
 mod failure;
 mod heartbeat;
 mod info;
 mod inspect;
 mod key_prefix;
-mod link;
 mod memory_info;
 mod node;
-mod outage;
 mod pipeline;
 mod pooled;
 mod probe;
@@ -45,18 +45,18 @@ use sluicegate_core::{
 use smallvec::SmallVec;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, Lanes, LiveReplicas, Place, Redirected, Settled, clock};
+use crate::{Clock, CounterLocation, LiveReplicas, OnRedirection, QueuedStore, Settled, clock};
 use failure::{Failure, LateReply, within};
 use heartbeat::Heartbeat;
-use node::{Fitness as _, Node};
+use node::{Node, NodeEvents as _};
 use sockets::Sockets;
-use topology::{Map, Topology};
+use topology::{SlotMap, Topology};
 
-pub use call::{Call, Replied, UnexpectedReply};
+pub use call::{Call, DecodedReply, UnexpectedReply};
+pub use connection::{ByteStream, Connect, ConnectionSettings, FileError, Password, TlsFiles};
 pub use failure::LATE_MAX;
 pub use inspect::Cursor;
 pub use key_prefix::{KEY_PREFIX_MAX, KeyPrefix, KeyPrefixError};
-pub use link::{ByteStream, Connect, FileError, LinkSettings, Password, TlsFiles};
 pub use memory_info::MemoryInfo;
 pub use reply::Reply;
 pub use script::Script;
@@ -64,22 +64,22 @@ pub use slots::hash_slot;
 pub use stats::{Count, Stats};
 pub use url::{Address, Deployment, RedisUrl, UrlError};
 
-/// How often one call follows a slot that moves, or waits for it.
+/// The most redirections that one call follows. Waits for a moving slot count, too.
 const REDIRECTIONS_MAX: usize = 16;
 
-/// How long to wait for keys that are being moved.
-const MOVING: Duration = Duration::from_millis(1);
+/// How long to wait before a call is sent again after `TRYAGAIN`.
+const TRY_AGAIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Where Redis is and how to use it.
+/// The servers, and how to connect to them.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Which servers.
+    /// The servers.
     pub deployment: Deployment,
-    /// How to connect to each.
-    pub link: LinkSettings,
+    /// How to connect to each server.
+    pub connection: ConnectionSettings,
     /// Connections to each server.
     pub connections: NonZeroUsize,
-    /// The most connections to all servers together. Where there are more servers, each has fewer connections, and some have
+    /// The most connections to all servers together. With many servers, each has fewer connections, and some have
     /// none.
     pub connections_max: usize,
     /// Prefix of every key.
@@ -101,26 +101,26 @@ impl std::fmt::Debug for Redis {
     }
 }
 
-/// Interval of checks whether connections are open.
+/// Interval at which [`Redis::connected`] checks the servers.
 const CONNECTED_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How one server does.
+/// Status of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Which.
+    /// The server's address.
     pub address: Address,
-    /// What is wrong with it; `None` if it answers.
-    pub complaint: Option<String>,
-    /// Open connections to it.
+    /// Why the server is unusable; `None` if it is usable.
+    pub error: Option<String>,
+    /// Open connections.
     pub connections: usize,
-    /// Connections that there should be.
+    /// Connections that should be open.
     pub connections_wanted: usize,
-    /// Its memory and keys, as of the last `INFO`; `None` without `INFO` permission or without a reply.
+    /// Memory and keys as of the last `INFO`; `None` without `INFO` permission or without a reply.
     pub memory: Option<MemoryInfo>,
 }
 
 impl NodeStatus {
-    /// Whether calls to it fail at once.
+    /// Whether the circuit breaker is open: calls fail at once.
     #[must_use]
     pub const fn is_breaker_open(&self) -> bool {
         self.connections == 0
@@ -130,7 +130,7 @@ impl NodeStatus {
 impl Redis {
     /// Starts to connect. Until a connection is open, checks are answered [`StoreError::Unavailable`].
     ///
-    /// Updates `replicas`, if given, to the number of processes that share the counters. Uses Redis' own
+    /// Updates `replicas`, if given, to the number of replicas that share the counters. Uses Redis' own
     /// clock unless `clock` is given.
     ///
     /// # Errors
@@ -140,14 +140,14 @@ impl Redis {
         replicas: Option<LiveReplicas>,
         clock: Option<Arc<dyn Clock>>,
     ) -> Result<Self, FileError> {
-        settings.link.check()?;
+        settings.connection.check()?;
         let stats = Arc::new(Stats::default());
         let running = CancellationToken::new();
         let prefix: Box<[u8]> = settings.key_prefix.as_bytes().into();
         let sockets = Sockets::new(settings.connections_max, settings.connections.get());
-        let database = settings.link.database;
+        let database = settings.connection.database;
         let topology =
-            Topology::start(settings.deployment, sockets, settings.link, &stats, &running);
+            Topology::start(settings.deployment, sockets, settings.connection, &stats, &running);
         let probes = probe::watch(Arc::clone(&topology), prefix.clone());
         tokio::spawn(running.clone().run_until_cancelled_owned(probes));
         let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
@@ -157,16 +157,16 @@ impl Redis {
         Ok(Self { topology, prefix, clock, stats, _running: running.drop_guard() })
     }
 
-    /// What was counted.
+    /// Counts of calls and connections.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// How every server in use does. Empty while none has been found.
+    /// Status of every server in use. Empty until a server is found.
     pub fn status(&self) -> Vec<NodeStatus> {
         let status = |node: &Arc<Node>| NodeStatus {
             address: node.address.clone(),
-            complaint: (!node.is_up()).then(|| node.complaint()),
+            error: (!node.is_up()).then(|| node.error()),
             connections: node.connections(),
             memory: node.memory(),
             connections_wanted: node.connections_wanted(),
@@ -174,12 +174,12 @@ impl Redis {
         self.topology.map().nodes().iter().map(status).collect()
     }
 
-    /// Whether some counters cannot be asked.
+    /// Whether some counters are unavailable.
     pub fn is_degraded(&self) -> bool {
         self.topology.is_degraded()
     }
 
-    /// Waits until every counter can be asked, for so long at most.
+    /// Waits until every counter is available, at most for `within`.
     pub async fn connected(&self, within: Duration) {
         let connected = async {
             while self.is_degraded() {
@@ -189,87 +189,88 @@ impl Redis {
         let _late = tokio::time::timeout(within, connected).await;
     }
 
-    /// For how long some counters could not be asked, all times together.
+    /// Total time for which some counters were unavailable.
     pub fn degraded_for(&self) -> Duration {
         self.topology.degraded_for()
     }
 
-    /// Asks one server about parts, each of which it settles for itself. Returns the parts without a reply so far, too.
-    async fn ask(
+    /// Sends calls to one server, each with the slot groups of one slot. Returns the answers to each call, and the
+    /// calls without a reply by the deadline.
+    async fn call_server(
         &self,
-        map: &Map,
-        parts: &[&[Piece<'_>]],
+        map: &SlotMap,
+        by_slot: &[&[SlotGroup<'_>]],
         deadline: Option<Instant>,
-        redirected: Redirected,
-    ) -> (Vec<Answers>, Vec<LatePart>) {
-        let all = |part: &[Piece<'_>], error| {
-            part.iter().flat_map(|piece| piece.checks.iter()).map(|_| Err(error)).collect()
+        on_redirection: OnRedirection,
+    ) -> (Vec<Answers>, Vec<LateCall>) {
+        let all = |groups: &[SlotGroup<'_>], error| {
+            groups.iter().flat_map(|group| group.checks.iter()).map(|_| Err(error)).collect()
         };
-        let slot_of = |part: &[Piece<'_>]| part.first().map_or(0, |piece| piece.slot);
-        let Some(owner) = parts.first().and_then(|part| map.owner(slot_of(part))) else {
-            self.topology.trouble();
-            let answers = parts.iter().map(|part| all(part, StoreError::Unavailable));
+        let slot_of = |groups: &[SlotGroup<'_>]| groups.first().map_or(0, |group| group.slot);
+        let Some(owner) = by_slot.first().and_then(|groups| map.owner(slot_of(groups))) else {
+            self.topology.request_refresh();
+            let answers = by_slot.iter().map(|groups| all(groups, StoreError::Unavailable));
             return (answers.collect(), Vec::new());
         };
         let now = self.clock.as_ref().map(|clock| clock.read().wall);
-        let call = |part: &&[Piece<'_>]| {
-            Call::new(&self.prefix, part.iter().map(|piece| piece.checks.iter()), now)
+        let call = |groups: &&[SlotGroup<'_>]| {
+            Call::new(&self.prefix, groups.iter().map(|group| group.checks.iter()), now)
         };
-        let calls: SmallVec<[Call; 1]> = parts.iter().map(call).collect();
+        let calls: SmallVec<[Call; 1]> = by_slot.iter().map(call).collect();
         let topology = Arc::downgrade(&self.topology);
         let mut replies = owner.call(&calls, false, deadline, &topology).await;
         let mut followed = Vec::new();
-        for ((part, call), reply) in parts.iter().zip(&calls).zip(&mut replies) {
-            if matches!((&reply, redirected), (Err(_), Redirected::Follow)) {
-                // Rare and large.
+        for ((groups, call), reply) in by_slot.iter().zip(&calls).zip(&mut replies) {
+            if matches!((&reply, on_redirection), (Err(_), OnRedirection::Follow)) {
+                // Boxed, because the future is large and rare.
                 followed.push(Box::pin(async move {
                     let first = std::mem::replace(reply, Err(Failure::NotRun));
-                    *reply = self.follow(first, call, slot_of(part), deadline).await;
+                    *reply = self.follow(first, call, slot_of(groups), deadline).await;
                 }));
             }
         }
         join_all(followed).await;
         let mut late = Vec::new();
-        let answered = parts.iter().zip(calls).zip(replies);
-        let answers = answered.map(|((part, call), reply)| match reply {
+        let answered = by_slot.iter().zip(calls).zip(replies);
+        let answers = answered.map(|((groups, call), reply)| match reply {
             Ok(reply) => match call.decode(&reply) {
-                Ok(replied) => {
-                    replied.unusable.iter().for_each(|name| self.note_unusable(name));
-                    replied.answers
+                Ok(decoded) => {
+                    decoded.unusable.iter().for_each(|name| self.note_unusable(name));
+                    decoded.answers
                 }
                 Err(error) => {
                     self.stats.replies_rejected.add(1);
-                    owner.complain(&error.to_string(), &topology);
-                    all(part, StoreError::Unknown)
+                    owner.mark_unhealthy(&error.to_string(), &topology);
+                    all(groups, StoreError::Unknown)
                 }
             },
-            Err(Failure::Unknown) => all(part, StoreError::Unknown),
+            Err(Failure::Unknown) => all(groups, StoreError::Unknown),
             Err(Failure::Late(reply)) => {
-                let positions = part.iter().flat_map(|piece| piece.positions.iter().copied());
-                let (positions, slot) = (positions.collect(), slot_of(part));
-                late.push(LatePart { positions, slot, call, reply });
-                all(part, StoreError::Unknown)
+                let positions = groups.iter().flat_map(|group| group.positions.iter().copied());
+                let (positions, slot) = (positions.collect(), slot_of(groups));
+                late.push(LateCall { positions, slot, call, reply });
+                all(groups, StoreError::Unknown)
             }
-            Err(Failure::NotRun) => all(part, StoreError::Unavailable),
+            Err(Failure::NotRun) => all(groups, StoreError::Unavailable),
             Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
-                self.topology.trouble();
-                all(part, StoreError::Moved)
+                self.topology.request_refresh();
+                all(groups, StoreError::Moved)
             }
         });
         (answers.collect(), late)
     }
 
-    /// Takes note of a counter under whose name something else was stored.
+    /// Counts and reports a key whose value is not a valid state.
     fn note_unusable(&self, name: &[u8]) {
         self.stats.counters_unusable.add(1);
         let key = name.strip_prefix(&*self.prefix).and_then(CounterKey::from_text);
         if let Some(key) = key {
-            self.stats.unusable.note(key);
+            self.stats.unusable.notify(key);
         }
     }
 
-    /// Goes where a call is sent instead. What redirects has run nothing, so it is followed as long as there
-    /// is time. Without a reply it ends with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::LateReply`].
+    /// Follows the redirections of a call until it has a reply, until the deadline at most. A redirected call was not
+    /// run, so it can be sent again. Fails with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::Late`].
     async fn follow(
         &self,
         first: Result<Reply, Failure>,
@@ -285,15 +286,17 @@ impl Redis {
         for _ in 0..REDIRECTIONS_MAX {
             let (node, asking) = match &failure {
                 Failure::Moved(address) | Failure::Ask(address) => {
-                    let Some(node) = self.topology.named(address, deadline).await else { break };
+                    let target = self.topology.redirection_target(address, deadline).await;
+                    let Some(node) = target else { break };
                     (node, matches!(failure, Failure::Ask(_)))
                 }
                 Failure::TryAgain => {
-                    topology.trouble();
-                    if within(deadline, tokio::time::sleep(MOVING)).await.is_none() {
+                    topology.request_refresh();
+                    let wait = tokio::time::sleep(TRY_AGAIN_WAIT);
+                    if within(deadline, wait).await.is_none() {
                         break;
                     }
-                    // From the start: by now the keys may be at either server.
+                    // From the owner again, because by now all keys may be at either server.
                     let Some(owner) = self.topology.map().owner(slot).map(Arc::clone) else {
                         break;
                     };
@@ -316,8 +319,8 @@ impl Redis {
     }
 }
 
-/// A call without a reply at its deadline.
-struct LatePart {
+/// A call without a reply by its deadline.
+struct LateCall {
     /// The positions of its checks in the batch.
     positions: SmallVec<[usize; 4]>,
     slot: u16,
@@ -325,9 +328,10 @@ struct LatePart {
     reply: LateReply,
 }
 
-/// The answers to a batch of so many checks that come until then.
+/// The answers to a batch of `checks` checks from late replies that arrive until `until`. An answer stays
+/// [`StoreError::Unknown`] if its server no longer owns the slot: what that server charged is lost.
 async fn late_answers(
-    parts: Vec<LatePart>,
+    late_calls: Vec<LateCall>,
     checks: usize,
     until: Instant,
     topology: Arc<Topology>,
@@ -335,7 +339,7 @@ async fn late_answers(
 ) -> Answers {
     let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
     let (mut charged, mut owners) = (Vec::new(), Vec::new());
-    for LatePart { positions, slot, call, reply } in parts {
+    for LateCall { positions, slot, call, reply } in late_calls {
         let server = reply.server.clone();
         let reply = reply.until(until).await;
         let decoded = match &reply {
@@ -361,8 +365,8 @@ async fn late_answers(
     if charged.is_empty() {
         return answers;
     }
-    let own = topology.still_own(&owners).await;
-    let lost = charged.into_iter().zip(own).filter(|(_, owns)| !owns);
+    let still_own = topology.still_own(&owners).await;
+    let lost = charged.into_iter().zip(still_own).filter(|(_, owns)| !owns);
     for position in lost.flat_map(|(positions, _)| positions) {
         answers.get_mut(position).into_iter().for_each(|it| *it = Err(StoreError::Unknown));
     }
@@ -371,7 +375,7 @@ async fn late_answers(
 
 impl Store for Redis {
     async fn decide(&self, batch: Batch) -> Answers {
-        self.settle(batch, Redirected::Follow).await.answers
+        self.settle(batch, OnRedirection::Follow).await.answers
     }
 
     fn is_available(&self, key: &CounterKey) -> bool {
@@ -380,37 +384,39 @@ impl Store for Redis {
     }
 }
 
-impl Lanes for Redis {
-    fn place(&self, key: &CounterKey) -> Place {
+impl QueuedStore for Redis {
+    fn location(&self, key: &CounterKey) -> CounterLocation {
         let map = self.topology.map();
         let slot = map.slot(key);
-        Place { lane: usize::from(map.position(slot)), slot }
+        CounterLocation { queue: usize::from(map.position(slot)), slot }
     }
 
-    async fn settle(&self, batch: Batch, redirected: Redirected) -> Settled {
+    async fn settle(&self, batch: Batch, on_redirection: OnRedirection) -> Settled {
         let Batch { groups, deadline } = batch;
         let map = self.topology.map();
-        let mut pieces = Vec::with_capacity(groups.len());
+        let mut slot_groups = Vec::with_capacity(groups.len());
         let mut first = 0;
         for group in &groups {
-            Piece::cut(&map, group, first, &mut pieces);
+            SlotGroup::split(&map, group, first, &mut slot_groups);
             first += group.len();
         }
-        // Groups of one slot stay in order.
-        pieces.sort_by_key(|piece| (piece.owner, piece.slot));
-        let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(|a, b| a.slot == b.slot).collect();
-        let same_owner = |a: &&[Piece<'_>], b: &&[Piece<'_>]| {
-            a.first().map(|piece| piece.owner) == b.first().map(|piece| piece.owner)
+        // Stable, so that the groups of one slot stay in order.
+        slot_groups.sort_by_key(|group| (group.owner, group.slot));
+        let by_slot: Vec<&[SlotGroup<'_>]> =
+            slot_groups.chunk_by(|a, b| a.slot == b.slot).collect();
+        let same_owner = |a: &&[SlotGroup<'_>], b: &&[SlotGroup<'_>]| {
+            a.first().map(|group| group.owner) == b.first().map(|group| group.owner)
         };
-        let of_owners = parts.chunk_by(same_owner);
-        let answers = of_owners.map(|parts| self.ask(&map, parts, deadline, redirected));
+        let by_owner = by_slot.chunk_by(same_owner);
+        let answers =
+            by_owner.map(|by_slot| self.call_server(&map, by_slot, deadline, on_redirection));
         let (answers, late): (Vec<_>, Vec<_>) = join_all(answers).await.into_iter().unzip();
-        let positions = pieces.iter().flat_map(|piece| piece.positions.iter().copied());
+        let positions = slot_groups.iter().flat_map(|group| group.positions.iter().copied());
         let mut ordered: Answers = (0..first).map(|_| Err(StoreError::Unknown)).collect();
         for (position, answer) in positions.zip(answers.into_iter().flatten().flatten()) {
             ordered.get_mut(position).into_iter().for_each(|it| *it = answer);
         }
-        let late: Vec<LatePart> = late.into_iter().flatten().collect();
+        let late: Vec<LateCall> = late.into_iter().flatten().collect();
         let late = (!late.is_empty()).then(|| {
             let until = clock::now() + LATE_MAX;
             let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
@@ -420,8 +426,9 @@ impl Lanes for Redis {
     }
 }
 
-/// What a group has on one slot.
-struct Piece<'a> {
+/// The checks of a group on one slot.
+struct SlotGroup<'a> {
+    /// Position of the slot's owner in the slot map.
     owner: u16,
     slot: u16,
     checks: Cow<'a, [Check]>,
@@ -429,23 +436,23 @@ struct Piece<'a> {
     positions: SmallVec<[usize; 4]>,
 }
 
-impl<'a> Piece<'a> {
-    /// Adds the parts of a group whose first check is at position `first`.
-    fn cut(map: &Map, group: &'a [Check], first: usize, pieces: &mut Vec<Self>) {
+impl<'a> SlotGroup<'a> {
+    /// Splits a group by slot. `first` is the position of its first check in the batch.
+    fn split(map: &SlotMap, group: &'a [Check], first: usize, slot_groups: &mut Vec<Self>) {
         let slots: SmallVec<[u16; 8]> = group.iter().map(|check| map.slot(&check.key)).collect();
-        let piece =
+        let slot_group =
             |slot, checks, positions| Self { owner: map.position(slot), slot, checks, positions };
         let Some((&slot, others)) = slots.split_first() else { return };
         if others.iter().all(|other| *other == slot) {
             let positions = (first..first + group.len()).collect();
-            pieces.push(piece(slot, Cow::Borrowed(group), positions));
+            slot_groups.push(slot_group(slot, Cow::Borrowed(group), positions));
             return;
         }
-        let begun = pieces.len();
+        let before = slot_groups.len();
         for (offset, (check, &slot)) in group.iter().zip(&slots).enumerate() {
             let check =
                 Check { refusal_scope: check.refusal_scope.for_one_slot(), ..check.clone() };
-            let known = pieces.iter_mut().skip(begun).find(|piece| piece.slot == slot);
+            let known = slot_groups.iter_mut().skip(before).find(|it| it.slot == slot);
             match known {
                 Some(known) => {
                     known.checks.to_mut().push(check);
@@ -453,7 +460,7 @@ impl<'a> Piece<'a> {
                 }
                 None => {
                     let positions = SmallVec::from_iter([first + offset]);
-                    pieces.push(piece(slot, Cow::Owned(vec![check]), positions));
+                    slot_groups.push(slot_group(slot, Cow::Owned(vec![check]), positions));
                 }
             }
         }

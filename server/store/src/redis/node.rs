@@ -1,10 +1,10 @@
 //! One Redis server: its connections and its circuit breaker.
 //!
-//! The breaker is here and not around the whole store, so that one dead server does not fail the checks
+//! Each server has its own breaker, so that an unavailable server does not fail the checks
 //! of the others. A connection on which [several calls in a row](super::pooled), over [`SILENCE`], got no
-//! answer is dropped. Without any connection calls fail at once; a new one that authenticates and answers a few commands
-//! closes the breaker. There is one attempt per connection at a time, with exponential backoff,
-//! so that replicas do not rush at a server that comes back.
+//! reply is dropped. Without a connection the breaker is open: calls fail at once. It closes when a new connection is
+//! authenticated and has answered a few commands. Each connection is reconnected with exponential backoff,
+//! so that a server that comes back is not overloaded by all replicas at once.
 
 mod keep;
 
@@ -26,11 +26,12 @@ use super::{
     Address, Stats,
     call::Call,
     command::command,
-    failure::{Failure, LateReply, NOT_RUN, NoAnswer, Replies, within},
-    link::{Link, LinkError, LinkSettings},
+    connection::{ConnectError, Connection, ConnectionSettings},
+    error_code::{ErrorCode, first_word},
+    failure::{CommandError, Failure, LateReply, Replies, within},
     memory_info::MemoryInfo,
-    pipeline::{Commands, NoReply, Pending},
-    pooled::{Mark, PooledConnection, SILENCE},
+    pipeline::{CommandSender, NoReply, PendingReply},
+    pooled::{AtomicInstant, PooledConnection, SILENCE},
     reply::{Reply, ReplyBounds},
     script::Script,
     slots,
@@ -39,88 +40,91 @@ use super::{
 };
 use crate::{LogLimit, clock};
 
-/// A server that has not answered for this time may be replaced by one that claims its slots.
-const GONE: Duration = Duration::from_secs(10);
+/// A server without a connection for this time may be replaced by another one that claims its slots, whatever the
+/// epoch.
+const GONE_AFTER: Duration = Duration::from_secs(10);
 
-/// A server that has rejected no command for this time is usable again.
-const CONTENT: Duration = Duration::from_secs(1);
+/// A server that has rejected no command for this time is healthy again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
-/// What to do about a node of a cluster that was named as a server of its own.
-const NAME_IT: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
+/// The fix if a node of a cluster is configured as a single server.
+const USE_CLUSTER_URL: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
 
-/// What must hold for a server beside answering.
-pub(super) trait Fitness: Send + Sync + 'static {
-    /// Checks a connection that was opened just now, before it is used.
+/// What a server needs from the topology that it belongs to.
+pub(super) trait NodeEvents: Send + Sync + 'static {
+    /// Checks a new connection before it is used: whether the server still has its role.
     fn check(
         &self,
         address: &Address,
-        link: &Link,
-    ) -> impl Future<Output = Result<(), LinkError>> + Send;
+        connection: &Connection,
+    ) -> impl Future<Output = Result<(), ConnectError>> + Send;
 
-    /// Whether servers may name others that have what is asked for.
+    /// Whether the servers are a cluster, so that they may redirect calls.
     fn is_cluster(&self) -> bool;
 
-    /// The server has stopped answering, or sent callers elsewhere.
-    fn trouble(&self);
+    /// Requests a refresh of the topology, because the server does not reply, or redirects calls.
+    fn request_refresh(&self);
 
-    /// The server has become usable or unusable.
+    /// Reports that the server has become usable or unusable.
     fn changed(&self);
 }
 
 /// One server.
 pub(super) struct Node {
     pub(super) address: Address,
-    lines: Box<[ArcSwapOption<PooledConnection>]>,
+    pool: Box<[ArcSwapOption<PooledConnection>]>,
+    /// Where the next search for an open connection begins.
     next: AtomicUsize,
     /// Whether any connection is open.
     up: AtomicBool,
-    /// Why the server is of no use; empty while it is.
-    complaint: Mutex<String>,
-    complains: AtomicBool,
-    /// When it was last found to be of no use though it answers.
-    complained: Mark,
-    /// When it last stopped answering.
-    lost: Mark,
-    /// Counts how often scripts were loaded, so that of many callers who miss one only the first loads it.
+    /// Why the server is unusable; empty if it is usable.
+    error: Mutex<String>,
+    /// Whether the server rejects commands, or cannot be connected to.
+    is_unhealthy: AtomicBool,
+    /// When the server last rejected a command.
+    rejected_at: AtomicInstant,
+    /// When the last connection was lost.
+    lost_at: AtomicInstant,
+    /// How often scripts were loaded: of many callers that miss a script, only the first loads it.
     loads: AtomicU64,
     loading: AsyncMutex<()>,
     logged: LogLimit,
     /// Why a reply was last rejected.
-    rejected: Mutex<Option<String>>,
-    /// Whether a connection has ever stood.
+    reply_rejected: Mutex<Option<String>>,
+    /// Whether a connection has ever been open.
     was_connected: Watched<bool>,
     memory: Mutex<Option<MemoryInfo>>,
     timeout: Duration,
     stats: Arc<Stats>,
     sockets: Arc<Sockets>,
-    /// The number of connections that it may have.
+    /// The number of connections that the server may have.
     allowed: Watched<usize>,
 }
 
 impl Node {
-    /// A server that is connected to until `gone`, as soon as it is [allowed](Self::allow) connections.
-    pub(super) fn start<F: Fitness>(
+    /// Starts to connect to a server, as soon as connections are [allowed](Self::allow), until `cancelled`.
+    pub(super) fn start<E: NodeEvents>(
         address: Address,
         sockets: &Arc<Sockets>,
-        settings: &Arc<LinkSettings>,
-        fitness: &Arc<F>,
+        settings: &Arc<ConnectionSettings>,
+        events: &Arc<E>,
         stats: &Arc<Stats>,
-        gone: &CancellationToken,
+        cancelled: &CancellationToken,
     ) -> Arc<Self> {
-        let links = sockets.per_server_max();
+        let connections = sockets.per_server_max();
         let node = Arc::new(Self {
             address,
-            lines: (0..links).map(|_| ArcSwapOption::empty()).collect(),
+            pool: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
             next: AtomicUsize::new(0),
             up: AtomicBool::new(false),
-            complaint: Mutex::new("not connected yet".to_owned()),
-            complains: AtomicBool::new(true),
-            complained: Mark::now(),
-            lost: Mark::now(),
+            error: Mutex::new("not connected yet".to_owned()),
+            is_unhealthy: AtomicBool::new(true),
+            rejected_at: AtomicInstant::now(),
+            lost_at: AtomicInstant::now(),
             loads: AtomicU64::new(0),
             loading: AsyncMutex::new(()),
             logged: LogLimit::default(),
-            rejected: Mutex::default(),
+            reply_rejected: Mutex::default(),
             was_connected: Watched::new(false),
             memory: Mutex::new(None),
             timeout: settings.connect_timeout,
@@ -128,47 +132,47 @@ impl Node {
             sockets: Arc::clone(sockets),
             allowed: Watched::new(0),
         });
-        for place in 0..links {
-            let keep = Arc::clone(&node).keep(place, Arc::clone(settings), Arc::clone(fitness));
-            tokio::spawn(gone.clone().run_until_cancelled_owned(keep));
+        for number in 0..connections {
+            let keep = Arc::clone(&node).keep(number, Arc::clone(settings), Arc::clone(events));
+            tokio::spawn(cancelled.clone().run_until_cancelled_owned(keep));
         }
         node
     }
 
-    /// Allows it so many connections. Those beyond are closed.
+    /// Sets the number of connections that the server may have. Further ones are closed.
     pub(super) fn allow(&self, connections: usize) {
         if connections == 0 {
-            NO_DESCRIPTORS.clone_into(&mut self.complaint.lock());
+            NO_DESCRIPTORS.clone_into(&mut self.error.lock());
         }
         self.allowed.set(connections);
     }
 
-    /// The number of connections that it may have.
+    /// The number of connections that the server may have.
     pub(super) fn allowed(&self) -> usize {
         self.allowed.get()
     }
 
-    /// Waits until the connection at this place is allowed, or is not.
-    async fn until_allowed(&self, place: usize, allowed: bool) {
-        self.allowed.wait_for(|it| (place < it) == allowed).await;
+    /// Waits until the connection of this number is allowed, or is not.
+    async fn until_allowed(&self, number: usize, allowed: bool) {
+        self.allowed.wait_for(|it| (number < it) == allowed).await;
     }
 
-    /// Whether the server answers and does what it is asked.
+    /// Whether the server has a connection and does not reject commands.
     pub(super) fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed) && !self.complains.load(Ordering::Relaxed)
+        self.up.load(Ordering::Relaxed) && !self.is_unhealthy.load(Ordering::Relaxed)
     }
 
-    /// Whether the server answers and does not do what it is asked.
-    pub(super) fn refuses(&self) -> bool {
-        self.up.load(Ordering::Relaxed) && self.complains.load(Ordering::Relaxed)
+    /// Whether the server has a connection and rejects commands.
+    pub(super) fn rejects_commands(&self) -> bool {
+        self.up.load(Ordering::Relaxed) && self.is_unhealthy.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection has ever stood.
+    /// Whether a connection has ever been open.
     pub(super) fn was_connected(&self) -> bool {
         self.was_connected.get()
     }
 
-    /// Waits for the first connection to a new server.
+    /// Waits for the first connection to a new server, until the deadline at most.
     pub(super) async fn connected(&self, deadline: Option<Instant>) {
         if !self.was_connected() {
             let deadline = deadline.unwrap_or_else(|| clock::now() + self.timeout);
@@ -176,17 +180,22 @@ impl Node {
         }
     }
 
-    /// Whether it has not answered for long.
+    /// Whether the server has had no connection for [`GONE_AFTER`].
     pub(super) fn is_gone(&self) -> bool {
-        !self.up.load(Ordering::Relaxed) && self.lost.is_older_than(GONE)
+        !self.up.load(Ordering::Relaxed) && self.lost_at.is_older_than(GONE_AFTER)
     }
 
-    /// Open connections.
+    /// Number of open connections.
     pub(super) fn connections(&self) -> usize {
-        self.lines.iter().filter(|line| line.load().is_some()).count()
+        self.pool.iter().filter(|connection| connection.load().is_some()).count()
     }
 
-    /// Its memory and keys, as of the last `INFO`.
+    /// Number of connections that should be open.
+    pub(super) fn connections_wanted(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Memory and keys as of the last `INFO`.
     pub(super) fn memory(&self) -> Option<MemoryInfo> {
         *self.memory.lock()
     }
@@ -195,146 +204,148 @@ impl Node {
         *self.memory.lock() = memory;
     }
 
-    /// Why not.
-    pub(super) fn complaint(&self) -> String {
-        self.complaint.lock().clone()
+    /// Why the server is unusable; empty if it is usable.
+    pub(super) fn error(&self) -> String {
+        self.error.lock().clone()
     }
 
-    /// Runs scripts, sent together, and returns the answer of each. `asking` sends ASKING first, after a redirection by
-    /// another server; then there is one call.
-    pub(super) async fn call<F: Fitness>(
+    /// Sends script calls together, and returns the reply to each. `asking` sends `ASKING` first, after an `ASK`
+    /// redirection; then there must be one call only.
+    pub(super) async fn call<E: NodeEvents>(
         &self,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-        fitness: &F,
+        events: &E,
     ) -> Replies {
-        let Some(line) = self.line() else {
+        let Some(connection) = self.connection() else {
             return calls.iter().map(|_| Err(Failure::NotRun)).collect();
         };
         let loads = self.loads.load(Ordering::Acquire);
-        let mut sent = self.send(&line, calls, asking, deadline, fitness).await;
-        let missed =
-            |(_, reply): &(&Call, &Result<Reply, Refused>)| matches!(reply, Err(Refused::NoScript));
+        let mut sent = self.send(&connection, calls, asking, deadline, events).await;
+        let has_no_script = |(_, reply): &(&Call, &Result<Reply, CallError>)| {
+            matches!(reply, Err(CallError::NoScript))
+        };
         let again: Vec<Call> =
-            calls.iter().zip(&sent).filter(missed).map(|(call, _)| call.clone()).collect();
+            calls.iter().zip(&sent).filter(has_no_script).map(|(call, _)| call.clone()).collect();
         if let Some(first) = again.first() {
-            let loaded = self.load(&line.commands, first.script, loads, deadline, fitness).await;
+            let commands = &connection.commands;
+            let loaded = self.load(commands, first.script, loads, deadline, events).await;
             let mut replies = match loaded {
-                Ok(()) => self.send(&line, &again, asking, deadline, fitness).await,
+                Ok(()) => self.send(&connection, &again, asking, deadline, events).await,
                 Err(_) => SmallVec::new(),
             }
             .into_iter();
-            for reply in sent.iter_mut().filter(|it| matches!(it, Err(Refused::NoScript))) {
-                *reply = replies.next().unwrap_or(Err(Refused::Failure(Failure::NotRun)));
+            for reply in sent.iter_mut().filter(|it| matches!(it, Err(CallError::NoScript))) {
+                *reply = replies.next().unwrap_or(Err(CallError::Failure(Failure::NotRun)));
             }
         }
-        sent.into_iter().map(|sent| self.conclude(sent, fitness)).collect()
+        sent.into_iter().map(|sent| self.conclude(sent, events)).collect()
     }
 
-    /// Takes note of what a reply says about the server.
-    fn conclude<F: Fitness>(
+    /// Updates the health of the server by a reply.
+    fn conclude<E: NodeEvents>(
         &self,
-        sent: Result<Reply, Refused>,
-        fitness: &F,
+        sent: Result<Reply, CallError>,
+        events: &E,
     ) -> Result<Reply, Failure> {
         match sent {
             Ok(value) => {
-                // A server that refuses writes still answers those who write nothing.
-                if self.complains.load(Ordering::Relaxed) && self.complained.is_older_than(CONTENT)
+                // Only after a while, because a server that rejects writes still answers calls that only read.
+                if self.is_unhealthy.load(Ordering::Relaxed)
+                    && self.rejected_at.is_older_than(HEALTHY_AFTER)
                 {
-                    self.content(fitness);
+                    self.mark_healthy(events);
                 }
                 Ok(value)
             }
-            Err(Refused::Failure(failure)) => {
+            Err(CallError::Failure(failure)) => {
                 if matches!(failure, Failure::Unknown | Failure::Late(_)) {
-                    fitness.trouble();
+                    events.request_refresh();
                 }
                 Err(failure)
             }
-            Err(Refused::Because(reason)) => {
-                self.complain(&reason, fitness);
-                fitness.trouble();
+            Err(CallError::Rejected(reason)) => {
+                self.mark_unhealthy(&reason, events);
+                events.request_refresh();
                 Err(Failure::NotRun)
             }
-            Err(Refused::NoScript) => {
-                self.complain("scripts are not kept", fitness);
+            Err(CallError::NoScript) => {
+                self.mark_unhealthy("scripts are not kept", events);
                 Err(Failure::NotRun)
             }
         }
     }
 
-    /// Asks something that is not on the way of a request.
-    pub(super) async fn ask(&self, arguments: &[&[u8]]) -> Option<Reply> {
-        let line = self.line()?;
-        let mut pending = line.commands.send(command(arguments.iter().copied()), ReplyBounds::LIST);
+    /// Runs a command that no request waits for. `None` without a reply or with an error.
+    pub(super) async fn query(&self, arguments: &[&[u8]]) -> Option<Reply> {
+        let connection = self.connection()?;
+        let command = command(arguments.iter().copied());
+        let mut pending = connection.commands.send(command, ReplyBounds::LIST);
         let reply = tokio::time::timeout(self.timeout, pending.reply()).await.ok()?.ok()?;
         (!matches!(reply, Reply::Error(_))).then_some(reply)
     }
 
-    /// Asks for an operator: with a reason, if there is no answer.
-    pub(super) async fn command<F: Fitness>(
+    /// Runs a command that no request waits for, and reports why it has no result.
+    pub(super) async fn command<E: NodeEvents>(
         &self,
         name: &'static str,
         arguments: &[Vec<u8>],
-        fitness: &F,
-    ) -> Result<Reply, NoAnswer> {
-        let Some(line) = self.line() else { return Err(NoAnswer::Because(self.complaint())) };
+        events: &E,
+    ) -> Result<Reply, CommandError> {
+        let Some(connection) = self.connection() else {
+            return Err(CommandError::NotRun(self.error()));
+        };
         let words = [name.as_bytes()].into_iter().chain(arguments.iter().map(Vec::as_slice));
-        let mut pending = line.commands.send(command(words), ReplyBounds::LIST);
+        let mut pending = connection.commands.send(command(words), ReplyBounds::LIST);
         let Ok(reply) = tokio::time::timeout(self.timeout, pending.reply()).await else {
-            return Err(NoAnswer::Unknown("no answer in time".to_owned()));
+            return Err(CommandError::Unknown("no answer in time".to_owned()));
         };
         match reply {
-            Ok(Reply::Error(text)) => Err(match self.refused(&text, fitness) {
-                Refused::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
-                    NoAnswer::Elsewhere(text)
+            Ok(Reply::Error(text)) => Err(match self.call_error(&text, events) {
+                CallError::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
+                    CommandError::SlotMoved(text)
                 }
-                // Whatever else the server says to one command, it has not run it.
-                Refused::Failure(Failure::Unknown) if !text.starts_with("ERR ") => {
-                    NoAnswer::Unknown(text)
+                // A script that fails with ERR may have run in part, a single command has not run.
+                CallError::Failure(Failure::Unknown)
+                    if ErrorCode::of(&text) != ErrorCode::Generic =>
+                {
+                    CommandError::Unknown(text)
                 }
-                _ => NoAnswer::Because(text),
+                _ => CommandError::NotRun(text),
             }),
             Ok(reply) => Ok(reply),
-            Err(error @ NoReply::Broken) => Err(NoAnswer::Unknown(error.to_string())),
+            Err(error @ NoReply::Broken) => Err(CommandError::Unknown(error.to_string())),
             Err(error @ (NoReply::QueueFull | NoReply::NotSent)) => {
-                Err(NoAnswer::Because(error.to_string()))
+                Err(CommandError::NotRun(error.to_string()))
             }
         }
     }
 
-    /// Connections that there should be.
-    pub(super) fn connections_wanted(&self) -> usize {
-        self.lines.len()
-    }
-
     /// An open connection, in rotation.
-    fn line(&self) -> Option<Arc<PooledConnection>> {
+    fn connection(&self) -> Option<Arc<PooledConnection>> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let count = self.lines.len();
-        (0..count).find_map(|step| self.lines.get(first.wrapping_add(step) % count)?.load_full())
+        let count = self.pool.len();
+        (0..count).find_map(|step| self.pool.get(first.wrapping_add(step) % count)?.load_full())
     }
 
-    async fn send<F: Fitness>(
+    async fn send<E: NodeEvents>(
         &self,
-        line: &PooledConnection,
+        connection: &PooledConnection,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-        fitness: &F,
-    ) -> SmallVec<[Result<Reply, Refused>; 1]> {
+        events: &E,
+    ) -> SmallVec<[Result<Reply, CallError>; 1]> {
         let began = clock::now();
         if deadline.is_some_and(|deadline| deadline <= began) {
-            // What would not be waited for is not charged either: a future that is given no time is still polled
-            // once, and that would send the calls.
-            return calls.iter().map(|_| Err(Refused::Failure(Failure::NotRun))).collect();
+            // A timeout polls its future once even after the deadline, and that would send and charge the calls.
+            return calls.iter().map(|_| Err(CallError::Failure(Failure::NotRun))).collect();
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
-        // All are sent before the first is waited for.
-        let sent = calls.iter().map(|call| send_call(&line.commands, call, asking, deadline));
-        let sent: SmallVec<[Pending; 1]> = sent.collect();
+        // All calls are sent before the first reply is awaited.
+        let sent = calls.iter().map(|call| send_call(&connection.commands, call, asking, deadline));
+        let sent: SmallVec<[PendingReply; 1]> = sent.collect();
         let mut replies = SmallVec::with_capacity(calls.len());
         let (mut answered, mut timed_out) = (false, false);
         for mut pending in sent {
@@ -342,37 +353,38 @@ impl Node {
             answered |= matches!(reply, Some(Ok(_)));
             timed_out |= reply.is_none();
             replies.push(match reply {
-                Some(Ok(Reply::Error(text))) => Err(self.refused(&text, fitness)),
+                Some(Ok(Reply::Error(text))) => Err(self.call_error(&text, events)),
                 Some(Ok(reply)) => Ok(reply),
-                Some(Err(error @ NoReply::QueueFull)) => Err(Refused::Because(error.to_string())),
-                Some(Err(NoReply::NotSent)) => Err(Refused::Failure(Failure::NotRun)),
-                Some(Err(NoReply::Broken)) => Err(Refused::Failure(Failure::Unknown)),
+                Some(Err(error @ NoReply::QueueFull)) => {
+                    Err(CallError::Rejected(error.to_string()))
+                }
+                Some(Err(NoReply::NotSent)) => Err(CallError::Failure(Failure::NotRun)),
+                Some(Err(NoReply::Broken)) => Err(CallError::Failure(Failure::Unknown)),
                 None => {
                     let server = self.address.clone();
-                    Err(Refused::Failure(Failure::Late(LateReply { server, pending })))
+                    Err(CallError::Failure(Failure::Late(LateReply { server, pending })))
                 }
             });
         }
         let took = clock::now() - began;
-        self.stats.call_durations.note(took);
-        // Calls that have seconds say nothing about a server that is too slow for requests.
+        self.stats.call_durations.notify(took);
+        // A slow reply, to a call with a deadline of seconds, does not show that requests get replies in time.
         if answered && took < SILENCE {
-            line.answered();
+            connection.answered();
         } else if timed_out {
-            line.not_answered();
+            connection.not_answered();
         }
         replies
     }
 
-    /// Loads every script, `first` the missing one, unless another task has done so since `loads` was
-    /// read.
-    async fn load<F: Fitness>(
+    /// Loads all scripts, the missing one `first`, unless another task has loaded them since `loads` was read.
+    async fn load<E: NodeEvents>(
         &self,
-        commands: &Commands,
+        commands: &CommandSender,
         first: &'static Script,
         loads: u64,
         deadline: Option<Instant>,
-        fitness: &F,
+        events: &E,
     ) -> Result<(), Failure> {
         let loaded = within(deadline, async {
             let _one = self.loading.lock().await;
@@ -395,43 +407,47 @@ impl Node {
         match loaded.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                self.complain(&error, fitness);
+                self.mark_unhealthy(&error, events);
                 Err(Failure::NotRun)
             }
             None => Err(Failure::NotRun),
         }
     }
 
-    /// Says once what is wrong, until it is something else.
-    pub(super) fn complain<F: Fitness>(&self, what: &str, fitness: &F) {
-        self.complained.set();
-        let mut complaint = self.complaint.lock();
-        // A text may name script and line; its first word says what it is.
-        let code = |text: &str| text.split(' ').next().map(str::to_owned);
-        let complains = self.complains.swap(true, Ordering::Relaxed);
-        if !complains {
-            fitness.changed();
+    /// Marks the server as rejecting commands, and logs each new error once.
+    pub(super) fn mark_unhealthy<E: NodeEvents>(&self, what: &str, events: &E) {
+        self.rejected_at.set();
+        let mut error = self.error.lock();
+        let was_unhealthy = self.is_unhealthy.swap(true, Ordering::Relaxed);
+        if !was_unhealthy {
+            events.changed();
         }
-        let known = complains && code(&complaint) == code(what);
-        // A server may complain of something else with every reply.
-        if !known && (!complains || self.logged.allows()) {
+        // Only codes are compared, because texts may contain lines of a script.
+        let is_known = was_unhealthy && first_word(&error) == first_word(what);
+        // At intervals, because a server may send another error with each reply.
+        if !is_known && (!was_unhealthy || self.logged.allows()) {
             tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
-            what.clone_into(&mut complaint);
+            what.clone_into(&mut error);
         }
     }
 
-    /// Takes note that the server does what it is asked.
-    pub(super) fn content<F: Fitness>(&self, fitness: &F) {
-        self.complaint.lock().clear();
-        if self.complains.swap(false, Ordering::Relaxed) {
-            fitness.changed();
+    /// Marks the server as accepting commands.
+    pub(super) fn mark_healthy<E: NodeEvents>(&self, events: &E) {
+        self.error.lock().clear();
+        if self.is_unhealthy.swap(false, Ordering::Relaxed) {
+            events.changed();
             tracing::info!(redis = %self.address, "Redis accepts commands again");
         }
     }
 }
 
-/// Sends a script to run, unless the deadline passes before. `asking` sends ASKING first, after a redirection.
-fn send_call(commands: &Commands, call: &Call, asking: bool, deadline: Option<Instant>) -> Pending {
+/// Sends a script call, unless the deadline passes before. `asking` sends `ASKING` first.
+fn send_call(
+    commands: &CommandSender,
+    call: &Call,
+    asking: bool,
+    deadline: Option<Instant>,
+) -> PendingReply {
     if asking {
         let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
         return commands.send_after(1, both.into(), call.reply_bounds(), deadline);
@@ -439,33 +455,34 @@ fn send_call(commands: &Commands, call: &Call, asking: bool, deadline: Option<In
     commands.send_after(0, call.command(), call.reply_bounds(), deadline)
 }
 
-/// Why a script was not run.
-enum Refused {
-    /// The server does not have it.
+/// Why a script call has no reply, before the server's health is updated.
+enum CallError {
+    /// The server does not have the script.
     NoScript,
-    /// The server says no.
-    Because(String),
+    /// The server, or the queue to it, rejected the call without running it.
+    Rejected(String),
     Failure(Failure),
 }
 
 impl Node {
-    fn refused<F: Fitness>(&self, text: &str, fitness: &F) -> Refused {
-        let mut words = text.split(' ');
-        let code = words.next().unwrap_or_default();
-        let mut target = || slots::redirected(words.nth(1)?, &self.address);
-        Refused::Failure(match code {
-            "NOSCRIPT" => return Refused::NoScript,
-            "MOVED" | "ASK" | "TRYAGAIN" if !fitness.is_cluster() => {
+    /// The error of a call, from the text of an error reply.
+    fn call_error<E: NodeEvents>(&self, text: &str, events: &E) -> CallError {
+        let target = || slots::redirected(text.split(' ').nth(2)?, &self.address);
+        CallError::Failure(match ErrorCode::of(text) {
+            ErrorCode::NoScript => return CallError::NoScript,
+            ErrorCode::Moved | ErrorCode::Ask | ErrorCode::TryAgain if !events.is_cluster() => {
                 self.stats.redirections_refused.add(1);
-                return Refused::Because(format!(
-                    "{text} (it is part of a Redis Cluster: {NAME_IT})"
+                return CallError::Rejected(format!(
+                    "{text} (it is part of a Redis Cluster: {USE_CLUSTER_URL})"
                 ));
             }
-            "MOVED" => target().map_or(Failure::NotRun, Failure::Moved),
-            "ASK" => target().map_or(Failure::NotRun, Failure::Ask),
-            "TRYAGAIN" => Failure::TryAgain,
-            code if NOT_RUN.contains(&code) => return Refused::Because(text.to_owned()),
-            _ => {
+            ErrorCode::Moved => target().map_or(Failure::NotRun, Failure::Moved),
+            ErrorCode::Ask => target().map_or(Failure::NotRun, Failure::Ask),
+            ErrorCode::TryAgain => Failure::TryAgain,
+            ErrorCode::NoPerm | ErrorCode::Rejected => {
+                return CallError::Rejected(text.to_owned());
+            }
+            ErrorCode::Generic | ErrorCode::Other => {
                 tracing::debug!(error = text, "a call has no reply");
                 Failure::Unknown
             }

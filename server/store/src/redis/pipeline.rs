@@ -1,7 +1,7 @@
 //! The commands of one connection and the replies to them.
 //!
-//! One task writes what callers have queued, in batches, and hands each reply to its caller, in order. When the
-//! connection ends, commands that were written have an unknown outcome, and those that still waited were not sent.
+//! One task writes the queued commands in batches, and passes each reply to its caller, in order. When the
+//! connection ends, commands that were written have an unknown outcome, and commands still in the queue were not sent.
 
 use std::{collections::VecDeque, io, sync::OnceLock, time::Instant};
 
@@ -15,107 +15,108 @@ use tokio::{
 use super::reply::{Reply, ReplyBounds, ReplyError, ReplyReader};
 use crate::clock;
 
-/// The most commands that wait to be written, and the most that wait for their reply. Far more than a healthy server ever
-/// lets wait.
+/// The most commands that wait to be written, and the most that wait for their replies. A healthy server never has so
+/// many.
 pub(super) const WAITING_MAX: usize = 20_000;
 
 /// Commands taken from the queue at once.
 const BATCH_MAX: usize = 256;
 
-/// Nothing more is taken from the queue while so many bytes wait for the socket.
+/// Bytes waiting for the socket above which no more commands are taken from the queue.
 const OUTPUT_MAX: usize = 64 * 1024;
 
 /// Why a command has no reply.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(super) enum NoReply {
-    /// It was not sent: too many wait.
+    /// The command was not sent: the queue is full.
     #[error("too many commands wait for the connection")]
     QueueFull,
-    /// It was not sent: the connection had ended, or the deadline had passed.
+    /// The command was not sent: the connection had ended, or the deadline had passed.
     #[error("the command was not sent before its deadline or the end of the connection")]
     NotSent,
-    /// It may have been run.
+    /// The connection ended before the reply. The command may have been run.
     #[error("the connection broke")]
     Broken,
 }
 
 /// Why a connection has ended.
 #[derive(Debug, Error)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     #[error("the connection broke")]
     Closed,
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
     #[error("Redis sent {0}")]
     Reply(#[from] ReplyError),
-    /// No sender of commands is left.
+    /// Every [`CommandSender`] was dropped.
     #[error("the connection is no longer used")]
     Unused,
 }
 
-/// The place of a caller in the queue.
-struct Waiting {
-    /// Taken by the reply.
+/// A command in the queue, or one that waits for its reply.
+struct QueuedCommand {
+    /// `None` once the reply is sent.
     caller: Option<oneshot::Sender<Result<Reply, NoReply>>>,
     is_written: bool,
-    /// When it is too late to send the command.
+    /// The command is not sent after the deadline.
     deadline: Option<Instant>,
     bounds: ReplyBounds,
-    /// Replies before the one that the caller waits for.
+    /// Number of replies to skip before the caller's.
     skipped: u8,
 }
 
-impl Waiting {
-    /// Whether the command is to be sent: nothing is charged that the caller no longer waits for.
+impl QueuedCommand {
+    /// Whether the command must be sent. If the caller no longer waits, the command must not charge anything.
     fn is_wanted(&self, now: Instant) -> bool {
         self.caller.as_ref().is_some_and(|caller| !caller.is_closed())
             && self.deadline.is_none_or(|deadline| deadline > now)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedCommand {
     fn drop(&mut self) {
         if let Some(caller) = self.caller.take() {
             let why = if self.is_written { NoReply::Broken } else { NoReply::NotSent };
-            let _gone = caller.send(Err(why));
+            let _cancelled = caller.send(Err(why));
         }
     }
 }
 
 /// Sends commands over a connection.
 #[derive(Clone)]
-pub(super) struct Commands(mpsc::Sender<(Bytes, Waiting)>);
+pub(super) struct CommandSender(mpsc::Sender<(Bytes, QueuedCommand)>);
 
-/// What the task of a connection takes its commands from.
-pub(super) struct Queue(mpsc::Receiver<(Bytes, Waiting)>);
+/// The receiving end of a queue of commands, for the task of the connection.
+pub(super) struct CommandQueue(mpsc::Receiver<(Bytes, QueuedCommand)>);
 
-/// A command whose reply has not come yet. Dropped before the command is written, it is not sent.
-pub(super) struct Pending(Result<oneshot::Receiver<Result<Reply, NoReply>>, NoReply>);
+/// A reply that has not arrived. If it is dropped before its command is written, the command is not sent.
+pub(super) struct PendingReply(Result<oneshot::Receiver<Result<Reply, NoReply>>, NoReply>);
 
-/// A queue of commands, empty.
-pub(super) fn queue() -> (Commands, Queue) {
+/// An empty queue of commands.
+pub(super) fn queue() -> (CommandSender, CommandQueue) {
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
-    (Commands(sender), Queue(receiver))
+    (CommandSender(sender), CommandQueue(receiver))
 }
 
-impl Commands {
+impl CommandSender {
     /// Queues a command.
-    pub(super) fn send(&self, command: Bytes, bounds: ReplyBounds) -> Pending {
+    pub(super) fn send(&self, command: Bytes, bounds: ReplyBounds) -> PendingReply {
         self.send_after(0, command, bounds, None)
     }
 
-    /// Queues commands, one behind the other, of which the last one's reply counts. They are not sent after the deadline.
+    /// Queues `others` commands and one more, whose reply alone is returned. They are not sent after the deadline.
     pub(super) fn send_after(
         &self,
         others: u8,
         commands: Bytes,
         bounds: ReplyBounds,
         deadline: Option<Instant>,
-    ) -> Pending {
+    ) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         let caller = Some(sender);
-        let waiting = Waiting { caller, is_written: false, deadline, bounds, skipped: others };
-        Pending(match self.0.try_send((commands, waiting)) {
+        let waiting =
+            QueuedCommand { caller, is_written: false, deadline, bounds, skipped: others };
+        PendingReply(match self.0.try_send((commands, waiting)) {
             Ok(()) => Ok(receiver),
             Err(mpsc::error::TrySendError::Full((_, mut waiting))) => {
                 waiting.caller = None;
@@ -131,7 +132,7 @@ impl Commands {
     }
 }
 
-impl Pending {
+impl PendingReply {
     /// The reply.
     pub(super) async fn reply(&mut self) -> Result<Reply, NoReply> {
         match &mut self.0 {
@@ -142,12 +143,12 @@ impl Pending {
     }
 }
 
-/// Writes commands and reads replies until the connection ends, or until all [`Commands`] are dropped and every reply was
-/// read. `ended` gets the reason, before callers get theirs.
+/// Writes commands and reads replies until the connection ends, or until every [`CommandSender`] is dropped and every
+/// reply is read. Sets `ended` to the reason before callers get their errors.
 pub(super) async fn run(
     socket: impl AsyncRead + AsyncWrite + Send,
-    queue: Queue,
-    ended: &OnceLock<End>,
+    queue: CommandQueue,
+    ended: &OnceLock<ConnectionEnd>,
 ) {
     let mut waiting = VecDeque::new();
     let mut queue = queue;
@@ -157,9 +158,9 @@ pub(super) async fn run(
 
 async fn exchange(
     socket: impl AsyncRead + AsyncWrite + Send,
-    queue: &mut mpsc::Receiver<(Bytes, Waiting)>,
-    waiting: &mut VecDeque<Waiting>,
-) -> End {
+    queue: &mut mpsc::Receiver<(Bytes, QueuedCommand)>,
+    waiting: &mut VecDeque<QueuedCommand>,
+) -> ConnectionEnd {
     let (mut from, mut to) = tokio::io::split(socket);
     let mut reader = ReplyReader::default();
     let mut output = BytesMut::new();
@@ -169,36 +170,36 @@ async fn exchange(
     let mut is_used = true;
     loop {
         if !is_used && waiting.is_empty() {
-            return End::Unused;
+            return ConnectionEnd::Unused;
         }
         let may_take = is_used && output.len() < OUTPUT_MAX && waiting.len() < WAITING_MAX;
         tokio::select! {
-            // Replies first: they make room.
+            // Replies first, because they make room for commands.
             biased;
             read = from.read_buf(reader.input()) => match read {
-                Ok(0) => return End::Closed,
+                Ok(0) => return ConnectionEnd::Closed,
                 Ok(_) => {
                     if let Err(error) = hand_out(&mut reader, waiting) {
-                        return End::Reply(error);
+                        return ConnectionEnd::Reply(error);
                     }
                 }
-                Err(error) => return End::Io(error),
+                Err(error) => return ConnectionEnd::Io(error),
             },
             written = write(&mut to, &output), if !(output.is_empty() && is_flushed) => match written {
                 Ok(bytes) => {
                     is_flushed = output.is_empty();
                     output.advance(bytes);
                 }
-                Err(error) => return End::Io(error),
+                Err(error) => return ConnectionEnd::Io(error),
             },
             count = queue.recv_many(&mut taken, BATCH_MAX), if may_take => {
                 is_used = count > 0;
                 let now = clock::now();
-                for (command, mut place) in taken.drain(..) {
-                    if place.is_wanted(now) {
+                for (command, mut queued) in taken.drain(..) {
+                    if queued.is_wanted(now) {
                         output.extend_from_slice(&command);
-                        place.is_written = true;
-                        waiting.push_back(place);
+                        queued.is_written = true;
+                        waiting.push_back(queued);
                     }
                 }
             }
@@ -206,7 +207,7 @@ async fn exchange(
     }
 }
 
-/// Writes some of the output; if there is none, flushes.
+/// Writes a part of the output; without output, flushes.
 async fn write(to: &mut (impl AsyncWrite + Unpin), output: &[u8]) -> io::Result<usize> {
     if output.is_empty() {
         return to.flush().await.map(|()| 0);
@@ -217,8 +218,11 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), output: &[u8]) -> io::Result<
     }
 }
 
-/// Gives the replies that have arrived to those who wait for them.
-fn hand_out(reader: &mut ReplyReader, waiting: &mut VecDeque<Waiting>) -> Result<(), ReplyError> {
+/// Passes the replies that have arrived to their callers.
+fn hand_out(
+    reader: &mut ReplyReader,
+    waiting: &mut VecDeque<QueuedCommand>,
+) -> Result<(), ReplyError> {
     loop {
         let Some(first) = waiting.front_mut() else {
             return if reader.is_empty() { Ok(()) } else { Err(ReplyError::Unsolicited) };
@@ -227,7 +231,7 @@ fn hand_out(reader: &mut ReplyReader, waiting: &mut VecDeque<Waiting>) -> Result
         if first.skipped > 0 {
             first.skipped -= 1;
         } else if let Some(caller) = waiting.pop_front().and_then(|mut it| it.caller.take()) {
-            let _gave_up = caller.send(Ok(reply));
+            let _cancelled = caller.send(Ok(reply));
         }
     }
 }
@@ -241,7 +245,8 @@ mod tests {
     use super::*;
 
     /// A connection and the server's end of it.
-    fn connected() -> (Commands, DuplexStream, tokio::task::JoinHandle<Option<End>>) {
+    fn connected() -> (CommandSender, DuplexStream, tokio::task::JoinHandle<Option<ConnectionEnd>>)
+    {
         let (ours, theirs) = tokio::io::duplex(1024);
         let (commands, queue) = queue();
         let task = tokio::spawn(async move {
@@ -284,7 +289,7 @@ mod tests {
         assert!(!task.is_finished());
         server.write_all(b":1\r\n").await.unwrap();
         assert_eq!(pending.reply().await, Ok(Reply::Integer(1)));
-        assert!(matches!(task.await.unwrap(), Some(End::Unused)));
+        assert!(matches!(task.await.unwrap(), Some(ConnectionEnd::Unused)));
     }
 
     #[tokio::test]
@@ -293,7 +298,7 @@ mod tests {
         let mut sent = commands.send(Bytes::from_static(b"one"), ReplyBounds::LIST);
         tokio::task::yield_now().await;
         drop(server);
-        assert!(matches!(task.await.unwrap(), Some(End::Closed)));
+        assert!(matches!(task.await.unwrap(), Some(ConnectionEnd::Closed)));
         assert_eq!(sent.reply().await, Err(NoReply::Broken));
         let mut unsent = commands.send(Bytes::from_static(b"two"), ReplyBounds::LIST);
         assert_eq!(unsent.reply().await, Err(NoReply::NotSent));

@@ -1,4 +1,4 @@
-//! A connection of a server's pool, and when it is given up for silence.
+//! A connection of a server's pool, and the detection of a server that does not reply on it.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -7,72 +7,75 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::pipeline::Commands;
+use super::pipeline::CommandSender;
 use crate::clock;
 
-/// Calls in a row without an answer, and for how long there must have been none, after which a connection
-/// is no longer used. A short pause under many callers, or one caller in a hurry, is no reason.
+/// A connection is abandoned after this number of consecutive calls without a reply, if the first of them timed out at
+/// least [`SILENCE`] ago. So neither a short pause with many callers nor one caller with a short deadline suffices.
 const UNANSWERED_MAX: u32 = 5;
 pub(super) const SILENCE: Duration = Duration::from_millis(100);
 
-/// One connection of a pool, as callers see it.
+/// One connection of a pool, as callers use it.
 pub(super) struct PooledConnection {
-    pub(super) commands: Commands,
-    /// Calls in a row without an answer.
+    pub(super) commands: CommandSender,
+    /// Consecutive calls without a reply.
     unanswered: AtomicU32,
-    /// When the first of them was given up.
-    silent_since: Mark,
-    /// Wakes the task that keeps the connection, to drop it.
-    pub(super) given_up: Notify,
+    /// When the first of them timed out.
+    silent_since: AtomicInstant,
+    /// Notified when the connection must be abandoned.
+    pub(super) abandoned: Notify,
 }
 
 impl PooledConnection {
-    pub(super) fn new(commands: Commands) -> Self {
+    pub(super) fn new(commands: CommandSender) -> Self {
         Self {
             commands,
             unanswered: AtomicU32::new(0),
-            silent_since: Mark::now(),
-            given_up: Notify::new(),
+            silent_since: AtomicInstant::now(),
+            abandoned: Notify::new(),
         }
     }
 
+    /// Records a call that got its reply.
     pub(super) fn answered(&self) {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
+    /// Records a call without a reply by its deadline.
     pub(super) fn not_answered(&self) {
         let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             self.silent_since.set();
         }
         if before + 1 >= UNANSWERED_MAX && self.silent_since.is_older_than(SILENCE) {
-            self.given_up.notify_one();
+            self.abandoned.notify_one();
         }
     }
 }
 
-/// A moment that many threads may look at and move.
-pub(super) struct Mark {
-    began: Instant,
-    /// Milliseconds since then.
-    after: AtomicU64,
+/// An instant that many threads can read and set, in milliseconds.
+pub(super) struct AtomicInstant {
+    start: Instant,
+    /// Milliseconds after `start`.
+    millis: AtomicU64,
 }
 
-impl Mark {
+impl AtomicInstant {
     pub(super) fn now() -> Self {
-        Self { began: clock::now(), after: AtomicU64::new(0) }
+        Self { start: clock::now(), millis: AtomicU64::new(0) }
     }
 
+    /// Sets it to the present.
     pub(super) fn set(&self) {
-        self.after.store(self.elapsed(), Ordering::Relaxed);
+        self.millis.store(self.elapsed(), Ordering::Relaxed);
     }
 
     pub(super) fn is_older_than(&self, span: Duration) -> bool {
-        let age = self.elapsed().saturating_sub(self.after.load(Ordering::Relaxed));
+        let age = self.elapsed().saturating_sub(self.millis.load(Ordering::Relaxed));
         Duration::from_millis(age) >= span
     }
 
     fn elapsed(&self) -> u64 {
-        u64::try_from((clock::now() - self.began).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from((clock::now() - self.start).as_millis()).unwrap_or(u64::MAX)
     }
 }

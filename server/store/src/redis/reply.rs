@@ -1,28 +1,28 @@
 //! Replies of Redis (RESP2), read within bounds.
 //!
-//! A reply is checked against its [`ReplyBounds`] before anything is built of it, and reading it needs no recursion: a
-//! hostile or broken server takes neither memory nor stack.
+//! A reply is checked against its [`ReplyBounds`] before memory is allocated for it, and is read without recursion, so
+//! that a hostile server can exhaust neither memory nor stack.
 
 use bytes::{Buf as _, BytesMut};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// How deep arrays may be nested. The replies in use have three levels at most.
+/// The deepest nesting of arrays. The replies in use have three levels at most.
 const DEPTH_MAX: usize = 4;
 
-/// Bytes of a line that holds a number, without its end: a sign and the 19 digits of the largest integer.
+/// Bytes of a line with a number, without its end: a sign and the 19 digits of the largest integer.
 const NUMBER_MAX: usize = 20;
 
-/// Bytes of a line that holds text, without its end: statuses, and errors of scripts.
+/// Bytes of a line with text, without its end: statuses, and errors of scripts.
 const LINE_MAX: usize = 64 * 1024;
 
-/// Elements of an array for which room is made before they have arrived.
+/// Elements of an array for which memory is allocated before they arrive.
 const RESERVED_MAX: usize = 1024;
 
 /// Bytes of an error's text that are kept.
 const ERROR_TEXT_MAX: usize = 256;
 
-/// Room for so many bytes is made before each read.
+/// Free bytes of the buffer before each read.
 const READ_BYTES: usize = 16 * 1024;
 
 /// A reply of Redis.
@@ -34,14 +34,14 @@ pub enum Reply {
     Integer(i64),
     /// A simple or bulk string.
     Text(Vec<u8>),
-    /// An error; the first word of its text is its code.
+    /// An error. The first word of its text is its code.
     Error(String),
     /// Several replies.
     Array(Vec<Self>),
 }
 
 impl Reply {
-    /// The text, if it is one in UTF-8.
+    /// The text; `None` for other replies, and if it is not UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -50,7 +50,7 @@ impl Reply {
         }
     }
 
-    /// The number, if it is one.
+    /// The number; `None` for other replies.
     #[must_use]
     pub const fn as_integer(&self) -> Option<i64> {
         match self {
@@ -59,7 +59,7 @@ impl Reply {
         }
     }
 
-    /// The elements; none if it is no array.
+    /// The elements of an array; none for other replies.
     #[must_use]
     pub fn elements(&self) -> &[Self] {
         match self {
@@ -79,19 +79,19 @@ pub(super) struct ReplyBounds {
 }
 
 impl ReplyBounds {
-    /// For commands that list something. `CLUSTER NODES` of 1,000 nodes takes a fifth of it.
+    /// For all commands but script calls. `CLUSTER NODES` of 1,000 nodes takes a fifth of it.
     pub(super) const LIST: Self = Self { bytes: 4 << 20, elements: 64 * 1024 };
 
-    /// For so many integers, or an error.
+    /// For an array of `count` integers, or an error.
     pub(super) const fn integers(count: usize) -> Self {
-        // The mark and the end of the line.
+        // The type, the number, and the end of the line.
         const ELEMENT_BYTES: usize = NUMBER_MAX + 3;
         const ERROR_BYTES: usize = 4096;
         Self { bytes: ERROR_BYTES + count * ELEMENT_BYTES, elements: count }
     }
 }
 
-/// Why the bytes of a server are no usable reply.
+/// Why the bytes of a server are not a valid reply.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(super) enum ReplyError {
     #[error("a reply nested more than {DEPTH_MAX} levels deep")]
@@ -106,35 +106,35 @@ pub(super) enum ReplyError {
     Unsolicited,
 }
 
-/// An array of which elements are missing.
+/// An array whose last elements have not arrived.
 #[derive(Debug)]
 struct OpenArray {
     elements: Vec<Reply>,
     missing: usize,
 }
 
-/// Takes replies out of the bytes that have arrived.
+/// Parses replies from the bytes that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct ReplyReader {
     input: BytesMut,
     open: SmallVec<[OpenArray; DEPTH_MAX]>,
-    /// Bytes and elements of the reply so far.
+    /// Bytes and elements of the present reply so far.
     bytes: usize,
     elements: usize,
 }
 
 impl ReplyReader {
-    /// Where to read to.
+    /// The buffer to read into.
     pub(super) fn input(&mut self) -> &mut BytesMut {
         if self.input.is_empty() && self.input.capacity() > 4 * READ_BYTES {
-            // After a large reply.
+            // A large reply has grown it.
             self.input = BytesMut::new();
         }
         self.input.reserve(READ_BYTES);
         &mut self.input
     }
 
-    /// Whether all that has arrived was taken.
+    /// Whether all bytes that have arrived were parsed.
     pub(super) fn is_empty(&self) -> bool {
         self.input.is_empty()
     }
@@ -142,7 +142,7 @@ impl ReplyReader {
     /// The next reply, if all of it has arrived.
     ///
     /// # Errors
-    /// It is beyond a bound or no reply. Nothing more can be read then.
+    /// The reply is malformed or beyond a bound. The reader cannot be used any more.
     pub(super) fn next(&mut self, bounds: ReplyBounds) -> Result<Option<Reply>, ReplyError> {
         let mut at = 0;
         let read = self.read(&mut at, bounds);
@@ -153,20 +153,20 @@ impl ReplyReader {
         read
     }
 
-    /// Reads from a position of the input on, and moves it.
+    /// Parses from a position of the input on, and advances it.
     fn read(&mut self, at: &mut usize, bounds: ReplyBounds) -> Result<Option<Reply>, ReplyError> {
         loop {
             let rest = self.input.get(*at..).unwrap_or_default();
             let available = bounds.bytes.saturating_sub(self.bytes);
-            let Some((part, length)) = part(rest, available, bounds)? else { return Ok(None) };
+            let Some((token, length)) = token(rest, available, bounds)? else { return Ok(None) };
             *at += length;
             self.bytes += length;
             if self.bytes > bounds.bytes {
                 return Err(ReplyError::Bytes(bounds.bytes));
             }
-            let mut whole = match part {
-                Part::Whole(reply) => reply,
-                Part::Array(length) => {
+            let mut whole = match token {
+                Token::Whole(reply) => reply,
+                Token::Array(length) => {
                     self.elements = self.elements.saturating_add(length);
                     if self.elements > bounds.elements {
                         return Err(ReplyError::Elements(bounds.elements));
@@ -198,18 +198,18 @@ impl ReplyReader {
     }
 }
 
-/// A reply that is no array, or the number of an array's elements.
-enum Part {
+/// A reply other than an array, or the number of elements of an array.
+enum Token {
     Whole(Reply),
     Array(usize),
 }
 
-/// Reads one part. Returns it and its bytes on the wire; `None` if some are missing.
-fn part(
+/// Parses one token. Returns it and its bytes on the wire; `None` if bytes are missing.
+fn token(
     input: &[u8],
     available: usize,
     bounds: ReplyBounds,
-) -> Result<Option<(Part, usize)>, ReplyError> {
+) -> Result<Option<(Token, usize)>, ReplyError> {
     let Some((&kind, rest)) = input.split_first() else { return Ok(None) };
     let of_number = matches!(kind, b':' | b'$' | b'*');
     let line_max = if of_number { NUMBER_MAX } else { LINE_MAX };
@@ -228,9 +228,9 @@ fn part(
         Some(b'\n') => {}
         Some(_) => return Err(ReplyError::Malformed),
     }
-    // The kind, the line, and its end.
+    // The type, the line, and its end.
     let length = end + 3;
-    let whole = |reply| Ok(Some((Part::Whole(reply), length)));
+    let whole = |reply| Ok(Some((Token::Whole(reply), length)));
     match kind {
         b':' => whole(Reply::Integer(number(line)?)),
         b'+' => whole(Reply::Text(line.to_vec())),
@@ -241,7 +241,7 @@ fn part(
         b'$' | b'*' if line == b"-1" => whole(Reply::Nil),
         b'*' => {
             let elements = usize::try_from(number(line)?).map_err(|_| ReplyError::Malformed)?;
-            Ok(Some((Part::Array(elements), length)))
+            Ok(Some((Token::Array(elements), length)))
         }
         b'$' => {
             let text = usize::try_from(number(line)?).map_err(|_| ReplyError::Malformed)?;
@@ -251,7 +251,7 @@ fn part(
             }
             match (input.get(length..end), input.get(end..end + 2)) {
                 (Some(text), Some(b"\r\n")) => {
-                    Ok(Some((Part::Whole(Reply::Text(text.to_vec())), end + 2)))
+                    Ok(Some((Token::Whole(Reply::Text(text.to_vec())), end + 2)))
                 }
                 (_, None) => Ok(None),
                 _ => Err(ReplyError::Malformed),
@@ -261,7 +261,7 @@ fn part(
     }
 }
 
-/// A decimal number as Redis writes it.
+/// Parses a decimal number as Redis writes it.
 fn number(line: &[u8]) -> Result<i64, ReplyError> {
     let (negative, digits) = match line {
         [b'-', digits @ ..] => (true, digits),
@@ -270,7 +270,7 @@ fn number(line: &[u8]) -> Result<i64, ReplyError> {
     if digits.is_empty() {
         return Err(ReplyError::Malformed);
     }
-    // Downwards, where one more number fits.
+    // Computed as a negative number, because `i64::MIN` has no positive counterpart.
     let mut number = 0_i64;
     for digit in digits {
         let value = digit.wrapping_sub(b'0');
@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// All replies in the bytes, which arrive in pieces of this length.
+    /// All replies in the bytes, which arrive in pieces of `piece` bytes.
     fn read(bytes: &[u8], piece: usize, bounds: ReplyBounds) -> Result<Vec<Reply>, ReplyError> {
         let mut reader = ReplyReader::default();
         let mut replies = Vec::new();
@@ -303,7 +303,7 @@ mod tests {
         Ok(replies)
     }
 
-    /// The same as a library reads it.
+    /// A frame of `redis-protocol` as our reply.
     fn expected(frame: BytesFrame) -> Reply {
         match frame {
             BytesFrame::SimpleString(text) | BytesFrame::BulkString(text) => {

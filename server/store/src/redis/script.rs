@@ -1,19 +1,19 @@
 //! The Lua scripts that settle checks inside Redis: one for each algorithm, and one with all of them.
 //!
-//! Each is put together from the files it needs, so that a call with fixed windows does not pay for
-//! the definition of five algorithms.
+//! Each is the concatenation of the Lua files that it needs, so that a call with fixed windows does not
+//! define five algorithms.
 
 use std::sync::LazyLock;
 
 use sha1::{Digest as _, Sha1};
 use sluicegate_core::{Algorithm, Check};
 
-/// A script and the name under which Redis remembers it.
+/// A script, and the digest by which `EVALSHA` calls it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
     /// The whole text.
     pub text: String,
-    /// Digest of the text, in hex.
+    /// SHA-1 digest of the text, in hex.
     pub sha1: String,
 }
 
@@ -21,6 +21,17 @@ static BY_ALGORITHM: LazyLock<[Script; Algorithm::ALL.len()]> =
     LazyLock::new(|| Algorithm::ALL.map(|algorithm| Script::with(&[algorithm])));
 
 static WITH_ALL: LazyLock<Script> = LazyLock::new(|| Script::with(&Algorithm::ALL));
+
+/// The files that settle checks with any algorithms, in order.
+const SETTLE: [&str; 7] = [
+    include_str!("../../../../lua/settle/constants.lua"),
+    include_str!("../../../../lua/settle/log_list.lua"),
+    include_str!("../../../../lua/settle/limits.lua"),
+    include_str!("../../../../lua/settle/counters.lua"),
+    include_str!("../../../../lua/settle/checks.lua"),
+    include_str!("../../../../lua/settle/chains.lua"),
+    include_str!("../../../../lua/settle.lua"),
+];
 
 impl Script {
     /// The smallest script that can settle these checks.
@@ -41,7 +52,7 @@ impl Script {
     }
 
     fn with(algorithms: &[Algorithm]) -> Self {
-        // Those left out are declared too: Redis refuses to look at an undefined name.
+        // All algorithms are declared, because Redis raises an error if a script reads an undefined global.
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
         let mut text = format!("local {names}\n");
         text += include_str!("../../../../lua/stored.lua");
@@ -50,7 +61,7 @@ impl Script {
         }
         text.extend(algorithms.iter().map(|&algorithm| file(algorithm)));
         text += &format!("local algorithms = {{ {names} }}\n");
-        text += include_str!("../../../../lua/settle.lua");
+        text.extend(SETTLE);
         let sha1 = format!("{:x}", Sha1::digest(&text));
         Self { text, sha1 }
     }
@@ -68,7 +79,7 @@ const fn file(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// Whether the algorithm's file uses what `mul_div.lua` defines.
+/// Whether the algorithm's file uses the functions of `mul_div.lua`.
 const fn uses_mul_div(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingWindowCounter | Algorithm::TokenBucket)
 }

@@ -1,4 +1,4 @@
-//! Which server of a cluster owns which slot, as the servers say.
+//! The slots of a Redis Cluster, and their owners by `CLUSTER NODES`.
 
 use std::ops::RangeInclusive;
 
@@ -7,17 +7,17 @@ use sluicegate_core::CounterKey;
 
 use super::{Address, Reply};
 
-/// Slots of a Redis Cluster.
+/// Number of slots of a Redis Cluster.
 pub(super) const SLOTS: usize = SLOTS_MAX as usize;
 const SLOTS_MAX: u16 = 16_384;
 
-/// The slot of a counter in a Redis Cluster. A prefix does not change it.
+/// The slot of a counter in a Redis Cluster. The key prefix does not change it.
 #[must_use]
 pub fn hash_slot(key: &CounterKey) -> u16 {
     key_slot(key.as_bytes())
 }
 
-/// The slot of a key: of the text between its first braces, if there is any.
+/// The slot of a key: that of its hash tag, the text between its first braces, if it has one.
 pub(super) fn key_slot(key: &[u8]) -> u16 {
     let tag = || {
         let begin = memchr::memchr(b'{', key)? + 1;
@@ -30,29 +30,29 @@ pub(super) fn key_slot(key: &[u8]) -> u16 {
 /// The most nodes of a cluster, replicas included. Redis Cluster is made for up to 1,000.
 pub(super) const NODES_MAX: usize = 4096;
 
-/// A node, as one node of the cluster sees it.
+/// A node as another node of the cluster lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClusterNode {
     pub(super) address: Address,
-    /// Others under which redirections may name it.
+    /// Other addresses that redirections may use for it.
     pub(super) aliases: Vec<Address>,
-    /// What it owns, if it is a primary.
+    /// The slots that it claims, if it is a primary.
     pub(super) claim: Option<Claim>,
 }
 
-/// The slots of a primary.
+/// The slots that a primary claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// Rises with every change of ownership: of two claims to a slot, the later one counts.
+    /// Increases with every change of ownership: of two claims to a slot, the one with the higher epoch applies.
     pub(super) epoch: u64,
     pub(super) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Reads the reply to `CLUSTER NODES` by the node at `asked`. `None` if it is no list of a cluster's nodes, or one
-/// of more than [`NODES_MAX`], or if it names more owners than there are slots: each has one, so that a list which is
-/// repeated endlessly costs no more than a true one.
+/// Parses the reply to `CLUSTER NODES` by the node at `asked`. `None` if it is not a list of nodes, or
+/// has more than [`NODES_MAX`] of them, or more slots than a cluster has: a hostile list could repeat them without
+/// bound.
 ///
-/// Hostnames are used with TLS only, where certificates name them.
+/// `hostnames` prefers hostnames to IP addresses. They are needed with TLS, because certificates contain them.
 pub(super) fn nodes(reply: &Reply, asked: &Address, hostnames: bool) -> Option<Vec<ClusterNode>> {
     let lines = reply.as_str()?.lines();
     let nodes: Vec<_> =
@@ -65,7 +65,7 @@ pub(super) fn nodes(reply: &Reply, asked: &Address, hostnames: bool) -> Option<V
 /// `id host:port@bus[,hostname[,…]] flags primary ping pong epoch link slots…`
 fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
     let mut fields = line.split(' ');
-    let (_id, place, flags) = (fields.next()?, fields.next()?, fields.next()?);
+    let (_id, endpoints, flags) = (fields.next()?, fields.next()?, fields.next()?);
     let is = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
     if is("noaddr") || is("handshake") {
         return None;
@@ -73,12 +73,12 @@ fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
     let epoch = fields.nth(3)?.parse().ok()?;
     let _link = fields.next()?;
     let claim = is("master").then(|| Claim { epoch, slots: fields.filter_map(range).collect() });
-    let (endpoint, names) = place.split_once(',').unwrap_or((place, ""));
+    let (endpoint, names) = endpoints.split_once(',').unwrap_or((endpoints, ""));
     let (endpoint, _bus) = endpoint.split_once('@')?;
     let (host, port) = endpoint.rsplit_once(':')?;
     let name = names.split(',').next().filter(|name| !matches!(*name, "" | "?"));
-    let by_host = known(host, port, asked)?;
-    let by_name = name.and_then(|name| known(name, port, asked));
+    let by_host = address(host, port, asked)?;
+    let by_name = name.and_then(|name| address(name, port, asked));
     let (address, aliases) = match by_name {
         Some(by_name) if hostnames => (by_name, vec![by_host]),
         other => (by_host, other.into_iter().collect()),
@@ -86,21 +86,22 @@ fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
     Some(ClusterNode { address, aliases, claim })
 }
 
-/// `0-5460` or `42`; one that is moving (`[93-<-…]`) is owned by whom it is owned.
+/// A range `0-5460` or a slot `42`. `None` for a moving slot (`[93-<-…]`), which is in a range of its owner, too.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (usize::from(last) < SLOTS).then_some(first..=last)
 }
 
-/// The address in a `MOVED` or `ASK` that came from `asked`.
+/// The address `host:port` in a redirection by the server at `asked`.
 pub(super) fn redirected(text: &str, asked: &Address) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
-    known(host, port, asked)
+    address(host, port, asked)
 }
 
-/// A server that does not know its own host omits it: it is the server that answered.
-fn known(host: &str, port: &str, asked: &Address) -> Option<Address> {
+/// An address as a server reports it. A server that does not know its own host omits it: then it is that of the server
+/// at `asked`, which replied.
+fn address(host: &str, port: &str, asked: &Address) -> Option<Address> {
     let host = if matches!(host, "" | "?") { &asked.host } else { host };
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })
 }
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_that_a_library_tells() {
+    fn slots_are_those_of_a_library() {
         for key in
             ["", "a", "{}", "{}{a}", "a{b", "a}b{c}", "{a}{b}", "{{a}}", "p:s1:fw:1:{api:k=v}:x"]
         {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Why a server has no connection where there are more servers than sockets.
+/// The error of a server without a connection because there are more servers than sockets.
 pub(super) const NO_DESCRIPTORS: &str =
     "no file descriptors left for this server: raise the limit of open files";
 
-/// The sockets to all servers. Questions about which servers there are have sockets of their own, one at a time.
+/// The sockets for connections to all servers. Queries for the topology use further sockets, one at a time.
 #[derive(Debug)]
 pub(super) struct Sockets {
     permits: Arc<Semaphore>,
@@ -22,17 +22,18 @@ impl Sockets {
         Self { permits: Arc::new(permits), total_max, per_server_max }
     }
 
-    /// The most to all servers.
+    /// The most sockets for all servers.
     pub(super) const fn total_max(&self) -> usize {
         self.total_max
     }
 
-    /// The most to one server.
+    /// The most sockets for one server.
     pub(super) const fn per_server_max(&self) -> usize {
         self.per_server_max
     }
 
-    /// The number of sockets for a server at this position of a list of so many. All servers have one before any has two.
+    /// The number of sockets for the server at a position of a list of `servers` servers. No server has two sockets
+    /// before every server has one.
     pub(super) fn share(&self, position: usize, servers: usize) -> usize {
         let (each, left) = match servers {
             0 => (self.total_max, 0),
@@ -41,13 +42,13 @@ impl Sockets {
         (each + usize::from(position < left)).min(self.per_server_max)
     }
 
-    /// Waits until one is free: those of servers that are no longer used may not be closed yet.
+    /// Waits for a free socket: those of servers that are no longer used may not be closed yet.
     pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         // Nothing closes the semaphore.
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
-    /// Takes one if one is free now.
+    /// A socket, if one is free now.
     pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }

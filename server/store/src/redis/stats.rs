@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use sluicegate_core::CounterKey;
 
 use super::Address;
-use crate::{LogLimit, observed::Observed};
+use crate::{LogLimit, listener::Listener};
 
-/// The most different warnings about servers.
-const TOLD_MAX: usize = 1000;
+/// The most distinct warnings about servers that are remembered.
+const WARNINGS_MAX: usize = 1000;
 
 /// Counts of calls and connections to Redis.
 #[derive(Debug, Default)]
@@ -21,24 +21,24 @@ pub struct Stats {
     pub calls: Count,
     /// Connections made.
     pub connections: Count,
-    /// Of these, the ones in the place of one that stood before.
+    /// Of these, connections that replaced an earlier one.
     pub reconnects: Count,
-    /// Connections dropped because of a reply beyond a bound, or of none that could be read.
+    /// Connections dropped because of a reply that is malformed or beyond a bound.
     pub replies_rejected: Count,
-    /// Times that scripts were loaded because a server had lost them.
+    /// How often scripts were loaded because a server had lost them.
     pub script_loads: Count,
-    /// Redirections to servers that the cluster does not name.
+    /// Redirections to servers that the cluster does not list.
     pub redirections_refused: Count,
-    /// Times that something was found under a counter's name that cannot be its state.
+    /// How often a counter's key had a value that is not a valid state.
     pub counters_unusable: Count,
-    pub(super) unusable: Observed<CounterKey>,
+    pub(super) unusable: Listener<CounterKey>,
     refused_logged: LogLimit,
-    pub(super) call_durations: Observed<Duration>,
-    /// Warnings about servers, each of which is logged once.
-    told: Mutex<Vec<String>>,
+    pub(super) call_durations: Listener<Duration>,
+    /// Warnings about servers that were logged. Each is logged once.
+    warnings: Mutex<Vec<String>>,
 }
 
-/// A number that only grows.
+/// A number that only increases.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -54,19 +54,19 @@ impl Count {
 }
 
 impl Stats {
-    /// Sets a listener for the duration of each call, from sending to its reply or deadline; calls to one server that
-    /// are sent together are one. Only the first listener is used.
+    /// Sets a listener for the duration of each call, from sending to its reply or deadline. Calls that are sent to one
+    /// server together count as one. Only the first listener is used.
     pub fn on_call(&self, listener: impl Fn(Duration) + Send + Sync + 'static) {
-        self.call_durations.tell(listener);
+        self.call_durations.set(listener);
     }
 
     /// Sets a listener for each counter whose stored value is not a valid state. Only the first listener
     /// is used.
     pub fn on_unusable(&self, listener: impl Fn(CounterKey) + Send + Sync + 'static) {
-        self.unusable.tell(listener);
+        self.unusable.set(listener);
     }
 
-    /// A redirection leads to a server that the cluster does not name.
+    /// Counts a redirection to a server that the cluster does not list.
     pub(super) fn redirection_refused(&self, address: &Address) {
         self.redirections_refused.add(1);
         if self.refused_logged.allows() {
@@ -79,10 +79,10 @@ impl Stats {
 
     /// Warns of a server with bounded memory and an eviction policy.
     pub(super) fn may_evict(&self, address: &Address, policy: &str) {
-        if self.tell(format!("{address} {policy}")) {
+        if self.is_new_warning(format!("{address} {policy}")) {
             tracing::warn!(
                 redis = %address, policy,
-                "Redis may drop live counters when its memory is full, and with them forget what was used; \
+                "Redis may drop live counters when its memory is full, and their limits start again; \
                  set maxmemory-policy noeviction"
             );
         }
@@ -90,20 +90,20 @@ impl Stats {
 
     /// Warns of servers and sentinels that cannot report the topology.
     pub(super) fn unreachable(&self, address: &Address, why: &str) {
-        if self.tell(format!("{address} {why}")) {
-            tracing::warn!(redis = %address, why, "cannot tell which servers there are");
+        if self.is_new_warning(format!("{address} {why}")) {
+            tracing::warn!(redis = %address, why, "Redis server cannot report the topology");
         } else {
-            tracing::debug!(redis = %address, why, "cannot tell which servers there are");
+            tracing::debug!(redis = %address, why, "Redis server cannot report the topology");
         }
     }
 
-    /// Whether this was not reported before.
-    fn tell(&self, what: String) -> bool {
-        let mut told = self.told.lock();
-        let new = told.len() < TOLD_MAX && !told.contains(&what);
-        if new {
-            told.push(what);
+    /// Whether a warning was not logged before. Remembers it.
+    fn is_new_warning(&self, what: String) -> bool {
+        let mut warnings = self.warnings.lock();
+        let is_new = warnings.len() < WARNINGS_MAX && !warnings.contains(&what);
+        if is_new {
+            warnings.push(what);
         }
-        new
+        is_new
     }
 }

@@ -1,13 +1,13 @@
-//! Which servers there are, and which of them is asked about what.
+//! The topology: the servers, and the slots that each of them owns.
 //!
-//! A task asks now and then, and at once where there is trouble. Every answer carries an epoch, and one
-//! that is older than what is known counts for nothing while the owner that is known lives: a primary that
-//! was stopped, replaced and continued still takes itself for one. (Where all servers are new, so are the
-//! epochs, and the old owner is gone.) For the same reason a connection to a server of a cluster or
-//! behind sentinels is used only after others were asked whether it is still theirs to ask.
+//! A task refreshes it at intervals, and soon after a failure. Every report of a node or sentinel has an epoch. A
+//! report with an epoch older than the last known one is ignored while the known owner is up: a primary that was
+//! paused, replaced and continued still reports that it is the primary. If the known owner is gone, older epochs apply,
+//! because all servers may have been replaced by new ones. For the same reason a connection to a server of a cluster or
+//! behind sentinels is used only after another server or sentinel has confirmed its role.
 
-mod map;
 mod sentinels;
+mod slot_map;
 
 use std::{
     cmp::Reverse,
@@ -26,70 +26,70 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Address, Deployment, Reply, Stats,
-    link::{Link, LinkError, LinkSettings},
-    node::{Fitness, Node},
-    outage::Outage,
+    connection::{ConnectError, Connection, ConnectionSettings},
+    degraded_timer::DegradedTimer,
+    node::{Node, NodeEvents},
     slots::{self, Claim, ClusterNode, SLOTS},
     sockets::Sockets,
     watched::Watched,
 };
 use crate::{LogLimit, clock};
-use map::{NO_OWNER, Numbered, Owners, compacted};
 use sentinels::Sentinels;
+use slot_map::{NO_OWNER, NodeList, Owners, compacted};
 
-pub(super) use map::Map;
+pub(super) use slot_map::SlotMap;
 
-/// How often to ask who owns what, without a reason.
+/// Interval of refreshes that were not requested.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often at most, with one.
+/// The shortest interval of refreshes.
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Finds the servers.
+/// The servers, and the task that refreshes the list of them.
 pub(super) struct Topology {
-    map: ArcSwap<Map>,
-    /// In an order that is the same in every run: so are then their ends.
-    known: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
-    /// The node of a cluster that answered last.
-    answered: Mutex<Option<Address>>,
-    /// Servers that the others are to be asked about.
+    map: ArcSwap<SlotMap>,
+    /// Ordered by address, so that the simulation removes them in the same order in every run.
+    nodes: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
+    /// The node of a cluster that last reported the topology.
+    reported_by: Mutex<Option<Address>>,
+    /// Servers whose role must be confirmed by others. They are queried last.
     suspects: Mutex<Vec<Address>>,
-    /// The last known nodes of a cluster, including replicas: the usual address of each, by every address that it has.
+    /// The last known nodes of a cluster, including replicas: for every address of a node, the one that is used.
     members: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     sockets: Arc<Sockets>,
-    /// Servers without a socket, as last divided.
+    /// Number of servers without a socket, as last divided.
     without_socket: AtomicUsize,
     without_socket_logged: LogLimit,
-    settings: Arc<LinkSettings>,
+    settings: Arc<ConnectionSettings>,
     stats: Arc<Stats>,
-    wanted: Notify,
-    outage: Outage,
+    refresh_requested: Notify,
+    degraded: DegradedTimer,
     /// Signals that a server has become usable or unusable.
     changed: Notify,
-    /// When the last successful look at the servers began.
-    looked: Watched<Option<Instant>>,
-    gone: CancellationToken,
+    /// When the last successful refresh began.
+    refreshed: Watched<Option<Instant>>,
+    cancelled: CancellationToken,
     this: Weak<Self>,
 }
 
 impl Topology {
-    /// Begins to find and connect to servers, until `gone`.
+    /// Starts to find and connect to servers, until `cancelled`.
     pub(super) fn start(
         deployment: Deployment,
         sockets: Sockets,
-        settings: LinkSettings,
+        settings: ConnectionSettings,
         stats: &Arc<Stats>,
-        gone: &CancellationToken,
+        cancelled: &CancellationToken,
     ) -> Arc<Self> {
         let owners = match deployment {
             Deployment::Cluster(_) => Owners::Slots(vec![(NO_OWNER, 0); SLOTS].into()),
             Deployment::Single(_) | Deployment::Sentinel { .. } => Owners::One { epoch: 0 },
         };
         let topology = Arc::new_cyclic(|this| Self {
-            map: ArcSwap::from_pointee(Map { nodes: Vec::new(), owners }),
-            known: Mutex::default(),
-            answered: Mutex::default(),
+            map: ArcSwap::from_pointee(SlotMap { nodes: Vec::new(), owners }),
+            nodes: Mutex::default(),
+            reported_by: Mutex::default(),
             suspects: Mutex::default(),
             members: Mutex::default(),
             deployment,
@@ -98,23 +98,23 @@ impl Topology {
             without_socket_logged: LogLimit::default(),
             settings: Arc::new(settings),
             stats: Arc::clone(stats),
-            wanted: Notify::new(),
-            outage: Outage::begun(),
+            refresh_requested: Notify::new(),
+            degraded: DegradedTimer::started(),
             changed: Notify::new(),
-            looked: Watched::new(None),
-            gone: gone.clone(),
+            refreshed: Watched::new(None),
+            cancelled: cancelled.clone(),
             this: Weak::clone(this),
         });
         if let Deployment::Single(address) = &topology.deployment {
-            topology.use_one(address, 0);
+            topology.set_primary(address, 0);
         } else {
-            let look = Arc::clone(&topology).keep_looking();
-            tokio::spawn(gone.clone().run_until_cancelled_owned(look));
+            let refresh = Arc::clone(&topology).keep_refreshing();
+            tokio::spawn(cancelled.clone().run_until_cancelled_owned(refresh));
         }
         topology
     }
 
-    /// What the store is called in settings, leaving out whether TLS is spoken.
+    /// The URL scheme of the deployment, without TLS.
     pub(super) const fn scheme(&self) -> &'static str {
         match self.deployment {
             Deployment::Single(_) => "redis",
@@ -123,91 +123,93 @@ impl Topology {
         }
     }
 
-    pub(super) fn map(&self) -> Arc<Map> {
+    pub(super) fn map(&self) -> Arc<SlotMap> {
         self.map.load_full()
     }
 
-    /// The server that a redirection names, if the cluster names it, too. If it did not when it was asked last, it is
-    /// asked again.
-    pub(super) async fn named(
+    /// The server at the address of a redirection. `None` if the cluster does not list it, not even after a refresh, or
+    /// if the refresh takes until the deadline.
+    pub(super) async fn redirection_target(
         &self,
         address: &Address,
         deadline: Option<Instant>,
     ) -> Option<Arc<Node>> {
-        self.trouble();
+        self.request_refresh();
         let member = || self.members.lock().get(address).cloned();
-        let mut usual = member();
-        if usual.is_none() {
+        let mut used = member();
+        if used.is_none() {
             let left = deadline.map_or(REFRESH_INTERVAL, |it| it - clock::now());
-            if self.look_again(left).await.is_err() {
+            if self.wait_for_refresh(left).await.is_err() {
                 return None;
             }
-            usual = member();
+            used = member();
         }
-        if usual.is_none() {
+        if used.is_none() {
             self.stats.redirection_refused(address);
         }
-        // Until the sockets are divided again.
-        Some(self.node(&usual?, self.sockets.share(0, 1)))
+        // A new server may have all sockets until they are divided again.
+        Some(self.node(&used?, self.sockets.share(0, 1)))
     }
 
-    /// The server at an address. One that is new is allowed so many connections.
+    /// The server at an address. Starts to connect to a new server, with `allowed` connections.
     fn node(&self, address: &Address, allowed: usize) -> Arc<Node> {
-        let mut known = self.known.lock();
-        let (node, _) = known.entry(address.clone()).or_insert_with(|| {
-            let gone = self.gone.child_token();
+        let mut nodes = self.nodes.lock();
+        let (node, _) = nodes.entry(address.clone()).or_insert_with(|| {
+            let cancelled = self.cancelled.child_token();
             let this = Arc::new(Weak::clone(&self.this));
             let (address, sockets) = (address.clone(), &self.sockets);
-            let node = Node::start(address, sockets, &self.settings, &this, &self.stats, &gone);
+            let (settings, stats) = (&self.settings, &self.stats);
+            let node = Node::start(address, sockets, settings, &this, stats, &cancelled);
             node.allow(allowed);
-            (node, gone)
+            (node, cancelled)
         });
         Arc::clone(node)
     }
 
-    /// Forgets servers that are no longer asked about anything.
-    fn forget(&self, kept: &[Arc<Node>]) {
+    /// Removes all other servers, and closes their connections.
+    fn retain(&self, kept: &[Arc<Node>]) {
         let kept: HashSet<_> = kept.iter().map(Arc::as_ptr).collect();
-        self.known.lock().retain(|_, (node, gone)| {
+        self.nodes.lock().retain(|_, (node, cancelled)| {
             let keep = kept.contains(&Arc::as_ptr(node));
             if !keep {
-                gone.cancel();
+                cancelled.cancel();
             }
             keep
         });
     }
 
-    async fn keep_looking(self: Arc<Self>) {
+    async fn keep_refreshing(self: Arc<Self>) {
         let mut sentinels = Sentinels::default();
         loop {
             let began = clock::now();
-            if self.look(&mut sentinels).await {
-                self.looked.set(Some(began));
+            if self.refresh(&mut sentinels).await {
+                self.refreshed.set(Some(began));
             }
             tokio::time::sleep(REFRESH_PAUSE).await;
-            let _wanted = tokio::time::timeout(REFRESH_INTERVAL, self.wanted.notified()).await;
+            let requested = self.refresh_requested.notified();
+            let _requested = tokio::time::timeout(REFRESH_INTERVAL, requested).await;
         }
     }
 
-    /// Asks one server, or sentinel, how things are. Returns whether it answered.
-    async fn look(&self, sentinels: &mut Sentinels) -> bool {
+    /// Updates the topology by the report of one server or sentinel. Returns whether one replied.
+    async fn refresh(&self, sentinels: &mut Sentinels) -> bool {
         match &self.deployment {
             Deployment::Single(_) => true,
             Deployment::Cluster(seeds) => {
                 let Some(nodes) = self.cluster_nodes(seeds).await else { return false };
-                self.use_cluster(&nodes);
+                self.set_cluster_nodes(&nodes);
                 true
             }
             Deployment::Sentinel { sentinels: addresses, name } => {
-                let asked = sentinels.primary(addresses, name, &self.settings, &self.stats).await;
-                let Some((address, epoch)) = asked else { return false };
-                self.use_one(&address, epoch);
+                let found = sentinels.primary(addresses, name, &self.settings, &self.stats).await;
+                let Some((address, epoch)) = found else { return false };
+                self.set_primary(&address, epoch);
                 true
             }
         }
     }
 
-    /// What some server that is connected says, or else one that the settings name.
+    /// The nodes that a connected server lists; without one, those that a configured or last known server lists.
     async fn cluster_nodes(&self, seeds: &[Address]) -> Option<Vec<ClusterNode>> {
         let tls = self.settings.tls.is_some();
         let mut nodes = self.map().nodes.clone();
@@ -215,42 +217,42 @@ impl Topology {
         let suspects = self.suspects.lock().clone();
         nodes.sort_by_cached_key(|node| suspects.contains(&node.address));
         for node in &nodes {
-            let reply = node.ask(&[b"CLUSTER".as_slice(), b"NODES"]).await;
+            let reply = node.query(&[b"CLUSTER".as_slice(), b"NODES"]).await;
             let listed = reply.and_then(|reply| slots::nodes(&reply, &node.address, tls));
             if listed.is_some() {
-                *self.answered.lock() = Some(node.address.clone());
+                *self.reported_by.lock() = Some(node.address.clone());
                 return listed;
             }
         }
-        // The nodes that were known last may be all that is left of those that the settings name.
+        // The last known servers, too, because the configured ones may all have been removed from the cluster.
         let known = nodes.iter().map(|node| node.address.clone());
-        let mut places: Vec<Address> = seeds.iter().cloned().chain(known).collect();
-        fastrand::shuffle(&mut places);
-        for seed in places {
-            let asked = async {
-                let link = Link::open(&seed, &self.settings).await?;
-                link.ask(self.settings.connect_timeout, &["CLUSTER", "NODES"]).await
+        let mut addresses: Vec<Address> = seeds.iter().cloned().chain(known).collect();
+        fastrand::shuffle(&mut addresses);
+        for address in addresses {
+            let queried = async {
+                let connection = Connection::open(&address, &self.settings).await?;
+                connection.query(self.settings.connect_timeout, &["CLUSTER", "NODES"]).await
             };
-            match asked.await {
-                Ok(reply) => match slots::nodes(&reply, &seed, tls) {
-                    None => self.stats.unreachable(&seed, "has no list of the cluster's nodes"),
+            match queried.await {
+                Ok(reply) => match slots::nodes(&reply, &address, tls) {
+                    None => self.stats.unreachable(&address, "has no list of the cluster's nodes"),
                     listed => {
-                        *self.answered.lock() = Some(seed);
+                        *self.reported_by.lock() = Some(address);
                         return listed;
                     }
                 },
-                Err(error) => self.stats.unreachable(&seed, &error.to_string()),
+                Err(error) => self.stats.unreachable(&address, &error.to_string()),
             }
         }
         None
     }
 
-    /// Takes up what a node of a cluster says.
-    fn use_cluster(&self, listed: &[ClusterNode]) {
+    /// Updates the slot map by the nodes that a node of the cluster lists.
+    fn set_cluster_nodes(&self, listed: &[ClusterNode]) {
         let addresses = |it: &ClusterNode| {
-            let usual = it.address.clone();
+            let used = it.address.clone();
             let all = it.aliases.iter().chain([&it.address]).cloned();
-            all.map(move |address| (address, usual.clone())).collect::<Vec<_>>()
+            all.map(move |address| (address, used.clone())).collect::<Vec<_>>()
         };
         *self.members.lock() = listed.iter().flat_map(addresses).collect();
         let claims: Vec<(Arc<Node>, &Claim)> = listed
@@ -260,40 +262,41 @@ impl Topology {
         let map = self.map();
         let Owners::Slots(owners) = &map.owners else { return };
         let mut owners = owners.clone();
-        let mut nodes = Numbered::of(&map.nodes);
+        let mut nodes = NodeList::of(&map.nodes);
         let gone: Vec<bool> = map.nodes.iter().map(|node| node.is_gone()).collect();
         let up: Vec<bool> = map.nodes.iter().map(|node| node.is_up()).collect();
         let is = |which: &[bool], owner: u16| which.get(usize::from(owner)).is_some_and(|it| *it);
         for (node, claim) in &claims {
             let position = nodes.position(node);
-            let can_be_asked = node.was_connected();
+            let was_connected = node.was_connected();
             for slot in claim.slots.iter().cloned().flatten() {
                 let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
-                // Until a new owner can be asked, the one before it redirects to it, and callers wait for a connection.
-                let is_later = owner.1 <= claim.epoch && (can_be_asked || !is(&up, owner.0));
+                // Until a new owner has a connection, the former owner redirects to it, and callers wait for that
+                // connection.
+                let is_later = owner.1 <= claim.epoch && (was_connected || !is(&up, owner.0));
                 if owner.0 == NO_OWNER || is(&gone, owner.0) || is_later {
                     *owner = (position, claim.epoch);
                 }
             }
         }
         let map = compacted(&nodes.nodes, &owners);
-        let mut kept = Numbered::of(&map.nodes);
+        let mut kept = NodeList::of(&map.nodes);
         self.map.store(Arc::new(map));
         self.note_change();
         let (owners, others): (Vec<_>, Vec<_>) =
             claims.iter().partition(|(_, claim)| !claim.slots.is_empty());
         owners.iter().for_each(|(node, _)| _ = kept.position(node));
         let owners = kept.nodes.len();
-        // A primary without slots may be about to get some.
+        // Kept, because a primary without slots may get some soon.
         others.iter().for_each(|(node, _)| _ = kept.position(node));
-        self.forget(&kept.nodes);
+        self.retain(&kept.nodes);
         self.divide_sockets(&kept.nodes, owners);
     }
 
-    /// Divides the sockets among servers, of which so many of the first own slots.
+    /// Divides the sockets among servers. The first `owners` servers own slots and come first.
     fn divide_sockets(&self, nodes: &[Arc<Node>], owners: usize) {
         let mut ordered: Vec<_> = nodes.iter().enumerate().collect();
-        // Those that have sockets keep them, in whatever order servers are listed.
+        // Independent of the order of the list, so that servers keep their sockets.
         ordered.sort_by_key(|(number, node)| (*number >= owners, Reverse(node.allowed())));
         for (position, (_, node)) in ordered.into_iter().enumerate() {
             node.allow(self.sockets.share(position, nodes.len()));
@@ -311,36 +314,37 @@ impl Topology {
         }
     }
 
-    /// Takes up what sentinels say.
-    fn use_one(&self, address: &Address, epoch: u64) {
+    /// Updates the slot map by the primary that a sentinel reports, or the only server.
+    fn set_primary(&self, address: &Address, epoch: u64) {
         let map = self.map();
         let Owners::One { epoch: known } = map.owners else { return };
         if let Some(current) = map.nodes.first() {
-            // A later epoch counts for the same address too: a sentinel that has missed it may name another one.
+            // A later epoch of the same address applies too, so that a sentinel that missed it cannot replace the
+            // primary.
             if epoch <= known && (current.address == *address || !current.is_gone()) {
                 return;
             }
         }
         let nodes = vec![self.node(address, self.sockets.share(0, 1))];
-        self.map.store(Arc::new(Map { nodes: nodes.clone(), owners: Owners::One { epoch } }));
+        self.map.store(Arc::new(SlotMap { nodes: nodes.clone(), owners: Owners::One { epoch } }));
         self.note_change();
-        self.forget(&nodes);
+        self.retain(&nodes);
     }
 }
 
-impl Fitness for Weak<Topology> {
-    async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
+impl NodeEvents for Weak<Topology> {
+    async fn check(&self, address: &Address, connection: &Connection) -> Result<(), ConnectError> {
         let Some(topology) = self.upgrade() else { return Ok(()) };
-        topology.check(address, link).await
+        topology.check(address, connection).await
     }
 
     fn is_cluster(&self) -> bool {
         self.upgrade().is_some_and(|topology| topology.is_cluster())
     }
 
-    fn trouble(&self) {
+    fn request_refresh(&self) {
         if let Some(topology) = self.upgrade() {
-            topology.trouble();
+            topology.request_refresh();
         }
     }
 
@@ -356,82 +360,85 @@ impl Topology {
         matches!(self.deployment, Deployment::Cluster(_))
     }
 
-    /// Something does not answer as it should: look around soon.
-    pub(super) fn trouble(&self) {
-        self.wanted.notify_one();
+    /// Requests a refresh, because a server failed or redirected a call.
+    pub(super) fn request_refresh(&self) {
+        self.refresh_requested.notify_one();
     }
 
-    /// Whether some counters cannot be asked.
+    /// Whether some counters are unavailable.
     pub(super) fn is_degraded(&self) -> bool {
         let map = self.map();
-        !map.is_whole() || !map.nodes().iter().all(|node| node.is_up())
+        !map.covers_all_slots() || !map.nodes().iter().all(|node| node.is_up())
     }
 
-    /// For how long that was so, all times together.
+    /// Total time for which some counters were unavailable.
     pub(super) fn degraded_for(&self) -> Duration {
-        self.outage.total()
+        self.degraded.total()
     }
 
+    /// Called after a server has become usable or unusable, or the slot map has changed.
     fn note_change(&self) {
-        self.outage.look(|| self.is_degraded());
+        self.degraded.update(|| self.is_degraded());
         self.changed.notify_one();
     }
 
-    /// Resolves when a server has become usable or unusable since the last call.
+    /// Waits until a server has become usable or unusable since the last call.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The servers of these that still own their slots, as others say from now on. A primary that was paused and
-    /// replaced runs calls before it hears of that, and what it has charged then is lost.
+    /// For each slot and server, whether the server still owns the slot, by a new report of another server or sentinel.
+    /// A primary that was paused and replaced runs calls until it detects that, and what they charge is lost.
     pub(super) async fn still_own(&self, owners: &[(u16, Address)]) -> Vec<bool> {
-        let mut is_asked = true;
+        let mut is_refreshed = true;
         if !matches!(self.deployment, Deployment::Single(_)) {
             let suspects = owners.iter().map(|(_, owner)| Suspect::new(&self.suspects, owner));
             let _suspects: Vec<_> = suspects.collect();
-            is_asked = self.look_again(self.settings.connect_timeout * 2).await.is_ok();
+            let timeout = self.settings.connect_timeout * 2;
+            is_refreshed = self.wait_for_refresh(timeout).await.is_ok();
         }
         let map = self.map();
-        let answered = self.answered.lock().clone();
+        let reported_by = self.reported_by.lock().clone();
         let is_alone = map.nodes.len() == 1;
         let owns = |(slot, address): &(u16, Address)| {
             let is_owner = map.owner(*slot).is_some_and(|node| node.address == *address);
-            is_asked && is_owner && (is_alone || answered.as_ref() != Some(address))
+            is_refreshed && is_owner && (is_alone || reported_by.as_ref() != Some(address))
         };
         owners.iter().map(owns).collect()
     }
 
-    /// Waits until a server or sentinel reports the topology, from now on.
-    async fn look_again(&self, within: Duration) -> Result<(), LinkError> {
-        let asked = clock::now();
-        self.trouble();
-        let since = self.looked.wait_for(|at| at.is_some_and(|at| at >= asked));
-        tokio::time::timeout(within, since).await.map_err(|_| LinkError::Timeout)
+    /// Requests a refresh that begins from now on, and waits for it.
+    async fn wait_for_refresh(&self, within: Duration) -> Result<(), ConnectError> {
+        let now = clock::now();
+        self.request_refresh();
+        let refreshed = self.refreshed.wait_for(|began| began.is_some_and(|began| began >= now));
+        tokio::time::timeout(within, refreshed).await.map_err(|_| ConnectError::Timeout)
     }
 
-    async fn check(&self, address: &Address, link: &Link) -> Result<(), LinkError> {
+    /// Checks that the server of a new connection is a primary, by itself and by others.
+    async fn check(&self, address: &Address, connection: &Connection) -> Result<(), ConnectError> {
         let timeout = self.settings.connect_timeout;
         if matches!(self.deployment, Deployment::Sentinel { .. }) {
-            let role = link.ask(timeout, &["ROLE"]).await?;
+            let role = connection.query(timeout, &["ROLE"]).await?;
             if role.elements().first().and_then(Reply::as_str) != Some("master") {
-                return Err(LinkError::Unfit("is not the primary".to_owned()));
+                return Err(ConnectError::Unusable("is not the primary".to_owned()));
             }
         }
         if self.is_cluster() {
-            let info = link.ask(timeout, &["CLUSTER", "INFO"]).await?;
+            let info = connection.query(timeout, &["CLUSTER", "INFO"]).await?;
             if !info.as_str().is_some_and(|info| info.contains("cluster_state:ok")) {
-                return Err(LinkError::Unfit("CLUSTERDOWN: its cluster is down".to_owned()));
+                return Err(ConnectError::Unusable("CLUSTERDOWN: its cluster is down".to_owned()));
             }
         }
         if !matches!(self.deployment, Deployment::Single(_)) {
             let _suspect = Suspect::new(&self.suspects, address);
-            self.look_again(timeout * 2).await?;
+            self.wait_for_refresh(timeout * 2).await?;
         }
         Ok(())
     }
 }
 
-/// A server that the others are being asked about, until this is dropped: its connection may be given up meanwhile.
+/// Keeps a server in the list of suspects until it is dropped, also if the check is cancelled.
 struct Suspect<'a> {
     all: &'a Mutex<Vec<Address>>,
     address: &'a Address,
@@ -460,13 +467,13 @@ mod tests {
     use super::*;
     use crate::redis::Password;
 
-    /// Where nothing listens.
+    /// An address without a server.
     fn address(port: u16) -> Address {
         Address { host: "127.0.0.1".to_owned(), port }
     }
 
     fn topology(deployment: Deployment) -> Arc<Topology> {
-        let settings = LinkSettings {
+        let settings = ConnectionSettings {
             username: None,
             password: Password::None,
             tls: None,
@@ -483,12 +490,12 @@ mod tests {
         let sentinels = Vec::new();
         let topology = topology(Deployment::Sentinel { sentinels, name: "main".to_owned() });
         let primary = || topology.map().nodes().first().map(|node| node.address.clone());
-        topology.use_one(&address(1), 5);
-        topology.use_one(&address(1), 7);
+        topology.set_primary(&address(1), 5);
+        topology.set_primary(&address(1), 7);
         // From a sentinel that has missed it.
-        topology.use_one(&address(2), 6);
+        topology.set_primary(&address(2), 6);
         assert_eq!(primary(), Some(address(1)));
-        topology.use_one(&address(2), 8);
+        topology.set_primary(&address(2), 8);
         assert_eq!(primary(), Some(address(2)));
     }
 
@@ -496,7 +503,7 @@ mod tests {
     async fn check_that_is_cancelled_leaves_no_suspect() {
         let topology = topology(Deployment::Cluster(Vec::new()));
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        let link = Link::over(ours);
+        let connection = Connection::over(ours);
         let info = "cluster_state:ok";
         let reply = format!("${}\r\n{info}\r\n", info.len());
         tokio::spawn(async move {
@@ -506,8 +513,8 @@ mod tests {
         });
         let checked = address(1);
         tokio::select! {
-            // Nothing can be asked who owns what, so it waits.
-            _ = topology.check(&checked, &link) => unreachable!("there is no cluster"),
+            // No server reports the topology, so the check waits.
+            _ = topology.check(&checked, &connection) => unreachable!("there is no cluster"),
             () = async {
                 while topology.suspects.lock().is_empty() {
                     tokio::task::yield_now().await;

@@ -1,14 +1,14 @@
-//! Where Redis is, as one address line.
+//! The Redis servers as a URL.
 
 use std::{fmt, str::FromStr};
 
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-/// Port of a Redis server that names none.
+/// Port of a Redis server in a URL without one.
 const REDIS_PORT: u16 = 6379;
 
-/// Port of a sentinel that names none.
+/// Port of a sentinel in a URL without one.
 const SENTINEL_PORT: u16 = 26379;
 
 /// Host and port of one server.
@@ -27,38 +27,38 @@ impl fmt::Display for Address {
     }
 }
 
-/// How the servers of an installation find each other.
+/// The kind of a Redis installation, and the addresses at which it is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deployment {
     /// One server.
     Single(Address),
-    /// Redis Cluster, found through any of these nodes.
+    /// A Redis Cluster. Any of these nodes lists the others.
     Cluster(Vec<Address>),
-    /// A server and its replicas, of which sentinels choose the primary.
+    /// A primary and its replicas, watched by sentinels.
     Sentinel {
-        /// Where to ask.
+        /// Addresses of the sentinels.
         sentinels: Vec<Address>,
-        /// The name under which they watch the primary.
+        /// Name of the primary at the sentinels.
         name: String,
     },
 }
 
-/// What an address line says.
+/// A parsed URL of Redis.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Which servers.
+    /// The servers.
     pub deployment: Deployment,
-    /// Whether to speak TLS.
+    /// Whether connections use TLS.
     pub tls: bool,
     /// ACL user.
     pub username: Option<String>,
     /// Password of that user, or of the server.
     pub password: Option<String>,
-    /// Number of the database; a cluster has only 0.
+    /// Number of the database; 0 for a cluster.
     pub database: u8,
 }
 
-/// Without the password.
+/// Does not show the password.
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { deployment, tls, username, password, database } = self;
@@ -72,8 +72,9 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// What is wrong with an address line. The line itself is not repeated: it may hold a password.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+/// Why a URL is not valid. Contains no part of the URL: a password that is not escaped, or without a host after it,
+/// would be taken for a host, a port or a database.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum UrlError {
     /// Not one of the known schemes.
     #[error(
@@ -83,22 +84,25 @@ pub enum UrlError {
     /// No host, or an empty one.
     #[error("a host is missing")]
     NoHost,
-    /// Several hosts where one is meant.
+    /// Several hosts for a single server.
     #[error("{0} takes one host; use redis-cluster:// or redis-sentinel:// for several")]
     SeveralHosts(&'static str),
-    /// Not a port.
-    #[error("{0:?} is no port")]
-    Port(String),
-    /// Not a database number.
-    #[error("{0:?} is no database number (0 to 255)")]
-    Database(String),
+    /// A port is not a number.
+    #[error("a port is not a number from 0 to 65535")]
+    Port,
+    /// The database is not a number.
+    #[error("the database is not a number from 0 to 255")]
+    Database,
+    /// An `@` after a `/`: the `/` is most likely a character of the password.
+    #[error("there is a / before the last @; in a user or password write / as %2F")]
+    Unescaped,
     /// A cluster has one database.
     #[error("Redis Cluster has no database but 0")]
     ClusterDatabase,
-    /// The sentinels watch several primaries.
+    /// No name of a primary: sentinels may watch several.
     #[error("the primary's name is missing: redis-sentinel://host:26379/NAME")]
     NoName,
-    /// Escapes that are not UTF-8.
+    /// The escapes of user or password are not UTF-8.
     #[error("user or password is not UTF-8")]
     NotText,
 }
@@ -109,9 +113,12 @@ impl FromStr for RedisUrl {
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') {
+            return Err(UrlError::Unescaped);
+        }
         let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (username, password) = credentials(user)?;
-        let hosts = |port| addresses(hosts, port);
+        let hosts = |default_port| addresses(hosts, default_port);
         let (tls, deployment, database) = match scheme {
             "redis" => (false, single(hosts(REDIS_PORT)?, "redis://")?, path),
             "rediss" => (true, single(hosts(REDIS_PORT)?, "rediss://")?, path),
@@ -140,7 +147,7 @@ fn number(database: &str) -> Result<u8, UrlError> {
     if database.is_empty() {
         return Ok(0);
     }
-    database.parse().map_err(|_| UrlError::Database(database.to_owned()))
+    database.parse().map_err(|_| UrlError::Database)
 }
 
 /// `user:password`, `:password` or `user`, with `%` escapes.
@@ -169,7 +176,7 @@ fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>, UrlError> {
 fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) => (host, rest.strip_prefix(':')),
-        // From the right: servers name IPv6 addresses without brackets.
+        // The last colon, because an IPv6 address may have no brackets.
         None => match text.rsplit_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
@@ -178,8 +185,47 @@ fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
     if host.is_empty() {
         return Err(UrlError::NoHost);
     }
-    let port = port.map_or(Ok(default_port), |port| {
-        port.parse().map_err(|_| UrlError::Port(port.to_owned()))
-    })?;
+    let port = port.map_or(Ok(default_port), |port| port.parse().map_err(|_| UrlError::Port))?;
     Ok(Address { host: host.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_contain_no_part_of_a_password() {
+        for (url, error) in [
+            ("secret", UrlError::Scheme),
+            ("http://:secret@host", UrlError::Scheme),
+            ("redis://user:secret", UrlError::Port),
+            ("redis://user:se/cret@host", UrlError::Unescaped),
+            ("redis://user:12/secret@host", UrlError::Unescaped),
+            ("redis://:secret@host:secret", UrlError::Port),
+            ("redis://:secret@", UrlError::NoHost),
+            ("redis://:12/secret", UrlError::NoHost),
+            ("redis://user:12/secret", UrlError::Database),
+            ("redis://:secret@host,secret", UrlError::SeveralHosts("redis://")),
+            ("redis://:secret%ff@host", UrlError::NotText),
+            ("redis-cluster://:secret@host/1", UrlError::ClusterDatabase),
+            ("redis-cluster://user:se/cret@host", UrlError::Unescaped),
+            ("redis-sentinel://:secret@host", UrlError::NoName),
+            ("redis-sentinel://user:12/secret@host/main", UrlError::Unescaped),
+            ("redis-sentinel://:secret@host/main/secret", UrlError::Database),
+        ] {
+            let found = url.parse::<RedisUrl>().unwrap_err();
+            assert_eq!(found, error, "{url}");
+            for shown in [found.to_string(), format!("{found:?}")] {
+                assert!(!shown.contains("secret") && !shown.contains("cret"), "{url}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn escaped_password_is_decoded_and_not_shown() {
+        let url: RedisUrl = "redis://user:se%2Fcr@et@host/3".parse().unwrap();
+        assert_eq!(url.password.as_deref(), Some("se/cr@et"));
+        assert_eq!((url.username.as_deref(), url.database), (Some("user"), 3));
+        assert!(!format!("{url:?}").contains("se/cr"));
+    }
 }

@@ -1,10 +1,10 @@
-//! A value that tasks wait for.
+//! A value that tasks can wait for.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A value, and those who wait until it is another one. They are woken in the order in which they came: tokio's `watch`
-/// would wake them by chance, and no run of the simulation would be as the one before.
+/// A value that tasks can wait for. Waiting tasks are woken in the order in which they began to wait: tokio's `watch`
+/// wakes them in random order, and the simulation could not repeat a run.
 #[derive(Debug)]
 pub(super) struct Watched<T> {
     value: Mutex<T>,
@@ -21,7 +21,7 @@ impl<T: Copy + PartialEq> Watched<T> {
         *self.value.lock()
     }
 
-    /// Sets the value. Returns the one before.
+    /// Sets the value. Returns the previous one.
     pub(super) fn set(&self, value: T) -> T {
         let before = std::mem::replace(&mut *self.value.lock(), value);
         if before != value {
@@ -30,10 +30,10 @@ impl<T: Copy + PartialEq> Watched<T> {
         before
     }
 
-    /// Waits until the value is a wanted one.
+    /// Waits until `is_wanted` is true for the value.
     pub(super) async fn wait_for(&self, is_wanted: impl Fn(T) -> bool) {
         loop {
-            // From here on it hears of changes.
+            // Before the value is read, so that no change is missed.
             let changed = self.changed.notified();
             if is_wanted(self.get()) {
                 return;

@@ -166,7 +166,7 @@ impl Oracle<'_> {
     fn end_states(&mut self) {
         for (process, end) in self.history.end_states.iter().enumerate() {
             let counts = [end.waiting, end.multi_slot, end.settlements_pending, end.late_kept];
-            if counts != [0; 4] || end.fallback.owed != 0 || !end.is_settled {
+            if counts != [0; 4] || end.fallback.undebited != 0 || !end.is_settled {
                 let what = format!("process {process}: {end:?}");
                 self.of_run("nothing is pending at the end", &[what]);
             }

@@ -100,7 +100,8 @@ impl Oracle<'_> {
         let (mut least, mut most) = (0, 0);
         for (process, end) in self.history.end_states.iter().enumerate() {
             let fallback = &end.fallback;
-            let settled = fallback.debited + fallback.unknown + fallback.dropped + fallback.owed;
+            let settled =
+                fallback.debited + fallback.unknown + fallback.dropped + fallback.undebited;
             let (mut admitted, mut uncertain) = (0, 0);
             for request in self.history.requests.iter().filter(|it| it.process == process) {
                 for (at, check) in request.checks.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Decisions on a group from the store's answers, and from failure policies for checks without an answer.
+//! Decisions on a group: those of the store, and those of failure policies for checks without an answer.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 /// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
 
-/// When to come again, where it is not known: about how long a store needs to come back.
+/// Retry time of refusals by failure policy: about as long as a store takes to recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The decisions, if there is one about every check and all say yes: then nothing is left to do.
+/// The decisions, if the store answered every check and allowed all of them.
 pub(super) fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decisions> {
     if answers.len() != group.len() {
         return None;
@@ -22,27 +22,27 @@ pub(super) fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decis
     answers.iter().map(|answer| answer.ok().filter(|decision| decision.allowed)).collect()
 }
 
-/// What is known about a group once the store inside has spoken.
+/// The decisions on a group so far, and the checks that the local fallback must decide.
 pub(super) struct Conclusion {
     pub(super) decisions: Decisions,
-    /// Checks without an answer.
-    pub(super) failed: u64,
-    /// Whether one of them is left to the caller.
+    /// Number of checks without an answer.
+    pub(super) unanswered: u64,
+    /// Whether one of them has `on_failure: defer`.
     pub(super) deferred: bool,
-    /// Those that this process is asked. Until then they hold the store's permission, or a decision that neither refuses nor
-    /// says anything.
+    /// Checks that the local fallback must decide. Until then their decisions are the store's permission, or an
+    /// allowing placeholder.
     pub(super) local: SmallVec<[LocalCheck; 4]>,
-    /// Checks that the store permits and this process refuses, with its decisions.
-    pub(super) refused_here: SmallVec<[(usize, Decision); 1]>,
+    /// Position and local decision of checks that the store allowed and the local fallback refused.
+    pub(super) refused_locally: SmallVec<[(usize, Decision); 1]>,
 }
 
-/// A check that this process is asked.
+/// A check that the local fallback must decide.
 pub(super) struct LocalCheck {
-    /// In the group.
+    /// Position in the group.
     pub(super) position: usize,
-    /// The number of processes that its limit is divided by.
+    /// The number of replicas that share the limit.
     pub(super) replicas: NonZeroU32,
-    /// What this process has decided.
+    /// The decision of the local fallback.
     pub(super) decision: Option<Decision>,
 }
 
@@ -51,7 +51,7 @@ impl LocalCheck {
         Self { position, replicas: NonZeroU32::MIN, decision: None }
     }
 
-    /// The check against this process's share of the limit.
+    /// The check against this replica's share of the limit.
     pub(super) fn share(&self, check: &Check) -> Check {
         let limit = check.limit.per_replica(self.replicas);
         Check { limit, refusal_scope: check.refusal_scope.for_one_slot(), ..check.clone() }
@@ -59,28 +59,32 @@ impl LocalCheck {
 }
 
 impl Conclusion {
-    /// `guards` has the checks that must pass the local share even if the store allows them.
+    /// Combines the answers with failure policies. `requires_local_share` is true for checks that must pass the local
+    /// share even if the store allows them.
     pub(super) fn new(
         group: &[Check],
         answers: &Answers,
         has_local: bool,
-        guards: impl Fn(&Check) -> bool,
+        requires_local_share: impl Fn(&Check) -> bool,
     ) -> Self {
         let mut conclusion = Self {
             decisions: Decisions::with_capacity(group.len()),
-            failed: 0,
+            unanswered: 0,
             deferred: false,
             local: SmallVec::new(),
-            refused_here: SmallVec::new(),
+            refused_locally: SmallVec::new(),
         };
         for (at, check) in group.iter().enumerate() {
-            // A store that answers too few checks has not answered the rest.
+            // If a store returns too few answers, the rest is unknown.
             let answer = answers.get(at).copied().unwrap_or(Err(StoreError::Unknown));
             let decision = answer.unwrap_or_else(|error| {
-                conclusion.failed += 1;
+                conclusion.unanswered += 1;
                 conclusion.by_policy(at, check, error, has_local)
             });
-            if decision.source == Source::Store && decision.charged > 0 && guards(check) {
+            if decision.source == Source::Store
+                && decision.charged > 0
+                && requires_local_share(check)
+            {
                 conclusion.local.push(LocalCheck::new(at));
             }
             conclusion.decisions.push(decision);
@@ -88,6 +92,7 @@ impl Conclusion {
         conclusion
     }
 
+    /// The decision of the failure policy on a check without an answer.
     fn by_policy(
         &mut self,
         at: usize,
@@ -100,11 +105,11 @@ impl Conclusion {
         }
         match check.on_failure {
             OnFailure::Allow => allowed(check, Source::Policy),
-            // Ever new values fill a store. Local counters would be as full, the caller could do no better, and a client
-            // must not be able to make errors, which Envoy lets pass.
+            // A client that sends ever new values fills the store. Local counters would be full, too, and an error
+            // would let the client pass through Envoy.
             OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied(),
             OnFailure::Defer => {
-                // A rule without enforcement does not fail a request either.
+                // A rule in shadow mode does not defer the request.
                 self.deferred |= check.refusal_scope != RefusalScope::None;
                 allowed(check, Source::Policy)
             }
@@ -117,7 +122,7 @@ impl Conclusion {
     }
 }
 
-/// Passes without being counted; says what an unused counter would.
+/// A decision that allows without counting, with the numbers of an unused counter.
 fn allowed(check: &Check, source: Source) -> Decision {
     Decision {
         allowed: true,
@@ -131,6 +136,7 @@ fn allowed(check: &Check, source: Source) -> Decision {
     }
 }
 
+/// A decision that refuses by failure policy.
 pub(super) fn denied() -> Decision {
     Decision {
         allowed: false,
@@ -144,6 +150,7 @@ pub(super) fn denied() -> Decision {
     }
 }
 
+/// For each descriptor its first check, and whether one of its checks is refused.
 fn by_descriptor<'g>(
     group: &'g [Check],
     decisions: &'g [Decision],
@@ -155,6 +162,7 @@ fn by_descriptor<'g>(
     })
 }
 
+/// Whether these decisions refuse the request.
 pub(super) fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
     let mut tally = RefusalTally::default();
     for (check, over) in by_descriptor(group, decisions) {
@@ -166,15 +174,15 @@ pub(super) fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
 /// Positions of checks in their group.
 pub(super) type Positions = SmallVec<[usize; 4]>;
 
-/// The checks without an answer whose late answer matters. Hits that the store charged are refunded if the charge was
-/// conditional and the descriptor is over or the request failed, or if this process counted them itself and will
-/// debit them. Refunds that the store has not run are sent again.
-pub(super) fn awaited(
+/// The checks whose late answers must be awaited. Hits that the store charged are refunded if the charge was
+/// conditional and the descriptor is over or the request refused or `failed`, or if the local fallback charged them and
+/// they will be debited. Refunds that the store did not run are retried.
+pub(super) fn late_positions(
     group: &[Check],
     answers: &Answers,
     conclusion: &Conclusion,
     failed: bool,
-    is_listed: impl Fn(&Check) -> bool,
+    requires_local_share: impl Fn(&Check) -> bool,
 ) -> Positions {
     let mut positions = Positions::new();
     let mut first = 0;
@@ -185,9 +193,9 @@ pub(super) fn awaited(
         for (position, check) in (first..end).zip(checks) {
             let is_unknown = answers.get(position) == Some(&Err(StoreError::Unknown));
             let is_local = || conclusion.local.iter().any(|it| it.position == position);
-            let is_in_vain =
-                is_listed(check) && is_local() || over && check.charge.is_conditional();
-            if is_unknown && (is_in_vain || is_refund(check)) {
+            let is_refunded =
+                requires_local_share(check) && is_local() || over && check.charge.is_conditional();
+            if is_unknown && (is_refunded || is_refund(check)) {
                 positions.push(position);
             }
         }
@@ -196,7 +204,7 @@ pub(super) fn awaited(
     positions
 }
 
-/// Whether a check refunds hits of other requests.
+/// Whether a check is a refund.
 pub(super) const fn is_refund(check: &Check) -> bool {
     matches!(check.charge, Charge::Refund { .. })
 }

@@ -1,4 +1,4 @@
-//! Requests that were decided without some of the store's answers, when these come late.
+//! Late answers to requests that were decided without them.
 
 use std::sync::Arc;
 
@@ -9,24 +9,30 @@ use sluicegate_core::{
 
 use super::{
     conclusion::{Positions, is_refund},
-    leftovers::undo,
-    shared::Shared,
+    refund::undo,
+    state::PolicyState,
 };
 
-impl<S: Store> Shared<S> {
-    /// Refunds charges in vain that late answers show, and repeats refunds that were not run, of the checks at these positions.
-    pub(super) fn give_back_late(&self, group: &Group, positions: Positions, late: PendingAnswers) {
+impl<S: Store> PolicyState<S> {
+    /// Awaits the late answers to the checks at these positions. Refunds the charges that they report, and retries
+    /// refunds that they report as not run.
+    pub(super) fn refund_late_charges(
+        &self,
+        group: &Group,
+        positions: Positions,
+        late: PendingAnswers,
+    ) {
         if positions.is_empty() {
             return;
         }
-        let give_backs = Arc::clone(&self.give_backs);
-        let Some(permit) = give_backs.late() else {
-            return give_backs.note_failed(positions.iter().filter_map(|&at| group.get(at)));
+        let refund_tasks = Arc::clone(&self.refund_tasks);
+        let Some(permit) = refund_tasks.late() else {
+            return refund_tasks.note_failed(positions.iter().filter_map(|&at| group.get(at)));
         };
         let (inner, group) = (Arc::clone(&self.inner), Arc::clone(group));
         tokio::spawn(async move {
             let answers = late.await;
-            let takes = positions.iter().filter_map(|&at| {
+            let refunds = positions.iter().filter_map(|&at| {
                 let (check, answer) = group.get(at).zip(answers.get(at))?;
                 match answer {
                     Ok(decision) => undo(check, decision),
@@ -36,9 +42,9 @@ impl<S: Store> Shared<S> {
                     Err(_) => None,
                 }
             });
-            let takes: Vec<Check> = takes.collect();
-            if !takes.is_empty() {
-                give_backs.start(inner, takes);
+            let refunds: Vec<Check> = refunds.collect();
+            if !refunds.is_empty() {
+                refund_tasks.start(inner, refunds);
             }
             drop(permit);
         });

@@ -1,5 +1,5 @@
-//! What connects local decisions to the store's counters: local counters start from what the store last reported, and what
-//! they admitted is debited when the store answers again.
+//! The connection between the local fallback and the store: local counters start from what the store last reported, and
+//! the hits that they admitted are debited when the store answers again.
 
 use std::{
     num::NonZeroU32,
@@ -9,70 +9,70 @@ use std::{
 
 use sluicegate_core::{Answers, Check, CounterKey, OnFailure, key::TenantKeys, store::Source};
 
-use super::{conclusion::Conclusion, debts::Debts, known::KnownCounters};
+use super::{conclusion::Conclusion, last_reports::LastReports, pending_debits::PendingDebits};
 use crate::{Clock, Memory, clock};
 
-/// How long a probe or a debit may take. A hanging server must not hold the calls of requests for longer.
+/// Deadline of a probe or a debit. Short, because requests wait behind a call to a server that hangs.
 pub(super) const DEBIT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long a reset keeps its counters from being debited, if it does not say that it has ended.
+/// How long a reset suspends the debits of its counters, unless it resumes them.
 const HELD_MAX: Duration = Duration::from_secs(10);
 
-/// How often a reset looks whether the debits in progress have ended.
+/// Interval at which a reset checks whether the debits in progress have ended.
 const HOLD_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The store's last reports on counters, and the hits to debit in them.
+/// The store's last reports on counters, and the hits to be debited in them.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    known: KnownCounters,
-    pub(super) debts: Debts,
+    reports: LastReports,
+    pub(super) pending_debits: PendingDebits,
 }
 
-/// Numbers of the local fallback.
+/// Statistics of the local fallback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FallbackStats {
-    /// Counters in the table of recently asked ones.
+    /// Counters with a last report.
     pub counters: u64,
-    /// Counters evicted from it before they were reset.
+    /// Reports evicted before their counters were reset.
     pub evicted: u64,
-    /// Checks decided by this process whose counters were in the table.
+    /// Checks decided locally whose counters had a report.
     pub found: u64,
-    /// Checks decided by this process whose counters were not.
+    /// Checks decided locally whose counters had no report.
     pub missed: u64,
-    /// Hits admitted by this process that are to be debited.
-    pub owed: u64,
+    /// Hits admitted locally that are to be debited.
+    pub undebited: u64,
     /// Hits debited.
     pub debited: u64,
-    /// Hits of debits that the store did not answer.
+    /// Hits of debits that the store did not answer: they may be charged or not.
     pub unknown: u64,
-    /// Hits that are not debited, because too many counters have some.
+    /// Hits that are not debited, because too many counters have hits to be debited.
     pub dropped: u64,
 }
 
 impl Ledger {
-    /// Tracks at most `counters_max` reports, and as many counters to debit; `None` if that is 0.
+    /// Keeps at most `counters_max` reports, and as many counters with hits to be debited; `None` if that is 0.
     pub(super) fn new(counters_max: usize) -> Option<Self> {
         (counters_max > 0).then(|| Self {
-            known: KnownCounters::new(counters_max),
-            debts: Debts::new(counters_max),
+            reports: LastReports::new(counters_max),
+            pending_debits: PendingDebits::new(counters_max),
         })
     }
 
     pub(super) fn stats(&self) -> FallbackStats {
-        let Self { known, debts } = self;
+        let Self { reports, pending_debits } = self;
         FallbackStats {
-            counters: known.len() as u64,
-            evicted: known.evicted(),
-            found: known.found(),
-            missed: known.missed(),
-            owed: debts.owed(),
-            debited: debts.debited(),
-            unknown: debts.unknown(),
-            dropped: debts.dropped(),
+            counters: reports.len() as u64,
+            evicted: reports.evicted(),
+            found: reports.found(),
+            missed: reports.missed(),
+            undebited: pending_debits.undebited(),
+            debited: pending_debits.debited(),
+            unknown: pending_debits.unknown(),
+            dropped: pending_debits.dropped(),
         }
     }
 
-    /// Takes note of the store's answers to checks that were asked at `asked`.
+    /// Records the store's answers to checks that were sent at `asked`.
     pub(super) fn note(&self, group: &[Check], answers: &Answers, asked: Instant) {
         let mut now = None;
         for (check, answer) in group.iter().zip(answers) {
@@ -80,39 +80,41 @@ impl Ledger {
                 && decision.source == Source::Store
                 && check.on_failure == OnFailure::Local
             {
-                self.known.note(check, decision, asked, *now.get_or_insert_with(clock::now));
+                self.reports.note(check, decision, asked, *now.get_or_insert_with(clock::now));
             }
         }
     }
 
-    /// Whether the store's answers are sufficient for every check.
-    pub(super) fn is_enough(&self, group: &[Check]) -> bool {
-        self.debts.is_empty() || !group.iter().any(|check| self.guards(check))
+    /// Whether the store's answers suffice for every check.
+    pub(super) fn store_suffices(&self, group: &[Check]) -> bool {
+        self.pending_debits.is_empty()
+            || !group.iter().any(|check| self.requires_local_share(check))
     }
 
-    /// Whether a check must also pass the local share: other replicas may not have debited hits of its counter yet.
-    pub(super) fn guards(&self, check: &Check) -> bool {
-        check.on_failure == OnFailure::Local && self.debts.contain(&check.key)
+    /// Whether a check must also pass the local share, because other replicas may still have hits to debit in its
+    /// counter.
+    pub(super) fn requires_local_share(&self, check: &Check) -> bool {
+        check.on_failure == OnFailure::Local && self.pending_debits.contains(&check.key)
     }
 
-    /// The number of processes that a limit is divided by while hits of its counter are to be debited, here or by other
-    /// replicas.
+    /// The number of replicas that share the limit of a counter with hits to be debited; `None` for other counters.
     pub(super) fn replicas(&self, check: &Check) -> Option<NonZeroU32> {
-        self.debts.replicas(&check.key, clock::now())
+        self.pending_debits.replicas(&check.key, clock::now())
     }
 
-    /// Lowers the local counter of a check to what is known of it. `share` is the check against this process's share of the
-    /// limit, one of so many; `granted` are hits that the store has granted to it.
-    pub(super) fn lower(
+    /// Caps the remaining hits of a check's local counter by the store's last report. The check is given as: the check
+    /// itself, the check against this replica's share of the limit, and the hits that the store has just charged for
+    /// it.
+    pub(super) fn cap_remaining(
         &self,
         check: (&Check, &Check, u64),
         replicas: NonZeroU32,
         local: &Memory<Arc<dyn Clock>>,
     ) {
-        self.known.lower(check, replicas, local, clock::now());
+        self.reports.cap_remaining(check, replicas, local, clock::now());
     }
 
-    /// Lists the counters that this process decided. Returns whether a task is to be started that debits them.
+    /// Lists the counters that were decided locally. Returns whether the caller must start a task that debits them.
     #[must_use]
     pub(super) fn record(&self, group: &[Check], conclusion: &Conclusion) -> bool {
         let now = clock::now();
@@ -123,49 +125,49 @@ impl Ledger {
                 return start;
             };
             let expires_at = now + decision.reset_after;
-            start | self.debts.add((check, it.replicas), decision.charged, now, expires_at)
+            start | self.pending_debits.add((check, it.replicas), decision.charged, now, expires_at)
         })
     }
 
-    /// Removes refunded hits from those to debit of a counter. Returns the number removed.
+    /// Subtracts refunded hits from the hits to be debited of a counter. Returns the number subtracted.
     pub(super) fn refund(&self, key: &CounterKey, hits: u64) -> u64 {
-        self.debts.refund(key, hits, clock::now())
+        self.pending_debits.refund(key, hits, clock::now())
     }
 
-    /// Keeps counters that are about to be reset from being debited, until they are forgotten or [released](Self::release).
-    /// Waits for the debits in progress.
+    /// Suspends debits of counters that are about to be reset, until [`forget`](Self::forget) or
+    /// [`release`](Self::release). Waits for the debits in progress.
     pub(super) async fn hold(&self, keys: &[CounterKey]) {
         let now = clock::now();
-        self.debts.hold(keys, Some(now + HELD_MAX));
-        while self.debts.are_sent(keys) && clock::now() < now + DEBIT_TIMEOUT {
+        self.pending_debits.hold(keys, Some(now + HELD_MAX));
+        while self.pending_debits.are_sent(keys) && clock::now() < now + DEBIT_TIMEOUT {
             tokio::time::sleep(HOLD_INTERVAL).await;
         }
     }
 
-    /// Has counters debited again that were not reset.
+    /// Resumes debits of counters that were not reset.
     pub(super) fn release(&self, keys: &[CounterKey]) {
-        self.debts.hold(keys, None);
+        self.pending_debits.hold(keys, None);
     }
 
-    /// Forgets a counter, because it was reset.
+    /// Removes the report and the hits to be debited of a counter that was reset.
     pub(super) fn forget(&self, key: &CounterKey) {
-        self.known.forget(key);
-        self.debts.forget(key);
+        self.reports.forget(key);
+        self.pending_debits.forget(key);
     }
 
-    /// Forgets the counters of an owner, because they were reset, and what is known of all others.
-    pub(super) fn forget_all(&self, owner: &TenantKeys) {
-        self.known.clear();
-        self.debts.forget_all(owner);
+    /// Removes the hits to be debited of a tenant that was reset, and the reports of all counters.
+    pub(super) fn forget_all(&self, tenant: &TenantKeys) {
+        self.reports.clear();
+        self.pending_debits.forget_all(tenant);
     }
 
     /// Whether no counter is listed.
     pub(super) fn is_settled(&self) -> bool {
-        self.debts.is_empty()
+        self.pending_debits.is_empty()
     }
 
     /// Hits that are to be debited.
-    pub(super) fn owed(&self) -> u64 {
-        self.debts.owed()
+    pub(super) fn undebited(&self) -> u64 {
+        self.pending_debits.undebited()
     }
 }

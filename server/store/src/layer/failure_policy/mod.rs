@@ -1,15 +1,15 @@
-//! Decides checks that a store did not answer, by each rule's failure policy, and refunds the charges of
-//! requests that are refused or fail afterwards.
+//! The failure policy layer: decides checks that the store did not answer by their rules' `on_failure`, and refunds the
+//! charges of requests that are refused or fail afterwards.
 
 mod conclusion;
 mod debit;
-mod debts;
-mod give_back;
-mod known;
+mod last_reports;
 mod late;
 mod ledger;
-mod leftovers;
-mod shared;
+mod pending_debits;
+mod refund;
+mod refund_tasks;
+mod state;
 
 use std::{
     sync::{
@@ -23,135 +23,134 @@ use sluicegate_core::{CounterKey, Store, StoreError, fixes::Fix, key::TenantKeys
 use tokio::sync::{Semaphore, oneshot};
 
 use ledger::Ledger;
-use shared::Shared;
+use state::PolicyState;
 
 pub use conclusion::Decisions;
-pub use give_back::GIVE_BACK_TIMEOUT;
 pub use ledger::FallbackStats;
-pub use shared::{Deferred, Local};
+pub use refund_tasks::REFUND_TIMEOUT;
+pub use state::{Deferred, LocalFallback};
 
-/// How long the end of the process waits until requests are settled and refunded.
+/// How long the shutdown waits for multi-slot requests, refunds and debits.
 pub const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often the end of the process looks whether everything is debited.
+/// Interval at which the shutdown checks whether all hits are debited.
 const FINISH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most requests that are being settled in several parts at once. What comes beyond is decided by failure policies.
-const SPLIT_MAX: usize = 16_384;
+/// The most multi-slot requests that are being settled. Failure policies decide further ones.
+const MULTI_SLOT_MAX: usize = 16_384;
 
-/// The outermost layer. It is no [`Store`], because it has no errors to hand on: its callers get
-/// decisions.
+/// The outermost layer. It is not a [`Store`], because it returns decisions and never a [`StoreError`].
 #[derive(Debug)]
-pub struct FailurePolicy<S>(Arc<Shared<S>>);
+pub struct FailurePolicy<S>(Arc<PolicyState<S>>);
 
 impl<S: Store> FailurePolicy<S> {
-    /// Answers for `inner` where it cannot. Without a `local` store, the policy of that name denies.
-    pub fn new(inner: S, local: Option<Local>) -> Self {
-        Self(Arc::new(Shared {
+    /// Wraps `inner`. Without a local fallback, `on_failure: local` denies.
+    pub fn new(inner: S, local: Option<LocalFallback>) -> Self {
+        Self(Arc::new(PolicyState {
             inner: Arc::new(inner),
-            ledger: local.as_ref().and_then(|local| Ledger::new(local.known_max)),
+            ledger: local.as_ref().and_then(|local| Ledger::new(local.counters_max)),
             local,
-            answered: AtomicU64::new(0),
-            concerned: AtomicU64::new(0),
-            give_backs: Arc::default(),
-            split: Arc::new(Semaphore::new(SPLIT_MAX)),
-            abandoned: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+            requests_unanswered: AtomicU64::new(0),
+            refund_tasks: Arc::default(),
+            multi_slot: Arc::new(Semaphore::new(MULTI_SLOT_MAX)),
+            multi_slot_abandoned: AtomicU64::new(0),
         }))
     }
 
-    /// The store inside.
+    /// The wrapped store.
     pub fn inner(&self) -> &S {
         &self.0.inner
     }
 
-    /// The store that counts while the one inside cannot.
-    pub fn local(&self) -> Option<&Local> {
+    /// The local fallback.
+    pub fn local(&self) -> Option<&LocalFallback> {
         self.0.local.as_ref()
     }
 
-    /// Checks that the store inside has not answered so far.
-    pub fn answered(&self) -> u64 {
-        self.0.answered.load(Ordering::Relaxed)
+    /// Checks so far that the wrapped store has not answered.
+    pub fn unanswered(&self) -> u64 {
+        self.0.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Groups of which the store inside has not answered every check so far.
-    pub fn concerned(&self) -> u64 {
-        self.0.concerned.load(Ordering::Relaxed)
+    /// Groups so far with at least one check that the wrapped store has not answered.
+    pub fn requests_unanswered(&self) -> u64 {
+        self.0.requests_unanswered.load(Ordering::Relaxed)
     }
 
-    /// Failed refunds so far. Each charge stays until it expires.
-    pub fn give_backs_failed(&self) -> u64 {
-        self.0.give_backs.failed()
+    /// Checks so far that could not be refunded. Their charges stay until they expire.
+    pub fn refunds_failed(&self) -> u64 {
+        self.0.refund_tasks.failed()
     }
 
-    /// Hits that are or may be charged in vain, and were not refunded so far.
-    pub fn hits_not_returned(&self) -> u64 {
-        self.0.give_backs.hits_not_returned()
+    /// Hits so far that could not be refunded, without those that the wrapped store counts as unknown.
+    pub fn hits_not_refunded(&self) -> u64 {
+        self.0.refund_tasks.hits_not_refunded()
     }
 
-    /// Requests that are being refunded, or will be if a late answer shows a charge.
-    pub fn give_backs(&self) -> usize {
-        self.0.give_backs.running()
+    /// Requests that are being refunded, or whose late answers are awaited.
+    pub fn refunds_pending(&self) -> usize {
+        self.0.refund_tasks.pending()
     }
 
-    /// Requests of several parts that are being settled.
-    pub fn split(&self) -> usize {
-        SPLIT_MAX - self.0.split.available_permits()
+    /// Multi-slot requests that are being settled.
+    pub fn multi_slot(&self) -> usize {
+        MULTI_SLOT_MAX - self.0.multi_slot.available_permits()
     }
 
-    /// Requests of several parts that were settled after their callers had left.
-    pub fn abandoned(&self) -> u64 {
-        self.0.abandoned.load(Ordering::Relaxed)
+    /// Multi-slot requests so far that were settled after their callers had disconnected.
+    pub fn multi_slot_abandoned(&self) -> u64 {
+        self.0.multi_slot_abandoned.load(Ordering::Relaxed)
     }
 
-    /// Numbers of the local fallback.
+    /// Statistics of the local fallback.
     pub fn fallback(&self) -> FallbackStats {
         self.0.ledger.as_ref().map(Ledger::stats).unwrap_or_default()
     }
 
-    /// Whether the store's answers are sufficient for every counter: none has local hits that are to be debited, or
-    /// were debited just now.
+    /// Whether no counter has hits to be debited, or had them debited so recently that its checks must also pass the
+    /// local share.
     pub fn is_settled(&self) -> bool {
         self.0.ledger.as_ref().is_none_or(Ledger::is_settled)
     }
 
-    /// Keeps counters that are about to be reset from being debited, until they are forgotten or [released](Self::release).
-    /// Waits for the debits in progress, for a moment at most.
+    /// Suspends debits of counters that are about to be reset, until [`forget`](Self::forget) or
+    /// [`release`](Self::release). Waits for the debits in progress, for a bounded time.
     pub async fn hold(&self, keys: &[CounterKey]) {
         if let Some(ledger) = &self.0.ledger {
             ledger.hold(keys).await;
         }
     }
 
-    /// Has counters debited again that were not reset.
+    /// Resumes debits of counters that were not reset.
     pub fn release(&self, keys: &[CounterKey]) {
         if let Some(ledger) = &self.0.ledger {
             ledger.release(keys);
         }
     }
 
-    /// Forgets reports and hits to debit of counters, because they were reset.
+    /// Removes the last reports and the hits to be debited of counters that were reset.
     pub fn forget(&self, keys: &[CounterKey]) {
         if let Some(ledger) = &self.0.ledger {
             keys.iter().for_each(|key| ledger.forget(key));
         }
     }
 
-    /// Forgets the counters of an owner, because they were reset, and what is known of all others.
-    pub fn forget_all(&self, owner: &TenantKeys) {
+    /// Removes the hits to be debited of a tenant that was reset, and the last reports of all counters.
+    pub fn forget_all(&self, tenant: &TenantKeys) {
         if let Some(ledger) = &self.0.ledger {
-            ledger.forget_all(owner);
+            ledger.forget_all(tenant);
         }
     }
 
-    /// Waits until everything is settled, debited and refunded.
+    /// Waits for multi-slot requests, refunds and debits, at most [`FINISH_TIMEOUT`].
     pub async fn finish(&self) {
         let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
         let finished = async {
-            // Requests that are being settled may need refunds.
-            let _settled = self.0.split.acquire_many(all(SPLIT_MAX)).await;
-            self.0.give_backs.finished().await;
-            while self.0.ledger.as_ref().is_some_and(|ledger| ledger.owed() > 0) {
+            // First, because multi-slot requests may start refunds.
+            let _settled = self.0.multi_slot.acquire_many(all(MULTI_SLOT_MAX)).await;
+            self.0.refund_tasks.finished().await;
+            while self.0.ledger.as_ref().is_some_and(|ledger| ledger.undebited() > 0) {
                 tokio::time::sleep(FINISH_INTERVAL).await;
             }
         };
@@ -161,7 +160,7 @@ impl<S: Store> FailurePolicy<S> {
     /// Decides every check of the group, by the deadline.
     ///
     /// # Errors
-    /// The store could not answer, and a rule leaves it to the caller what that means.
+    /// The store did not answer a check whose rule has `on_failure: defer`.
     pub async fn decide(
         &self,
         group: Group,
@@ -174,34 +173,35 @@ impl<S: Store> FailurePolicy<S> {
             && !self.0.inner.settles_atomically(&group)
             && Fix::SettleAfterDisconnect.is_active()
         {
-            // Rare, so that what it keeps is not part of every request's future.
-            return Box::pin(self.decide_split(group, deadline)).await;
+            // Boxed, because it is rare and would enlarge the future of every request.
+            return Box::pin(self.decide_multi_slot(group, deadline)).await;
         }
         self.0.decide(group, deadline).await
     }
 
-    /// The same in its own task: if the caller leaves, charges of one part are still refunded if another refuses.
-    async fn decide_split(
+    /// Decides a multi-slot request in a task of its own: if one slot refuses, the charges of the others are refunded
+    /// even if the caller disconnects.
+    async fn decide_multi_slot(
         &self,
         group: Group,
         deadline: Option<Instant>,
     ) -> Result<Decisions, Deferred> {
-        let none = |error| group.iter().map(|_| Err(error)).collect();
-        let Ok(permit) = Arc::clone(&self.0.split).try_acquire_owned() else {
-            return self.0.conclude(&group, &none(StoreError::Unavailable)).await;
+        let all = |error| group.iter().map(|_| Err(error)).collect();
+        let Ok(permit) = Arc::clone(&self.0.multi_slot).try_acquire_owned() else {
+            return self.0.conclude(&group, &all(StoreError::Unavailable)).await;
         };
-        let (shared, checks) = (Arc::clone(&self.0), Arc::clone(&group));
+        let (state, checks) = (Arc::clone(&self.0), Arc::clone(&group));
         let (sender, decided) = oneshot::channel();
         tokio::spawn(async move {
-            let decided = shared.decide(checks, deadline).await;
+            let decided = state.decide(checks, deadline).await;
             if sender.send(decided).is_err() {
-                shared.abandoned.fetch_add(1, Ordering::Relaxed);
+                state.multi_slot_abandoned.fetch_add(1, Ordering::Relaxed);
             }
             drop(permit);
         });
         match decided.await {
             Ok(decided) => decided,
-            Err(_panicked) => self.0.conclude(&group, &none(StoreError::Unknown)).await,
+            Err(_panicked) => self.0.conclude(&group, &all(StoreError::Unknown)).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The counters of a call, each once.
+//! The keys of a call, each once.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -7,47 +7,47 @@ use sluicegate_core::CounterKey;
 
 use crate::redis::command::CommandWriter;
 
-/// Counters in the order in which they are first asked.
+/// The keys of a call, in the order of their first check.
 #[derive(Default)]
 pub(super) struct Keys<'a> {
-    /// How often each is asked.
-    known: IndexMap<&'a CounterKey, usize, BuildHasherDefault<KeyHash>>,
+    /// The number of checks of each.
+    checks: IndexMap<&'a CounterKey, usize, BuildHasherDefault<PassHasher>>,
 }
 
 impl<'a> Keys<'a> {
-    /// Position of a counter that is asked once more, from 0.
-    pub(super) fn position(&mut self, key: &'a CounterKey) -> usize {
-        let entry = self.known.entry(key);
+    /// Adds a check of a key. Returns the position of the key, from 0.
+    pub(super) fn add(&mut self, key: &'a CounterKey) -> usize {
+        let entry = self.checks.entry(key);
         let position = entry.index();
         *entry.or_default() += 1;
         position
     }
 
-    /// Whether nothing else is asked of the counter at a position.
-    pub(super) fn is_alone(&self, position: usize) -> bool {
-        self.known.get_index(position).is_some_and(|(_, times)| *times == 1)
+    /// Whether the key at a position has one check only.
+    pub(super) fn is_used_once(&self, position: usize) -> bool {
+        self.checks.get_index(position).is_some_and(|(_, checks)| *checks == 1)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known.len()
+        self.checks.len()
     }
 
-    /// Bytes of all names.
+    /// Bytes of all keys, with the prefix.
     pub(super) fn text_len(&self, prefix: &[u8]) -> usize {
-        self.known.keys().map(|key| prefix.len() + key.as_bytes().len()).sum()
+        self.checks.keys().map(|key| prefix.len() + key.as_bytes().len()).sum()
     }
 
-    /// Appends the names as Redis knows them.
+    /// Appends the keys to a command, with the prefix.
     pub(super) fn write(&self, prefix: &[u8], to: &mut CommandWriter) {
-        self.known.keys().for_each(|key| to.argument([prefix, key.as_bytes()]));
+        self.checks.keys().for_each(|key| to.argument([prefix, key.as_bytes()]));
     }
 }
 
-/// A counter's key brings its hash.
+/// Passes on the hash that a [`CounterKey`] already has.
 #[derive(Default)]
-struct KeyHash(u64);
+struct PassHasher(u64);
 
-impl Hasher for KeyHash {
+impl Hasher for PassHasher {
     fn finish(&self) -> u64 {
         self.0
     }

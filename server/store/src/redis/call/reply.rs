@@ -1,4 +1,4 @@
-//! What the script's answers mean.
+//! Decoding of the script's reply.
 
 use std::{slice, time::Duration};
 
@@ -11,26 +11,26 @@ use thiserror::Error;
 
 use crate::redis::reply::Reply;
 
-/// The reply to a call is not what its script would answer.
+/// A reply that the script of the call cannot have sent.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("Redis answered something else than {checks} decisions")]
 pub struct UnexpectedReply {
     checks: usize,
 }
 
-/// What must be known of a check to understand its answer where that is short.
+/// A check of a call, as far as it is needed to decode its answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct SentCheck {
     /// Length of the window in microseconds.
     window: u64,
     capacity: u64,
-    /// What is charged, if anything.
+    /// Hits that are charged, if any are.
     hits: u64,
-    /// What must be available.
+    /// Hits that must be available.
     needs: u64,
 }
 
-impl Asked {
+impl SentCheck {
     pub(super) fn of(check: &Check) -> Self {
         let (hits, needs) = match check.charge {
             Charge::Exactly(hits) => (hits, hits),
@@ -46,7 +46,7 @@ impl Asked {
         }
     }
 
-    /// The answer of a fixed window in the present.
+    /// Decodes the short answer, of a fixed window in the present.
     fn short(&self, answer: u64, now: u64) -> Decision {
         let (used, charged, allowed) = (answer >> 2, answer & 2 != 0, answer & 1 != 0);
         let window = now / self.window;
@@ -66,17 +66,18 @@ impl Asked {
         }
     }
 
-    /// An answer that says all. Kept out of the loop over short ones.
+    /// Decodes the long answer, whose first number has the outcome: charged × 2 + (1 if allowed). Cold, to keep it out
+    /// of the loop over short answers.
     #[cold]
-    fn long(&self, verdict: u64, rest: &mut slice::Iter<'_, Reply>) -> Option<Decision> {
-        let granted = Some(verdict >> 1).filter(|granted| *granted <= self.hits)?;
+    fn long(&self, outcome: u64, rest: &mut slice::Iter<'_, Reply>) -> Option<Decision> {
+        let charged = Some(outcome >> 1).filter(|charged| *charged <= self.hits)?;
         let remaining = exact(rest)?;
         let reset_after = Duration::from_micros(count(rest)?);
         let retry_after = exact(rest)?;
         let receipt = Receipt { at: count(rest)?, used: count(rest)? };
         Some(Decision {
-            allowed: verdict & 1 == 1,
-            charged: granted,
+            allowed: outcome & 1 == 1,
+            charged,
             remaining: u64::try_from(remaining).unwrap_or(0),
             excess: u64::try_from(remaining.saturating_neg()).unwrap_or(0),
             reset_after,
@@ -84,15 +85,15 @@ impl Asked {
                 -1 => None,
                 micros => Some(Duration::from_micros(u64::try_from(micros).ok()?)),
             },
-            receipt: (granted > 0).then_some(receipt),
+            receipt: (charged > 0).then_some(receipt),
             source: Source::Store,
         })
     }
 }
 
-/// The answers to these checks. Adds the positions of the keys whose values were unusable, from 1.
+/// Decodes the answers to these checks. Appends the positions, from 1, of the keys whose values are not valid states.
 pub(super) fn decode(
-    asked: &[Asked],
+    sent: &[SentCheck],
     keys: usize,
     reply: &Reply,
     unusable: &mut Vec<usize>,
@@ -101,12 +102,12 @@ pub(super) fn decode(
         let Reply::Array(reply) = reply else { return None };
         let mut numbers = reply.iter();
         let now = count(&mut numbers)?;
-        let mut answers = Answers::with_capacity(asked.len());
-        for asked in asked {
+        let mut answers = Answers::with_capacity(sent.len());
+        for check in sent {
             let first = integer(&mut numbers)?;
             answers.push(Ok(match u64::try_from(first) {
-                Ok(short) => asked.short(short, now),
-                Err(_) => asked.long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
+                Ok(short) => check.short(short, now),
+                Err(_) => check.long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
             }));
         }
         while numbers.len() > 0 {
@@ -115,7 +116,7 @@ pub(super) fn decode(
         }
         (unusable.len() <= keys).then_some(answers)
     };
-    read().ok_or(UnexpectedReply { checks: asked.len() })
+    read().ok_or(UnexpectedReply { checks: sent.len() })
 }
 
 fn integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
@@ -125,7 +126,7 @@ fn integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
     }
 }
 
-/// A number of an answer that says all: the script's are such that a double holds them exactly.
+/// A number that a double holds exactly, as all numbers of the script are.
 fn exact(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
     integer(numbers).filter(|number| number.unsigned_abs() <= 1 << 53)
 }

@@ -1,4 +1,4 @@
-//! Keeps a server's connections: connects, checks, and connects again after a wait.
+//! Keeps a server's connections open: connects, checks, and reconnects after a wait.
 
 use std::{
     convert::Infallible,
@@ -9,115 +9,117 @@ use std::{
 use arc_swap::ArcSwapOption;
 use tokio::task::JoinSet;
 
-use super::{Fitness, Node};
+use super::{Node, NodeEvents};
 use crate::{
     backoff, clock,
     redis::{
-        failure::{CLUSTERDOWN, LATE_MAX},
-        link::{Link, LinkError, LinkSettings},
-        pipeline::End,
+        connection::{ConnectError, Connection, ConnectionSettings},
+        error_code::is_cluster_down,
+        failure::LATE_MAX,
+        pipeline::ConnectionEnd,
         pooled::PooledConnection,
         script::Script,
         sockets::NO_DESCRIPTORS,
     },
 };
 
-/// How often a server that said that its cluster is down is asked whether it still is.
+/// Interval at which a server that reported `CLUSTERDOWN` is checked again.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// The shortest and the longest wait before connecting again.
+/// The shortest and the longest wait before reconnecting.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// A connection that stood as long was a good one: the next wait is short again.
-const STEADY: Duration = Duration::from_secs(10);
+/// After a connection that lasted this long, the next wait is the shortest again.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// Keeps one connection while it is allowed.
-    pub(super) async fn keep<F: Fitness>(
+    /// Keeps the connection of this number open while it is allowed.
+    pub(super) async fn keep<E: NodeEvents>(
         self: Arc<Self>,
         number: usize,
-        settings: Arc<LinkSettings>,
-        fitness: Arc<F>,
+        settings: Arc<ConnectionSettings>,
+        events: Arc<E>,
     ) {
-        let Some(place) = self.lines.get(number) else { return };
+        let Some(place) = self.pool.get(number) else { return };
         let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
-        let mut stood = false;
-        // The connection that was given up last, while replies are read from it.
-        let mut given_up: Option<JoinSet<()>> = None;
+        let mut was_open = false;
+        // Reads the late replies of the connection that was abandoned last.
+        let mut abandoned: Option<JoinSet<()>> = None;
         loop {
             self.until_allowed(number, true).await;
-            // In a box: a task that waits to be allowed is small, and there may be thousands.
-            let connection = Box::pin(self.connect(place, &mut stood, &settings, &*fitness));
+            // Boxed, because there may be thousands of tasks that wait to be allowed, and they must be small.
+            let connection = Box::pin(self.connect(place, &mut was_open, &settings, &*events));
             let lasted = tokio::select! {
                 biased;
                 (lasted, finishing) = connection => {
-                    given_up = finishing.or(given_up);
+                    abandoned = finishing.or(abandoned);
                     lasted
                 }
                 () = self.until_allowed(number, false) => {
                     place.store(None);
-                    self.lost(NO_DESCRIPTORS, &*fitness);
+                    self.connection_lost(NO_DESCRIPTORS, &*events);
                     continue;
                 }
             };
-            if lasted >= STEADY {
+            if lasted >= STABLE_AFTER {
                 waits = backoff::waits(RETRY_MIN, RETRY_MAX);
             }
             tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
         }
     }
 
-    /// Connects once, and serves until the connection ends. Returns how long it lasted, and the task that still reads from
-    /// it if it was given up.
-    async fn connect<F: Fitness>(
+    /// Connects once and waits until the connection ends. Returns how long it lasted and, if it was abandoned, the task
+    /// that reads its late replies.
+    async fn connect<E: NodeEvents>(
         &self,
         place: &ArcSwapOption<PooledConnection>,
-        stood: &mut bool,
-        settings: &LinkSettings,
-        fitness: &F,
+        was_open: &mut bool,
+        settings: &ConnectionSettings,
+        events: &E,
     ) -> (Duration, Option<JoinSet<()>>) {
         let _permit = self.sockets.acquire().await;
-        let link = match self.open(settings, fitness).await {
-            Ok(link) => link,
+        let connection = match self.open(settings, events).await {
+            Ok(connection) => connection,
             Err(error) => {
-                self.complain(&error.to_string(), fitness);
+                self.mark_unhealthy(&error.to_string(), events);
                 return (Duration::ZERO, None);
             }
         };
         let began = clock::now();
-        let line = Arc::new(PooledConnection::new(link.commands.clone()));
-        place.store(Some(Arc::clone(&line)));
-        if std::mem::replace(stood, true) {
+        let pooled = Arc::new(PooledConnection::new(connection.commands.clone()));
+        place.store(Some(Arc::clone(&pooled)));
+        if std::mem::replace(was_open, true) {
             self.stats.reconnects.add(1);
         }
-        self.found(fitness);
+        self.connection_opened(events);
         if !self.was_connected.set(true) {
-            // It may be asked from now on.
-            fitness.trouble();
+            // The topology uses a new server from its first connection on.
+            events.request_refresh();
         }
-        let (why, is_given_up) = tokio::select! {
+        let (why, is_abandoned) = tokio::select! {
             biased;
-            end = link.broken() => {
-                let is_rejected = matches!(end, Some(End::Reply(_)));
-                let why = end.map_or_else(|| "the connection broke".to_owned(), End::to_string);
+            end = connection.ended() => {
+                let is_rejected = matches!(end, Some(ConnectionEnd::Reply(_)));
+                let why =
+                    end.map_or_else(|| "the connection broke".to_owned(), ConnectionEnd::to_string);
                 if is_rejected {
-                    self.rejected(&why);
+                    self.reply_rejected(&why);
                 }
                 (why, false)
             }
-            () = line.given_up.notified() => ("no answer in time".to_owned(), true),
-            never = self.recheck(&link, fitness) => match never {},
+            () = pooled.abandoned.notified() => ("no answer in time".to_owned(), true),
+            never = self.recheck(&connection, events) => match never {},
         };
         place.store(None);
-        self.lost(&why, fitness);
-        fitness.trouble();
-        // Not at the expense of the connection that takes its place.
-        let spare = is_given_up.then(|| self.sockets.try_acquire()).flatten();
+        self.connection_lost(&why, events);
+        events.request_refresh();
+        // Only with a spare socket, so that the new connection does not have to wait for one.
+        let spare = is_abandoned.then(|| self.sockets.try_acquire()).flatten();
         let finishing = spare.map(|spare| {
             let mut task = JoinSet::new();
             task.spawn(async move {
-                link.finish(LATE_MAX).await;
+                connection.finish(LATE_MAX).await;
                 drop(spare);
             });
             task
@@ -125,59 +127,60 @@ impl Node {
         (clock::now() - began, finishing)
     }
 
-    async fn open<F: Fitness>(
+    /// Opens and checks a connection, and loads the scripts.
+    async fn open<E: NodeEvents>(
         &self,
-        settings: &LinkSettings,
-        fitness: &F,
-    ) -> Result<Link, LinkError> {
-        let link = Link::open(&self.address, settings).await?;
-        fitness.check(&self.address, &link).await?;
+        settings: &ConnectionSettings,
+        events: &E,
+    ) -> Result<Connection, ConnectError> {
+        let connection = Connection::open(&self.address, settings).await?;
+        events.check(&self.address, &connection).await?;
         for script in Script::all() {
-            link.ask(self.timeout, &["SCRIPT", "LOAD", &script.text]).await?;
+            connection.query(self.timeout, &["SCRIPT", "LOAD", &script.text]).await?;
         }
-        Ok(link)
+        Ok(connection)
     }
 
-    /// Asks a server whose cluster was down whether it still is.
-    async fn recheck<F: Fitness>(&self, link: &Link, fitness: &F) -> Infallible {
+    /// While the server reports `CLUSTERDOWN`, checks at intervals whether its cluster is available again.
+    async fn recheck<E: NodeEvents>(&self, connection: &Connection, events: &E) -> Infallible {
         loop {
             tokio::time::sleep(RECHECK).await;
-            let is_down = self.complains.load(Ordering::Relaxed)
-                && self.complaint.lock().starts_with(CLUSTERDOWN);
-            if is_down && fitness.check(&self.address, link).await.is_ok() {
-                self.content(fitness);
+            let is_down =
+                self.is_unhealthy.load(Ordering::Relaxed) && is_cluster_down(&self.error.lock());
+            if is_down && events.check(&self.address, connection).await.is_ok() {
+                self.mark_healthy(events);
             }
         }
     }
 
-    /// A connection is open.
-    fn found<F: Fitness>(&self, fitness: &F) {
+    /// Updates the state of the server after a connection was opened.
+    fn connection_opened<E: NodeEvents>(&self, events: &E) {
         self.stats.connections.add(1);
         if !self.up.swap(true, Ordering::Relaxed) {
-            self.complains.store(false, Ordering::Relaxed);
-            self.complaint.lock().clear();
-            fitness.changed();
+            self.is_unhealthy.store(false, Ordering::Relaxed);
+            self.error.lock().clear();
+            events.changed();
             tracing::info!(redis = %self.address, "Redis available");
         }
     }
 
-    /// A connection was dropped because of a reply. Logged for each new reason, and else at intervals:
-    /// other connections may be open.
-    fn rejected(&self, why: &str) {
+    /// Counts a connection that was dropped because of a malformed reply. Logged for each new reason, otherwise at
+    /// intervals, because other connections may be open.
+    fn reply_rejected(&self, why: &str) {
         self.stats.replies_rejected.add(1);
-        let is_new = self.rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
+        let is_new = self.reply_rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
         if is_new || self.logged.allows() {
-            tracing::warn!(redis = %self.address, why, "a reply is rejected, its connection dropped");
+            tracing::warn!(redis = %self.address, why, "malformed reply of Redis, connection dropped");
         }
     }
 
-    /// A connection is gone.
-    fn lost<F: Fitness>(&self, why: &str, fitness: &F) {
-        let none_left = self.lines.iter().all(|line| line.load().is_none());
+    /// Updates the state of the server after a connection was closed.
+    fn connection_lost<E: NodeEvents>(&self, why: &str, events: &E) {
+        let none_left = self.pool.iter().all(|connection| connection.load().is_none());
         if none_left && self.up.swap(false, Ordering::Relaxed) {
-            self.lost.set();
-            *self.complaint.lock() = why.to_owned();
-            fitness.changed();
+            self.lost_at.set();
+            *self.error.lock() = why.to_owned();
+            events.changed();
             tracing::warn!(redis = %self.address, why, "Redis unavailable, applying on_failure");
         }
     }

@@ -1,37 +1,39 @@
-//! Asks sentinels for the primary.
+//! Queries sentinels for the primary.
 
 use std::collections::HashMap;
 
 use crate::redis::{
     Address, Reply, Stats,
-    link::{Link, LinkError, LinkSettings, Password},
+    connection::{ConnectError, Connection, ConnectionSettings, Password},
+    error_code::is_password_rejected,
 };
 
-/// Connections to sentinels, of which each is asked in turn: one of them may be cut off together with a
-/// primary that is no longer one.
+/// Connections to sentinels. They are queried in turn, because one of them may be partitioned from the others together
+/// with a former primary.
 #[derive(Default)]
 pub(super) struct Sentinels {
-    links: HashMap<Address, Link>,
+    connections: HashMap<Address, Connection>,
     turn: usize,
 }
 
 impl Sentinels {
+    /// Address and epoch of the primary of this name, by the next sentinel that replies.
     pub(super) async fn primary(
         &mut self,
         addresses: &[Address],
         name: &str,
-        settings: &LinkSettings,
+        settings: &ConnectionSettings,
         stats: &Stats,
     ) -> Option<(Address, u64)> {
         let first = self.turn;
         self.turn = self.turn.wrapping_add(1);
         for step in 0..addresses.len() {
             let address = addresses.get(first.wrapping_add(step) % addresses.len())?;
-            match self.ask(address, name, settings).await {
+            match self.query(address, name, settings).await {
                 Ok(Some(found)) => return Some(found),
                 Ok(None) => stats.unreachable(address, "knows no primary of that name"),
                 Err(error) => {
-                    self.links.remove(address);
+                    self.connections.remove(address);
                     stats.unreachable(address, &error.to_string());
                 }
             }
@@ -39,21 +41,24 @@ impl Sentinels {
         None
     }
 
-    async fn ask(
+    async fn query(
         &mut self,
         address: &Address,
         name: &str,
-        settings: &LinkSettings,
-    ) -> Result<Option<(Address, u64)>, LinkError> {
-        if !self.links.contains_key(address) {
-            self.links.insert(address.clone(), sentinel(address, settings).await?);
+        settings: &ConnectionSettings,
+    ) -> Result<Option<(Address, u64)>, ConnectError> {
+        if !self.connections.contains_key(address) {
+            self.connections.insert(address.clone(), sentinel(address, settings).await?);
         }
-        let Some(link) = self.links.get(address) else { return Ok(None) };
-        let ask = async |what| link.ask(settings.connect_timeout, &["SENTINEL", what, name]).await;
-        // While replicas are switched to a new primary, a sentinel still names the old one with the new epoch.
-        let place = ask("GET-MASTER-ADDR-BY-NAME").await?;
-        let [host, port] = place.elements() else { return Ok(None) };
-        let fields = ask("MASTER").await?;
+        let Some(connection) = self.connections.get(address) else { return Ok(None) };
+        let query = async |what| {
+            connection.query(settings.connect_timeout, &["SENTINEL", what, name]).await
+        };
+        // Not the address of SENTINEL MASTER: while replicas are switched to a new primary, that is the old one with
+        // the new epoch.
+        let address = query("GET-MASTER-ADDR-BY-NAME").await?;
+        let [host, port] = address.elements() else { return Ok(None) };
+        let fields = query("MASTER").await?;
         let found = || {
             let (epochs, []) = fields.elements().as_chunks::<2>() else { return None };
             let is_epoch = |name: &Reply| name.as_str() == Some("config-epoch");
@@ -65,14 +70,18 @@ impl Sentinels {
     }
 }
 
-/// Connects to a sentinel. Many ask for no password where their servers do, and refuse one.
-async fn sentinel(address: &Address, settings: &LinkSettings) -> Result<Link, LinkError> {
+/// Connects to a sentinel: with the password of the servers and, if the sentinel rejects it, without one, because many
+/// sentinels have none.
+async fn sentinel(
+    address: &Address,
+    settings: &ConnectionSettings,
+) -> Result<Connection, ConnectError> {
     // Sentinels have no databases.
-    let settings = LinkSettings { database: 0, ..settings.clone() };
-    match Link::open(address, &settings).await {
-        Err(LinkError::Refused(why)) if ["AUTH", "WRONGPASS"].iter().any(|it| why.contains(it)) => {
-            let open = LinkSettings { username: None, password: Password::None, ..settings };
-            Link::open(address, &open).await.map_err(|_| LinkError::Refused(why))
+    let settings = ConnectionSettings { database: 0, ..settings.clone() };
+    match Connection::open(address, &settings).await {
+        Err(ConnectError::ErrorReply(why)) if is_password_rejected(&why) => {
+            let open = ConnectionSettings { username: None, password: Password::None, ..settings };
+            Connection::open(address, &open).await.map_err(|_| ConnectError::ErrorReply(why))
         }
         opened => opened,
     }

@@ -1,5 +1,5 @@
-//! Opening a connection. Files are read each time, so that rotated passwords and certificates
-//! apply.
+//! Connections to a server, and how to open them. Password and TLS files are read for each connection, so that rotated
+//! ones apply.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use tokio_rustls::TlsConnector;
 use super::{
     Address,
     command::command,
-    pipeline::{self, Commands, End},
+    pipeline::{self, CommandSender, ConnectionEnd},
     reply::{Reply, ReplyBounds},
 };
 
@@ -36,7 +36,7 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-/// Opens connections to servers in another way than by TCP.
+/// Opens connections to servers, in place of TCP. For tests.
 pub trait Connect: std::fmt::Debug + Send + Sync {
     /// Connects to the server at an address.
     fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
@@ -44,33 +44,33 @@ pub trait Connect: std::fmt::Debug + Send + Sync {
 
 /// How to connect to a server.
 #[derive(Clone, Debug)]
-pub struct LinkSettings {
+pub struct ConnectionSettings {
     /// ACL user.
     pub username: Option<String>,
     /// Its password.
     pub password: Password,
-    /// TLS, if it is to be spoken.
+    /// TLS files; `None` for connections without TLS.
     pub tls: Option<TlsFiles>,
     /// Number of the database.
     pub database: u8,
-    /// How long connecting, and each step of introducing oneself, may take.
+    /// Timeout of connecting, of the TLS handshake, and of authentication, each.
     pub connect_timeout: Duration,
-    /// Opens the connections; without it TCP does, and TLS over it where that is to be spoken.
+    /// Opens the connections, in place of TCP and TLS.
     pub connector: Option<Arc<dyn Connect>>,
 }
 
-/// Where the password comes from.
+/// The password for a server, or its source.
 #[derive(Clone)]
 pub enum Password {
-    /// There is none.
+    /// No password.
     None,
-    /// It was given.
+    /// The password itself.
     Given(String),
-    /// The first line of a file, read at each connection.
+    /// The first line of a file, read for each connection.
     File(PathBuf),
 }
 
-/// Without the password.
+/// Does not show the password.
 impl std::fmt::Debug for Password {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -81,43 +81,43 @@ impl std::fmt::Debug for Password {
     }
 }
 
-/// Files that TLS needs (PEM), read at each connection.
+/// Files for TLS (PEM), read for each connection.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that certify the servers; without it those of the system.
+    /// CA certificates for the servers; `None` for those of the system.
     pub ca: Option<PathBuf>,
-    /// This process's certificate chain and key, where servers ask for them.
+    /// Client certificate chain and private key, for mTLS.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a file cannot be used. The text is whole: there is no source to be shown after it.
+/// Why a file cannot be used. The text contains its reason, so there is no [`source`](std::error::Error::source).
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {reason}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         reason: io::Error,
     },
-    /// It is no PEM file, or has nothing of the kind in it.
+    /// The file is not PEM, or has no certificate or key.
     #[error("no certificate or key can be read from {}: {reason}", file.display())]
     Pem {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: pem::Error,
     },
-    /// The certificate of an authority cannot be used.
+    /// A CA certificate cannot be used.
     #[error("a certificate in {} cannot be used: {reason}", file.display())]
     Authority {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: rustls::Error,
     },
-    /// Certificate and key do not go together, or are of a kind that is not supported.
+    /// Certificate and private key do not match, or are not supported.
     #[error(
         "the certificate in {} and the key in {} cannot be used: {reason}",
         certificate.display(),
@@ -128,54 +128,55 @@ pub enum FileError {
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong with them.
+        /// The reason.
         reason: rustls::Error,
     },
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
-    /// The system has no usable authorities.
+    /// The system has no usable CA certificates.
     #[error("the system has no certificates of authorities; name a file of them")]
     NoAuthorities,
 }
 
-/// Why there is no connection.
+/// Why a connection cannot be opened, or a query has no reply.
 #[derive(Debug, Error)]
-pub(super) enum LinkError {
+pub(super) enum ConnectError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The server replied with an error.
+    /// The server replied with this error.
     #[error("{0}")]
-    Refused(String),
+    ErrorReply(String),
+    /// The server or the connection cannot be used, for this reason.
     #[error("{0}")]
-    Unfit(String),
+    Unusable(String),
     #[error("no answer in time")]
     Timeout,
 }
 
-impl LinkSettings {
-    /// Reads the files, so that a mistake is known at once.
+impl ConnectionSettings {
+    /// Reads the files, to report mistakes at start-up.
     ///
     /// # Errors
-    /// One of them cannot be used.
+    /// A file cannot be used.
     pub fn check(&self) -> Result<(), FileError> {
         self.password()?;
         self.tls().map(|_| ())
     }
 
-    /// Reads password and files for a connection.
-    async fn secrets(&self) -> Result<(Option<String>, Option<Arc<ClientConfig>>), LinkError> {
+    /// Reads the password and the TLS files for a connection.
+    async fn secrets(&self) -> Result<(Option<String>, Option<Arc<ClientConfig>>), ConnectError> {
         if self.tls.is_none() && !matches!(self.password, Password::File(_)) {
             return Ok((self.password()?, None));
         }
-        // Reading files may take a while.
-        let of_files = self.clone();
+        // On a thread for blocking calls, because reading files may take long.
+        let settings = self.clone();
         let read = tokio::task::spawn_blocking(move || {
-            Ok::<_, FileError>((of_files.password()?, of_files.tls()?))
+            Ok::<_, FileError>((settings.password()?, settings.tls()?))
         });
-        Ok(read.await.map_err(|error| LinkError::Unfit(error.to_string()))??)
+        Ok(read.await.map_err(|error| ConnectError::Unusable(error.to_string()))??)
     }
 
     fn password(&self) -> Result<Option<String>, FileError> {
@@ -248,45 +249,45 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
     Ok(found)
 }
 
-/// An open connection, as far as is known.
-pub(super) struct Link {
-    pub(super) commands: Commands,
-    /// The task that writes and reads, aborted when this is dropped.
+/// A connection that was opened. It may have ended since.
+pub(super) struct Connection {
+    pub(super) commands: CommandSender,
+    /// The task that writes and reads. Aborted when the connection is dropped.
     task: JoinSet<()>,
-    /// Why it has ended.
-    end: Arc<OnceLock<End>>,
+    /// Why the connection has ended.
+    end: Arc<OnceLock<ConnectionEnd>>,
 }
 
-impl Link {
+impl Connection {
     /// Connects and authenticates.
     pub(super) async fn open(
         address: &Address,
-        settings: &LinkSettings,
-    ) -> Result<Self, LinkError> {
+        settings: &ConnectionSettings,
+    ) -> Result<Self, ConnectError> {
         let (password, tls) = settings.secrets().await?;
         let limit = settings.connect_timeout;
         if let Some(connector) = &settings.connector {
-            let link = Self::over(timely(limit, connector.connect(address)).await??);
-            timely(limit, link.introduce(settings, password)).await??;
-            return Ok(link);
+            let connection = Self::over(in_time(limit, connector.connect(address)).await??);
+            in_time(limit, connection.authenticate(settings, password)).await??;
+            return Ok(connection);
         }
-        let socket = timely(limit, TcpStream::connect((&*address.host, address.port))).await??;
+        let socket = in_time(limit, TcpStream::connect((&*address.host, address.port))).await??;
         socket.set_nodelay(true)?;
-        let link = match tls {
+        let connection = match tls {
             None => Self::over(socket),
             Some(config) => {
                 let name = ServerName::try_from(address.host.clone()).map_err(|_| {
-                    LinkError::Unfit(format!("no certificate can name {:?}", address.host))
+                    ConnectError::Unusable(format!("no certificate can name {:?}", address.host))
                 })?;
                 let connecting = TlsConnector::from(config).connect(name, socket);
-                Self::over(timely(limit, connecting).await??)
+                Self::over(in_time(limit, connecting).await??)
             }
         };
-        timely(limit, link.introduce(settings, password)).await??;
-        Ok(link)
+        in_time(limit, connection.authenticate(settings, password)).await??;
+        Ok(connection)
     }
 
-    /// Over a socket that is connected.
+    /// A connection over a socket, without authentication.
     pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (commands, queue) = pipeline::queue();
         let end = Arc::new(OnceLock::new());
@@ -296,22 +297,23 @@ impl Link {
         Self { commands, task, end }
     }
 
-    async fn introduce(
+    /// Authenticates and selects the database.
+    async fn authenticate(
         &self,
-        settings: &LinkSettings,
+        settings: &ConnectionSettings,
         password: Option<String>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ConnectError> {
         let secret = password.as_deref().unwrap_or_default();
-        let introduced = match (&settings.username, &password) {
+        let authenticated = match (&settings.username, &password) {
             (Some(user), _) => self.run(&["AUTH", user, secret]).await,
             (None, Some(_)) => self.run(&["AUTH", secret]).await,
-            // Says whether a password is needed.
+            // Fails if the server requires a password.
             (None, None) => self.run(&["PING"]).await,
         };
-        introduced.map_err(|error| match error {
-            // Servers repeat the arguments of a command that they do not know.
-            LinkError::Refused(text) if !secret.is_empty() && text.contains(secret) => {
-                LinkError::Refused("AUTH was refused".to_owned())
+        authenticated.map_err(|error| match error {
+            // A server repeats the arguments of a command that it does not know.
+            ConnectError::ErrorReply(text) if !secret.is_empty() && text.contains(secret) => {
+                ConnectError::ErrorReply("AUTH was rejected".to_owned())
             }
             error => error,
         })?;
@@ -321,34 +323,34 @@ impl Link {
         Ok(())
     }
 
-    /// Asks something that is not on the way of a request.
-    pub(super) async fn ask(
+    /// Runs a command that no request waits for.
+    pub(super) async fn query(
         &self,
         within: Duration,
         arguments: &[&str],
-    ) -> Result<Reply, LinkError> {
-        timely(within, self.run(arguments)).await?
+    ) -> Result<Reply, ConnectError> {
+        in_time(within, self.run(arguments)).await?
     }
 
-    async fn run(&self, arguments: &[&str]) -> Result<Reply, LinkError> {
+    async fn run(&self, arguments: &[&str]) -> Result<Reply, ConnectError> {
         let command = command(arguments.iter().map(|it| it.as_bytes()));
         match self.commands.send(command, ReplyBounds::LIST).reply().await {
-            Ok(Reply::Error(text)) => Err(LinkError::Refused(text)),
+            Ok(Reply::Error(text)) => Err(ConnectError::ErrorReply(text)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(self.end.get().map_or_else(
-                || LinkError::Unfit(error.to_string()),
-                |end| LinkError::Unfit(end.to_string()),
+                || ConnectError::Unusable(error.to_string()),
+                |end| ConnectError::Unusable(end.to_string()),
             )),
         }
     }
 
-    /// Resolves when the connection has ended. Says why.
-    pub(super) async fn broken(&self) -> Option<&End> {
+    /// Waits until the connection has ended. Returns the reason.
+    pub(super) async fn ended(&self) -> Option<&ConnectionEnd> {
         self.commands.closed().await;
         self.end.get()
     }
 
-    /// Reads the replies to the commands that were sent, for a limited time. No more commands can be queued.
+    /// Waits for the replies to the commands in flight, at most for `limit`. No more commands can be queued.
     pub(super) async fn finish(self, limit: Duration) {
         let Self { commands, mut task, .. } = self;
         drop(commands);
@@ -356,6 +358,6 @@ impl Link {
     }
 }
 
-async fn timely<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, LinkError> {
-    tokio::time::timeout(limit, future).await.map_err(|_| LinkError::Timeout)
+async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ConnectError> {
+    tokio::time::timeout(limit, future).await.map_err(|_| ConnectError::Timeout)
 }

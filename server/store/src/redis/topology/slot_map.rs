@@ -1,4 +1,4 @@
-//! The servers and the slots that they own, as known.
+//! The slot map: the servers in use and the slots that they own.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,39 +6,39 @@ use sluicegate_core::CounterKey;
 
 use crate::redis::{node::Node, slots::hash_slot};
 
-/// The servers, as known. Immutable, swapped whole.
-pub(in crate::redis) struct Map {
+/// The last known servers and owners of slots. Immutable, replaced as a whole.
+pub(in crate::redis) struct SlotMap {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) owners: Owners,
 }
 
 pub(super) enum Owners {
-    /// One server has everything; the epoch is what sentinels go by.
+    /// One server owns all slots. Sentinels report the epoch.
     One { epoch: u64 },
-    /// Position of each slot's owner, and the epoch of its claim.
+    /// For each slot, position of its owner, and epoch of the owner's claim.
     Slots(Box<[(u16, u64)]>),
 }
 
 /// The owner of a slot that no server claims.
 pub(super) const NO_OWNER: u16 = u16::MAX;
 
-impl Map {
-    /// Whether one server has everything.
+impl SlotMap {
+    /// Whether one server owns all slots.
     pub(in crate::redis) const fn is_single(&self) -> bool {
         matches!(self.owners, Owners::One { .. })
     }
 
-    /// The slot of a counter; all are on one where one server has everything.
+    /// The slot of a counter; 0 if one server owns all slots.
     pub(in crate::redis) fn slot(&self, key: &CounterKey) -> u16 {
         if self.is_single() { 0 } else { hash_slot(key) }
     }
 
-    /// Who is to be asked about a slot.
+    /// The owner of a slot.
     pub(in crate::redis) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         self.nodes.get(usize::from(self.position(slot)))
     }
 
-    /// Position of a slot's owner among the servers. Of slots without one it is no server's.
+    /// Position of a slot's owner among the servers; [`NO_OWNER`] without one.
     pub(in crate::redis) fn position(&self, slot: u16) -> u16 {
         match &self.owners {
             Owners::One { .. } => 0,
@@ -48,8 +48,8 @@ impl Map {
         }
     }
 
-    /// Whether every counter has a server to be asked.
-    pub(in crate::redis) fn is_whole(&self) -> bool {
+    /// Whether every slot has an owner.
+    pub(in crate::redis) fn covers_all_slots(&self) -> bool {
         match &self.owners {
             Owners::One { .. } => !self.nodes.is_empty(),
             Owners::Slots(owners) => owners.iter().all(|(owner, _)| *owner != NO_OWNER),
@@ -62,21 +62,21 @@ impl Map {
     }
 }
 
-/// Servers, each once, and their positions.
+/// A list of servers without duplicates, and the position of each.
 #[derive(Default)]
-pub(super) struct Numbered {
+pub(super) struct NodeList {
     pub(super) nodes: Vec<Arc<Node>>,
     positions: HashMap<*const Node, u16>,
 }
 
-impl Numbered {
+impl NodeList {
     pub(super) fn of(nodes: &[Arc<Node>]) -> Self {
-        let mut numbered = Self::default();
-        nodes.iter().for_each(|node| _ = numbered.position(node));
-        numbered
+        let mut list = Self::default();
+        nodes.iter().for_each(|node| _ = list.position(node));
+        list
     }
 
-    /// The position of a server; one that is new is put last.
+    /// The position of a server. A new server is appended.
     pub(super) fn position(&mut self, node: &Arc<Node>) -> u16 {
         *self.positions.entry(Arc::as_ptr(node)).or_insert_with(|| {
             self.nodes.push(Arc::clone(node));
@@ -85,10 +85,10 @@ impl Numbered {
     }
 }
 
-/// The same owners without the nodes that own nothing.
-pub(super) fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
-    let mut kept = Numbered::default();
-    // Of thousands of slots there are few owners.
+/// A slot map of these owners, without the nodes that own no slot.
+pub(super) fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> SlotMap {
+    let mut kept = NodeList::default();
+    // By position in `nodes`, because a lookup for each of thousands of slots is slow and owners are few.
     let mut positions: Vec<Option<u16>> = vec![None; nodes.len()];
     let owners = owners.iter().map(|&(owner, epoch)| {
         let at = usize::from(owner);
@@ -97,5 +97,5 @@ pub(super) fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> Map {
         (position.unwrap_or(NO_OWNER), epoch)
     });
     let owners = Owners::Slots(owners.collect());
-    Map { nodes: kept.nodes, owners }
+    SlotMap { nodes: kept.nodes, owners }
 }

@@ -1,4 +1,4 @@
-//! Charges in vain, to be refunded.
+//! Charges of refused or failed requests, which are refunded.
 
 use sluicegate_core::{
     Charge, Check, Decision,
@@ -6,30 +6,31 @@ use sluicegate_core::{
 };
 
 /// A charge to be refunded.
-pub(super) struct Leftover {
-    /// Of its check in the group.
+pub(super) struct Refund {
+    /// Position of the charged check in its group.
     pub(super) position: usize,
-    /// Undoes it where it was charged.
-    pub(super) undo: Check,
-    /// Who charged it.
+    /// The check that undoes the charge.
+    pub(super) check: Check,
+    /// The source of the decision that charged it.
     pub(super) source: Source,
 }
 
-/// The check that undoes a take; `None` if nothing was charged.
+/// The check that undoes a charge; `None` if no hits were charged.
 pub(super) fn undo(check: &Check, decision: &Decision) -> Option<Check> {
     let receipt = Some(decision.receipt?);
-    let take = Charge::Refund { hits: decision.charged, receipt };
-    Some(Check { charge: take, refusal_scope: RefusalScope::None, ..check.clone() })
+    let charge = Charge::Refund { hits: decision.charged, receipt };
+    Some(Check { charge, refusal_scope: RefusalScope::None, ..check.clone() })
 }
 
-/// What was taken on condition though its descriptor is over, or the whole request fails: it was charged on
-/// another slot, or before another store was asked. The decisions then say that nothing was charged.
-pub(super) fn leftovers(
+/// The conditional charges whose descriptors are over their limits, or all of them if the request is refused or
+/// `failed`. Such charges exist if another slot refused, or if the local fallback refused after the store had charged.
+/// Changes their decisions to charge no hits.
+pub(super) fn take_refunds(
     group: &[Check],
     decisions: &mut [Decision],
     failed: bool,
-) -> Vec<Leftover> {
-    let mut leftovers = Vec::new();
+) -> Vec<Refund> {
+    let mut refunds = Vec::new();
     let (mut rest, mut first) = (decisions, 0);
     for checks in group.chunk_by(|a, b| a.descriptor == b.descriptor) {
         let (of_descriptor, others) = rest.split_at_mut(checks.len().min(rest.len()));
@@ -42,11 +43,11 @@ pub(super) fn leftovers(
         for (position, (check, decision)) in positions.zip(checks.iter().zip(of_descriptor)) {
             let undo = undo(check, decision).filter(|_| check.charge.is_conditional());
             let Some(undo) = undo else { continue };
-            leftovers.push(Leftover { position, undo, source: decision.source });
+            refunds.push(Refund { position, check: undo, source: decision.source });
             decision.receipt = None;
             decision.remaining += decision.charged;
             decision.charged = 0;
         }
     }
-    leftovers
+    refunds
 }

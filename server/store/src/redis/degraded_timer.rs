@@ -1,4 +1,4 @@
-//! For how long some counters could not be asked.
+//! The total time for which some counters were unavailable.
 
 use std::time::{Duration, Instant};
 
@@ -6,26 +6,29 @@ use parking_lot::Mutex;
 
 use crate::clock;
 
-/// Adds up the times for which something is the case.
+/// Sums up the time for which the store is degraded.
 #[derive(Debug)]
-pub(super) struct Outage(Mutex<Times>);
+pub(super) struct DegradedTimer(Mutex<Times>);
 
 #[derive(Debug)]
 struct Times {
+    /// Since when the store is degraded; `None` if it is not.
     since: Option<Instant>,
+    /// Total of earlier times.
     before: Duration,
 }
 
-impl Outage {
-    /// It is the case from now on.
-    pub(super) fn begun() -> Self {
+impl DegradedTimer {
+    /// A timer of a store that is degraded from now on.
+    pub(super) fn started() -> Self {
         Self(Mutex::new(Times { since: Some(clock::now()), before: Duration::ZERO }))
     }
 
-    /// Checks the state again, under a lock, so that the last check is right.
-    pub(super) fn look(&self, is_so: impl FnOnce() -> bool) {
+    /// Updates the timer after the state may have changed. Reads the state under the lock, so that the last of
+    /// concurrent updates reads the latest state.
+    pub(super) fn update(&self, is_degraded: impl FnOnce() -> bool) {
         let mut times = self.0.lock();
-        match (times.since, is_so()) {
+        match (times.since, is_degraded()) {
             (None, true) => times.since = Some(clock::now()),
             (Some(since), false) => {
                 times.since = None;
@@ -35,7 +38,7 @@ impl Outage {
         }
     }
 
-    /// All times together, this one included.
+    /// The total time, including the present one.
     pub(super) fn total(&self) -> Duration {
         let times = self.0.lock();
         times.before + times.since.map_or(Duration::ZERO, |since| clock::now() - since)
