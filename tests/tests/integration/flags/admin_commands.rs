@@ -1,6 +1,16 @@
 //! The other commands of `sluicectl` that call the admin listener.
 
-use super::*;
+use serde_json::Value;
+use sluicegate_tests::{Finished, Sluicegate, binary, finish};
+use tokio::{net::TcpListener, process::Command};
+
+use super::{
+    ADMIN_COMMANDS, BOB, Row, TENANTS,
+    check::says,
+    explain::explained_with_tls,
+    given::{Given, code, left, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

@@ -1,6 +1,12 @@
 //! What responses carry beside the decision.
 
-use super::*;
+use sluicegate_tests::{Sluicegate, finish, hit};
+
+use super::{
+    Row,
+    given::{Given, long},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

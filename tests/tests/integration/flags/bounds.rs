@@ -1,6 +1,21 @@
 //! Connections, bounds and shutdown.
 
-use super::*;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Caller, Frame, HangingStore, RawConnection, finish, hit, until};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::{
+    Row,
+    given::{Given, code, health, left, one_line, until_in_flight, until_waiting},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

@@ -1,6 +1,14 @@
 //! `sluicectl check`.
 
-use super::*;
+use serde_json::Value;
+use sluicegate_tests::{Finished, Sluicegate};
+use tokio::net::TcpListener;
+
+use super::{
+    LIMITS, Row,
+    given::{Given, left, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

@@ -1,6 +1,16 @@
 //! `sluicegate diff`.
 
-use super::*;
+use sluicegate_tests::{Finished, binary, finish};
+use tokio::process::Command;
+
+use super::{
+    LIMITS, Row,
+    check::says,
+    given::Given,
+    row,
+    settings_and_limits::{TOO_MANY_BYTES, TOO_MANY_FILES, second_file, two_of_a_domain},
+    validate::with_flag,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

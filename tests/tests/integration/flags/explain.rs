@@ -1,6 +1,15 @@
 //! `sluicectl explain`.
 
-use super::*;
+use serde_json::Value;
+use sluicegate_tests::Sluicegate;
+use tokio::net::TcpListener;
+
+use super::{
+    LIMITS, Row,
+    check::says,
+    given::{Given, code, left, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

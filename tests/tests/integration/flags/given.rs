@@ -1,6 +1,14 @@
 //! A row's flag or variable, with a folder and the programs that it is given to.
 
-use super::*;
+use std::{fs, sync::Arc};
+
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Authority, Finished, Sluicegate, binary, finish, hits, until};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 /// A flag with a value, to be passed one way or the other.
 #[derive(Clone)]

@@ -1,6 +1,29 @@
 //! The gRPC listener.
 
-use super::*;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message;
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_response::Code,
+};
+use sluicegate_tests::{
+    Caller, Frame, HangingStore, RawConnection, Sluicegate, binary, finish, framed, hit,
+    http2::{frame, kind},
+    until,
+};
+use tokio::{process::Command, task::JoinSet};
+use tonic::{Code as GrpcCode, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
+    health_client::HealthClient,
+};
+
+use super::{
+    Row,
+    given::{Given, bound_met, code, health, over_bound, until_in_flight, until_waiting},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

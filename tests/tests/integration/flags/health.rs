@@ -1,6 +1,14 @@
 //! `sluicectl health`.
 
-use super::*;
+use sluicegate_tests::{Finished, Sluicegate};
+use tokio::net::TcpListener;
+
+use super::{
+    LIMITS, Row,
+    check::{says, served, served_with_tls},
+    given::{Given, long, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

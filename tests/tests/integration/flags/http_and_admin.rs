@@ -1,6 +1,13 @@
 //! The HTTP and admin listeners.
 
-use super::*;
+use sluicegate_tests::finish;
+
+use super::{
+    Row,
+    check::says,
+    given::{Given, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

@@ -1,6 +1,17 @@
 //! `sluicectl load`.
 
-use super::*;
+use serde_json::Value;
+use sluicegate_tests::{Finished, Sluicegate, binary, finish};
+use tokio::{net::TcpListener, process::Command};
+
+use super::{
+    LIMITS, Row,
+    check::{says, served, served_with_tls},
+    given::{Given, code},
+    row,
+    settings_and_limits::{TOO_MANY_BYTES, TOO_MANY_FILES, second_file, two_of_a_domain},
+    telemetry::LOG_LIMITS,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

@@ -1,6 +1,14 @@
 //! `sluicectl log-level`.
 
-use super::*;
+use sluicegate_tests::{binary, finish};
+use tokio::process::Command;
+
+use super::{
+    Row,
+    explain::explained,
+    given::{Given, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";

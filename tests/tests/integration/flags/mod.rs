@@ -18,46 +18,17 @@ mod store;
 mod telemetry;
 mod validate;
 
-use std::{
-    fs,
-    future::Future,
-    os::unix::fs::FileExt,
-    pin::Pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use clap::{Arg, Command as Clap, CommandFactory};
-use nix::sys::signal::Signal;
-use prost::Message;
-use serde_json::Value;
-use sluicegate_proto::envoy::service::ratelimit::v3::{
-    RateLimitResponse, rate_limit_response::Code,
-};
-use sluicegate_tests::{
-    Authority, Caller, Collector, Finished, Frame, HangingStore, RawConnection, Redis, Setup,
-    Sluicegate, binary, finish, framed, free_port, hit, hits,
-    http2::{frame, kind},
-    request, until,
-};
-use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    process::Command,
-    sync::Semaphore,
-    task::JoinSet,
-};
-use tonic::{Code as GrpcCode, transport::Channel};
-use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
-    health_client::HealthClient,
-};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::{
-    admin_commands::*, check::*, explain::*, given::*, settings_and_limits::*, store::*,
-    telemetry::*, validate::*,
+    admin_commands::{
+        admin_ca, admin_client_cert, admin_output, admin_server, admin_server_name, admin_timeout,
+        admin_token,
+    },
+    given::Given,
 };
 
 const LIMITS: &str = "

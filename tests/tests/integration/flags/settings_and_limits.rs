@@ -1,6 +1,20 @@
 //! Where settings and limits come from, and what applies to all rules.
 
-use super::*;
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    time::{Duration, Instant},
+};
+
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{HangingStore, finish, hit, hits, request, until};
+
+use super::{
+    LIMITS, Row,
+    given::{Given, code, left, one_line},
+    row,
+    store::nowhere,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

@@ -1,6 +1,11 @@
 //! What a server that cannot start prints.
 
-use super::*;
+use std::fs;
+
+use sluicegate_tests::{Authority, Finished, Sluicegate, binary, finish};
+use tokio::{net::TcpListener, process::Command};
+
+use super::{LIMITS, given::one_line};
 
 /// Starts a server that does not come up.
 pub(super) async fn refused(flags: &[&str]) -> Finished {

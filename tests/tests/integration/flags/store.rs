@@ -1,6 +1,16 @@
 //! The store, Redis, and what happens when they do not answer.
 
-use super::*;
+use std::time::{Duration, Instant};
+
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Authority, Redis, Setup, Sluicegate, finish, free_port, until};
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::{
+    Row,
+    given::{Given, code, health, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

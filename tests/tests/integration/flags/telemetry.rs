@@ -1,6 +1,17 @@
 //! Metrics, top keys, OpenTelemetry and the log.
 
-use super::*;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_tests::{Collector, Sluicegate, binary, finish, free_port, until};
+use tokio::process::Command;
+
+use super::{
+    LIMITS, Row,
+    check::says,
+    given::{Given, code, one_line},
+    row,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     vec![

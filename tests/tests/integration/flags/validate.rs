@@ -1,6 +1,16 @@
 //! `sluicegate validate`.
 
-use super::*;
+use sluicegate_tests::{Finished, binary, finish};
+use tokio::process::Command;
+
+use super::{
+    LIMITS, Row,
+    check::says,
+    given::{Given, one_line},
+    row,
+    settings_and_limits::{TOO_MANY_BYTES, TOO_MANY_FILES, second_file, two_of_a_domain},
+    telemetry::LOG_LIMITS,
+};
 
 pub(super) fn rows() -> Vec<Row> {
     let question = "part of the question, not a setting";
