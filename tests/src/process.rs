@@ -197,13 +197,17 @@ impl Process {
         nix::sys::signal::kill(self.id(), signal).unwrap();
     }
 
-    /// Waits for the end.
+    /// Waits for the end, and until all output was read.
     ///
     /// # Panics
     /// It does not come.
     pub async fn ended(&mut self) -> ExitStatus {
         let waited = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-        waited.unwrap_or_else(|_| panic!("does not end\n{}", self.output())).unwrap()
+        let status = waited.unwrap_or_else(|_| panic!("does not end\n{}", self.output())).unwrap();
+        // A process that it started may keep the pipes open.
+        let read = futures::future::join_all(self.readers.drain(..));
+        let _open = tokio::time::timeout(Duration::from_secs(1), read).await;
+        status
     }
 }
 
