@@ -92,7 +92,7 @@ const RETIRED: [(&str, &[&str]); 8] = [
             "Leftover",
             "Link",
             "LinkError",
-            "ConnectionSettings",
+            "LinkSettings",
             "Mark",
             "NoAnswer",
             "Numbered",
