@@ -12,8 +12,8 @@ pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval at which a long call reports its progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The status code of a call for which counters are unavailable: UNAVAILABLE if a retry may succeed,
-/// FAILED_PRECONDITION if something must be corrected first.
+/// The status code of a call for which counters are unavailable: `UNAVAILABLE` if a retry may succeed,
+/// `FAILED_PRECONDITION` if something must be corrected first.
 pub(super) const fn code(error: &Unavailable) -> Code {
     match error {
         Unavailable::NotAllowed { .. } => Code::FailedPrecondition,
