@@ -2,8 +2,8 @@
 --
 -- A state has the number of the `window` since the Unix epoch and the hits `used` in it. It is stored as one
 -- number, the start of the window in microseconds plus the hits, which Redis stores compactly and INCRBY
--- changes. If there are as many hits as microseconds in the window, it is stored as `window:used`. `stored`
--- is the number that was read.
+-- changes. If there are as many hits as microseconds in the window, or more, it is stored as `window:used`.
+-- `stored` is the number that was read.
 
 -- Microseconds until the window ends.
 local function until_window_end(state, limit, now)

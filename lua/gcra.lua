@@ -1,11 +1,11 @@
 -- Generic cell rate algorithm: a token bucket stored as a single time, the theoretical arrival time
 -- (TAT) of the next hit if hits arrived evenly spaced.
 --
--- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. Products of hits
--- and cost may exceed 2^53, where doubles are not exact; then the smaller bound that they are compared with
--- is the result.
+-- A state has the `tat` in microseconds since the Unix epoch, and is stored as that number. A product of hits
+-- and cost above 2^53 may be inexact. That is harmless, because it is capped at a bound below 2^53.
 
--- The largest distance of the TAT from the present, in microseconds. Only debits, which exceed limits, reach it.
+-- The largest distance of the TAT from the present, in microseconds. Only debits and upstream counting, which
+-- exceed limits, reach it.
 local AHEAD_MAX = 2 ^ 52
 
 -- Microseconds from the present to a TAT; 0 for a past one.

@@ -45,8 +45,9 @@
 --          and then the position in KEYS of each key whose value is not a valid state: its counter is treated as
 --          unused, and the value is replaced when the counter is charged.
 --
--- A key is written only if a check charged or refunded hits. A refusal, a peek and a refund of no hits do
--- not write, with one exception: a key without expiry whose counter refuses gets an expiry.
+-- A key is written only if a check charged or refunded hits. A refusal, a peek and a refund of no hits do not
+-- write, with two exceptions: a key without expiry whose counter refuses gets an expiry, and a log with an
+-- element that is not a number is deleted.
 
 -- Settles the groups.
 local last = #ARGV

@@ -7,7 +7,8 @@
 -- digits in that base. That number is below the end of the window in microseconds, and so exact; Redis
 -- stores it compactly.
 
--- The most hits that a window counts: above any limit, and small enough for exact products.
+-- The most hits that a window counts: above any limit, and small enough that mul_div stays below 2^53 at
+-- every step.
 local COUNT_MAX = 2 ^ 32
 
 local function window_end(state, limit)

@@ -4,8 +4,8 @@
 local answers, last_answer = { now }, 1
 
 -- The present group: the number of its checks so far, and for each check the key, the limit, the time, the charge,
--- and in `results` six numbers as in the long reply, but the first one, the outcome, is charged × 2 +
--- (1 if allowed).
+-- and in `results` the six numbers of the long reply, of which the first one, the outcome, is stored as charged × 2
+-- + (1 if allowed), not negated.
 local checks = 0
 local keys_of, limits_of, times_of, charges_of, results = {}, {}, {}, {}, {}
 -- The first check of the present descriptor, and whether one of its checks is refused.
@@ -46,8 +46,9 @@ local function undo_charges(first)
 end
 
 -- Whether a refusal by the stored state of a key is valid. These scripts write every key with an expiry; a key
--- without one was written by something else, or lost it, and could refuse without end. If the state is not ahead
--- of the present and within its limit, the key gets an expiry; else the state is invalid.
+-- without one was written by something else, or lost it, and could refuse without end. If the state's time is not
+-- in the future and its usage is within the limit, the key gets an expiry. Otherwise the state is discarded as
+-- invalid.
 local function may_refuse(key, limit, state, time)
     if not exists[key] or expires[key] or changes[key] > 0 or try('PTTL', KEYS[key]) ~= -1 then
         expires[key] = true

@@ -19,8 +19,8 @@ local states, exists, changes, last_limits = {}, {}, {}, {}
 -- By key: whether the stored value is not a valid state, and whether the key is known to expire.
 local invalid, expires = {}, {}
 
--- By key: the used hits of a counter, after the group of a chain with listed keys has charged it. `values` has the
--- value from before.
+-- By key: the used hits of a counter, after a group of a chain with listed keys has charged it in this call.
+-- `values` still has the value that was read before.
 local used_of = {}
 
 -- The state of an unused counter, for a key whose stored value is invalid.

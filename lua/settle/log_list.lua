@@ -5,7 +5,7 @@ if sliding_window_log then
     -- The most elements pushed at once. Lua's stack bounds unpack.
     local PUSH_MAX = 4000
 
-    -- The elements of the list from one position to another, as numbers.
+    -- The elements of the list at the positions `from` to `to`, as numbers.
     local function elements(queue, from, to)
         local list = call('LRANGE', queue.key, from, to)
         for position, element in ipairs(list) do
@@ -16,7 +16,7 @@ if sliding_window_log then
         return list
     end
 
-    -- Time and sum of the entries from one number to another, alternating.
+    -- Times and sums, alternating, of the entries numbered `from` to `to`.
     local function entries(queue, from, to)
         return elements(queue, 2 * from - 1, 2 * to)
     end
@@ -37,8 +37,8 @@ if sliding_window_log then
         return queue.head[1], entry(queue, queue.count)
     end
 
-    -- Removes all entries except those from one number to another. The sum before them is
-    -- that of the entry before, or `base` if it is given.
+    -- Removes all entries except those numbered `from` to `to`. The sum before them is that of the entry
+    -- before, or `base` if it is given.
     local function keep(queue, from, to, base)
         if from > 1 or to < queue.count then
             call('LTRIM', queue.key, 2 * (from - 1), 2 * to)

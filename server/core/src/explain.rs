@@ -34,7 +34,7 @@ pub struct ExplainedDescriptor<'r> {
     pub rule: Option<&'r Rule>,
     /// Limits that apply.
     pub limits: Vec<AppliedLimit<'r>>,
-    /// Limits of the rule that do not apply, because a rule of the same request replaces them.
+    /// The rule's limits that do not apply, because a rule that the request matches replaces them.
     pub replaced_limits: Vec<ReplacedLimit<'r>>,
     /// Whether the descriptor has an override without a valid window, which is ignored.
     pub override_ignored: bool,
@@ -49,13 +49,13 @@ pub enum Outcome {
     Overridden,
     /// The rule is unlimited.
     Unlimited,
-    /// Other rules of the request replace all limits of the rule.
+    /// Rules that the request matches replace all limits of the rule.
     Replaced,
     /// The domain is not configured.
     DomainNotConfigured,
     /// There are no entries.
     NoEntries,
-    /// No node of the last level in the trace matches its entry.
+    /// At the last level of the trace, no node matches the descriptor's entry.
     NoMatch,
     /// The descriptor is deeper than the tree.
     TooDeep,
@@ -82,7 +82,7 @@ pub struct AppliedLimit<'r> {
     pub check: Check,
 }
 
-/// A limit that does not apply, because another rule of the request replaces it.
+/// A limit that does not apply, because a rule that the request matches replaces it: this rule or another.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplacedLimit<'r> {
     /// Its name.

@@ -14,7 +14,7 @@ pub enum Fix {
     RepeatedCountersNotCached,
     /// The deny cache does not store a refusal if hits of the counter were refunded since the request was sent.
     RefundsInvalidateRefusals,
-    /// The same if the charges of a refused request were undone on the counter.
+    /// The deny cache does not store a refusal if a charge of a refused request was undone on the counter meanwhile.
     UndoneChargesInvalidateRefusals,
     /// The lifetime of a refusal in the deny cache begins when the request is sent, not when it is answered.
     RefusalsExpireFromRequest,

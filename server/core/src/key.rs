@@ -18,9 +18,9 @@
 //! counters over the slots.
 //!
 //! Bytes that could be taken for syntax are written as `%` and two hex digits. A value of more than [`PART_MAX`] bytes
-//! is replaced by `%#` and a BLAKE3 digest. A hash tag, or the text after it, that would then still be longer than
-//! [`PART_MAX`] is replaced by a digest too; the domain precedes the digest of the text after the tag, so that every
-//! key of a tenant shows tenant and domain.
+//! is replaced by `%#` and a BLAKE3 digest. If the hash tag or the text after it is still longer than [`PART_MAX`], a
+//! digest replaces it, too. The domain is written before the digest of the text after the tag, so that every key of a
+//! tenant shows tenant and domain.
 
 mod digest;
 mod escape;

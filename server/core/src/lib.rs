@@ -5,8 +5,8 @@
 //! decisions into a [`Verdict`].
 //!
 //! **Invariants**: nothing in this crate does I/O, reads a clock or the environment, or depends on a wire format. No
-//! function panics. Algorithms compute with integers below 2^53, so that Lua, whose only number is a double, computes
-//! the same results.
+//! function panics, except at a failed `debug_assert!` in debug builds. Algorithms compute with integers below 2^53, so
+//! that Lua, whose only number is a double, computes the same results.
 
 pub mod algorithm;
 pub mod explain;

@@ -175,8 +175,8 @@ impl Window {
 /// The most hits of a sliding window log. Bounds the memory of one counter.
 pub const SLIDING_LOG_MAX: u32 = 10_000;
 
-/// The most usage within a limit, in units of the algorithm. The same number of units is left for usage beyond the
-/// limit, up to 2^53, so that a double holds every sum exactly.
+/// The most usage within a limit, in units of the algorithm. Usage beyond the limit may reach 2^53, up to which a
+/// double holds every sum exactly: half of that range is reserved for it.
 const UNITS_MAX: u64 = 1 << 52;
 
 /// The shortest emission interval of GCRA, in microseconds, that may be rounded up to whole microseconds. Rounding then
@@ -258,7 +258,7 @@ impl Limit {
         limit
     }
 
-    /// A limit that may not be one that the algorithm can count exactly.
+    /// Builds a limit without checking that the algorithm can count it exactly.
     fn unchecked(algorithm: Algorithm, requests: u32, window: Window, burst: u32) -> Self {
         let burst = if requests == 0 { 0 } else { burst };
         let Rate { refill_interval, refill_units, cost } = match algorithm {
@@ -345,8 +345,8 @@ impl Rate {
     const NONE: Self = Self { refill_interval: 1, refill_units: 1, cost: 1 };
 
     /// The rate of a token bucket. Exact, with ticks of a microsecond, if the units of all hits that the bucket must
-    /// record are at most [`UNITS_MAX`]. Else the ticks are as short as that allows, at most a millionth of the window,
-    /// and rounding only ever slows the refill.
+    /// record are at most [`UNITS_MAX`]. Otherwise the tick is the shortest for which they are, at most a millionth of
+    /// the window, and rounding only slows the refill.
     fn for_token_bucket(requests: u32, burst: u32, window: Window) -> Self {
         let window = window.micros();
         let hits = Self::recorded_hits_max(requests, burst);
@@ -361,9 +361,9 @@ impl Rate {
         Self { refill_interval, refill_units: requests, cost }.reduced()
     }
 
-    /// The most hits that a token bucket must record: its capacity, and usage beyond it up to the hits of a window. A
-    /// small bucket records fewer, because a tick longer than a microsecond must not refill more than an eighth of the
-    /// bucket.
+    /// The most hits that a token bucket must record: its capacity, and usage beyond it up to the hits of a window. For
+    /// a bucket that is small beside its rate, at most burst × 2^16: with more, a tick longer than a microsecond could
+    /// refill more than an eighth of the bucket.
     fn recorded_hits_max(requests: u32, burst: u32) -> u64 {
         if requests == 0 {
             return u64::from(u32::MAX);

@@ -25,8 +25,8 @@ pub struct Plan<'r> {
     pub has_quota_left: bool,
     /// Number of overrides that were ignored, because their unit or multiplier is not valid.
     pub overrides_ignored: u32,
-    /// Whether matching took more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX). If so, the request must be
-    /// refused, because other rules than those found may apply.
+    /// Whether matching had to search more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX) bytes. If so, the request
+    /// must be refused, because other rules than those found may apply.
     pub is_too_costly: bool,
 }
 
@@ -43,7 +43,8 @@ pub enum PlannedDescriptor<'r> {
         rule: Option<&'r Rule>,
         /// The limits, in the order of the checks.
         limits: SmallVec<[CurrentLimit<'r>; 2]>,
-        /// What a refusal of a check does to the request, unless all rules are in shadow mode.
+        /// What a refusal of a check does to the request, unless all rules are in shadow mode. A refusal by a quota
+        /// rule has no effect if [`Plan::has_quota_left`].
         refusal_scope: RefusalScope,
         /// How hits are charged.
         counting: Counting,

@@ -35,10 +35,11 @@ pub enum OnFailure {
     Allow,
     /// The hits are refused.
     Deny,
-    /// This process decides by itself, against its share of the limit.
+    /// This process decides by itself, against its share of the limit. Refuses if there is no local fallback, or if the
+    /// store was full.
     #[default]
     Local,
-    /// The request is answered with an error, so that the caller's failure mode decides.
+    /// The request is answered with an error, so that the caller's failure mode decides. Refuses if the store was full.
     Defer,
 }
 

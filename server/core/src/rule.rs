@@ -30,11 +30,11 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Whether the rule's name in metrics has the values of the request at all levels.
     pub detailed_metric: bool,
-    /// Whether names in metrics have the value of the request at this level.
+    /// Whether the names in metrics of this rule and of the rules below it have the request's value of this entry.
     pub value_to_metric: bool,
     /// Its name in metrics.
     pub stats_key: StatsKey,
-    /// Metadata that is returned to callers with requests that the rule allows.
+    /// Metadata in the responses to requests that the rule allows.
     pub metadata: Option<metadata::Map>,
 }
 

@@ -1,4 +1,5 @@
-//! Settling: applies the checks of one request to the states of their counters, all or none.
+//! Settling: applies the checks of one request to the states of their counters. Conditional charges are made all or
+//! none.
 //!
 //! Checks are decided and charged in order. If a check of a descriptor is refused, the conditional charges of that
 //! descriptor are undone at once. If the request is refused, all of its conditional charges are undone. Undoing a
@@ -216,7 +217,7 @@ pub struct RefusalTally {
 }
 
 impl RefusalTally {
-    /// Adds a descriptor. `over` tells whether it is over its limit.
+    /// Adds a descriptor. `over`: whether it is over its limit.
     pub fn add(&mut self, refusal_scope: RefusalScope, over: bool) {
         match refusal_scope {
             RefusalScope::Request => self.request_over |= over,

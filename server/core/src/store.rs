@@ -27,8 +27,8 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
-    /// The answers to a group that were not there by the deadline; `None` if the store expects none. The group was the
-    /// only one of its batch. The caller must call this when `decide` returns, before it awaits anything else.
+    /// Returns the late answers to a group that was sent as a batch of its own; `None` if no answer is outstanding. The
+    /// caller must call this when `decide` returns, before it awaits anything else.
     fn late_answers(&self, _group: &Group) -> Option<PendingAnswers> {
         None
     }
@@ -89,8 +89,8 @@ pub struct Check {
     pub limit: Limit,
     /// The hits, and how to charge them.
     pub charge: Charge,
-    /// Position of the descriptor in the request. The checks of one descriptor are adjacent, and are charged all or
-    /// none.
+    /// Position of the descriptor in the request. The checks of one descriptor are adjacent, and their conditional
+    /// charges are made all or none.
     pub descriptor: usize,
     /// What a refusal of this check does to the request.
     pub refusal_scope: RefusalScope,
@@ -181,7 +181,8 @@ pub type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
 pub struct Decision {
     /// Whether the hits may pass this limit.
     pub allowed: bool,
-    /// Hits that are charged. [`Charge::Exactly`] is zero here if the request is refused, by this check or by another.
+    /// Hits that are charged. 0 for a conditional charge ([`Charge::Exactly`]) whose request is refused, by this check
+    /// or by another.
     pub charged: u64,
     /// Hits that the counter can still admit after this check.
     pub remaining: u64,
@@ -240,8 +241,8 @@ pub enum StoreError {
     /// The store is unavailable. Nothing was charged.
     #[error("the store is not available")]
     Unavailable,
-    /// The counter's slot is on another node now, and the store was told not to follow the redirection. Nothing was
-    /// charged.
+    /// The counter's slot is on another node now, and the caller asked the store not to follow the redirection. Nothing
+    /// was charged.
     #[error("the counter is on another node")]
     Moved,
     /// There was no answer in time, or the connection broke. The hits may have been charged or not.

@@ -77,7 +77,7 @@ impl Sources {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{options:?}").as_bytes());
         for text in self.0.iter().filter_map(|(_, text)| text.as_ref().ok()) {
-            // The length distinguishes the same bytes in other files.
+            // The length is hashed, so that the same bytes divided differently among files have another hash.
             hasher.update(&text.len().to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -89,7 +89,7 @@ impl Sources {
     /// Compiles the files.
     ///
     /// # Errors
-    /// The mistakes in all files, in the order of files and lines. The search stops when there are more than are
+    /// The mistakes in all files, in the order of files and lines. Reading stops when there are more mistakes than are
     /// listed.
     pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<CompileError>> {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();

@@ -10,7 +10,7 @@ use std::{
 
 use sluicegate_core::{Algorithm, Time};
 
-/// The present by two clocks.
+/// The time by the wall clock and by the steady clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The wall clock, which may be set forwards and backwards.
@@ -20,8 +20,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The present for a state in memory. Fixed windows follow the wall clock. All other algorithms measure durations,
-    /// which a step of the wall clock must not change.
+    /// The time that a counter of this algorithm uses in memory. Fixed windows follow the wall clock. All other
+    /// algorithms measure durations, which a step of the wall clock must not change.
     #[must_use]
     pub const fn of(self, algorithm: Algorithm) -> Time {
         match algorithm {
@@ -34,7 +34,7 @@ impl Reading {
     }
 }
 
-/// The present for durations of this process, such as deadlines: tokio's clock, which tests can pause and advance.
+/// The time for deadlines and intervals: tokio's clock, which tests can pause and advance.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// The most keys of Redis, or buckets of a shard, that one step of a scan examines.
 pub const SCAN_STEP_MAX: usize = 1000;
 
-/// The most keys of one tenant that are reset all or none.
+/// Maximum number of keys of one tenant that a reset deletes atomically.
 pub const RESET_MAX: usize = 100;
 
 /// A store whose counters can be listed and reset.

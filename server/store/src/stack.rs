@@ -129,7 +129,8 @@ impl Stack {
     /// fallback, its reports and debits, and the deny cache. Later decisions of this process see them as unused.
     ///
     /// # Errors
-    /// The store is unavailable. If it may have reset the counters all the same, they are reset in this process.
+    /// The store is unavailable. If it is unknown whether it has reset the counters, they are still reset in this
+    /// process.
     pub async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
         let policy = match self {
             Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
@@ -264,8 +265,8 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::late_calls) + refunds
     }
 
-    /// Whether no counter has hits to be debited, or had them debited so recently that its checks must also pass the
-    /// local share.
+    /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
+    /// its checks must also pass the local share.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(policy) => policy.is_settled(),

@@ -81,7 +81,7 @@ pub(crate) struct History {
     pub(crate) counters: Vec<Counter>,
     /// Start and end of each fault.
     pub(crate) faults: Vec<(Duration, Duration)>,
-    /// What servers must not receive or do.
+    /// Errors that the simulated servers noticed, such as unknown commands, lost counters and failed scripts.
     pub(crate) problems: Vec<String>,
     pub(crate) panics: Vec<String>,
     /// Number of requests, resets and drains that have not ended.

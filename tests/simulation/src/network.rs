@@ -32,7 +32,7 @@ use crate::{
 /// Capacity of a stream in bytes: more than a process ever sends at once.
 const BUFFER: usize = 1 << 20;
 
-/// The most bytes of a random part of the bytes that are sent or received.
+/// Maximum size of a part when a stream is split at random, in bytes.
 const TORN_MAX: usize = 40;
 
 /// Connects one process to the servers.

@@ -47,7 +47,7 @@ pub(crate) const RECOVERY: Duration = Duration::from_secs(4);
 /// Time to the deadline of the requests after the recovery.
 const RECOVERED_DEADLINE: Duration = Duration::from_secs(2);
 
-/// One action of this number gets the planted defect.
+/// One in this many actions has the planted defect.
 const DEFECT_ONE_IN: usize = 7;
 
 /// Runs a scenario. All runs of one scenario have the same history.

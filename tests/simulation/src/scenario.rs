@@ -103,11 +103,11 @@ pub(crate) enum Action {
     FlushScripts {
         server: usize,
     },
-    /// A replica copies the keys of the server.
+    /// A Redis replica copies the keys of the server.
     Replicate {
         server: usize,
     },
-    /// A replica is promoted in place of the server.
+    /// A Redis replica is promoted in place of the server.
     FailOver {
         server: usize,
     },
@@ -342,8 +342,8 @@ fn counter(rng: &mut fastrand::Rng, number: usize, is_one_window: bool) -> Plann
     let first = requests(1);
     let mut limits = vec![Limit::new(algorithm, first, window, None).unwrap()];
     let other = requests(1);
-    // Both limits must have the same rate if usage is stored as time, or refills within the run: another rate would
-    // read it as another number of hits.
+    // Both limits must have the same rate if usage is stored as time, or refills within the run: with another rate the
+    // stored time would mean another number of hits.
     let needs_same_rate =
         algorithm == Algorithm::Gcra || algorithm == Algorithm::TokenBucket && !is_one_window;
     let other = match first {

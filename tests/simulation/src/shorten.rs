@@ -2,7 +2,7 @@
 
 use crate::{Scenario, violations};
 
-/// The most shorter scenarios that are run.
+/// Maximum number of shortened scenarios to run.
 const TRIES_MAX: usize = 400;
 
 /// Removes actions from a scenario, as long as it still violates the same rule.

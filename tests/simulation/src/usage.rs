@@ -85,8 +85,8 @@ impl Usage {
         u64::try_from(parts.div_ceil(whole)).unwrap()
     }
 
-    /// Hits that count at the time `now`, rounded to the nearest whole number, so that the difference of two times is
-    /// exact even if a part of a hit has refilled between them.
+    /// Hits that count at the time `now`, rounded to the nearest whole number, so that the difference between the usage
+    /// at two times is exact even if part of a hit has refilled in between.
     pub(crate) fn nearest_hits(&self, limit: &Limit, now: u64) -> i64 {
         let (parts, whole) = self.parts(limit, now);
         i64::try_from((2 * parts + whole) / (2 * whole)).unwrap()

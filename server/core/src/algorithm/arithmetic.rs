@@ -8,8 +8,9 @@ pub(super) const fn remaining_hits(limit: u64, used: u64) -> i64 {
     limit as i64 - used as i64
 }
 
-/// `amount × part ÷ whole`, rounded down. `part` is at most `whole`, and `whole` is below 2^45, so that the scripts
-/// can compute the same result by long multiplication in steps of seven bits, with integers below 2^53.
+/// `amount × part ÷ whole`, rounded down. `part` is at most `whole`, `whole` is below 2^45 and `amount` below 2^49, so
+/// that the scripts can compute the same result by long multiplication in steps of seven bits, with integers below
+/// 2^53.
 pub(super) fn mul_div(amount: u64, part: u64, whole: u64) -> u64 {
     saturating_u64(u128::from(amount) * u128::from(part) / u128::from(whole.max(1)))
 }

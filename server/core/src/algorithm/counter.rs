@@ -26,8 +26,8 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of the first part of a charge that was made for several requests: as if the last `hits` of it had
-    /// been a charge of their own right afterwards.
+    /// Splits a charge that was made for several requests: the receipt of the charge without its last `hits`, as if
+    /// these had been charged right afterwards.
     #[must_use]
     pub fn for_first_part(self, limit: &Limit, hits: u64) -> Self {
         let after = hits.saturating_mul(limit.cost());

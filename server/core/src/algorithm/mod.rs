@@ -1,7 +1,8 @@
 //! The five algorithms, one file each. A file has the state of one counter and implements the trait `Counter` for it.
 //!
 //! Before a state is read or changed, `advance` removes the usage that has expired; no other function does.
-//! [`crate::settle`] decides for all algorithms which hits are charged, and settles groups all or none.
+//! [`crate::settle`] decides for all algorithms which hits are charged, and undoes the conditional charges of a refused
+//! group.
 
 mod arithmetic;
 mod counter;

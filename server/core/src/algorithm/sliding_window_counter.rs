@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{Limit, Time};
 
-/// The most hits that a window records. Above any limit, and small enough to multiply below 2^53.
+/// The most hits that a window records. Above any limit, and small enough that `mul_div` in the scripts stays below
+/// 2^53 at every step.
 const COUNT_MAX: u64 = 1 << 32;
 
 /// State of a sliding window counter: the hits charged in two adjacent aligned windows.

@@ -77,7 +77,7 @@ impl<'v> Sink<'v> for DigestInput<'_, 'v> {
 }
 
 /// Text of a key, with reserved bytes before the hash tag. As a sink it writes without escaping, and
-/// [`is_unambiguous`](Self::is_unambiguous) tells afterwards whether that was valid.
+/// [`is_unambiguous`](Self::is_unambiguous) returns afterwards whether that was valid.
 pub(super) struct KeyText {
     bytes: [u8; TEXT_MAX],
     end: usize,

@@ -87,7 +87,7 @@ impl fmt::Display for SourceLocation {
 }
 
 impl SourceLocation {
-    /// File, line and column, without the path. A node that aliases repeat has several paths.
+    /// File, line and column, without the path. A node that is repeated by YAML aliases has several paths.
     pub(super) fn position(&self) -> (&Arc<str>, usize, usize) {
         (&self.file, self.line, self.column)
     }
@@ -151,11 +151,12 @@ pub struct DescriptorNode {
     pub quota_mode: bool,
     /// `detailed_metric`: whether the rule's name in metrics has the values of the request at all levels.
     pub detailed_metric: bool,
-    /// `value_to_metric`: whether names in metrics have the value of the request at this level.
+    /// `value_to_metric`: whether the names in metrics of this rule and of the rules below it have the request's value
+    /// of this entry.
     pub value_to_metric: bool,
     /// `share_threshold`: whether all values that the pattern matches share one counter.
     pub share_threshold: bool,
-    /// `metadata`: returned to callers with requests that the rule allows.
+    /// `metadata`: in the responses to requests that the rule allows.
     pub metadata: Option<metadata::Map>,
     /// `descriptors`: the next level.
     pub descriptors: Vec<Self>,

@@ -48,8 +48,8 @@ impl Finding for CompileWarning {
 /// What identifies a finding: file, line, column and text.
 type FindingKey = (Arc<str>, usize, usize, String);
 
-/// A list of the first [`LISTED_MAX`] findings, and the number of further ones. A finding that is the same at the same
-/// location, because aliases repeat it, is listed once.
+/// A list of the first [`LISTED_MAX`] findings, and the number of further ones. Equal findings at one location, which
+/// repeated aliases cause, are listed once.
 #[derive(Clone, Debug)]
 pub struct Findings<T> {
     listed: Vec<T>,
@@ -124,7 +124,8 @@ impl<T> Findings<T> {
         self.listed.len() >= LISTED_MAX
     }
 
-    /// Number of findings that are not listed. One that aliases repeat is counted each time.
+    /// Number of findings that came after the list was full. Repetitions through aliases are counted, even of listed
+    /// findings.
     #[must_use]
     pub const fn unlisted(&self) -> usize {
         self.unlisted

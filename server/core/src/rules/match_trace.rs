@@ -51,7 +51,7 @@ pub enum MatchOutcome {
     Matched,
     /// A node with exactly this value takes precedence.
     ExactFirst,
-    /// A pattern that matches takes precedence: an earlier one, or any before the key alone.
+    /// Another pattern matches first: an earlier one or, for a node without a value, any pattern of the key.
     PatternFirst,
     /// The key is equal, and the pattern does not match the value.
     PatternMismatch,
@@ -66,7 +66,7 @@ pub enum MatchOutcome {
 pub enum TraceEnd<'r> {
     /// The descriptor has no entries.
     NoEntries,
-    /// No node of the last level in the trace matches its entry.
+    /// At the last level of the trace, no node matches the descriptor's entry.
     NoMatch,
     /// The descriptor has more entries than the tree has levels here.
     TooDeep,

@@ -24,7 +24,7 @@ pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
     pub(super) warnings: Findings<CompileWarning>,
-    /// The most patterns of one key at one level that search a value: those with a part between two `*`.
+    /// Maximum number of patterns of one key and level that search the value: those with text between two `*`.
     pub(super) searches_max: usize,
     /// Modes of all rules.
     pub modes: Modes,
@@ -57,7 +57,7 @@ impl RuleSet {
         self.domains.iter().flat_map(|domain| domain.rules.iter().map(move |rule| (domain, rule)))
     }
 
-    /// The most searches that one value can cause at a level: the number of patterns there with a part between two `*`.
+    /// Maximum number of patterns of one key and level that search the value: those with text between two `*`.
     #[must_use]
     pub const fn searches_max(&self) -> usize {
         self.searches_max
@@ -243,9 +243,9 @@ impl Values {
     }
 }
 
-/// The most bytes that are searched for one request: the sum of the lengths of values, each counted for every pattern
-/// that is searched for in it. Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it
-/// pass.
+/// The most bytes of values that are searched for one request. Every pattern with text between two `*` searches the
+/// part of a value between the beginning and the end that the pattern fixes; the lengths of these parts are added.
+/// Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it pass.
 pub const SEARCHED_MAX: usize = 16 << 20;
 
 /// The most results of searches in long values that are cached for one request.

@@ -14,11 +14,11 @@ use crate::limit::LimitError;
 /// The most levels of a tree of rules.
 pub(super) const LEVELS_MAX: usize = 64;
 
-/// The most limits of one descriptor.
+/// The most limits of one rule.
 pub(super) const LIMITS_MAX: usize = 16;
 
-/// The most bytes of the paths of all rules together, each with the name of its domain, as metrics and explanations
-/// show them.
+/// Maximum total size of all rule paths in bytes. Each path includes the name of its domain, as in metrics and
+/// explanations.
 pub(super) const PATH_BYTES_MAX: usize = 64 << 20;
 
 /// A mistake in a limits file, with its location.
@@ -141,7 +141,7 @@ pub enum Mistake {
     /// The window is not a whole number of seconds.
     #[error("the window is not a whole number of seconds")]
     WindowNotWhole,
-    /// A descriptor has both `rate_limit` and `limits`.
+    /// A node has both `rate_limit` and `limits`.
     #[error("rate_limit and limits are both given")]
     LimitsTwice,
     /// A limit has both `unlimited` and a key of a limit that counts.
@@ -153,10 +153,10 @@ pub enum Mistake {
     /// A list of limits is empty.
     #[error("limits is empty")]
     NoLimits,
-    /// A descriptor has more limits than the bound.
+    /// A rule has more limits than the bound.
     #[error("{0} limits are more than the {LIMITS_MAX} that one descriptor may have")]
     TooManyLimits(usize),
-    /// Two limits of one descriptor would share a counter.
+    /// Two limits of one rule would share a counter.
     #[error("two limits with the same algorithm and window would share one counter")]
     SameCounter,
     /// A limit replaces itself.

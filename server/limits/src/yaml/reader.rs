@@ -39,7 +39,7 @@ impl Default for ReadState {
 pub(super) struct Fields<'n, 'y> {
     pub(super) location: FileLocation,
     fields: Vec<Field<'n, 'y>>,
-    /// Whether a key of the map was reported, which may be a misspelt one that is missing here.
+    /// Whether a mistake in a key of this map was reported. A missing key may then be a misspelt one.
     pub(super) has_mistakes: bool,
 }
 
@@ -325,8 +325,8 @@ impl Reader<'_> {
         duration.map(|value| Located { value, location: self.source_location(&location) })
     }
 
-    /// The value under a key that `find` knows by name; `None` if it is missing or unknown, which is reported. `wanted`
-    /// lists the names.
+    /// Reads one of the names that `find` accepts, which `wanted` lists; `None` if the key is missing, or if its value
+    /// is not such a name, which is reported.
     pub(super) fn word<T>(
         &mut self,
         of: &Fields<'_, '_>,

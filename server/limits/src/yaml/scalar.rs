@@ -60,7 +60,7 @@ pub(super) fn whole_number(text: &str) -> Option<u32> {
     (0.0..=f64::from(u32::MAX)).contains(&number).then_some(number as u32)
 }
 
-/// A description of a scalar that tells only its kind and length.
+/// A description of a scalar that has only its kind and length.
 pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
     let of_length = || {
         let length = text.chars().count();

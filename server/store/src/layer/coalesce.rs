@@ -1,14 +1,15 @@
-//! Coalescing: groups that arrive during a call wait, and are sent together in the next call.
+//! Coalescing: groups that arrive while the maximum number of calls is in progress wait, and are sent together in the
+//! next call.
 //!
-//! Without a call in progress no group waits, and no timer is used: the slower the store answers, the
-//! more groups a call has. Each server has its own queue, so that a slow server does not delay
-//! the others.
+//! Otherwise no group waits, and no timer is used: the slower the store answers, the more groups a call has. A call is
+//! one batch to the store, which sends it as one script call for each slot. Each server has its own queue, so that a
+//! slow server does not delay the others; only from the 65th server on do servers share queues.
 //!
 //! Equal groups of a batch whose checks are [`Charge::Exactly`](sluicegate_core::Charge::Exactly) are merged into one
 //! group with the sum of their hits. If the sum fits, each group gets its answer as if they had been settled one after
-//! another. If not, no hits were charged, and the answer shows how many of the groups fit: those are sent again, and
-//! one of the others, whose refusal answers all of them. Groups that are still without an answer are then sent alone:
-//! no request waits for more than three calls.
+//! another. If not, no hits were charged, and the answer shows how many of the groups fit. A second call has those, and
+//! one further group, whose refusal answers all others. Groups that are still without an answer are sent alone in a
+//! third call: no request waits for more.
 //!
 //! A group whose deadline passes during its call is answered [`StoreError::Unknown`]. Its answer may still arrive, and
 //! [`Store::late_answers`] returns it then.
@@ -59,7 +60,7 @@ pub struct Coalesce<S> {
     state: Arc<CoalesceState<S>>,
 }
 
-/// What a caller keeps of its waiting group.
+/// The caller's handle of its waiting group.
 struct Ticket {
     queue: usize,
     number: u64,

@@ -31,8 +31,8 @@ use crate::clock;
 /// The longest time for which a refusal is cached.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
-/// Hash buckets of counters in [`Refunds`]. A refund in a bucket keeps refusals of its other counters out of the cache
-/// once, too.
+/// Hash buckets of counters in [`Refunds`]. Counters share buckets, so a refund of one also keeps the pending refusals
+/// of the others out of the cache.
 const REFUND_BUCKETS: usize = 1024;
 
 /// A layer that caches refusals of a store.
@@ -56,7 +56,7 @@ struct CachedRefusals {
 struct Refunds {
     /// Number of the latest refund or reset.
     latest: AtomicU64,
-    /// Number of the latest change of all counters.
+    /// Number of the latest clearing of the whole cache.
     all: AtomicU64,
     /// For each bucket, number of the latest refund or reset of one of its counters.
     buckets: Box<[AtomicU64]>,
@@ -73,7 +73,7 @@ impl Refunds {
         self.buckets.get(usize::try_from(bucket).ok()?)
     }
 
-    /// Records a refund or reset of a counter, or with `None` a change of all counters.
+    /// Records a refund or reset of a counter, or with `None` a clearing of the whole cache.
     fn record(&self, key: Option<&CounterKey>) {
         let number = self.latest.fetch_add(1, SeqCst) + 1;
         let bucket = key.map_or(Some(&self.all), |key| self.bucket(key));
@@ -232,8 +232,8 @@ impl<S: Store> DenyCache<S> {
         keys.iter().for_each(|key| self.cached.invalidate(key));
     }
 
-    /// Answers a group that has a check whose refusal is cached, the first of them at `first`. Sends only
-    /// the unconditional charges to the store, because they are made in any case.
+    /// Refuses a group from the cache. `first` is the position of its first check with a cached refusal. Sends only the
+    /// unconditional charges to the store, because they are made in any case.
     async fn refuse(
         &self,
         group: &Group,
@@ -345,8 +345,8 @@ fn invalidates_refusals(check: &Check) -> bool {
     receipt.is_none() || Fix::UndoneChargesInvalidateRefusals.is_active()
 }
 
-/// Whether no other check of the group is on the same counter. If there is one, its charge may have caused the refusal,
-/// and the refusal refunded that charge.
+/// Whether no other check of the group is on the same counter. A check may have been refused only because of the charge
+/// of another one, which the refusal then undid.
 fn is_only_one(group: &[Check], check: &Check) -> bool {
     group.iter().filter(|it| it.key == check.key).count() == 1
 }

@@ -26,7 +26,7 @@ const SHARD_COUNTERS_MIN: usize = 1024;
 /// Size of a memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// The most counters. A check that needs another one is answered
+    /// The most counters, divided among the shards. A check that needs another one in a full shard is answered
     /// [`StoreError::Full`](sluicegate_core::StoreError::Full).
     pub counters_max: usize,
 }

@@ -2,9 +2,8 @@
 //! millions:
 //!
 //! ```text
-//! 18 │ 00 …  7 bytes │ 8 bytes each                  │ the rest
-//! │    └ expiry      │ numbers of the state          │ key
-//! └ position of the key
+//! position of the key │ expiry  │ numbers of the state │ key
+//! 1 byte              │ 7 bytes │ 8 bytes each         │ the rest
 //! ```
 
 use sluicegate_core::{Limit, Time, algorithm::State};
@@ -67,7 +66,7 @@ impl Record {
         }
     }
 
-    /// Calls `change` with the state; it returns the time of the state. Returns the new expiry.
+    /// Calls `change` with the state. `change` returns the time of the state. Returns the new expiry.
     pub(super) fn with(
         &mut self,
         limit: &Limit,

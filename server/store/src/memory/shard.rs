@@ -104,8 +104,8 @@ impl Shard {
         }
     }
 
-    /// Calls `change` with the state of a check's counter; it returns the time of the state. A counter that is unused
-    /// afterwards is not stored.
+    /// Calls `change` with the state of a check's counter. `change` returns the time of the state. A counter that is
+    /// unused afterwards is not stored.
     ///
     /// # Errors
     /// [`StoreError::Full`]: the check would create a counter in a full shard.

@@ -38,7 +38,7 @@ impl DegradedTimer {
         }
     }
 
-    /// The total time, including the present one.
+    /// The total degraded time, including the current period.
     pub(super) fn total(&self) -> Duration {
         let times = self.0.lock();
         times.before + times.since.map_or(Duration::ZERO, |since| clock::now() - since)

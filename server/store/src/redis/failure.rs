@@ -18,7 +18,7 @@ pub const LATE_MAX: Duration = Duration::from_secs(5);
 /// The reply to each call.
 pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
 
-/// Why a script call has no reply.
+/// Why a script call has no result.
 pub(super) enum Failure {
     /// The call was not run: the slot is at another server.
     Moved(Address),
@@ -42,7 +42,7 @@ pub(super) struct LateReply {
 }
 
 impl LateReply {
-    /// The reply, if it arrives until `until`. Fails with [`Failure::NotRun`] or [`Failure::Unknown`].
+    /// The reply, if it arrives by `until`. Fails with [`Failure::NotRun`] or [`Failure::Unknown`].
     pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
         match within(Some(until), self.pending.reply()).await {
             Some(Ok(Reply::Error(text))) if ErrorCode::of(&text).is_not_run() => {

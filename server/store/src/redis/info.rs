@@ -11,7 +11,8 @@ use super::{
     topology::Topology,
 };
 
-/// Interval of polls. All servers are also polled when one of them becomes usable or unusable.
+/// Interval of polls. All servers are also polled when one of them becomes usable or unusable, and after each refresh
+/// of a cluster's slots.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Polls until cancelled.

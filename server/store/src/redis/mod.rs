@@ -64,7 +64,7 @@ pub use slots::hash_slot;
 pub use stats::{Count, Stats};
 pub use url::{Address, Deployment, RedisUrl, UrlError};
 
-/// The most redirections that one call follows. Waits for a moving slot count, too.
+/// The most redirections and `TRYAGAIN` retries of one call.
 const REDIRECTIONS_MAX: usize = 16;
 
 /// How long to wait before a call is sent again after `TRYAGAIN`.
@@ -328,7 +328,7 @@ struct LateCall {
     reply: LateReply,
 }
 
-/// The answers to a batch of `checks` checks from late replies that arrive until `until`. An answer stays
+/// The answers to a batch of `checks` checks from late replies that arrive by `until`. An answer stays
 /// [`StoreError::Unknown`] if its server no longer owns the slot: what that server charged is lost.
 async fn late_answers(
     late_calls: Vec<LateCall>,

@@ -152,7 +152,7 @@ impl Node {
         self.allowed.get()
     }
 
-    /// Waits until the connection of this number is allowed, or is not.
+    /// Waits until `number` is below the number of allowed connections, or with `allowed` false until it is not.
     async fn until_allowed(&self, number: usize, allowed: bool) {
         self.allowed.wait_for(|it| (number < it) == allowed).await;
     }
@@ -414,7 +414,7 @@ impl Node {
         }
     }
 
-    /// Marks the server as rejecting commands, and logs each new error once.
+    /// Marks the server as unusable, because it rejects commands or cannot be connected to. Logs each new error once.
     pub(super) fn mark_unhealthy<E: NodeEvents>(&self, what: &str, events: &E) {
         self.rejected_at.set();
         let mut error = self.error.lock();

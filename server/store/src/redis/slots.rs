@@ -27,7 +27,7 @@ pub(super) fn key_slot(key: &[u8]) -> u16 {
     State::<XMODEM>::calculate(tag().unwrap_or(key)) % SLOTS_MAX
 }
 
-/// The most nodes of a cluster, replicas included. Redis Cluster is made for up to 1,000.
+/// The most nodes of a cluster, Redis replicas included. Redis Cluster is made for up to 1,000.
 pub(super) const NODES_MAX: usize = 4096;
 
 /// A node as another node of the cluster lists it.
@@ -99,8 +99,8 @@ pub(super) fn redirected(text: &str, asked: &Address) -> Option<Address> {
     address(host, port, asked)
 }
 
-/// An address as a server reports it. A server that does not know its own host omits it: then it is that of the server
-/// at `asked`, which replied.
+/// An address as a server reports it. If the host is empty or `?`, because the server does not know its own, it is that
+/// of `asked`, the server that replied.
 fn address(host: &str, port: &str, asked: &Address) -> Option<Address> {
     let host = if matches!(host, "" | "?") { &asked.host } else { host };
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })

@@ -97,7 +97,7 @@ impl Stats {
         }
     }
 
-    /// Whether a warning was not logged before. Remembers it.
+    /// Whether a warning must be logged: it is new, and fewer than `WARNINGS_MAX` are remembered. Remembers it then.
     fn is_new_warning(&self, what: String) -> bool {
         let mut warnings = self.warnings.lock();
         let is_new = warnings.len() < WARNINGS_MAX && !warnings.contains(&what);

@@ -4,7 +4,8 @@
 //! report with an epoch older than the last known one is ignored while the known owner is up: a primary that was
 //! paused, replaced and continued still reports that it is the primary. If the known owner is gone, older epochs apply,
 //! because all servers may have been replaced by new ones. For the same reason a connection to a server of a cluster or
-//! behind sentinels is used only after another server or sentinel has confirmed its role.
+//! behind sentinels is used only after a refresh that began later has succeeded. In a cluster, the refresh queries that
+//! server last, so that others can report first who owns its slots.
 
 mod sentinels;
 mod slot_map;
@@ -52,9 +53,10 @@ pub(super) struct Topology {
     nodes: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
     /// The node of a cluster that last reported the topology.
     reported_by: Mutex<Option<Address>>,
-    /// Servers whose role must be confirmed by others. They are queried last.
+    /// Servers with a new connection that waits for a refresh. They are queried last.
     suspects: Mutex<Vec<Address>>,
-    /// The last known nodes of a cluster, including replicas: for every address of a node, the one that is used.
+    /// For every known address of a node of a cluster, Redis replicas included: the address that this process uses for
+    /// the node.
     members: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     sockets: Arc<Sockets>,
@@ -65,7 +67,7 @@ pub(super) struct Topology {
     stats: Arc<Stats>,
     refresh_requested: Notify,
     degraded: DegradedTimer,
-    /// Signals that a server has become usable or unusable.
+    /// Signals that a server has become usable or unusable, or that the slots of a cluster were refreshed.
     changed: Notify,
     /// When the last successful refresh began.
     refreshed: Watched<Option<Instant>>,
@@ -382,7 +384,8 @@ impl Topology {
         self.changed.notify_one();
     }
 
-    /// Waits until a server has become usable or unusable since the last call.
+    /// Waits until a server has become usable or unusable, or the slots of a cluster were refreshed, since the last
+    /// call.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -415,7 +418,8 @@ impl Topology {
         tokio::time::timeout(within, refreshed).await.map_err(|_| ConnectError::Timeout)
     }
 
-    /// Checks that the server of a new connection is a primary, by itself and by others.
+    /// Checks the server of a new connection: behind sentinels, that it reports to be the primary; in a cluster, that
+    /// it reports the cluster as up; in both, that a later refresh of the topology succeeds.
     async fn check(&self, address: &Address, connection: &Connection) -> Result<(), ConnectError> {
         let timeout = self.settings.connect_timeout;
         if matches!(self.deployment, Deployment::Sentinel { .. }) {

@@ -34,7 +34,7 @@ pub enum Deployment {
     Single(Address),
     /// A Redis Cluster. Any of these nodes lists the others.
     Cluster(Vec<Address>),
-    /// A primary and its replicas, watched by sentinels.
+    /// A primary and its Redis replicas, watched by sentinels.
     Sentinel {
         /// Addresses of the sentinels.
         sentinels: Vec<Address>,
@@ -72,8 +72,8 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// Why a URL is not valid. Contains no part of the URL: a password that is not escaped, or without a host after it,
-/// would be taken for a host, a port or a database.
+/// Why a URL is not valid. Contains no part of the URL: parts of an unescaped password, or of one without a host after
+/// it, can be misparsed as host, port or database, and must not be logged.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum UrlError {
     /// Not one of the known schemes.

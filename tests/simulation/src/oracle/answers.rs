@@ -132,8 +132,8 @@ impl Oracle<'_> {
             it.process == request.process
                 && it.counter.is_none_or(|counter| counter == check.counter)
                 && it.ended.0 < request.began.0
-                // The process may not have read a reply that has arrived, and settles until it has read all replies to
-                // a call.
+                // A reply may have arrived without having been read. Until the process has read all replies to its
+                // calls, an undone charge may be missing in its deny cache.
                 && (!it.is_undo || it.ended.1 < request.began.1 && request.had_no_settlements)
         });
         let span = Span {

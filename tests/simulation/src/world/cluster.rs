@@ -31,13 +31,13 @@ impl State {
         Endpoint { server, promotions }
     }
 
-    /// A replica copies the keys of the server.
+    /// A Redis replica copies the keys of the server.
     pub(crate) fn replicate(&mut self, server: usize) {
         self.servers[server].replicated = Some(self.servers[server].data.clone());
     }
 
-    /// Promotes a replica in place of the server, with the keys that it has copied. Later changes are lost, and it has
-    /// no scripts.
+    /// Promotes a Redis replica in place of the server, with the keys that it has copied. Later changes are lost, and
+    /// it has no scripts.
     pub(crate) fn fail_over(&mut self, server: usize) {
         let Some(replicated) = self.servers[server].replicated.take() else { return };
         self.advance_clock(server);

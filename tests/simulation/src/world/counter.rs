@@ -14,7 +14,8 @@ pub(crate) struct Effect {
     pub(crate) charged: i64,
     /// How many of them were a debit of local decisions.
     pub(crate) debited: i64,
-    /// Hits that the call has refunded. Within the call, usage may have been higher or lower by this number.
+    /// Hits that the call has refunded. Within the call, usage may have differed from the value after it by up to this
+    /// number.
     pub(crate) refunded: u64,
     /// Hits that a reset or a failover has removed; negative if a failover has restored refunded hits.
     pub(crate) removed: i64,
@@ -89,7 +90,7 @@ pub(super) fn effects(args: &[&[u8]], keys: usize) -> Vec<Effect> {
             0 => 1,
             1 => 2,
             2 => {
-                // Only debits need no hits and are in a descriptor that refuses nothing.
+                // Only debits of local decisions have `needs` = 0 in a descriptor that refuses nothing.
                 if number(at + 2) == 0 && word >> 3 & 3 == 0 {
                     effects[key - 1].debited += i64::try_from(number(at + 1)).unwrap();
                 }

@@ -23,7 +23,7 @@ pub(crate) use counter::{Counter, Effect, Snapshot, UndoneCharge};
 /// A time that is longer than any run.
 const LONGER_THAN_A_RUN: Duration = Duration::from_secs(86_400);
 
-/// One command of this number, at random, has the planted defect.
+/// One in this many commands, at random, has the planted defect.
 const DEFECT_ONE_IN: u32 = 20;
 
 thread_local! {
@@ -40,7 +40,7 @@ pub(crate) struct World(Arc<Mutex<State>>);
 pub(crate) struct Delays {
     pub(crate) min: u64,
     pub(crate) max: u64,
-    /// One message of this number has a delay of up to `slow_max`, at random; 0 for none.
+    /// One in this many messages, at random, has a delay of up to `slow_max`; 0 for none.
     pub(crate) slow_one_in: u64,
     pub(crate) slow_max: u64,
 }
@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) undone: Vec<UndoneCharge>,
     /// Start and end of each fault.
     pub(crate) faults: Vec<(Duration, Duration)>,
-    /// What servers must not receive or do.
+    /// Errors that the simulated servers noticed, such as unknown commands, lost counters and failed scripts.
     pub(crate) problems: Vec<String>,
 }
 
@@ -262,7 +262,7 @@ impl State {
         self.counters.keys().filter(|key| self.holder(key) == server).cloned().collect()
     }
 
-    /// Runs a command. `asking` tells whether the previous command was `ASKING`.
+    /// Runs a command. `asking`: whether the previous command was `ASKING`.
     pub(crate) fn run(
         &mut self,
         endpoint: Endpoint,

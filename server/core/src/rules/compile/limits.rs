@@ -1,4 +1,4 @@
-//! Compilation of the limits of one descriptor.
+//! Compilation of the limits of one rule.
 
 use crate::{
     Algorithm, Counting, Limit, Window,

@@ -32,7 +32,7 @@ struct PathContext {
     is_constant: bool,
 }
 
-/// A level or a node, and a bit for each depth at which it or a node below it has a limit that counts.
+/// A compiled level or node, and a bit set of the depths at which it or a node below it has a limit that counts.
 type WithCountedDepths<T> = (T, u64);
 
 /// The nodes of a level by key and value.
@@ -185,8 +185,8 @@ impl<'f> Compiler<'f> {
         };
         values.exact.insert(value.as_bytes().into(), index);
         if let Some(pattern) = Pattern::new(value.as_bytes()) {
-            // A pattern that matches the text of this one, with its `*` as ordinary characters, matches all values that
-            // it matches.
+            // If an earlier pattern matches this pattern's text, with its `*` as ordinary characters, it matches every
+            // value that this one matches.
             let mut earlier = values.patterns.iter().take(COMPARED_PATTERNS_MAX);
             let hiding = earlier.find(|(earlier, _)| earlier.matches(value.as_bytes()));
             let earlier = hiding.map(|(earlier, _)| quoted(earlier));
@@ -197,8 +197,8 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// Adds the warnings about a node. Called when all nodes below it are compiled. `counts` tells whether the node or
-    /// one below it has a limit that counts, `has_rules` whether any of them has a rule.
+    /// Adds the warnings about a node. Called when all nodes below it are compiled. `counts`: whether the node or one
+    /// below it has a limit that counts, `has_rules`: whether any of them has a rule.
     fn warn_of_node(&mut self, node: &DescriptorNode, counts: bool, has_rules: bool) {
         if node.key.contains('*') {
             self.warn(&node.location, Warning::StarInKey);

@@ -21,7 +21,7 @@ pub struct Edit {
     pub from: String,
     /// The new value, as text.
     pub to: String,
-    /// Whether the change resets counters: they get other keys, and so start from zero.
+    /// Whether counters restart: the change gives them other keys, and so they start from zero.
     pub resets_counters: bool,
 }
 

@@ -199,10 +199,10 @@ impl<'r> Comparison<'r, '_> {
         }
     }
 
-    /// Compares one node. `is_only` tells whether no other node of its level has its key.
+    /// Compares one node. `is_only`: whether no other node of its level has its key.
     fn node(&mut self, path: &str, is_only: bool, old: Option<&'r Node>, new: Option<&'r Node>) {
-        // A node that only leads to others. With siblings it would be a change, because their requests may match it
-        // instead.
+        // A node that only leads to others is no change, unless its key has further nodes: then requests may match
+        // another node than before.
         let only_leads =
             |node: &Node| is_only && node.rule.is_none() && !node.below.keys.is_empty();
         match (old, new) {

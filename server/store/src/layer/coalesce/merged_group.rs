@@ -26,8 +26,8 @@ pub(super) struct MergedGroup {
     pub(super) group: Group,
     pub(super) members: SmallVec<[WaitingGroup; 1]>,
     hits: HitsSent,
-    /// How many such groups the limits can ever allow, and `None` inside if equal groups cannot be merged. Computed
-    /// when a second group is compared.
+    /// How many such groups the limits can ever allow. Inner `None`: equal groups cannot be merged. Outer `None`: not
+    /// computed yet, which happens when a second group is compared.
     allowed_max: Option<Option<usize>>,
     /// Whether an earlier call did not answer these groups.
     is_retry: bool,

@@ -34,7 +34,7 @@ pub(super) struct CoalesceState<S> {
     pub(super) batches: Listener<usize>,
 }
 
-/// The groups that wait for a call to one server.
+/// The groups that wait for a call to one server, or to one of those that share the queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// By number, ascending.

@@ -29,8 +29,8 @@ pub(super) struct Conclusion {
     pub(super) unanswered: u64,
     /// Whether one of them has `on_failure: defer`.
     pub(super) deferred: bool,
-    /// Checks that the local fallback must decide. Until then their decisions are the store's permission, or an
-    /// allowing placeholder.
+    /// Checks that the local fallback must decide. Until then `decisions` has the store's decision on them, which
+    /// allows, or a placeholder that allows.
     pub(super) local: SmallVec<[LocalCheck; 4]>,
     /// Position and local decision of checks that the store allowed and the local fallback refused.
     pub(super) refused_locally: SmallVec<[(usize, Decision); 1]>,
@@ -174,9 +174,9 @@ pub(super) fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
 /// Positions of checks in their group.
 pub(super) type Positions = SmallVec<[usize; 4]>;
 
-/// The checks whose late answers must be awaited. Hits that the store charged are refunded if the charge was
-/// conditional and the descriptor is over or the request refused or `failed`, or if the local fallback charged them and
-/// they will be debited. Refunds that the store did not run are retried.
+/// The checks whose late answers must be awaited. A late charge is refunded in two cases: it was conditional, and its
+/// descriptor or request is refused or `failed`; or the local fallback charged the same hits, which will be debited.
+/// Refunds that the store did not run are retried.
 pub(super) fn late_positions(
     group: &[Check],
     answers: &Answers,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::clock;
 
-/// Interval of probes whether the store answers again for counters that were decided locally.
+/// Interval at which the task tests whether the store answers again for counters that were decided locally.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<S: Store> PolicyState<S> {
@@ -29,7 +29,7 @@ impl<S: Store> PolicyState<S> {
         }
     }
 
-    /// Debits some of the due counters. Returns whether the store answered for any of them.
+    /// Debits some of the due counters. Returns whether [`debit`](Self::debit) was true for any of them.
     async fn debit_some(self: &Arc<Self>, local: &LocalFallback, ledger: &Ledger) -> bool {
         let due = ledger.pending_debits.due(clock::now(), |key| self.inner.is_available(key));
         // Probed first, because a debit without an answer can be neither retried nor dropped.
@@ -42,7 +42,8 @@ impl<S: Store> PolicyState<S> {
         debited.contains(&true)
     }
 
-    /// Debits a counter. Returns whether the store answered.
+    /// Debits a counter. Returns false if the store did not run the debit; true also if there was nothing to debit, or
+    /// if the answer is late.
     async fn debit(
         self: &Arc<Self>,
         due: &DueDebit,

@@ -18,7 +18,7 @@ const SHARDS_MAX: usize = 64;
 /// The least counters of a shard: with fewer, one shard could evict counters long before the others are full.
 const SHARD_COUNTERS_MIN: usize = 1024;
 
-/// The most recently checked counters that a search for one to evict skips.
+/// Maximum number of recently checked counters that an eviction skips.
 const SKIPPED_MAX: usize = 16;
 
 /// A bounded table of the last reports, by hash of the counter's key.
@@ -155,7 +155,8 @@ impl LastReports {
             return;
         };
         self.found.fetch_add(1, Ordering::Relaxed);
-        // For each check: the local window may end before the store's, and the limit may be another one.
+        // Capped again on every check, because the local window may have ended before the store's, or the limit may
+        // have changed.
         let share = Check { charge: Charge::Exactly(1), ..share.clone() };
         let remaining = remaining.saturating_add(charged) / u64::from(replicas.get());
         memory.cap_remaining(&share, remaining, resets_at.saturating_duration_since(now));

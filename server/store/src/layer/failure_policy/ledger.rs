@@ -33,7 +33,7 @@ pub(super) struct Ledger {
 pub struct FallbackStats {
     /// Counters with a last report.
     pub counters: u64,
-    /// Reports evicted before their counters were reset.
+    /// Reports evicted before the reset time of their counters.
     pub evicted: u64,
     /// Checks decided locally whose counters had a report.
     pub found: u64,

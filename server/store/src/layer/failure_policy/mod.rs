@@ -1,5 +1,5 @@
-//! The failure policy layer: decides checks that the store did not answer by their rules' `on_failure`, and refunds the
-//! charges of requests that are refused or fail afterwards.
+//! The failure policy layer: applies `on_failure` to checks that the store did not answer, and refunds the charges of
+//! requests that are refused or fail afterwards.
 
 mod conclusion;
 mod debit;
@@ -108,8 +108,8 @@ impl<S: Store> FailurePolicy<S> {
         self.0.ledger.as_ref().map(Ledger::stats).unwrap_or_default()
     }
 
-    /// Whether no counter has hits to be debited, or had them debited so recently that its checks must also pass the
-    /// local share.
+    /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
+    /// its checks must also pass the local share.
     pub fn is_settled(&self) -> bool {
         self.0.ledger.as_ref().is_none_or(Ledger::is_settled)
     }

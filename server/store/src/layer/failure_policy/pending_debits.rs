@@ -35,8 +35,8 @@ const SHARD_COUNTERS_MIN: usize = 1024;
 /// Otherwise only a few calls were slow.
 const OUTAGE_MIN: Duration = Duration::from_millis(250);
 
-/// How long the store's answers do not suffice after an outage. Within this time other replicas reconnect, after at
-/// most `RETRY_MAX` and `--redis-connect-timeout`, and debit their hits.
+/// How long checks must also pass the local share after an outage. Within this time other replicas reconnect, after at
+/// most `RETRY_MAX` of `redis/node/keep.rs` and `--redis-connect-timeout`, and debit their hits.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// A bounded list of counters with hits to be debited, by key.
@@ -286,8 +286,9 @@ impl PendingDebits {
         has_counters() && !self.has_task.swap(true, Ordering::SeqCst)
     }
 
-    /// The next due debits: of counters that the store has not answered for since their local decision and is available
-    /// for. Each call continues after the last one. Removes counters that are settled or whose hits have expired.
+    /// The next due debits: of counters that are available in the store again and were not debited since their last
+    /// local decision. Each call continues after the last one. Removes counters that are settled or whose hits have
+    /// expired.
     pub(super) fn due(
         &self,
         now: Instant,
@@ -414,7 +415,7 @@ impl PendingDebits {
         self.debited.fetch_add(debited, Ordering::Relaxed);
     }
 
-    /// Suspends the debits of these counters until then, because they are being reset; with `None` resumes them.
+    /// Suspends the debits of these counters until `until`, because they are being reset; with `None` resumes them.
     pub(super) fn hold(&self, keys: &[CounterKey], until: Option<Instant>) {
         for key in keys {
             self.with(key, |debit| debit.held_until = until);

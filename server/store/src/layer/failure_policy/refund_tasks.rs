@@ -93,7 +93,7 @@ impl RefundTasks {
         });
     }
 
-    /// As [`start`](Self::start), for refunds by callers that the store did not run at first.
+    /// As [`start`](Self::start), for refunds that callers requested and the store did not run.
     pub(super) fn start_retries<S: Store>(self: &Arc<Self>, inner: Arc<S>, refunds: Vec<Check>) {
         // Half of the tasks are reserved, so that retries to an unavailable server do not displace refunds to the
         // others.

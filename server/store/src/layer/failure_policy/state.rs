@@ -142,8 +142,8 @@ impl<S: Store> PolicyState<S> {
         for it in &mut conclusion.local {
             let decided = group.get(it.position).zip(conclusion.decisions.get(it.position));
             let Some((check, decision)) = decided else { continue };
-            // While the counter has hits to be debited, their share applies: with another number of replicas the
-            // admitted hits would be compared with another share.
+            // While the counter has hits to be debited, the number of replicas from their admission applies: another
+            // number would compare them with another share.
             let recorded = self.ledger.as_ref().and_then(|ledger| ledger.replicas(check));
             it.replicas = recorded.unwrap_or(replicas);
             let share = it.share(check);

@@ -154,7 +154,7 @@ impl<'a> ScriptArguments<'a> {
             self.checks.push(word << 3 | code);
             self.checks.extend_from_slice(numbers);
         };
-        // Capped without effect, because this is above any limit.
+        // The cap changes no decision, because it is above any limit.
         let most = |hits: u64| hits.min(HITS_MAX);
         match charge {
             Charge::Exactly(1) => send(0, &[]),
