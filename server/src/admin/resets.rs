@@ -224,8 +224,8 @@ impl Resets {
             match reset {
                 Reset::Now => {
                     if std::mem::take(&mut is_first) {
-                        // Once the store has answered, and before counters are reset: hits that were admitted earlier
-                        // must not be debited to a counter after its reset.
+                        // Pending debits are dropped before counters are reset, so that they are not debited
+                        // afterwards. Not before the first scan, which shows that the store answers.
                         self.store.reset_local(&tenant.keys).await?;
                     }
                     for keys in step.found.chunks(RESET_MAX) {

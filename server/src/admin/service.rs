@@ -48,7 +48,7 @@ pub(crate) struct Admin {
     telemetry: Arc<Telemetry>,
     names: CounterNames,
     status: StatusSources,
-    /// The hashes that explanations show; `None` without a decision log, which shows the same hashes.
+    /// Key hashes in explanations. `None` if there is no decision log to compare them with.
     key_hash: Option<Arc<KeyHash>>,
     explaining: Arc<Semaphore>,
     listing: Arc<Semaphore>,

@@ -162,8 +162,8 @@ async fn read_counters(
     counters
 }
 
-/// The rule and the limit of a counter. `None` if the key does not determine them, or if they would give the counter
-/// another key.
+/// The rule and the limit of a counter. `None` if the key does not identify a rule with limits, or if no limit of that
+/// rule has this key now.
 fn limit_of<'r>(
     rules: &'r RuleSet,
     tenant: &Tenant,

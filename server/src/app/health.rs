@@ -34,8 +34,8 @@ impl ServerHealth {
         }
     }
 
-    /// Reports the state of the store under the health name `store`, until cancelled. If `is_required`, all health
-    /// follows it.
+    /// Reports the state of the store under the health name `store`, until cancelled. If `is_required`, the health
+    /// of the server and its services follows the store too, on all listeners.
     pub(super) async fn follow_store(self, store: Arc<Stack>, is_required: bool) {
         let mut reported = None;
         loop {

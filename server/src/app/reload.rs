@@ -39,7 +39,7 @@ impl Reloader {
         Self { poll_interval, background: background.clone(), requests }
     }
 
-    /// Reloads the limits.
+    /// Starts to reload the limits in the background, when their files change.
     pub(super) fn limits(&self, limits: Limits, telemetry: &Arc<Telemetry>, store: &Arc<Stack>) {
         let (telemetry, store) = (Arc::clone(telemetry), Arc::clone(store));
         let paths = limits.paths().to_vec();
@@ -50,7 +50,7 @@ impl Reloader {
         });
     }
 
-    /// Reloads the TLS files of the listeners.
+    /// Starts to reload the TLS files of the listeners in the background, when they change.
     pub(super) fn tls(&self, listeners: &[Tls], telemetry: &Arc<Telemetry>) {
         let all = listeners.to_vec();
         telemetry.register_gauge(catalogue::TLS_LAST_LOAD, move || {
@@ -64,7 +64,7 @@ impl Reloader {
         }
     }
 
-    /// Reloads the admin token.
+    /// Starts to reload the admin token in the background, when its file changes.
     pub(super) fn admin_token(&self, admin: Option<&AdminHandle>, telemetry: &Arc<Telemetry>) {
         let token = admin.and_then(|admin| admin.token.clone());
         let current = token.clone();

@@ -49,7 +49,7 @@ struct State {
     position: Position,
     /// A header list continues in the next frame.
     in_headers: bool,
-    /// Frames and header lists that have fully arrived, wrapping.
+    /// The count of frames and header lists that have fully arrived, wrapping. It is the sequence number of the next.
     finished: u64,
     /// Calls that began in this control period.
     calls: u32,
@@ -87,7 +87,7 @@ impl Position {
 /// The progress of a peer since the last call of [`FrameMeter::progress`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// The number of the frame or header list that has not fully arrived, if there is one.
+    /// The sequence number of the frame or header list that has not fully arrived, if there is one.
     pub(super) unfinished: Option<u64>,
     /// Whether a call began.
     pub(super) has_called: bool,

@@ -133,7 +133,7 @@ impl<'a> MessageReader<'a> {
 /// The time for all messages of a call to health or reflection, from the first one.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The body of a call to another service, with a timeout.
+/// The request body of a call to health or reflection, with timeouts.
 #[derive(Debug)]
 pub(super) struct RequestStream {
     body: Incoming,

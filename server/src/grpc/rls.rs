@@ -37,8 +37,8 @@ const SMALL_FIELDS_MAX: usize = 2_048;
 /// A message is large if matching may search more than this many bytes, summed over the patterns.
 const SMALL_SEARCHED_MAX: usize = 1 << 20;
 
-/// A message with fewer bytes is not large because of patterns: requests of this size are too frequent for separate
-/// threads.
+/// For a message with fewer bytes, the cost of patterns is not considered: requests of this size are too frequent for
+/// separate threads.
 const SMALL_MIN: usize = 16 * 1024;
 
 /// The most large requests that are decided concurrently.
@@ -70,7 +70,7 @@ pub(crate) enum EncodedRequest {
     Other(Bytes, fn(&[u8]) -> Result<RateLimitRequest, DecodeError>),
 }
 
-/// Why a request has no answer.
+/// Why a request gets an error instead of a `RateLimitResponse`.
 #[derive(Debug, Error)]
 pub(crate) enum AnswerError {
     /// The message cannot be decoded.
@@ -106,7 +106,7 @@ enum Handling {
 }
 
 impl EncodedRequest {
-    /// How to handle the message, found out in negligible time. `searches_max`: how often each value may be searched.
+    /// Classifies the message, in negligible time. `searches_max` returns the most pattern searches in one value.
     fn handling(&self, searches_max: impl FnOnce() -> usize) -> Handling {
         let (length, large_min) = match self {
             Self::Protobuf(message) => (message.len(), LARGE_MIN),

@@ -26,7 +26,7 @@ use crate::{
     telemetry::{Telemetry, Traces, catalogue},
 };
 
-/// Health names: of the whole server, of envoyproxy/ratelimit, of the service.
+/// Health names: the whole server, the name that envoyproxy/ratelimit uses, the service.
 const HEALTH_NAMES: &[&str] = &["", "ratelimit", SERVICE_NAME];
 
 /// The most bytes of a health or reflection message. They contain names only.
@@ -102,8 +102,8 @@ pub(crate) fn register_metrics(telemetry: &Telemetry, services: &Services) {
     gauge(catalogue::GRPC_STREAMING_CALLS, Calls::streaming);
 }
 
-/// Reflection of a service, given as its file descriptor set, of health, and of reflection itself in both versions:
-/// some clients reject a server without one of them.
+/// A reflection service that describes `service` (a file descriptor set), health, and reflection itself in both
+/// versions. Some clients require the description of one of the versions.
 pub(crate) fn reflection(service: &'static [u8]) -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .include_reflection_service(false)

@@ -1,7 +1,8 @@
 //! Bounds on the bytes that calls hold while their messages arrive, and while their responses wait until the caller
 //! reads them.
 //!
-//! A call whose message has fully arrived at the first poll holds no bytes before its response.
+//! A rate limit call whose message has fully arrived at the first poll, in one DATA frame, holds no bytes before its
+//! response. Calls to health and reflection always hold 8 KiB.
 
 use std::sync::{
     Arc,
@@ -134,7 +135,7 @@ impl Drop for CallBytes<'_> {
     }
 }
 
-/// Bytes that a response holds until it is passed to HTTP/2.
+/// Bytes that a response holds until HTTP/2 has sent its message.
 #[derive(Debug)]
 pub(super) struct ResponseBytes {
     connection: Arc<ConnectionBytes>,

@@ -31,7 +31,7 @@ impl HeadTimer {
         self.0.lock().in_request = false;
     }
 
-    /// Waits until a head has not completely arrived within the timeout.
+    /// Completes when a head is still incomplete after the timeout.
     pub(super) async fn timed_out(&self, timeout: Duration) {
         loop {
             let began = self.0.lock().began;

@@ -1,5 +1,5 @@
-//! Rendering of pages that can be large: on blocking threads, and once for all requests that arrive during a rendering.
-//! If clients that do not read hold many bytes of pages, each page is rendered at most once a second.
+//! Rendering of pages that can be large, on blocking threads. Requests that arrive during a rendering share the next
+//! one. If clients that do not read hold many bytes of pages, each page is rendered at most once a second.
 
 use std::{
     sync::{

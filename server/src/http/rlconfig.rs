@@ -7,7 +7,8 @@ use sluicegate_core::{
 };
 use sluicegate_proto::text::printable;
 
-/// All domains, each followed by its rules with their paths, in the order of the files.
+/// All domains, each followed by its rules with their paths, in the order of the files. Domains without rules come
+/// first.
 pub(super) fn render(rules: &RuleSet) -> String {
     let mut text = String::new();
     let mut domain_before = None;

@@ -12,7 +12,7 @@ use crate::{
     telemetry::{HITS, HitLabels, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
 };
 
-/// The lines. A rule has lines once it has counted a hit.
+/// The lines. Only rules with at least one hit have lines.
 pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
     let mut lines = Lines::default();
     visit_hits(&snapshot.rules, &snapshot.metrics.counters, |labels, hits| {

@@ -8,11 +8,11 @@ use thiserror::Error;
 use super::{Admission, AdmissionBounds, Handshake};
 use crate::settings::{ConnectionSettings, StoreChoice};
 
-/// File descriptors that are not for connections of listeners or to Redis: for a collector, files, queries for the
-/// Redis servers, and the runtime.
+/// File descriptors reserved for everything but connections of callers and connections to Redis: a collector, files,
+/// queries for the Redis servers, and the runtime.
 const FILES_RESERVED: usize = 64;
 
-/// With counters in Redis, one of this many of the other descriptors is for connections to Redis: a quarter.
+/// With counters in Redis, a quarter of the other descriptors is for connections to Redis, but at least [`REDIS_MIN`].
 const REDIS_PART: usize = 4;
 
 /// The fewest connections to Redis: two for each primary of a usual cluster, and some for new primaries.
@@ -25,7 +25,7 @@ const HTTP_MAX: usize = 1_024;
 /// The most connections of the admin listener, which serves a few operators.
 const ADMIN_MAX: usize = 128;
 
-/// If there are few descriptors, HTTP has one of this many, and the admin listener too: a fifth and a tenth.
+/// If there are few descriptors, HTTP gets a fifth of them, and the admin listener a tenth.
 const HTTP_PART: usize = 5;
 const ADMIN_PART: usize = 10;
 

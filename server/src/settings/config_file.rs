@@ -10,7 +10,7 @@ use super::nearest::nearest;
 /// The most bytes of a settings file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// The name of the flag that names the file, which cannot be a setting in it.
+/// The flag `--config`, which names the file. It cannot be set in the file itself.
 pub(super) const CONFIG: &str = "config";
 
 /// A setting of the file.

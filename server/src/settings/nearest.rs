@@ -1,6 +1,6 @@
 //! "Did you mean" suggestions for unknown names.
 
-/// A name is near another if at most one of this many letters differs.
+/// Names are near if at most one in this many letters differs. One letter may always differ.
 const LETTERS_PER_MISTAKE: usize = 3;
 
 /// The known name that is nearest to an unknown one; `None` if no name is near.

@@ -88,8 +88,8 @@ fn add_file_settings(
     locations
 }
 
-/// Parses a command line, and finds all mistakes: clap stops at the first invalid value, so that flag is then parsed
-/// again as text.
+/// Parses a command line, and finds all mistakes: clap stops at the first invalid value. The command line is then
+/// parsed again, with that flag as text.
 fn parse(
     arguments: &[OsString],
     locations: &HashMap<String, String>,

@@ -1,9 +1,9 @@
 //! Counts decisions that miss their deadline for other reasons than scheduling.
 //!
 //! A process that the system does not schedule cannot answer in time. A probe, a timer that does no work, measures this
-//! scheduling delay. A decision counts as late if it misses its deadline by more than twice the delay of the recent
-//! probes: twice, because another thread may wait longer than the probe's. It is counted at the next probe, which the
-//! same delay affects.
+//! scheduling delay. At each probe, the decisions that have missed their deadlines since the last probe count as late
+//! if the longest of their overruns is more than twice the delay of the recent probes: twice, because another thread
+//! may wait longer than the probe's. They are counted only then, because the same delay affects the probe.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -79,7 +79,7 @@ impl RuleCounters {
 pub(crate) struct DomainCounters {
     /// Requests by outcome.
     pub(super) requests: OutcomeCounts,
-    /// Descriptors that matched no limit.
+    /// Descriptors that matched no rule, and have no override.
     pub(super) unmatched: Count,
     /// Descriptors that matched no rule, and have an override.
     pub(super) overridden: Arc<RuleCounters>,

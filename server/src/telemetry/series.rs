@@ -16,7 +16,7 @@ const NAME_MAX: usize = 256;
 /// The name of all names beyond the bounds.
 pub(crate) const OTHER: &str = "(other)";
 
-/// The number of names of all series that share the quota, and its bound.
+/// A bound on the number of names in all [`Series`] that share it.
 #[derive(Debug)]
 pub(crate) struct SeriesQuota {
     max: usize,

@@ -75,7 +75,7 @@ pub(crate) struct TopEntry {
     pub(crate) error: u64,
     /// Lower bound of the descriptors per second in the last ten seconds.
     pub(crate) rate: f64,
-    /// Lower bound of the number of descriptors since the counter was first kept without interruption.
+    /// Lower bound of the number of descriptors since the counter entered the list, which it has not left since.
     pub(crate) total: u64,
     /// The time since the last descriptor.
     pub(crate) age: Duration,

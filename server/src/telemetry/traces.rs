@@ -336,7 +336,7 @@ impl RequestSpan {
         self.step_began = end;
     }
 
-    /// Ends the step in which the store decides with a child span. `decisions` is `None` if a rule defers to the
+    /// Ends the step in which the store decides, and adds its child span. `decisions` is `None` if a rule defers to the
     /// caller.
     pub(crate) fn end_decide(&mut self, checks: usize, decisions: Option<&[Decision]>) {
         if checks == 0 {

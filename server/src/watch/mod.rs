@@ -5,9 +5,9 @@
 //! should be read; callers compare the contents.
 //!
 //! The folders of files and of links to them are watched, not the files. The watch of a file would not report that a
-//! rename has replaced it. Kubernetes updates a ConfigMap by replacing a link: of `limits.yaml -> ..data/limits.yaml`
-//! and `..data -> ..2026_x` the second one. So all links of a path are watched, and the path is resolved again after
-//! each event.
+//! rename has replaced it. Kubernetes updates a ConfigMap by replacing a link: `limits.yaml` links to
+//! `..data/limits.yaml`, `..data` links to `..2026_x`, and only `..data` is replaced. So all links of a path are
+//! watched, and the path is resolved again after each event.
 //!
 //! Paths are resolved on blocking threads, because a file system may be slow or hang.
 
@@ -128,8 +128,8 @@ impl Watch {
     /// Waits until files may have changed since the last return. The first call returns soon, because files may have
     /// changed after they were read and before they were watched. Cancel safe.
     pub(crate) async fn changed(&mut self) {
-        // The scan of a cancelled call: changes after it resolved a path would be missed, so it must end before the
-        // next one.
+        // A cancelled call may have left a scan in progress. Changes since that scan resolved a path are found only by
+        // a later scan, so it must end first.
         self.end_scan().await;
         if !self.unreported {
             tokio::select! {

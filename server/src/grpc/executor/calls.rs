@@ -1,7 +1,7 @@
 //! Calls, from the HTTP/2 stream to the response.
 //!
 //! Nearly all calls are rate limit requests of one message without compression, which are read, decided and answered
-//! here. tonic's services handle all other calls.
+//! here. Other rate limit calls are answered with an error status. tonic's services handle calls to other services.
 
 use std::{
     convert::Infallible,

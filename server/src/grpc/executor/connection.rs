@@ -122,7 +122,7 @@ struct Deadlines {
     opened: Instant,
     /// The time of the last check at which a call was in progress or had begun.
     last_call: Instant,
-    /// The number of a frame that has not fully arrived, and the time of the check that saw it first.
+    /// The sequence number of a frame that has not fully arrived, and the time of the check that saw it first.
     unfinished: Option<(u64, Instant)>,
     is_old: bool,
     /// The time of the GOAWAY, if it was sent for another reason than age.

@@ -5,7 +5,8 @@
 //!
 //! tonic's server starts a task for each call, wakes another core for it, and boxes the service, its future and the
 //! body several times. For a decision from memory that costs more than the decision. This module avoids it for nearly
-//! all calls: rate limit requests of one message without compression. All other calls go to tonic's generated services.
+//! all calls: rate limit requests of one message without compression. Other rate limit calls are answered with an error
+//! status. Calls to other services go to tonic's generated services.
 //!
 //! | file | content |
 //! |---|---|
@@ -17,9 +18,9 @@
 //!
 //! # What differs from tonic's server
 //!
-//! - **One task a connection.** Calls of a connection are polled in turn, in the connection's task, 64 at most between
-//!   two writes, so a connection uses one core at a time. tonic has a task for each call. A call that panics resets its
-//!   own stream only, with both.
+//! - **One task a connection.** Calls of a connection are polled in turn, in the connection's task, at most 64 new and
+//!   64 woken ones between two writes, so a connection uses one core at a time. tonic has a task for each call. A call
+//!   that panics resets its own stream only, with both.
 //! - **Rate limit requests are not decoded by tonic's codec.** The body must be one message without compression. A
 //!   `grpc-encoding` other than `identity` is answered UNIMPLEMENTED with `grpc-accept-encoding: identity`, a second
 //!   message UNIMPLEMENTED, a missing or malformed message INTERNAL, and a body whose stream ends early CANCELLED.

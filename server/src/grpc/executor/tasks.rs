@@ -31,7 +31,8 @@ where
     }
 }
 
-/// The most calls that are polled in one turn. Then the responses that are ready are written.
+/// The most woken calls that are polled in one turn, and the most new ones that are started in it. The responses that
+/// are ready are written once in each turn.
 const TURN: usize = 64;
 
 /// Calls in progress.

@@ -1,9 +1,9 @@
 //! Dynamic metadata for Envoy's logs and filters: the request, the decision, and the metadata of the rules that allowed
 //! it.
 //!
-//! `domain`, `descriptors[].entries`, `.limit` and `.hitsAddend`, `hitsAddend` and `metadata` are those of
-//! envoyproxy/ratelimit. If a limit applies to a descriptor, this server adds `code`, `shadowed`, `source`, `rule`, and
-//! its `limits` with exact seconds.
+//! `domain`, `hitsAddend`, `metadata`, `descriptors[].entries`, `descriptors[].limit` and `descriptors[].hitsAddend`
+//! have the format of envoyproxy/ratelimit. If a limit applies to a descriptor, this server adds `code`, `shadowed`,
+//! `source`, `rule`, and its `limits` with exact seconds.
 
 use std::collections::BTreeMap;
 

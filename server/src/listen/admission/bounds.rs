@@ -33,12 +33,12 @@ pub(crate) enum DropReason {
     Refused,
     /// The connection was the oldest pending one of an address with too many pending connections.
     Address,
-    /// A new connection replaced it, because it was the oldest pending one, the longest idle one, or one of the address
-    /// with the most connections.
+    /// A new connection replaced it, because it was a pending one of the address with the most of them, the longest
+    /// idle one, or one of the address with the most connections.
     Replaced,
     /// Its handshake or first request did not complete in time.
     Timeout,
-    /// The connection was idle for too long.
+    /// No byte was sent or received for too long.
     Idle,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum RequestBound {
     BodyTime,
     /// The time for the peer to read the response.
     AnswerTime,
-    /// The bytes of all bodies together.
+    /// The bytes of the messages of all admin calls together.
     HeldBytes,
     /// The Watch and reflection calls in progress.
     LastingCalls,

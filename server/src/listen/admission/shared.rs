@@ -62,7 +62,7 @@ impl AdmissionState {
     /// Drops a connection for a new one from the origin `new`, or to free a descriptor if that is `None`. Returns
     /// whether there was one to drop.
     ///
-    /// If more than a quarter of the places are pending, drops the oldest pending connection. Otherwise it drops the
+    /// If more than a quarter of the places are pending, drops [`Table::oldest_pending`]. Otherwise it drops the
     /// longest idle one, or else for a new connection one of the origin with the most, so that connecting clients keep
     /// some places if all others are in use.
     pub(super) fn make_room(&self, table: &mut Table, new: Option<Origin>) -> bool {

@@ -15,7 +15,8 @@ use futures::task::AtomicWaker;
 /// The sweeps without a complete request after which a new connection may replace a connection in use: 5 s.
 pub(in crate::listen) const IDLE_SWEEPS: u32 = 10;
 
-/// From this age on, a connection that has sent nothing is dropped before older ones that have.
+/// A connection of at least this age that has sent nothing is dropped before older connections that have sent
+/// something.
 pub(in crate::listen) const SILENT_AGE: Duration = Duration::from_millis(100);
 
 /// Numbers of connections, in the order in which they were accepted.
@@ -103,8 +104,8 @@ impl ConnectionState {
     }
 }
 
-/// Counts a sweep as one without an event, or restarts from 0 if there was an event since the last sweep. Returns the
-/// number of consecutive sweeps without an event.
+/// Increments `sweeps`, or sets it to 0 if `event` was set since the last sweep, and clears `event`. Returns `sweeps`,
+/// the number of consecutive sweeps without an event.
 pub(super) fn count_sweep(event: &AtomicBool, sweeps: &AtomicU32) -> u32 {
     let happened = event.swap(false, Ordering::Relaxed);
     let count = if happened { 0 } else { sweeps.load(Ordering::Relaxed).saturating_add(1) };
@@ -170,15 +171,15 @@ impl Table {
         pending.find(is_silent).or(oldest).cloned()
     }
 
-    /// The connection of [`Self::oldest_pending_of`] of the origin with the most pending connections.
+    /// [`Self::oldest_pending_of`] for the origin with the most pending connections.
     pub(super) fn oldest_pending(&self) -> Option<Arc<ConnectionState>> {
         let (origin, _) = self.origins.iter().max_by_key(|(_, it)| it.pending.len())?;
         self.oldest_pending_of(*origin)
     }
 
     /// A connection of the origin with the most connections: a pending one, or else the newest, because the older ones
-    /// are probably from the time before it opened so many. If the origin `new` would have as many with one more
-    /// connection, a pending one of `new` itself.
+    /// are probably from the time before it opened so many. If `new` would then have at least as many connections as
+    /// the largest origin, one of its own pending connections.
     pub(super) fn of_the_largest_origin(&self, new: Origin) -> Option<Arc<ConnectionState>> {
         let own = self.origins.get(&new).map_or(0, OriginConnections::len);
         let (origin, largest) = self.origins.iter().max_by_key(|(_, it)| it.len())?;

@@ -23,8 +23,8 @@ pub(crate) struct InvalidLevel {
 }
 
 /// Parses levels: `MODULE=LEVEL` for a module, `LEVEL` for all other modules (default: info). Stricter than
-/// `EnvFilter`, which accepts a word without a level as a module, and an empty text, and then logs nothing of other
-/// modules.
+/// `EnvFilter`, which accepts a word that is no level as a module, and the empty text, and in both cases disables all
+/// other modules.
 pub(super) fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
     let invalid = || InvalidLevel { given: given.chars().take(LEVEL_MAX).collect() };
     for part in given.split(',').map(str::trim) {
@@ -41,7 +41,7 @@ pub(super) fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
         return Err(invalid());
     }
     // If the log file is beside the limits files, a log line for each file event would cause another event. To log
-    // them, name the module.
+    // the events of `notify` and `mio`, set a level for these modules.
     EnvFilter::try_new(format!("info,notify=info,mio=info,{given},{AUDIT}=info"))
         .map_err(|_| invalid())
 }

@@ -1,5 +1,5 @@
-//! The log: text or JSON on the standard error stream. No request causes a line above debug level, except in the
-//! decision log.
+//! The log: text or JSON on the standard error stream. Above debug level, single requests are logged only in the
+//! decision log. Warnings that requests can cause are bounded in number.
 //!
 //! `levels` changes the level at runtime, `fields` formats fields in text, `writer` writes on its own thread, `rate`
 //! bounds the lines of libraries.
@@ -97,7 +97,7 @@ pub(crate) fn levels() -> Result<&'static LogLevels, ChangeError> {
     LOG.get().map(|log| &log.levels).ok_or(ChangeError::NotOwn)
 }
 
-/// The number of lines that were dropped because the log was not read fast enough.
+/// The number of lines that were dropped because the log was not read fast enough or writing failed.
 pub(crate) fn lines_dropped() -> u64 {
     LOG.get().map_or(0, |log| log.writer.dropped())
 }

@@ -70,9 +70,9 @@ impl Headers {
     }
 }
 
-/// Time until a refused request would pass, if no other requests come meanwhile: until all descriptors that refuse it
-/// by themselves would allow it, and at least one of its quota descriptors if all of them refuse. `None` if it never
-/// passes.
+/// Time until a refused request would pass, if no other requests come meanwhile: the longest wait of the descriptors
+/// that refuse it by themselves. If all its quota descriptors refuse, at least the shortest wait of these. `None` if it
+/// never passes.
 fn retry_after(record: &DecisionRecord<'_, '_>) -> Option<Duration> {
     if record.verdict.code == Code::Ok {
         return None;
