@@ -125,7 +125,8 @@ impl AdminClient {
         Ok(answer.await?.log_level.unwrap_or_default())
     }
 
-    /// Changes the log level, permanently or for a duration. `level` has the form of the server's `--log-level`.
+    /// Changes the log level, until the server ends or for a duration. `level` has the form of the server's
+    /// `--log-level`.
     ///
     /// # Errors
     /// The call failed, or `level` is not valid.
@@ -143,8 +144,8 @@ impl AdminClient {
         Ok(self.respond(service.set_log_level(request)).await?.log_level.unwrap_or_default())
     }
 
-    /// Lists the rules in force, in the order of their files: of one domain, if given, with paths that have
-    /// the prefix.
+    /// Lists the rules in force, in the order of their files: those of `domain`, or of all domains if it is empty,
+    /// with paths that begin with `path_prefix`.
     ///
     /// # Errors
     /// The call failed.
@@ -189,7 +190,8 @@ impl AdminClient {
         Ok(self.stream(stream))
     }
 
-    /// Resets the counters of the first descriptor of a check: of the limit with this name, or all.
+    /// Resets the counters of the first descriptor of a check: all of them if `limit_name` is empty, otherwise only
+    /// that of the limit with this name.
     ///
     /// # Errors
     /// The call failed. Counters may have been reset.

@@ -52,7 +52,7 @@ impl Check {
         self.hits(0)
     }
 
-    /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
+    /// Refunds hits that were charged before. Services with an API older than Envoy 1.38's charge
     /// them instead.
     pub const fn refund(mut self, hits: u64) -> Self {
         self.hits = Some(Hits::Refund(hits));
@@ -115,7 +115,7 @@ impl Descriptor {
         self.hits(0)
     }
 
-    /// Refunds hits that were charged before. Services older than this option (Envoy 1.38) charge
+    /// Refunds hits that were charged before. Services with an API older than Envoy 1.38's charge
     /// them instead.
     pub const fn refund(mut self, hits: u64) -> Self {
         self.hits = Some(Hits::Refund(hits));

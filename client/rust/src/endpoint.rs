@@ -37,8 +37,8 @@ impl Endpoint {
         self.secure
     }
 
-    /// Whether the network cannot read the connection: it is encrypted, or its endpoint is a unix socket or a loopback
-    /// address.
+    /// Whether the connection cannot be read on the network, because it is encrypted, or its endpoint is a unix socket
+    /// or a loopback address.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         self.secure || self.local

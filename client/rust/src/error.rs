@@ -94,8 +94,8 @@ const TLS_MISMATCH_HINT: &str =
 impl CallError {
     /// Converts the status of a failed call.
     ///
-    /// `deadline` is the deadline of the call. `listener` names the listener that serves such calls: if the address is
-    /// another listener, the error asks "is this …?".
+    /// `deadline` is the deadline of the call. `listener` names the listener that serves such calls: if the call
+    /// probably reached another one, the error suggests it ("is this …?").
     #[must_use]
     pub fn new(status: &Status, deadline: Duration, listener: &str) -> Self {
         // Only a status that tonic created in this process has a source.

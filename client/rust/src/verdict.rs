@@ -42,7 +42,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether it is within its limit.
+    /// Whether the descriptor is within its limit.
     pub code: Code,
     /// The limit; `None` if none applies.
     pub limit: Option<Limit>,
@@ -83,7 +83,7 @@ pub struct Limit {
     pub unit: Option<Unit>,
     /// Units per window.
     pub unit_multiplier: u32,
-    /// The name of the rule; empty if it has none.
+    /// The name of the limit; empty if it has none.
     pub name: String,
 }
 

@@ -145,8 +145,8 @@ enum Failure {
 }
 
 impl Failure {
-    /// The failure of a call about a named domain, tenant, limit or counter. That it does not exist is a negative
-    /// result.
+    /// Converts the error of a call about a named domain, tenant, limit or counter. If that does not exist, it is a
+    /// negative result (exit code 1).
     fn from_lookup(endpoint: &Endpoint, source: CallError) -> Self {
         let endpoint = endpoint.clone();
         match source {

@@ -228,7 +228,7 @@ async fn run_caller(
         let sent = started.elapsed();
         let answer = client.check(check).await;
         let answered = started.elapsed();
-        // All callers wait for the server, so the time until one is free is latency of the server.
+        // A request that is due waits only while all callers wait for the server, so that wait is latency too.
         let latency = answered.saturating_sub(due.map_or(sent, |due| due - started));
         lock(&state, |state| state.note(number, draw, latency, [sent, answered], &answer));
     }

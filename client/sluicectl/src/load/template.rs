@@ -147,7 +147,7 @@ impl Requests {
         self.keys.iter().map(one).collect()
     }
 
-    /// Draws that cover every number of every key, at most `most`.
+    /// At most `most` draws. Without that maximum, they contain every number of every key.
     pub(super) fn samples(&self, most: usize) -> impl Iterator<Item = Draw> {
         let longest = self.keys.iter().map(|values| values.weights.len()).max().unwrap_or(1);
         (0..longest.min(most)).map(|at| {

@@ -54,7 +54,8 @@ impl DescriptorOutcome<'_> {
                 Counting::Free | Counting::Debit | Counting::Upstream => Charged::Possibly,
             };
         };
-        // A request that is allowed although its statuses refuse it has used the hits, whatever the statuses report.
+        // If a request is allowed although its statuses together refuse it, its hits were admitted, whatever the
+        // statuses report.
         let is_wrongly_allowed = is_allowed && should_refuse;
         match matched.counting {
             _ if is_wrongly_allowed => Charged::Admitted,

@@ -116,8 +116,8 @@ impl Bound {
         }
     }
 
-    /// Over-admitted hits. Hits are added in the order of their answers; those are over-admitted that cannot be within
-    /// the bound together with the earlier ones, for any order and any times of charging.
+    /// Over-admitted hits. Hits are added in the order of their answers. A hit is over-admitted if it cannot be within
+    /// the bound together with the earlier ones, in whatever order and at whatever times they were charged.
     pub(super) fn over_admitted(&self, edge: Edge, admitted: &[Charge]) -> i64 {
         self.over_capacity(self.admits_at_most(admitted), edge, admitted)
     }
@@ -180,8 +180,7 @@ impl Bound {
     pub(super) fn windows_of(&self, edge: Edge, charge: &Charge) -> (i64, i64) {
         let (first, last) = self.windows(edge, charge.span);
         let Some(ends) = charge.window_ends else { return (first, last) };
-        // The first window that may end after the span of ends begins, and the last one that may end before the span
-        // finishes.
+        // The first and the last window that may end within `ends`.
         let shown_first = (ends.from - 1 - edge.to).div_euclid(self.window);
         let shown_last = (ends.to - edge.from).div_euclid(self.window) - 1;
         let shown_first = if self.may_show_later_window { first } else { first.max(shown_first) };
@@ -266,8 +265,9 @@ struct LinearBound {
 impl LinearBound {
     /// Hits beyond the bound, which are subtracted from the charges. `interval` returns begin and end of a charge.
     ///
-    /// For two overlapping spans, the bounds of their intersection and union add up to those of the spans, and the hits
-    /// to no less. So keeping what fits, in the order of ends, keeps the maximum number of hits.
+    /// Keeping each hit that fits, in the order of ends, keeps the maximum number of hits. The reason: if two
+    /// overlapping spans are full, so is their union, because their intersection and union together have the same bound
+    /// as the two spans, and no fewer hits.
     fn over_admitted(
         &self,
         charges: &mut [Charge],

@@ -73,7 +73,7 @@ pub(super) struct Explanations {
 }
 
 impl Explanations {
-    /// Explanation for the refusal of `needs` hits, of which the request itself may have charged `own`.
+    /// Explanation for the refusal of `needs` hits, if the request itself may have charged `own` hits before.
     pub(super) fn reason(&self, span: Span, needs: i64, own: i64) -> Option<Reason> {
         let may_refuse = |usage: &Usage| usage.may_refuse(span, needs - own);
         if may_refuse(&self.answered) {
@@ -116,8 +116,8 @@ impl Counter {
         }
     }
 
-    /// Adds an answer. `extra_requests`: by how much the limit that it shows is higher than in the files. `charged`:
-    /// hits that its request charged. Returns the span in which the charged window ends, if the answer shows it.
+    /// Adds an answer. `extra_requests`: the limit in the answer, less the limit in the files. `charged`: hits that
+    /// its request charged. Returns the span in which the charged window ends, if the answer shows it.
     pub(super) fn note_answer(
         &mut self,
         span: Span,
@@ -127,7 +127,8 @@ impl Counter {
         is_admitted: bool,
     ) -> Option<Span> {
         if self.first_answer.is_none_or(|first| span.to < first.span.to) {
-            // Answers do not show the capacity of a bucket. Assume that it differs from the files as the rate does.
+            // Answers do not show the capacity of a bucket. Assume that it differs from the files by as much as
+            // the rate.
             let used = self.bound.capacity() + extra_requests - i64::from(answer.remaining);
             // If usage can exceed the limit, answers do not show by how much.
             let is_known = answer.remaining > 0 || self.counting == Counting::Free;

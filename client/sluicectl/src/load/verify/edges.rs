@@ -32,8 +32,8 @@ impl EdgeEstimate {
             self.known = Some(end);
             return;
         };
-        // The edge that is a whole number of windows away: the one whose middle is nearest to `known`, and its
-        // neighbours.
+        // `end`, moved by a whole number of windows so that its middle is nearest to that of `known`; and the same one
+        // window earlier and one later.
         let middle = |span: Span| span.from + (span.to - span.from) / 2;
         let apart = middle(known) - middle(end) + self.window / 2;
         let nearest = end.moved(apart.div_euclid(self.window) * self.window);
@@ -50,7 +50,7 @@ impl EdgeEstimate {
         };
     }
 
-    /// Span in which a window begins: a whole window if nothing is known.
+    /// Span in which a window begins. If nothing is known, it is one window long.
     pub(super) fn span(self) -> Edge {
         let anywhere = Span { from: 0, to: self.window };
         self.known.filter(|known| known.to - known.from < self.window).unwrap_or(anywhere)
@@ -62,7 +62,7 @@ impl EdgeEstimate {
     }
 }
 
-/// Span in which a window ends that had `until_end` left, rounded up to a second, at some moment of `span`.
+/// Span in which a window ends, if `until_end` (rounded up to a second) remained at some moment of `span`.
 pub(super) const fn end(span: Span, until_end: Micros) -> Span {
     Span { from: span.from + until_end - ROUNDING, to: span.to + until_end }
 }

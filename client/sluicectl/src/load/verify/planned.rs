@@ -41,7 +41,7 @@ pub(super) struct AppliedLimit {
     shown: ShownLimit,
 }
 
-/// A limit as answers show it, without its number, which may differ on the server.
+/// Name and window of a limit, as answers show them. Without `requests_per_unit`, which may differ on the server.
 #[derive(PartialEq, Eq)]
 struct ShownLimit {
     name: String,
