@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{
-    ArgMatches, Command, CommandFactory as _, FromArgMatches as _,
+    Arg, ArgMatches, Command, CommandFactory as _, FromArgMatches as _,
     builder::OsStringValueParser,
     error::{ContextKind, ContextValue, ErrorKind},
     parser::ValueSource,
@@ -111,9 +111,10 @@ fn parse(
             Err(error) => error,
         };
         let rejected = rejected_flag(&error, &command, subcommand);
-        let location = rejected.as_ref().and_then(|id| locations.get(id));
-        mistakes.push(one_line(&error, location));
-        let Some(id) = rejected.filter(|id| parsed_as_text.insert(id.clone())) else {
+        let location = rejected.as_ref().and_then(|flag| locations.get(flag.get_id().as_str()));
+        mistakes.push(one_line(&error, rejected.as_ref(), location));
+        let id = rejected.map(|flag| flag.get_id().to_string());
+        let Some(id) = id.filter(|id| parsed_as_text.insert(id.clone())) else {
             return Err(ParseError::Mistakes(mistakes));
         };
         command = command.mut_subcommand(subcommand, |command| {
@@ -122,8 +123,8 @@ fn parse(
     }
 }
 
-/// The id of the flag whose value the error rejects, if the error is about a value of the subcommand.
-fn rejected_flag(error: &clap::Error, command: &Command, subcommand: &str) -> Option<String> {
+/// The flag whose value the error rejects, if the error is about a value of the subcommand.
+fn rejected_flag(error: &clap::Error, command: &Command, subcommand: &str) -> Option<Arg> {
     if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
         return None;
     }
@@ -132,7 +133,7 @@ fn rejected_flag(error: &clap::Error, command: &Command, subcommand: &str) -> Op
     let mut built = command.clone();
     built.build();
     let mut flags = built.find_subcommand(subcommand)?.get_arguments();
-    Some(flags.find(|flag| flag.to_string() == *shown)?.get_id().to_string())
+    flags.find(|flag| flag.to_string() == *shown).cloned()
 }
 
 const fn is_help(kind: ErrorKind) -> bool {
@@ -141,9 +142,14 @@ const fn is_help(kind: ErrorKind) -> bool {
 }
 
 /// The text of an error in one line, without clap's usage notes. `location`: file and line of the value, if it is from
-/// a file.
-fn one_line(error: &clap::Error, location: Option<&String>) -> String {
-    let text = error.to_string();
+/// a file. Does not show the value of a flag that may contain a password: such flags hide their variables in the help.
+fn one_line(error: &clap::Error, rejected: Option<&Arg>, location: Option<&String>) -> String {
+    let mut text = error.to_string();
+    if rejected.is_some_and(Arg::is_hide_env_values_set)
+        && let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+    {
+        text = text.replace(&format!("'{value}'"), "'…'");
+    }
     let lines = text.lines().take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.starts_with("For more information"));
     let text = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");

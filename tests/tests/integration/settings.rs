@@ -218,6 +218,30 @@ grpc-tls-client-ca: ca.pem
     }
 }
 
+/// Also if a password that is not escaped looks like another part of the URL.
+#[tokio::test]
+async fn rejected_store_is_reported_without_its_password() {
+    for (store, mistake) in [
+        ("redis://user:secret@a,b", "redis:// takes one host"),
+        ("redis://user:secret", "a port is not a number"),
+        ("redis://user:12/secret", "the database is not a number"),
+        ("redis://user:se/secret@a", "write / as %2F"),
+        ("secret", "use memory, or an address"),
+    ] {
+        let (_folder, file) = folder(&format!("limits: '{{limits}}'\nstore: '{store}'\n"));
+        for answer in [
+            refused(&["--limits", "a.yaml", "--store", store], &[]).await,
+            refused(&["--limits", "a.yaml"], &[("SLUICEGATE_STORE", store)]).await,
+            refused(&["--config", &file], &[]).await,
+        ] {
+            assert_eq!((answer.code, lines(&answer).len()), (2, 1), "{answer:?}");
+            assert!(answer.stderr.contains("'…' for '--store <STORE>'"), "{answer:?}");
+            assert!(answer.stderr.contains(mistake), "{answer:?}");
+            assert!(!answer.stderr.contains("secret"), "{answer:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_file_without_settings_is_reported() {
     for (text, said) in [

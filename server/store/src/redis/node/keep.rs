@@ -164,13 +164,13 @@ impl Node {
         }
     }
 
-    /// Counts a connection that was dropped because of a malformed reply. Logged for each new reason, otherwise at
+    /// Counts a connection that was dropped because of a rejected reply. Logged for each new reason, otherwise at
     /// intervals, because other connections may be open.
     fn reply_rejected(&self, why: &str) {
         self.stats.replies_rejected.add(1);
         let is_new = self.reply_rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
         if is_new || self.logged.allows() {
-            tracing::warn!(redis = %self.address, why, "malformed reply of Redis, connection dropped");
+            tracing::warn!(redis = %self.address, why, "reply of Redis rejected, connection dropped");
         }
     }
 
