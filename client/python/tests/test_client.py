@@ -102,15 +102,15 @@ async def test_failed_calls_have_kinds(server: Server) -> None:
     def kind(error: CheckError) -> tuple[type, str]:
         return type(error), error.kind
 
-    nobody = f"127.0.0.1:{free_port()}"
-    assert kind(error_of(nobody, user("eve"), 10)) == (Unavailable, "unavailable")
+    unreachable = f"127.0.0.1:{free_port()}"
+    assert kind(error_of(unreachable, user("eve"), 10)) == (Unavailable, "unavailable")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
         assert kind(error_of(target, user("eve"), 0.2)) == (DeadlineExceeded, "deadline_exceeded")
     rejected = error_of(server.grpc, Check("", [{"user": "eve"}]), 10)
     assert isinstance(rejected, CallFailed) and rejected.kind == "other"
     assert rejected.code is not grpc.StatusCode.OK
-    async with AsyncClient(nobody, timeout=10) as client:
+    async with AsyncClient(unreachable, timeout=10) as client:
         with pytest.raises(Unavailable):
             await client.check(user("eve"))
 
@@ -120,8 +120,8 @@ async def test_health(server: Server) -> None:
         assert client.is_serving(timeout=10)
     async with AsyncClient(server.grpc) as async_client:
         assert await async_client.is_serving(timeout=10)
-    with Client(f"127.0.0.1:{free_port()}") as nobody, pytest.raises(DeadlineExceeded):
-        nobody.is_serving()
+    with Client(f"127.0.0.1:{free_port()}") as unreachable, pytest.raises(DeadlineExceeded):
+        unreachable.is_serving()
 
 
 async def test_unix_socket(tmp_path: Path) -> None:

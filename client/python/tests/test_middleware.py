@@ -236,7 +236,7 @@ def test_body_without_a_length_is_read_if_the_server_marks_its_end() -> None:
 
 
 def test_wsgi_body_is_not_read_beyond_its_length(server: Server) -> None:
-    # A socket has no end: reading on would wait for ever.
+    # A socket has no end: a further read would never return.
     def application(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))]

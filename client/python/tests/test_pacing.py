@@ -130,7 +130,7 @@ async def test_wait_exceeded_charges_nothing(server: Server, client: Client) -> 
             await async_client.acquire(check, max_wait=60)
         with pytest.raises(WaitExceeded):
             await asyncio.gather(*(async_client.acquire(check, max_wait=0.05) for _ in range(5)))
-    # The hour that the service names is longer than the wait: nobody sits it out.
+    # The hour that the service names is longer than the wait: no caller waits that long.
     assert time.monotonic() - begin < 50
     client.refund(check)
     assert client.acquire(check, max_wait=10).allowed

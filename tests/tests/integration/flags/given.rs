@@ -116,7 +116,7 @@ impl Given {
         self.run("sluicectl", command, &flags).await
     }
 
-    /// Asks over TLS, as somebody else than the flag given is about.
+    /// Sends a check over TLS, as another client than the one that the flag names.
     pub(super) async fn call(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
         self.call_over_tls(&["check", "--server", &format!("https://{}", server.grpc)], caller)
             .await

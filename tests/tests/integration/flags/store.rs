@@ -49,7 +49,7 @@ pub(super) async fn store(given: Given) {
     assert_eq!(server.metric("sluicegate_memory_counters").await, 1.0);
 }
 
-/// An address at which nobody answers.
+/// An address at which no server answers.
 pub(super) fn nowhere() -> String {
     format!("redis://127.0.0.1:{}", free_port())
 }
