@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    match sluicegate_limits::parse("fuzz.yaml", text) {
+    match sluicegate_limits::compile_text("fuzz.yaml", text) {
         Ok(rules) => {
             for (domain, rule) in rules.rules() {
                 assert!(!domain.name.is_empty() && !rule.path.is_empty());

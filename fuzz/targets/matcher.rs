@@ -66,7 +66,7 @@ fuzz_target!(|input: Input| {
     for rule in input.rules.iter().take(8).filter(|rule| !rule.is_empty()) {
         push(&mut yaml, &rule[..rule.len().min(6)], 0);
     }
-    let Ok(rules) = sluicegate_limits::parse("fuzz.yaml", &yaml) else { return };
+    let Ok(rules) = sluicegate_limits::compile_text("fuzz.yaml", &yaml) else { return };
     let Some(domain) = rules.domain("d") else { return };
     let values: Vec<_> = input.entries.iter().map(|(key, value)| (key.text(), value.text())).collect();
     let entries: Vec<_> = values

@@ -78,8 +78,8 @@ impl Limiter {
 
     /// The most times that one value is searched for patterns while a request is matched: the maximum over the levels
     /// of the rules in force.
-    pub(crate) fn searches_max(&self) -> usize {
-        self.snapshot.load().rules.searches_max()
+    pub(crate) fn substring_patterns_max(&self) -> usize {
+        self.snapshot.load().rules.substring_patterns_max()
     }
 
     /// Decides one request, and returns what `encode` makes of the decision, which borrows from the rules. `within` is

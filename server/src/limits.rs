@@ -9,9 +9,9 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::body::Bytes;
 use sluicegate_core::rules::{
-    Change, ChangeCounts, CompileError, CompileOptions, Findings, LISTED_MAX, RuleSet, diff,
+    Change, ChangeCounts, CompileOptions, Findings, LISTED_MAX, LocatedMistake, RuleSet, diff,
 };
-use sluicegate_limits::{ReadBounds, Sources};
+use sluicegate_limits::{FileContents, ReadBounds};
 
 use crate::{
     reloaded::{Reload, Reloaded},
@@ -57,7 +57,7 @@ pub(crate) struct RejectedFiles {
 const MISTAKES_KEPT: usize = 20;
 
 impl RejectedFiles {
-    fn new(mistakes: &Findings<CompileError>) -> Arc<Self> {
+    fn new(mistakes: &Findings<LocatedMistake>) -> Arc<Self> {
         let kept = mistakes.iter().take(MISTAKES_KEPT).map(ToString::to_string).collect();
         let left_out = mistakes.total().saturating_sub(MISTAKES_KEPT);
         Arc::new(Self { at: SystemTime::now(), mistakes: kept, left_out })
@@ -109,7 +109,7 @@ pub(crate) fn register_metrics(telemetry: &Telemetry, snapshot: &Arc<ArcSwap<Sna
 /// Limits files without mistakes, which are not in force yet.
 pub(crate) struct CompiledLimits {
     files: LimitsFiles,
-    sources: Sources,
+    contents: FileContents,
     rules: RuleSet,
 }
 
@@ -129,17 +129,17 @@ impl CompiledLimits {
         paths: Vec<PathBuf>,
         bounds: ReadBounds,
         options: CompileOptions,
-    ) -> Result<Self, Findings<CompileError>> {
-        let sources = Sources::read(&paths, bounds);
-        let rules = sources.compile(&options)?;
-        Ok(Self { files: LimitsFiles { paths, bounds, options }, sources, rules })
+    ) -> Result<Self, Findings<LocatedMistake>> {
+        let contents = FileContents::read(&paths, bounds);
+        let rules = contents.compile(&options)?;
+        Ok(Self { files: LimitsFiles { paths, bounds, options }, contents, rules })
     }
 }
 
 /// The limits in force, and the files that they are reloaded from.
 pub(crate) struct Limits {
     files: LimitsFiles,
-    snapshot: Reloaded<Sources, Snapshot>,
+    snapshot: Reloaded<FileContents, Snapshot>,
     /// The files that were read last, if they were rejected.
     rejected: Arc<ArcSwapOption<RejectedFiles>>,
 }
@@ -147,12 +147,12 @@ pub(crate) struct Limits {
 impl Limits {
     /// Puts the first rule set in force.
     pub(crate) fn new(compiled: CompiledLimits, telemetry: &Telemetry) -> Self {
-        let CompiledLimits { files, sources, rules } = compiled;
+        let CompiledLimits { files, contents, rules } = compiled;
         log_warnings(&rules);
         telemetry.limits_loads.succeeded();
-        let hash = sources.hash(&files.options);
+        let hash = contents.hash(&files.options);
         let first = Snapshot::new(rules, hash, None, telemetry);
-        Self { files, snapshot: Reloaded::new(sources, first), rejected: Arc::default() }
+        Self { files, snapshot: Reloaded::new(contents, first), rejected: Arc::default() }
     }
 
     /// The snapshot in force. It stays up to date while the process runs.
@@ -174,14 +174,14 @@ impl Limits {
     /// limits in force have changed. If an operator `requested` the reload, unchanged files are logged, and the
     /// mistakes of rejected files are logged again. Blocks, for seconds if the files are large.
     pub(crate) fn reload(&self, telemetry: &Telemetry, requested: bool) -> bool {
-        let sources = Sources::read(&self.files.paths, self.files.bounds);
+        let contents = FileContents::read(&self.files.paths, self.files.bounds);
         let options = &self.files.options;
         let mut changes = Vec::new();
-        let reload = self.snapshot.reload(sources, requested, |sources, before| {
-            let rules = sources.compile(options)?;
+        let reload = self.snapshot.reload(contents, requested, |contents, before| {
+            let rules = contents.compile(options)?;
             log_warnings(&rules);
             changes = diff(&before.rules, &rules);
-            Ok(Snapshot::new(rules, sources.hash(options), Some(before), telemetry))
+            Ok(Snapshot::new(rules, contents.hash(options), Some(before), telemetry))
         });
         match reload {
             Ok(Reload::Unchanged) => {
@@ -225,7 +225,7 @@ fn log_changes(snapshot: &Snapshot, changes: &[Change]) {
     log_new_counters(changes, counts);
 }
 
-fn log_mistakes(mistakes: &Findings<CompileError>) {
+fn log_mistakes(mistakes: &Findings<LocatedMistake>) {
     tracing::error!(
         mistakes = mistakes.total(),
         "limits rejected, the previous ones stay in force"

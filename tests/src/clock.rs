@@ -6,7 +6,7 @@ use std::{
 };
 
 use sluicegate_core::Time;
-use sluicegate_store::{Clock, Reading};
+use sluicegate_store::{Clock, ClockTimes};
 
 /// A clock that tests set and advance.
 #[derive(Debug, Default)]
@@ -35,16 +35,16 @@ impl ManualClock {
 
     /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
-        let Reading { wall, steady } = self.read();
+        let ClockTimes { wall, steady } = self.read();
         self.set_wall(wall.after(by));
         self.steady.store(steady.after(by).as_micros(), Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockTimes {
         let [wall, steady] = [&self.wall, &self.steady]
             .map(|clock| Time::from_micros(clock.load(Ordering::Relaxed)));
-        Reading { wall, steady }
+        ClockTimes { wall, steady }
     }
 }

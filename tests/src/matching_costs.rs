@@ -93,7 +93,7 @@ pub fn chain(at: usize) -> Entries {
 /// Reads a limits file.
 #[must_use]
 pub fn load(text: &str) -> RuleSet {
-    sluicegate_limits::parse("limits.yaml", text).unwrap()
+    sluicegate_limits::compile_text("limits.yaml", text).unwrap()
 }
 
 /// A variant whose requests are spread over the rules: `asked` gets the number of one, and `hit` says whether what

@@ -146,14 +146,14 @@ impl<'r> Explanation<'r> {
                         check: check.clone(),
                     })
                     .collect(),
-                PlannedDescriptor::Unmatched | PlannedDescriptor::Unlimited(_) => Vec::new(),
+                PlannedDescriptor::NoLimitApplies | PlannedDescriptor::Unlimited(_) => Vec::new(),
             };
             let outcome = match (planned, &trace) {
                 (PlannedDescriptor::Limited { .. }, _) if overridden => Outcome::Overridden,
                 (PlannedDescriptor::Limited { .. }, _) => Outcome::Limited,
                 (PlannedDescriptor::Unlimited(_), _) => Outcome::Unlimited,
-                (PlannedDescriptor::Unmatched, None) => Outcome::DomainNotConfigured,
-                (PlannedDescriptor::Unmatched, Some(trace)) => outcome_of(trace.end),
+                (PlannedDescriptor::NoLimitApplies, None) => Outcome::DomainNotConfigured,
+                (PlannedDescriptor::NoLimitApplies, Some(trace)) => outcome_of(trace.end),
             };
             let replaced_limits = match rule {
                 Some(rule) if !overridden => replaced_limits(rule, &replacing_rules),

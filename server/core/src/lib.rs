@@ -9,8 +9,8 @@
 //! that Lua, whose only number is a double, computes the same results.
 
 pub mod algorithm;
+pub mod defect_fixes;
 pub mod explain;
-pub mod fixes;
 pub mod key;
 pub mod limit;
 pub mod metadata;

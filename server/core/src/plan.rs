@@ -7,7 +7,7 @@ use crate::{
     key::KeyBuilder,
     request::{Descriptor, Hits, LimitOverride},
     rule::{DisplayedRate, RuleLimits},
-    rules::{Defaults, Domain, Match, Modes, RuleSet, SearchBudget},
+    rules::{Defaults, Domain, Match, Modes, RuleSet, SubstringSearchBudget},
     store::{Group, RefusalScope},
 };
 
@@ -22,7 +22,7 @@ pub struct Plan<'r> {
     pub shadow_mode: bool,
     /// Whether a quota descriptor of the request can never be over its limit. Then the request's quota rules never
     /// refuse it.
-    pub has_quota_left: bool,
+    pub quota_never_refuses: bool,
     /// Number of overrides that were ignored, because their unit or multiplier is not valid.
     pub overrides_ignored: u32,
     /// Whether matching had to search more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX) bytes. If so, the request
@@ -34,7 +34,7 @@ pub struct Plan<'r> {
 #[derive(Debug)]
 pub enum PlannedDescriptor<'r> {
     /// No limit applies.
-    Unmatched,
+    NoLimitApplies,
     /// An unlimited rule applies.
     Unlimited(&'r Rule),
     /// Limits apply: one check each.
@@ -44,7 +44,7 @@ pub enum PlannedDescriptor<'r> {
         /// The limits, in the order of the checks.
         limits: SmallVec<[CurrentLimit<'r>; 2]>,
         /// What a refusal of a check does to the request, unless all rules are in shadow mode. A refusal by a quota
-        /// rule has no effect if [`Plan::has_quota_left`].
+        /// rule has no effect if [`Plan::quota_never_refuses`].
         refusal_scope: RefusalScope,
         /// How hits are charged.
         counting: Counting,
@@ -61,14 +61,14 @@ impl<'r> PlannedDescriptor<'r> {
     pub fn limits(&self) -> &[CurrentLimit<'r>] {
         match self {
             Self::Limited { limits, .. } => limits,
-            Self::Unmatched | Self::Unlimited(_) => &[],
+            Self::NoLimitApplies | Self::Unlimited(_) => &[],
         }
     }
 
     /// Whether this is a quota descriptor that can never be over its limit.
     fn is_quota_always_left(&self, modes: Modes) -> bool {
         match self {
-            Self::Unmatched => modes.quota_mode,
+            Self::NoLimitApplies => modes.quota_mode,
             Self::Limited { rule, refusal_scope: RefusalScope::None, overridden, .. } => {
                 modes.quota_mode || (!overridden && rule.is_some_and(|rule| rule.quota_mode))
             }
@@ -85,7 +85,7 @@ impl<'r> Plan<'r> {
             domain: rules.domain(request.domain),
             descriptors: SmallVec::new(),
             shadow_mode: rules.modes.shadow_mode,
-            has_quota_left: false,
+            quota_never_refuses: false,
             overrides_ignored: 0,
             is_too_costly: false,
         };
@@ -94,11 +94,11 @@ impl<'r> Plan<'r> {
         let (plan, group) = &mut planned;
         let Some(domain) = plan.domain else {
             plan.descriptors
-                .extend(request.descriptors.iter().map(|_| PlannedDescriptor::Unmatched));
+                .extend(request.descriptors.iter().map(|_| PlannedDescriptor::NoLimitApplies));
             return planned;
         };
         let mut matched = SmallVec::<[MatchedDescriptor<'_, '_, 'r>; 4]>::new();
-        let mut search = SearchBudget::new();
+        let mut search = SubstringSearchBudget::new();
         for descriptor in &request.descriptors {
             matched.push(plan.match_descriptor(domain, descriptor, &mut search));
         }
@@ -113,10 +113,10 @@ impl<'r> Plan<'r> {
             let planner = Planner { position, matched, quota_mode: rules.modes.quota_mode };
             plan.descriptors.push(planner.plan(&replaced, &mut pending));
         }
-        plan.has_quota_left =
+        plan.quota_never_refuses =
             plan.descriptors.iter().any(|it| it.is_quota_always_left(rules.modes));
         let never_refuses = |refusal_scope| {
-            plan.shadow_mode || (plan.has_quota_left && refusal_scope == RefusalScope::Quota)
+            plan.shadow_mode || (plan.quota_never_refuses && refusal_scope == RefusalScope::Quota)
         };
         for pending in pending.iter_mut().filter(|it| never_refuses(it.refusal_scope)) {
             pending.refusal_scope = RefusalScope::None;
@@ -145,7 +145,7 @@ impl<'r> Plan<'r> {
         &mut self,
         domain: &'r Domain,
         descriptor: &'p Descriptor<'q>,
-        search: &mut SearchBudget<'q, 'r>,
+        search: &mut SubstringSearchBudget<'q, 'r>,
     ) -> MatchedDescriptor<'p, 'q, 'r> {
         let Match { rule, shared_patterns } = domain.find_within(&descriptor.entries, search);
         let limit_override = descriptor.limit_override.and_then(|limit_override| {
@@ -307,10 +307,10 @@ impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
                 overridden,
             };
         }
-        let Some(rule) = rule else { return PlannedDescriptor::Unmatched };
+        let Some(rule) = rule else { return PlannedDescriptor::NoLimitApplies };
         let rule_limits = match &rule.limits {
             RuleLimits::Unlimited { name, .. } if replaced.contains(name.as_deref()) => {
-                return PlannedDescriptor::Unmatched;
+                return PlannedDescriptor::NoLimitApplies;
             }
             RuleLimits::Unlimited { .. } => return PlannedDescriptor::Unlimited(rule),
             RuleLimits::Limited(rule_limits) => rule_limits,
@@ -320,7 +320,7 @@ impl<'p, 'q, 'r: 'p> Planner<'p, 'q, 'r> {
             add(&limit.limit, CurrentLimit { displayed: limit.displayed, name });
         }
         if limits.is_empty() {
-            return PlannedDescriptor::Unmatched;
+            return PlannedDescriptor::NoLimitApplies;
         }
         let (rule, shadow_mode, overridden) = (Some(rule), rule.shadow_mode, false);
         PlannedDescriptor::Limited {

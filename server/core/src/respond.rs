@@ -8,7 +8,7 @@ use crate::{
     Counting, CurrentLimit, Decision, Plan, Rule,
     plan::PlannedDescriptor,
     settle::RefusalTally,
-    store::{RefusalScope, Source},
+    store::{DecisionSource, RefusalScope},
 };
 
 /// The answer to a request.
@@ -49,9 +49,9 @@ pub struct Status<'r> {
     /// Whether the descriptor is allowed only because its rule is in shadow mode.
     pub shadowed: bool,
     /// Source of the decision on the shown limit, if a limit applies.
-    pub source: Option<Source>,
+    pub source: Option<DecisionSource>,
     /// Position of the check of the shown limit in the group, if a limit applies.
-    pub check: Option<usize>,
+    pub check_position: Option<usize>,
 }
 
 /// Builds the verdict on a planned request. `decisions` has one decision for each check of the plan's group, in order.
@@ -63,7 +63,7 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
     let mut verdict = Verdict { code: Code::Ok, shadowed: false, statuses: SmallVec::new() };
     for planned in &plan.descriptors {
         verdict.statuses.push(match planned {
-            PlannedDescriptor::Unmatched => Status::without_limit(None, 0),
+            PlannedDescriptor::NoLimitApplies => Status::without_limit(None, 0),
             PlannedDescriptor::Unlimited(rule) => Status::without_limit(Some(*rule), u32::MAX),
             PlannedDescriptor::Limited {
                 rule,
@@ -80,7 +80,7 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
             }
         });
     }
-    if plan.has_quota_left {
+    if plan.quota_never_refuses {
         tally.add(RefusalScope::Quota, false);
     }
     let refused = tally.refused();
@@ -106,7 +106,7 @@ impl<'r> Status<'r> {
             rule,
             shadowed: false,
             source: None,
-            check: None,
+            check_position: None,
         }
     }
 
@@ -120,16 +120,16 @@ impl<'r> Status<'r> {
     where
         'r: 'd,
     {
-        let Some((limit, (check, decision))) = decided.min_by_key(|(_, (_, decision))| {
+        let Some((limit, (check_position, decision))) = decided.min_by_key(|(_, (_, decision))| {
             // Limits that refuse come first. `None` is the longest wait.
             let wait = (!decision.allowed).then(|| decision.retry_after.unwrap_or(Duration::MAX));
             (Reverse(wait), if decision.allowed { decision.remaining } else { 0 })
         }) else {
             return Self::without_limit(rule, 0);
         };
-        if decision.source == Source::NotAsked {
-            let (source, check) = (Some(Source::NotAsked), Some(check));
-            return Self { source, check, ..Self::without_limit(rule, 0) };
+        if decision.source == DecisionSource::NotAsked {
+            let (source, check_position) = (Some(DecisionSource::NotAsked), Some(check_position));
+            return Self { source, check_position, ..Self::without_limit(rule, 0) };
         }
         let over = !decision.allowed;
         let until_retry = match counting {
@@ -146,7 +146,7 @@ impl<'r> Status<'r> {
             rule,
             shadowed: over && shadow_mode,
             source: Some(decision.source),
-            check: Some(check),
+            check_position: Some(check_position),
         }
     }
 }

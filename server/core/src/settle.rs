@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use crate::{
     Charge, Decision, OnFailure, StoreError, Time,
     algorithm::{Counter, HITS_MAX, State, dispatch},
-    fixes::Fix,
+    defect_fixes::DefectFix,
     limit::duration,
-    store::{Answers, Check, RefusalScope, Source},
+    store::{Answers, Check, DecisionSource, RefusalScope},
 };
 
 /// Access to the counters of one group, which are locked while the group is settled.
@@ -125,7 +125,7 @@ fn settle_counter<C: Counter>(
         reset_after: duration(counter.reset_after(limit, now)),
         retry_after: retry_after.map(duration),
         receipt,
-        source: Source::Store,
+        source: DecisionSource::Store,
     });
     now
 }
@@ -145,7 +145,7 @@ fn remaining_and_excess(available: i64) -> (u64, u64) {
 /// Updates what a decision reports of its counter: remaining hits, excess and reset.
 fn update_remaining(decision: &mut Decision, check: &Check, state: &mut State, now: Time) {
     // Another limit on the same counter may have rescaled the state to its own units.
-    if Fix::UndoInOwnUnits.is_active() {
+    if DefectFix::UndoInOwnUnits.is_active() {
         state.advance(&check.limit, now);
     }
     (decision.remaining, decision.excess) =
@@ -170,7 +170,7 @@ fn undo_charges(
         let Some(receipt) = decision.receipt.take() else { continue };
         let hits = mem::take(&mut decision.charged);
         let undone = counters.with_state(position, check, |state| {
-            if Fix::UndoInOwnUnits.is_active() {
+            if DefectFix::UndoInOwnUnits.is_active() {
                 state.advance(&check.limit, now);
             }
             state.refund(&check.limit, now, hits, Some(receipt));

@@ -29,7 +29,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the late answers to a group that was sent as a batch of its own; `None` if no answer is outstanding. The
     /// caller must call this when `decide` returns, before it awaits anything else.
-    fn late_answers(&self, _group: &Group) -> Option<PendingAnswers> {
+    fn late_answers(&self, _group: &Group) -> Option<LateAnswersFuture> {
         None
     }
 
@@ -48,7 +48,7 @@ impl<S: Store> Store for Arc<S> {
         S::settles_atomically(self, checks)
     }
 
-    fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
+    fn late_answers(&self, group: &Group) -> Option<LateAnswersFuture> {
         S::late_answers(self, group)
     }
 
@@ -174,7 +174,7 @@ pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 /// Late answers: those that arrive after the deadline, one for each check of the batch, in order. A check that was
 /// answered in time, or is never answered, is [`Unknown`](StoreError::Unknown) here.
-pub type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
+pub type LateAnswersFuture = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,12 +196,12 @@ pub struct Decision {
     /// Receipt of the charge; `None` if no hits were charged.
     pub receipt: Option<Receipt>,
     /// Source of the decision.
-    pub source: Source,
+    pub source: DecisionSource,
 }
 
 /// What made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum DecisionSource {
     /// The store, from the counter's state.
     Store,
     /// The deny cache, from an earlier refusal by the store.
@@ -214,7 +214,7 @@ pub enum Source {
     NotAsked,
 }
 
-impl Source {
+impl DecisionSource {
     /// Every source.
     pub const ALL: [Self; 5] =
         [Self::Store, Self::DenyCache, Self::Local, Self::Policy, Self::NotAsked];

@@ -13,7 +13,7 @@ use sluicegate_core::{
         CANDIDATES_MAX, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located,
         MatchOutcome, Modes, NodePath, Report, RuleSet, SourceLocation, compile,
     },
-    store::{RefusalScope, Source},
+    store::{DecisionSource, RefusalScope},
 };
 
 // === Rules ===
@@ -441,7 +441,7 @@ fn answer(allowed: bool) -> Result<Decision, StoreError> {
         reset_after: Duration::ZERO,
         retry_after: allowed.then_some(Duration::ZERO),
         receipt: None,
-        source: Source::Store,
+        source: DecisionSource::Store,
     })
 }
 

@@ -12,8 +12,8 @@ use proptest::{collection::vec, option, prelude::*, sample::select, test_runner:
 use sluicegate_core::{
     request::Entry,
     rules::{
-        CompileError, CompileOptions, DescriptorNode, Findings, LISTED_MAX, LimitNode, LimitsFile,
-        LimitsNode, Located, NodePath, Report, RuleSet, SourceLocation, compile, diff,
+        CompileOptions, DescriptorNode, Findings, LISTED_MAX, LimitNode, LimitsFile, LimitsNode,
+        Located, LocatedMistake, NodePath, Report, RuleSet, SourceLocation, compile, diff,
     },
 };
 use sluicegate_core_testkit::cases;
@@ -248,7 +248,7 @@ fn squeezed(pattern: &str) -> String {
     }
 }
 
-fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<CompileError>> {
+fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<LocatedMistake>> {
     let file = LimitsFile {
         location: location(),
         domain: located("d".to_owned()),

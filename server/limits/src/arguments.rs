@@ -15,7 +15,7 @@ const ON_OFF: &str = "BOOL";
 
 /// Completes flags with the value name `BOOL`: they are off by default, and `--FLAG` means `--FLAG=true`.
 #[must_use]
-pub fn complete_on_off_flag(flag: Arg) -> Arg {
+pub fn configure_on_off_flag(flag: Arg) -> Arg {
     if flag.get_value_names().is_none_or(|names| *names != [ON_OFF]) {
         return flag;
     }
@@ -47,7 +47,7 @@ pub struct DefaultArguments {
 
 /// Modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(mut_args(complete_on_off_flag))]
+#[command(mut_args(configure_on_off_flag))]
 pub struct ModeArguments {
     /// Allow every request: all rules count and report what they would refuse.
     #[arg(long, env = "SLUICEGATE_SHADOW_MODE", value_name = ON_OFF, action = ArgAction::Set)]
@@ -83,7 +83,7 @@ impl DefaultArguments {
 
 /// Default counting, merging of domains, and bounds of reading.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(mut_args(complete_on_off_flag))]
+#[command(mut_args(configure_on_off_flag))]
 pub struct CompileArguments {
     /// Counting of rules without their own, if their domain has none either: see `counting` in the limits files.
     #[arg(

@@ -10,8 +10,8 @@ use std::{
 };
 
 use sluicegate_core::rules::{
-    CompileError, CompileOptions, Findings, LimitsFile, Mistake, NodePath, RuleSet, SourceLocation,
-    compile,
+    CompileOptions, Findings, LimitsFile, LocatedMistake, Mistake, NodePath, RuleSet,
+    SourceLocation, compile,
 };
 
 use crate::yaml;
@@ -39,12 +39,12 @@ impl Default for ReadBounds {
 
 /// Contents of limits files, or the errors of reading them. Equal sources compile to equal rules.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sources(Vec<SourceFile>);
+pub struct FileContents(Vec<SourceFile>);
 
 /// A path, with the text of the file or the error of reading it.
 type SourceFile = (PathBuf, Result<String, String>);
 
-impl Sources {
+impl FileContents {
     /// Reads limits files. A path of a folder means all `.yaml` and `.yml` files in it and in the folders below it, in
     /// the order of their names. Names that begin with a dot are skipped, so that the files of a mounted `ConfigMap`
     /// are not read twice. A folder that several links lead to is read once.
@@ -91,7 +91,7 @@ impl Sources {
     /// # Errors
     /// The mistakes in all files, in the order of files and lines. Reading stops when there are more mistakes than are
     /// listed.
-    pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<CompileError>> {
+    pub fn compile(&self, options: &CompileOptions) -> Result<RuleSet, Findings<LocatedMistake>> {
         let names: Vec<_> = self.0.iter().map(|(path, _)| path.to_string_lossy()).collect();
         let mut state = yaml::ReadState::default();
         let mut files = Vec::new();
@@ -104,7 +104,7 @@ impl Sources {
                 Err(why) => state.report.mistakes.push(unreadable(name, why)),
             }
         }
-        finish(&files, options, state, names.iter().map(|name| &**name))
+        compile_and_sort(&files, options, state, names.iter().map(|name| &**name))
     }
 }
 
@@ -112,19 +112,19 @@ impl Sources {
 ///
 /// # Errors
 /// The mistakes in the file.
-pub fn parse(name: &str, text: &str) -> Result<RuleSet, Findings<CompileError>> {
+pub fn compile_text(name: &str, text: &str) -> Result<RuleSet, Findings<LocatedMistake>> {
     let mut state = yaml::ReadState::default();
     let file = yaml::read(name, text, &mut state);
-    finish(file.as_slice(), &CompileOptions::default(), state, [name].into_iter())
+    compile_and_sort(file.as_slice(), &CompileOptions::default(), state, [name].into_iter())
 }
 
 /// Compiles the files that could be read, so that mistakes of reading and of compilation are listed together.
-fn finish<'n>(
+fn compile_and_sort<'n>(
     files: &[LimitsFile],
     options: &CompileOptions,
     state: yaml::ReadState,
     names: impl Iterator<Item = &'n str>,
-) -> Result<RuleSet, Findings<CompileError>> {
+) -> Result<RuleSet, Findings<LocatedMistake>> {
     compile(files, options, state.report).map_err(|mut mistakes| {
         mistakes.sort(names);
         mistakes
@@ -234,10 +234,10 @@ impl Collector {
     }
 }
 
-fn unreadable(name: &str, why: &str) -> CompileError {
+fn unreadable(name: &str, why: &str) -> LocatedMistake {
     let location =
         SourceLocation { file: Arc::from(name), line: 0, column: 0, path: NodePath::default() };
-    CompileError { location, mistake: Mistake::Unreadable(why.to_owned()) }
+    LocatedMistake { location, mistake: Mistake::Unreadable(why.to_owned()) }
 }
 
 #[cfg(test)]
@@ -246,14 +246,14 @@ mod tests {
 
     use sluicegate_core::rules::{CompileOptions, Modes};
 
-    use super::Sources;
+    use super::FileContents;
 
     fn hash(texts: &[&str], folder: &str, options: &CompileOptions) -> u64 {
         let files = texts.iter().enumerate();
         let file = |(at, text): (usize, &&str)| {
             (PathBuf::from(format!("{folder}/{at}.yaml")), Ok((*text).to_owned()))
         };
-        Sources(files.map(file).collect()).hash(options)
+        FileContents(files.map(file).collect()).hash(options)
     }
 
     #[test]

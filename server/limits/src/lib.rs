@@ -7,5 +7,5 @@ pub mod arguments;
 mod files;
 mod yaml;
 
-pub use files::{ReadBounds, Sources, parse};
+pub use files::{FileContents, ReadBounds, compile_text};
 pub use yaml::{FlatEntry, FlatMistake, FlatValue, read_flat, schema};

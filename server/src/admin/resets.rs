@@ -11,7 +11,7 @@ use std::{
 
 use sluicegate_core::CounterKey;
 use sluicegate_proto::sluicegate::admin::v1 as wire;
-use sluicegate_store::{RESET_MAX, Reset, Stack, Unavailable};
+use sluicegate_store::{RESET_MAX, ResetMode, Stack, Unavailable};
 use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -78,8 +78,8 @@ macro_rules! audit {
     }};
 }
 
-pub(super) const fn reset(dry_run: bool) -> Reset {
-    if dry_run { Reset::DryRun } else { Reset::Now }
+pub(super) const fn reset_mode(dry_run: bool) -> ResetMode {
+    if dry_run { ResetMode::DryRun } else { ResetMode::Delete }
 }
 
 impl Resets {
@@ -106,10 +106,10 @@ impl Resets {
         caller: Caller,
         domain: Option<String>,
         keys: Vec<CounterKey>,
-        reset: Reset,
+        mode: ResetMode,
     ) -> Result<Vec<wire::ResetCounterResult>, Status> {
         let resets = self.clone();
-        let task = async move { resets.reset_each(&caller, domain.as_deref(), &keys, reset).await };
+        let task = async move { resets.reset_each(&caller, domain.as_deref(), &keys, mode).await };
         let done = self.tasks.spawn(task).await;
         done.map_err(|error| Status::internal(error.to_string()))?
     }
@@ -119,13 +119,13 @@ impl Resets {
         caller: &Caller,
         domain: Option<&str>,
         keys: &[CounterKey],
-        reset: Reset,
+        mode: ResetMode,
     ) -> Result<Vec<wire::ResetCounterResult>, Status> {
-        let audited = &AuditedReset { caller, domain, dry_run: reset == Reset::DryRun };
+        let audited = &AuditedReset { caller, domain, dry_run: mode == ResetMode::DryRun };
         let mut results: Vec<wire::ResetCounterResult> = Vec::new();
         for key in keys {
             let counter = self.names.counter(key);
-            let was_used = match self.reset(std::slice::from_ref(key), reset).await {
+            let was_used = match self.reset(std::slice::from_ref(key), mode).await {
                 Ok(count) => count > 0,
                 Err(error) => {
                     let done = results.iter().filter(|it| it.was_used).count() as u64;
@@ -137,10 +137,10 @@ impl Resets {
                             audit!(warn, audited, counter, %error, "counter may have been reset");
                         }
                     }
-                    return Err(status(&error.into(), done, reset));
+                    return Err(status(&error.into(), done, mode));
                 }
             };
-            self.count(u64::from(was_used), reset);
+            self.count(u64::from(was_used), mode);
             let counters = u64::from(was_used);
             audit!(info, audited, counter, counters, "counter reset");
             results.push(wire::ResetCounterResult {
@@ -157,13 +157,13 @@ impl Resets {
         &self,
         caller: Caller,
         tenant: Tenant,
-        reset: Reset,
+        mode: ResetMode,
         sender: Sender<wire::ResetTenantResponse>,
         permit: Option<OwnedSemaphorePermit>,
     ) {
         let resets = self.clone();
         self.tasks.spawn(async move {
-            let last = resets.reset_tenant(&caller, &tenant, reset, &sender).await;
+            let last = resets.reset_tenant(&caller, &tenant, mode, &sender).await;
             drop(permit);
             tokio::select! {
                 biased;
@@ -177,16 +177,16 @@ impl Resets {
         &self,
         caller: &Caller,
         tenant: &Tenant,
-        reset: Reset,
+        mode: ResetMode,
         sender: &Sender<wire::ResetTenantResponse>,
     ) -> Result<wire::ResetTenantResponse, Status> {
         let domain = Some(&*tenant.domain);
-        let audited = &AuditedReset { caller, domain, dry_run: reset == Reset::DryRun };
+        let audited = &AuditedReset { caller, domain, dry_run: mode == ResetMode::DryRun };
         let name = self.names.tenant(&tenant.value);
         // Logged at the beginning too, in case the process is killed during the reset.
         audit!(info, audited, tenant = name, "tenant reset begins");
         let mut progress = wire::ResetTenantResponse::default();
-        let outcome = self.reset_all_counters(tenant, reset, sender, &mut progress).await;
+        let outcome = self.reset_all_counters(tenant, mode, sender, &mut progress).await;
         let counters = progress.counters;
         match outcome {
             Ok(()) => {
@@ -195,7 +195,7 @@ impl Resets {
             }
             Err(error) => {
                 audit!(warn, audited, tenant = name, counters, %error, "tenant not completely reset");
-                Err(status(&error, counters, reset))
+                Err(status(&error, counters, mode))
             }
         }
     }
@@ -203,7 +203,7 @@ impl Resets {
     async fn reset_all_counters(
         &self,
         tenant: &Tenant,
-        reset: Reset,
+        mode: ResetMode,
         sender: &Sender<wire::ResetTenantResponse>,
         progress: &mut wire::ResetTenantResponse,
     ) -> Result<(), ResetAborted> {
@@ -221,20 +221,20 @@ impl Resets {
                 step = self.store.scan(&tenant.keys, from) => step?,
             };
             from = step.next;
-            match reset {
-                Reset::Now => {
+            match mode {
+                ResetMode::Delete => {
                     if std::mem::take(&mut is_first) {
                         // Pending debits are dropped before counters are reset, so that they are not debited
                         // afterwards. Not before the first scan, which shows that the store answers.
                         self.store.reset_local(&tenant.keys).await?;
                     }
                     for keys in step.found.chunks(RESET_MAX) {
-                        let count = self.reset(keys, reset).await?;
+                        let count = self.reset(keys, mode).await?;
                         progress.counters += count;
-                        self.count(count, reset);
+                        self.count(count, mode);
                     }
                 }
-                Reset::DryRun => {
+                ResetMode::DryRun => {
                     seen.extend(step.found.iter().map(CounterKey::hash64));
                     progress.counters = seen.len() as u64;
                     if seen.len() > DRY_RUN_COUNT_MAX {
@@ -253,7 +253,7 @@ impl Resets {
                 break;
             }
         }
-        if reset == Reset::Now {
+        if mode == ResetMode::Delete {
             self.store.reset_local(&tenant.keys).await?;
         }
         progress.complete = true;
@@ -261,36 +261,36 @@ impl Resets {
     }
 
     /// Resets counters. When the process stops, waits at most [`LAST_ANSWER_TIMEOUT`] for the store.
-    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
         let late = async {
             self.ending.cancelled().await;
             tokio::time::sleep(LAST_ANSWER_TIMEOUT).await;
         };
         tokio::select! {
             biased;
-            outcome = self.store.reset(keys, reset) => outcome,
+            outcome = self.store.reset(keys, mode) => outcome,
             () = late => Err(Unavailable::Unknown("the server is stopping".to_owned())),
         }
     }
 
-    fn count(&self, counters: u64, reset: Reset) {
-        if reset == Reset::Now {
+    fn count(&self, counters: u64, mode: ResetMode) {
+        if mode == ResetMode::Delete {
             self.telemetry.counters_reset.add(counters);
         }
     }
 }
 
-fn status(error: &ResetAborted, done: u64, reset: Reset) -> Status {
+fn status(error: &ResetAborted, done: u64, mode: ResetMode) -> Status {
     let code = match error {
         ResetAborted::Unavailable(error) => code(error),
         ResetAborted::CallerGone | ResetAborted::ServerStopping => Code::Unavailable,
     };
-    let message = match (reset, error) {
-        (Reset::DryRun, _) => error.to_string(),
-        (Reset::Now, ResetAborted::Unavailable(Unavailable::Unknown(_))) => {
+    let message = match (mode, error) {
+        (ResetMode::DryRun, _) => error.to_string(),
+        (ResetMode::Delete, ResetAborted::Unavailable(Unavailable::Unknown(_))) => {
             format!("{error}; {done} counters were reset before, and more may have been reset")
         }
-        (Reset::Now, _) => format!("{error}; {done} counters were reset before"),
+        (ResetMode::Delete, _) => format!("{error}; {done} counters were reset before"),
     };
     Status::new(code, message)
 }

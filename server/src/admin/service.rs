@@ -20,7 +20,7 @@ use super::{
     caller::Caller,
     log,
     message_stream::{MessageStream, message_stream},
-    resets::{Resets, reset},
+    resets::{Resets, reset_mode},
     rules, status,
     store::PEEK_TIMEOUT,
     tenant::{self, Tenant},
@@ -257,7 +257,7 @@ impl AdminService for Admin {
             }
             None => return Err(Status::invalid_argument("descriptor or counter_key must be set")),
         };
-        let results = self.resets.reset_counters(caller, domain, keys, reset(dry_run)).await?;
+        let results = self.resets.reset_counters(caller, domain, keys, reset_mode(dry_run)).await?;
         Ok(Response::new(wire::ResetCounterResponse { results }))
     }
 
@@ -272,7 +272,7 @@ impl AdminService for Admin {
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
         let permit = Arc::clone(&self.resetting).acquire_owned().await.ok();
         let (sender, response) = message_stream();
-        self.resets.start_tenant(caller, tenant, reset(dry_run), sender, permit);
+        self.resets.start_tenant(caller, tenant, reset_mode(dry_run), sender, permit);
         Ok(response)
     }
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io};
 
-use sluicegate_core::rules::{CompileError, Findings};
+use sluicegate_core::rules::{Findings, LocatedMistake};
 use sluicegate_store::redis::FileError;
 use thiserror::Error;
 
@@ -20,7 +20,7 @@ use crate::{
 pub enum StartError {
     /// The limits files have mistakes.
     #[error("{}", .0.lines().collect::<Vec<_>>().join("\n"))]
-    Limits(Findings<CompileError>),
+    Limits(Findings<LocatedMistake>),
     /// An address cannot be bound.
     #[error("{flag}: the {listener} listener cannot listen on {address}")]
     Listen {

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn for_limits(http: &str, limits: &str) -> String {
-        command(http.parse().unwrap(), &sluicegate_limits::parse("a.yaml", limits).unwrap())
+        command(http.parse().unwrap(), &sluicegate_limits::compile_text("a.yaml", limits).unwrap())
     }
 
     #[test]

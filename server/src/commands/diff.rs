@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, slice};
 
 use sluicegate_core::rules::{self, ChangeCounts, RuleSet};
-use sluicegate_limits::{Sources, arguments::CompileArguments};
+use sluicegate_limits::{FileContents, arguments::CompileArguments};
 
 use super::print_lines;
 use crate::settings::DiffSettings;
@@ -31,7 +31,7 @@ pub fn diff(settings: &DiffSettings) -> ExitCode {
 
 /// The rules of a file or folder. Prints the mistakes if there are any.
 fn read(path: &PathBuf, compile: CompileArguments) -> Option<RuleSet> {
-    let rules = Sources::read(slice::from_ref(path), compile.read_bounds.bounds())
+    let rules = FileContents::read(slice::from_ref(path), compile.read_bounds.bounds())
         .compile(&compile.options());
     rules.map_err(|mistakes| mistakes.lines().for_each(print_lines)).ok()
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use sluicegate_core::rules::RuleSet;
-use sluicegate_limits::Sources;
+use sluicegate_limits::FileContents;
 use sluicegate_proto::{envoy::service::ratelimit::v3::RateLimitRequest, text::explanation};
 use sluicegate_store::redis::KeyPrefix;
 
@@ -13,8 +13,8 @@ use crate::{app::print_error, explain::explain, settings::ValidateSettings};
 /// Runs `sluicegate validate`: prints mistakes or warnings, or with `--explain` the limits that a request matches.
 #[must_use]
 pub fn validate(settings: &ValidateSettings) -> ExitCode {
-    let sources = Sources::read(&settings.limits, settings.compile.read_bounds.bounds());
-    match sources.compile(&settings.defaults.options(settings.compile)) {
+    let contents = FileContents::read(&settings.limits, settings.compile.read_bounds.bounds());
+    match contents.compile(&settings.defaults.options(settings.compile)) {
         Ok(set) => match settings.explain.request() {
             Some(request) => explain_offline(&set, &request, &settings.explain.key_prefix),
             None => {

@@ -106,14 +106,16 @@ enum Handling {
 }
 
 impl EncodedRequest {
-    /// Classifies the message, in negligible time. `searches_max` returns the most pattern searches in one value.
-    fn handling(&self, searches_max: impl FnOnce() -> usize) -> Handling {
+    /// Classifies the message, in negligible time. `substring_patterns_max` returns the most
+    /// patterns that search one value.
+    fn handling(&self, substring_patterns_max: impl FnOnce() -> usize) -> Handling {
         let (length, large_min) = match self {
             Self::Protobuf(message) => (message.len(), LARGE_MIN),
             Self::Other(message, _) => (message.len(), LARGE_OTHER_MIN),
         };
         if length >= large_min
-            || (length >= SMALL_MIN && length.saturating_mul(searches_max()) > SMALL_SEARCHED_MAX)
+            || (length >= SMALL_MIN
+                && length.saturating_mul(substring_patterns_max()) > SMALL_SEARCHED_MAX)
         {
             return Handling::Offloaded;
         }
@@ -165,7 +167,7 @@ impl Rls {
         trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let handler = &self.handler;
-        let answer = match message.handling(|| handler.limiter.searches_max()) {
+        let answer = match message.handling(|| handler.limiter.substring_patterns_max()) {
             Handling::Refused(bound) => Ok(handler.refuse_over_bound(bound.into(), None, 0, trace)),
             handling @ Handling::Inline => {
                 handler.answer(message, &handling, shed, within, trace).await

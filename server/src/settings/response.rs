@@ -2,11 +2,11 @@
 
 use clap::{ArgAction, Args, ValueEnum};
 use http::HeaderName;
-use sluicegate_limits::arguments::complete_on_off_flag;
+use sluicegate_limits::arguments::configure_on_off_flag;
 
 /// Settings of responses: what they contain beside the decision.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Answers", mut_args(complete_on_off_flag))]
+#[command(next_help_heading = "Answers", mut_args(configure_on_off_flag))]
 pub struct ResponseSettings {
     /// Rate limit headers in responses to clients.
     #[arg(long, env = "SLUICEGATE_RESPONSE_HEADERS", value_name = "FORMAT", default_value = "off")]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args};
-use sluicegate_limits::arguments::complete_on_off_flag;
+use sluicegate_limits::arguments::configure_on_off_flag;
 use sluicegate_store::redis::{KeyPrefix, RedisUrl, UrlError};
 use thiserror::Error;
 
@@ -142,7 +142,7 @@ pub struct RedisArguments {
 
 /// Settings for the time when the store does not answer.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Failure", mut_args(complete_on_off_flag))]
+#[command(next_help_heading = "Failure", mut_args(configure_on_off_flag))]
 pub struct FailureSettings {
     /// Time for the store to answer. Then the failure policies apply. If a caller sends a deadline (grpc-timeout), they
     /// apply earlier: a quarter of the caller's timeout, and at least 2 ms, is reserved for sending the answer.

@@ -371,7 +371,7 @@ catalogue! {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::store::Source;
+    use sluicegate_core::store::DecisionSource;
 
     use super::{ALL, BOUND, CODE, Kind, LABELS, SOURCE};
     use crate::telemetry::{Bound, decisions::CODES};
@@ -419,7 +419,7 @@ mod tests {
         let has =
             |values: &str, value: &str| assert!(values.contains(&format!("`{value}`")), "{value}");
         CODES.iter().for_each(|code| has(CODE.values, code));
-        Source::ALL.iter().for_each(|source| has(SOURCE.values, source.name()));
+        DecisionSource::ALL.iter().for_each(|source| has(SOURCE.values, source.name()));
         Bound::ALL.iter().for_each(|bound| has(BOUND.values, bound.name()));
     }
 

@@ -96,7 +96,8 @@ impl DecisionLog {
             return;
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
-            let check = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
+            let check =
+                status.check_position.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
             if let (Some(domain), Some((check, decision)), true) =
                 (plan.domain, check, refuses(status))
                 && self.admits_line()

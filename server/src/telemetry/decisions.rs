@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sluicegate_core::{Code, Rule, Status, rules::RuleSet, store::Source};
+use sluicegate_core::{Code, Rule, Status, rules::RuleSet, store::DecisionSource};
 
 use super::{
     catalogue::{self, Counter},
@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
     /// Decisions by source and outcome.
-    decisions: [OutcomeCounts; Source::ALL.len()],
+    decisions: [OutcomeCounts; DecisionSource::ALL.len()],
     pub(super) hits: Hits,
     /// Hits by values of the request. Used instead of `hits` for rules with `detailed_metric` or `value_to_metric`.
     pub(super) by_value: Series<Hits>,
@@ -54,8 +54,8 @@ impl RuleCounters {
     }
 
     /// Counts the decision on one descriptor.
-    pub(super) fn count_decision(&self, status: &Status<'_>, source: Source) {
-        let source = Source::ALL.iter().position(|it| *it == source);
+    pub(super) fn count_decision(&self, status: &Status<'_>, source: DecisionSource) {
+        let source = DecisionSource::ALL.iter().position(|it| *it == source);
         if let Some(by_code) = source.and_then(|source| self.decisions.get(source)) {
             by_code.add(status.code, status.shadowed);
         }
@@ -212,7 +212,7 @@ impl RuleSetCounters {
 }
 
 fn observe_outcomes(domain: &str, rule: &str, counters: &RuleCounters, observe: Observe<'_, u64>) {
-    for (source, by_code) in Source::ALL.iter().zip(&counters.decisions) {
+    for (source, by_code) in DecisionSource::ALL.iter().zip(&counters.decisions) {
         for (code, count) in by_code.each().filter(|(_, count)| *count > 0) {
             observe(count, &[domain, rule, code, source.name()]);
         }

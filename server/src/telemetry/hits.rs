@@ -1,6 +1,8 @@
 //! Hits by outcome, with the arithmetic of envoyproxy/ratelimit.
 
-use sluicegate_core::{Charge, Check, Decision, Status, algorithm::HITS_MAX, store::Source};
+use sluicegate_core::{
+    Charge, Check, Decision, Status, algorithm::HITS_MAX, store::DecisionSource,
+};
 
 use super::count::Count;
 use crate::values::NearLimitRatio;
@@ -44,7 +46,7 @@ impl Hits {
         };
         let hits = hits.min(HITS_MAX);
         self.total.add(hits);
-        if decision.source == Source::NotAsked {
+        if decision.source == DecisionSource::NotAsked {
             return;
         }
         let split = HitSplit::new(near, check.limit.capacity(), hits, decision);
@@ -53,7 +55,7 @@ impl Hits {
         }
         self.near_limit.add(split.near);
         self.over_limit.add(split.over);
-        if decision.source == Source::DenyCache {
+        if decision.source == DecisionSource::DenyCache {
             self.from_deny_cache.add(split.over);
         }
         if status.shadowed {
@@ -71,7 +73,7 @@ struct HitSplit {
 
 impl HitSplit {
     fn new(near: NearLimitRatio, capacity: u32, hits: u64, decision: &Decision) -> Self {
-        if decision.source != Source::Store {
+        if decision.source != DecisionSource::Store {
             // Only the store reports the remaining hits of the limit itself.
             return Self { near: 0, over: if decision.allowed { 0 } else { hits } };
         }
@@ -99,7 +101,7 @@ impl HitSplit {
 mod tests {
     use std::time::Duration;
 
-    use sluicegate_core::{Decision, store::Source};
+    use sluicegate_core::{Decision, store::DecisionSource};
 
     use super::{HitSplit, NearLimitRatio};
 
@@ -114,7 +116,7 @@ mod tests {
             reset_after: Duration::ZERO,
             retry_after: None,
             receipt: None,
-            source: Source::Store,
+            source: DecisionSource::Store,
         }
     }
 

@@ -148,7 +148,8 @@ impl Telemetry {
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
             let rule_counters = status.rule.and_then(|rule| rules.counters.rules.get(rule.id));
-            let check = status.check.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
+            let check =
+                status.check_position.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
             match (check, domain_counters) {
                 (Some((check, decision)), Some(domain_counters)) => {
                     let counters = rule_counters.unwrap_or(&domain_counters.overridden);

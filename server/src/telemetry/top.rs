@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use sluicegate_core::{Check, Code, CounterKey, Decision, Status, store::Source};
+use sluicegate_core::{Check, Code, CounterKey, Decision, Status, store::DecisionSource};
 
 pub(crate) use label::{RuleLabel, RuleLabels};
 use sketch::{Entry, Sketch};
@@ -105,9 +105,9 @@ impl Top {
         // Failure policies refuse independently of the counter, and a replica's share of the limit does not show
         // whether the limit is near.
         let depends_on_limit = match decision.source {
-            Source::Store => true,
-            Source::DenyCache | Source::Local => !decision.allowed,
-            Source::Policy | Source::NotAsked => false,
+            DecisionSource::Store => true,
+            DecisionSource::DenyCache | DecisionSource::Local => !decision.allowed,
+            DecisionSource::Policy | DecisionSource::NotAsked => false,
         };
         if !depends_on_limit || !check.charge.adds_hits() {
             return;

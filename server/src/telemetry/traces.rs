@@ -25,7 +25,7 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span,
 };
-use sluicegate_core::{self as core, Code, Decision, store::Source};
+use sluicegate_core::{self as core, Code, Decision, store::DecisionSource};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use sluicegate_store::redis::{Address, Deployment};
 use tonic::Code as GrpcCode;
@@ -343,10 +343,11 @@ impl RequestSpan {
             return;
         }
         let sources = decisions.map(|decisions| decisions.iter().map(|it| it.source));
-        let unanswered = sources
-            .clone()
-            .is_none_or(|mut it| it.any(|it| matches!(it, Source::Local | Source::Policy)));
-        let is_call = unanswered || sources.is_none_or(|mut it| it.any(|it| it == Source::Store));
+        let unanswered = sources.clone().is_none_or(|mut it| {
+            it.any(|it| matches!(it, DecisionSource::Local | DecisionSource::Policy))
+        });
+        let is_call =
+            unanswered || sources.is_none_or(|mut it| it.any(|it| it == DecisionSource::Store));
         if unanswered {
             self.set("sluicegate.degraded", true);
         }

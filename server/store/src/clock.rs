@@ -12,18 +12,18 @@ use sluicegate_core::{Algorithm, Time};
 
 /// The time by the wall clock and by the steady clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockTimes {
     /// The wall clock, which may be set forwards and backwards.
     pub wall: Time,
     /// A monotonic clock: the wall clock at its start, plus the time elapsed since.
     pub steady: Time,
 }
 
-impl Reading {
+impl ClockTimes {
     /// The time that a counter of this algorithm uses in memory. Fixed windows follow the wall clock. All other
     /// algorithms measure durations, which a step of the wall clock must not change.
     #[must_use]
-    pub const fn of(self, algorithm: Algorithm) -> Time {
+    pub const fn for_algorithm(self, algorithm: Algorithm) -> Time {
         match algorithm {
             Algorithm::FixedWindow => self.wall,
             Algorithm::SlidingWindowLog
@@ -42,7 +42,7 @@ pub(crate) fn now() -> Instant {
 /// The clock of a store.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The present.
-    fn read(&self) -> Reading;
+    fn read(&self) -> ClockTimes;
 }
 
 /// The clocks of a process's stores.
@@ -62,7 +62,7 @@ impl Clocks {
     }
 }
 
-/// Difference between the two clocks above which [`Reading::wall`] is corrected, in microseconds.
+/// Difference between the two clocks above which [`ClockTimes::wall`] is corrected, in microseconds.
 const DRIFT_MAX: u64 = 1_000_000;
 
 /// Interval between readings of the wall clock, in microseconds.
@@ -70,8 +70,8 @@ const WALL_INTERVAL: u64 = 100_000;
 
 /// The system's clock: monotonic time, counted from the wall clock at start.
 ///
-/// The wall clock is read ten times per second. If it differs by more than a second, [`Reading::wall`] is set to it;
-/// smaller steps are ignored. [`Reading::steady`] ignores all steps.
+/// The wall clock is read ten times per second. If it differs by more than a second, [`ClockTimes::wall`] is set to it;
+/// smaller steps are ignored. [`ClockTimes::steady`] ignores all steps.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
@@ -114,12 +114,12 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockTimes {
         let passed = micros(now() - self.start);
         if passed >= self.next_wall.load(Ordering::Relaxed) {
             self.read_wall(passed);
         }
-        Reading {
+        ClockTimes {
             wall: Time::from_micros(self.wall_at_start.load(Ordering::Relaxed) + passed),
             steady: Time::from_micros(self.steady_at_start + passed),
         }
@@ -137,7 +137,7 @@ const fn micros(span: Duration) -> u64 {
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockTimes {
         C::read(self)
     }
 }

@@ -21,7 +21,7 @@ pub trait Inspect: Send + Sync + 'static {
     fn reset(
         &self,
         keys: &[CounterKey],
-        reset: Reset,
+        mode: ResetMode,
     ) -> impl Future<Output = Result<u64, Unavailable>> + Send;
 
     /// One step of a scan for the counters of a tenant, from the beginning or from the end of the last step. A counter
@@ -38,9 +38,9 @@ pub trait Inspect: Send + Sync + 'static {
 
 /// Whether a reset deletes counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetMode {
     /// Deletes them.
-    Now,
+    Delete,
     /// Only counts those in use.
     DryRun,
 }

@@ -14,8 +14,8 @@ pub mod redis;
 mod replicas;
 mod stack;
 
-pub use clock::{Clock, Clocks, Reading, SystemClock};
-pub use inspect::{Inspect, RESET_MAX, Reset, SCAN_STEP_MAX, ScanStep, Unavailable};
+pub use clock::{Clock, ClockTimes, Clocks, SystemClock};
+pub use inspect::{Inspect, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable};
 pub use layer::{
     coalesce::{
         BATCH_MAX, Coalesce, CounterLocation, OnRedirection, QueuedStore, Settled, WAITING_MAX,

@@ -10,7 +10,7 @@ use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::TenantKeys, s
 
 use crate::{
     Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats, Inspect,
-    LiveReplicas, LocalFallback, Memory, MemorySettings, Redis, Reset, ScanStep, Unavailable,
+    LiveReplicas, LocalFallback, Memory, MemorySettings, Redis, ResetMode, ScanStep, Unavailable,
     redis::{FileError, RedisSettings},
 };
 
@@ -131,20 +131,20 @@ impl Stack {
     /// # Errors
     /// The store is unavailable. If it is unknown whether it has reset the counters, they are still reset in this
     /// process.
-    pub async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+    pub async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
         let policy = match self {
-            Self::Memory(policy) => return policy.inner().reset(keys, reset).await,
+            Self::Memory(policy) => return policy.inner().reset(keys, mode).await,
             Self::Redis(policy) => policy,
         };
-        if reset == Reset::DryRun {
-            return policy.inner().inner().inner().reset(keys, reset).await;
+        if mode == ResetMode::DryRun {
+            return policy.inner().inner().inner().reset(keys, mode).await;
         }
         // Hits from before the reset must not be debited after it.
         policy.hold(keys).await;
-        let outcome = policy.inner().inner().inner().reset(keys, reset).await;
+        let outcome = policy.inner().inner().inner().reset(keys, mode).await;
         if matches!(outcome, Ok(_) | Err(Unavailable::Unknown(_))) {
             if let Some(local) = policy.local() {
-                local.store.reset(keys, reset).await?;
+                local.store.reset(keys, mode).await?;
             }
             policy.forget(keys);
             policy.inner().invalidate(keys);
@@ -189,7 +189,7 @@ impl Stack {
             let mut from = None;
             loop {
                 let step = local.store.scan(tenant, from).await?;
-                local.store.reset(&step.found, Reset::Now).await?;
+                local.store.reset(&step.found, ResetMode::Delete).await?;
                 from = step.next;
                 tokio::task::yield_now().await;
                 if from.is_none() {

@@ -22,8 +22,8 @@ use sluicegate_core::{
     store::Group,
 };
 use sluicegate_store::{
-    Clock, Coalesce, CounterLocation, DenyCache, FailurePolicy, LiveReplicas, LocalFallback,
-    Memory, MemorySettings, QueuedStore, Reading, redis,
+    Clock, ClockTimes, Coalesce, CounterLocation, DenyCache, FailurePolicy, LiveReplicas,
+    LocalFallback, Memory, MemorySettings, QueuedStore, redis,
 };
 
 /// Number of tenants.
@@ -88,7 +88,8 @@ struct Asked {
 
 impl Asked {
     fn new() -> Self {
-        let rules = Box::leak(Box::new(sluicegate_limits::parse("limits.yaml", LIMITS).unwrap()));
+        let rules =
+            Box::leak(Box::new(sluicegate_limits::compile_text("limits.yaml", LIMITS).unwrap()));
         Self { rules, requests: (0..TENANTS).map(request).collect() }
     }
 
@@ -187,17 +188,17 @@ impl Counters for States {
 
 /// A clock that does not advance.
 #[derive(Debug)]
-struct FixedClock(Reading);
+struct FixedClock(ClockTimes);
 
 impl Clock for FixedClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockTimes {
         self.0
     }
 }
 
 impl FixedClock {
     fn new() -> Self {
-        Self(Reading { wall: now(), steady: now() })
+        Self(ClockTimes { wall: now(), steady: now() })
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mlua::{Error, Function, Lua, LuaOptions, MultiValue, Result, StdLib, Value};
-use sluicegate_core::{Time, fixes::Fix};
+use sluicegate_core::{Time, defect_fixes::DefectFix};
 use sluicegate_store::redis::{Call, Reply, Script};
 
 use crate::ScriptCall;
@@ -20,7 +20,7 @@ pub struct EmbeddedRedis {
     /// The scripts that settle checks, by SHA-1.
     scripts: HashMap<&'static str, Function>,
     /// The same scripts without the lines of a disabled fix.
-    without_fix: RefCell<HashMap<(&'static str, Fix), Function>>,
+    without_fix: RefCell<HashMap<(&'static str, DefectFix), Function>>,
     /// Other scripts, by their text.
     by_text: RefCell<HashMap<Vec<u8>, Function>>,
     /// The keys that the scripts access.
@@ -177,7 +177,7 @@ impl EmbeddedRedis {
     }
 
     /// A script without the lines of a fix. `sha1` is that of the whole script.
-    fn function_without_fix(&self, sha1: &str, fix: Fix) -> Result<Function> {
+    fn function_without_fix(&self, sha1: &str, fix: DefectFix) -> Result<Function> {
         let Some(script) = Script::all().find(|it| it.sha1 == sha1) else {
             return fail("NOSCRIPT");
         };
@@ -194,7 +194,7 @@ impl EmbeddedRedis {
     fn function(&self, program: Program<'_>) -> Result<Function> {
         match program {
             Program::Known(sha1) => {
-                if let Some(fix) = Fix::disabled() {
+                if let Some(fix) = DefectFix::disabled() {
                     return self.function_without_fix(sha1, fix);
                 }
                 match self.scripts.get(sha1) {
@@ -216,7 +216,7 @@ impl EmbeddedRedis {
 }
 
 /// The text of a script without the lines of a fix, which end with its name in a comment.
-fn text_without(script: &Script, fix: Fix) -> String {
+fn text_without(script: &Script, fix: DefectFix) -> String {
     let marker = format!("-- fix: {}", fix.name());
     let lines = script.text.lines().filter(|line| !line.ends_with(&marker));
     lines.flat_map(|line| [line, "\n"]).collect()

@@ -3,13 +3,13 @@
 
 use std::cell::Cell;
 
-use sluicegate_core::fixes::Fix;
+use sluicegate_core::defect_fixes::DefectFix;
 
 /// A known defect that can be planted into a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// A fix is disabled.
-    Without(Fix),
+    Without(DefectFix),
     /// A server evicts counters.
     EvictedCounters,
     /// Keys expire after half of the lifetime that the scripts set.
@@ -47,7 +47,7 @@ thread_local! {
 impl Mutant {
     /// Every mutant, the disabled fixes first.
     pub fn all() -> impl Iterator<Item = Self> {
-        Fix::ALL.into_iter().map(Self::Without).chain([
+        DefectFix::ALL.into_iter().map(Self::Without).chain([
             Self::EvictedCounters,
             Self::EarlyExpiry,
             Self::WrongRemaining,
@@ -96,7 +96,7 @@ impl Mutant {
     /// Plants a defect into the runs of this thread, in place of any other; `None` for no defect.
     pub fn plant(mutant: Option<Self>) {
         PLANTED.set(mutant);
-        Fix::disable(match mutant {
+        DefectFix::disable(match mutant {
             Some(Self::Without(fix)) => Some(fix),
             _ => None,
         });

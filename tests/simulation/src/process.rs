@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_core::{Time, fixes::Fix};
+use sluicegate_core::{Time, defect_fixes::DefectFix};
 use sluicegate_store::{
-    Clock, Clocks, MemorySettings, Reading, RedisStackSettings, Stack,
+    Clock, ClockTimes, Clocks, MemorySettings, RedisStackSettings, Stack,
     redis::{ConnectionSettings, Deployment, KeyPrefix, Password, RedisSettings},
 };
 use tokio::time::Instant;
@@ -84,7 +84,7 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
         redis,
         deny_cache_entries: scenario.deny_cache_entries,
         local,
-        fallback_counters: if Fix::FallbackStartsWarm.is_active() { COUNTERS_MAX } else { 0 },
+        fallback_counters: if DefectFix::FallbackStartsWarm.is_active() { COUNTERS_MAX } else { 0 },
         replicas: NonZeroU32::new(u32::try_from(scenario.processes).unwrap()),
     };
     Stack::redis(settings, clocks).unwrap()
@@ -115,9 +115,9 @@ pub(crate) struct ProcessClock {
 }
 
 impl Clock for ProcessClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockTimes {
         let steady = START + u64::try_from(self.began.elapsed().as_micros()).unwrap();
         let wall = steady.saturating_add_signed(self.skew.load(Ordering::Relaxed));
-        Reading { wall: Time::from_micros(wall), steady: Time::from_micros(steady) }
+        ClockTimes { wall: Time::from_micros(wall), steady: Time::from_micros(steady) }
     }
 }

@@ -8,9 +8,9 @@ use std::{
 use parking_lot::Mutex;
 use sluicegate_core::{
     Charge, Check, Decision, OnFailure,
-    store::{Group, RefusalScope, Source},
+    store::{DecisionSource, Group, RefusalScope},
 };
-use sluicegate_store::{REFUND_TIMEOUT, Reset, redis::LATE_MAX};
+use sluicegate_store::{REFUND_TIMEOUT, ResetMode, redis::LATE_MAX};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinSet,
@@ -327,7 +327,7 @@ impl<'s> Simulation<'s> {
         let charged = Arc::clone(&self.charged);
         async move {
             charged.lock()[counter] = 0;
-            let reset = stack.reset(&[key], Reset::Now).await;
+            let reset = stack.reset(&[key], ResetMode::Delete).await;
             let ended = event(&world);
             charged.lock()[counter] = 0;
             if reset.is_ok() {
@@ -409,7 +409,7 @@ impl<'s> Simulation<'s> {
             if let Outcome::Decided(decisions) = &mut outcome {
                 let mut charged = charged.lock();
                 for (check, decision) in checks.iter().zip(decisions) {
-                    if decision.source == Source::Store {
+                    if decision.source == DecisionSource::Store {
                         charged[check.counter] += decision.charged;
                     }
                     plant_in_answer(check, decision, is_fault_free);
@@ -446,19 +446,19 @@ fn plant_in_answer(check: &PlannedCheck, decision: &mut Decision, is_fault_free:
         decision.charged = check.charge.hits();
     };
     match decision.source {
-        Source::Store if Mutant::WrongRemaining.is_planted() => decision.remaining += 1,
-        Source::Store
+        DecisionSource::Store if Mutant::WrongRemaining.is_planted() => decision.remaining += 1,
+        DecisionSource::Store
             if Mutant::NeedlessPolicy.is_planted()
                 && !is_fault_free
                 && decision.allowed
                 && check.on_failure == OnFailure::Allow =>
         {
-            decision.source = Source::Policy;
+            decision.source = DecisionSource::Policy;
         }
-        Source::Local if Mutant::LenientFallback.is_planted() && !decision.allowed => {
+        DecisionSource::Local if Mutant::LenientFallback.is_planted() && !decision.allowed => {
             allow(decision);
         }
-        Source::Policy if Mutant::LenientPolicy.is_planted() && !decision.allowed => {
+        DecisionSource::Policy if Mutant::LenientPolicy.is_planted() && !decision.allowed => {
             allow(decision);
         }
         _ => {}

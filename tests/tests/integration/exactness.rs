@@ -10,7 +10,7 @@ use sluicegate::{
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_response::Code,
 };
-use sluicegate_store::{Clock, Clocks, Reading, SystemClock};
+use sluicegate_store::{Clock, ClockTimes, Clocks, SystemClock};
 use sluicegate_tests::{
     Asked, Cluster, Fleet, Load, Redis, Setup, Sluicegate, chain, hit, long_windows, request, until,
 };
@@ -306,10 +306,10 @@ async fn short_limits_hold_in_every_window_on_a_cluster() {
 pub(crate) struct Ahead(pub(crate) Duration, pub(crate) SystemClock);
 
 impl Clock for Ahead {
-    fn read(&self) -> Reading {
-        let Reading { wall, steady } = self.1.read();
+    fn read(&self) -> ClockTimes {
+        let ClockTimes { wall, steady } = self.1.read();
         let [wall, steady] = [wall, steady].map(|time| time.after(self.0));
-        Reading { wall, steady }
+        ClockTimes { wall, steady }
     }
 }
 

@@ -13,7 +13,7 @@ use futures::future::join_all;
 use sluicegate_core::{
     Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, Store, StoreError, Time,
     Window,
-    store::{Group, PendingAnswers, RefusalScope},
+    store::{Group, LateAnswersFuture, RefusalScope},
 };
 use sluicegate_store::{
     BATCH_MAX, Coalesce, CounterLocation, Memory, MemorySettings, OnRedirection, QueuedStore,
@@ -410,7 +410,7 @@ fn slow(locations: fn(&CounterKey) -> CounterLocation) -> Arc<Coalesce<Slow>> {
 fn asking_late(
     layer: &Arc<Coalesce<Slow>>,
     group: Vec<Check>,
-) -> tokio::task::JoinHandle<(Answers, Option<PendingAnswers>)> {
+) -> tokio::task::JoinHandle<(Answers, Option<LateAnswersFuture>)> {
     let layer = Arc::clone(layer);
     let soon = Instant::now() + Duration::from_millis(50);
     tokio::spawn(async move {

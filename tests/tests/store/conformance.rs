@@ -7,7 +7,7 @@ use sluicegate_core::{
     algorithm::Receipt,
     key::KeyBuilder,
     request::Entry,
-    store::{Group, RefusalScope, Source},
+    store::{DecisionSource, Group, RefusalScope},
 };
 
 /// A limit of `requests` a day.
@@ -73,7 +73,7 @@ async fn a_refusal_is_free_on_every_counter(store: &impl Store, algorithm: Algor
     for _ in 0..5 {
         let refused = ask(store, chain()).await;
         // A layer that knows of the refusal does not ask about the rest.
-        if refused[0].source != Source::NotAsked {
+        if refused[0].source != DecisionSource::NotAsked {
             assert_eq!((refused[0].remaining, refused[0].charged), (9, 0));
         }
         assert!(!refused[1].allowed);

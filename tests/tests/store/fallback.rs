@@ -15,7 +15,7 @@ use futures::future::join_all;
 use sluicegate_core::{
     Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, OnFailure, Store,
     StoreError, Time,
-    store::{Group, PendingAnswers, Source},
+    store::{DecisionSource, Group, LateAnswersFuture},
 };
 use sluicegate_store::{
     Clock, Deferred, FailurePolicy, FallbackStats, LiveReplicas, LocalFallback, Memory,
@@ -85,7 +85,7 @@ impl Store for Failing {
         answers
     }
 
-    fn late_answers(&self, _: &Group) -> Option<PendingAnswers> {
+    fn late_answers(&self, _: &Group) -> Option<LateAnswersFuture> {
         let answer = (*self.late.lock().unwrap())?;
         Some(Box::pin(std::future::ready([answer].into_iter().collect())))
     }
@@ -324,7 +324,10 @@ async fn after_an_outage_the_share_applies_until_others_debit() {
     scene.store.resume();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let refused = decide(&scene.replicas[0], hits(limit, 21)).await;
-    assert_eq!((refused.allowed, refused.source, refused.remaining), (false, Source::Local, 20));
+    assert_eq!(
+        (refused.allowed, refused.source, refused.remaining),
+        (false, DecisionSource::Local, 20)
+    );
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(scene.store.left(limit).await, 95, "what the store took is given back");
     assert!(decide(&scene.replicas[0], hits(limit, 20)).await.allowed);
@@ -380,7 +383,7 @@ async fn deferred_request_charges_no_share_after_an_outage() {
             given_back(replica).await;
         }
         let left = decide(replica, hits(limit, 21)).await;
-        assert_eq!((left.source, left.remaining), (Source::Local, 20), "{algorithm:?}");
+        assert_eq!((left.source, left.remaining), (DecisionSource::Local, 20), "{algorithm:?}");
         given_back(replica).await;
         assert!(decide(replica, hits(limit, 20)).await.allowed, "{algorithm:?}");
     })

@@ -12,7 +12,7 @@ use std::{
 use sluicegate_core::{
     Algorithm, Answers, Batch, Charge, Check, CounterKey, Decision, Limit, OnFailure, Store,
     StoreError, Time, Window,
-    store::{self, Group, RefusalScope, Source},
+    store::{self, DecisionSource, Group, RefusalScope},
 };
 use sluicegate_store::{
     Clock, Deferred, DenyCache, FailurePolicy, LiveReplicas, LocalFallback, Memory, MemorySettings,
@@ -120,12 +120,12 @@ async fn every_policy_answers_for_a_failed_store() {
             let decisions = decided(&policy, vec![on(how, one(name, dead(4)))]).await;
             decisions.map(|it| (it[0].allowed, it[0].source))
         };
-        assert_eq!(answered(OnFailure::Allow, "a").await, Ok((true, Source::Policy)));
-        assert_eq!(answered(OnFailure::Deny, "b").await, Ok((false, Source::Policy)));
+        assert_eq!(answered(OnFailure::Allow, "a").await, Ok((true, DecisionSource::Policy)));
+        assert_eq!(answered(OnFailure::Deny, "b").await, Ok((false, DecisionSource::Policy)));
         assert_eq!(answered(OnFailure::Defer, "c").await, Err(Deferred));
         for allowed in [true, true, false] {
             let (passed, source) = answered(OnFailure::Local, "d").await.unwrap();
-            assert_eq!((passed, source), (allowed, Source::Local), "half of 4");
+            assert_eq!((passed, source), (allowed, DecisionSource::Local), "half of 4");
         }
         assert_eq!(policy.unanswered(), 6);
     }
@@ -141,7 +141,7 @@ async fn policies_for_a_full_store_neither_count_nor_fail() {
         (OnFailure::Allow, true),
     ] {
         let decisions = decided(&policy, vec![on(how, one("a", dead(4)))]).await.unwrap();
-        assert_eq!((decisions[0].allowed, decisions[0].source), (allowed, Source::Policy));
+        assert_eq!((decisions[0].allowed, decisions[0].source), (allowed, DecisionSource::Policy));
     }
     let shadow =
         Check { refusal_scope: RefusalScope::None, ..on(OnFailure::Defer, one("a", dead(4))) };
@@ -165,7 +165,7 @@ async fn charges_are_refunded_when_a_policy_refuses() {
     let chain = || vec![one("wide", wide), one("x", dead(1))];
     assert!(decided(&policy, chain()).await.unwrap().iter().all(|it| it.allowed));
     let refused = decided(&policy, chain()).await.unwrap();
-    assert_eq!((refused[1].allowed, refused[1].source), (false, Source::Local));
+    assert_eq!((refused[1].allowed, refused[1].source), (false, DecisionSource::Local));
     assert_eq!(left(&policy, "wide", wide).await, 9, "only what passed is charged");
 }
 
@@ -230,7 +230,7 @@ async fn a_local_quota_over_its_limit_alone_refunds_nothing() {
 async fn a_refused_request_charges_no_local_counter() {
     let policy = half(StoreError::Unavailable, Some(local(1)));
     let refused = decided(&policy, vec![one("here", dead(1)), one("spent", daily(0))]).await;
-    assert_eq!(refused.unwrap()[0].source, Source::NotAsked);
+    assert_eq!(refused.unwrap()[0].source, DecisionSource::NotAsked);
     assert!(decided(&policy, vec![one("here", dead(1))]).await.unwrap()[0].allowed);
 }
 
@@ -281,7 +281,7 @@ impl Store for LateStore {
         unknown
     }
 
-    fn late_answers(&self, _: &Group) -> Option<store::PendingAnswers> {
+    fn late_answers(&self, _: &Group) -> Option<store::LateAnswersFuture> {
         let answers = self.kept.lock().unwrap().take()?;
         Some(Box::pin(std::future::ready(answers)))
     }
@@ -355,8 +355,8 @@ async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<Late
     }
     policy.inner().inner().is_late.store(true, Ordering::SeqCst);
     let decisions = policy.decide([spent(), debit].into(), None).await.unwrap();
-    assert_eq!(decisions[0].source, Source::DenyCache);
-    assert_eq!((decisions[1].source, decisions[1].remaining), (Source::Local, 6));
+    assert_eq!(decisions[0].source, DecisionSource::DenyCache);
+    assert_eq!((decisions[1].source, decisions[1].remaining), (DecisionSource::Local, 6));
     policy.inner().inner().is_late.store(false, Ordering::SeqCst);
     assert_eq!(left_late(policy, "debit", daily(10)).await, 6, "charged once");
 }
@@ -385,7 +385,7 @@ impl Store for LateRefunds {
         unknown
     }
 
-    fn late_answers(&self, _: &Group) -> Option<store::PendingAnswers> {
+    fn late_answers(&self, _: &Group) -> Option<store::LateAnswersFuture> {
         let kept = self.kept.lock().unwrap().take()?;
         Some(Box::pin(async { kept.await.unwrap() }))
     }
@@ -406,8 +406,8 @@ async fn refusal_older_than_a_late_refund_is_not_cached() {
     for (name, receipt) in [("k", None), ("other", receipt)] {
         let refund = check(name, daily(1), 0, Charge::Refund { hits: 1, receipt });
         assert!(asked(refund).await.allowed);
-        assert_eq!(asked(one(name, daily(1))).await.source, Source::Store);
-        assert_eq!(asked(one(name, daily(1))).await.source, Source::DenyCache);
+        assert_eq!(asked(one(name, daily(1))).await.source, DecisionSource::Store);
+        assert_eq!(asked(one(name, daily(1))).await.source, DecisionSource::DenyCache);
         policy.inner().inner().go.add_permits(1);
         harness::until("the refund to be heard of", || async {
             (policy.refunds_pending() == 0).then_some(())
@@ -504,13 +504,17 @@ async fn a_cached_refusal_is_repeated_without_a_call() {
         let decision = ask(&cache, vec![check("k", daily(3), 0, Charge::Exactly(hits))]).await[0];
         (decision.allowed, decision.source, asked(&cache))
     };
-    assert_eq!(hits(2).await, (true, Source::Store, 1));
-    assert_eq!(hits(2).await, (false, Source::Store, 1));
-    assert_eq!(hits(2).await, (false, Source::DenyCache, 0));
-    assert_eq!(hits(9).await, (false, Source::DenyCache, 0), "more is refused all the more");
-    assert_eq!(hits(1).await, (true, Source::Store, 1), "less may pass");
-    assert_eq!(hits(0).await, (false, Source::Store, 1), "a peek asks for one");
-    assert_eq!(hits(1).await, (false, Source::DenyCache, 0));
+    assert_eq!(hits(2).await, (true, DecisionSource::Store, 1));
+    assert_eq!(hits(2).await, (false, DecisionSource::Store, 1));
+    assert_eq!(hits(2).await, (false, DecisionSource::DenyCache, 0));
+    assert_eq!(
+        hits(9).await,
+        (false, DecisionSource::DenyCache, 0),
+        "more is refused all the more"
+    );
+    assert_eq!(hits(1).await, (true, DecisionSource::Store, 1), "less may pass");
+    assert_eq!(hits(0).await, (false, DecisionSource::Store, 1), "a peek asks for one");
+    assert_eq!(hits(1).await, (false, DecisionSource::DenyCache, 0));
 }
 
 #[tokio::test]
@@ -528,7 +532,15 @@ async fn a_chain_with_a_cached_refusal_sends_only_debits() {
     assert_eq!(asked(&cache), 4);
     let decisions = ask(&cache, chain()).await;
     let sources: Vec<_> = decisions.iter().map(|it| it.source).collect();
-    assert_eq!(sources, [Source::NotAsked, Source::DenyCache, Source::Store, Source::Store]);
+    assert_eq!(
+        sources,
+        [
+            DecisionSource::NotAsked,
+            DecisionSource::DenyCache,
+            DecisionSource::Store,
+            DecisionSource::Store
+        ]
+    );
     assert_eq!(asked(&cache), 2);
     assert_eq!(decisions[2].remaining, 7, "was charged twice");
 }

@@ -28,8 +28,23 @@ const LINES_MAX: usize = 500;
 
 /// Names that were replaced and must not come back, by folder: see docs/glossary.md.
 const RETIRED: [(&str, &[&str]); 8] = [
-    ("server/core/src", &["for_part_of_request", "manner", "until_reset", "UsableOverride"]),
-    ("server/limits/src", &["noted", "odd"]),
+    (
+        "server/core/src",
+        &[
+            "CompileError",
+            "CompileWarning",
+            "PendingAnswers",
+            "SearchBudget",
+            "Unmatched",
+            "UsableOverride",
+            "for_part_of_request",
+            "has_quota_left",
+            "manner",
+            "searches_max",
+            "until_reset",
+        ],
+    ),
+    ("server/limits/src", &["Sources", "complete_on_off_flag", "noted", "odd"]),
     (
         "server/src",
         &[

@@ -12,10 +12,10 @@ use clap::Args;
 use sluicegate_core::{
     RequestError,
     algorithm::HITS_MAX,
-    rules::{CompileError, CompileOptions, Findings, RuleSet},
+    rules::{CompileOptions, Findings, LocatedMistake, RuleSet},
 };
 use sluicegate_limits::{
-    Sources,
+    FileContents,
     arguments::{CompileArguments, ModeArguments},
 };
 use sluicegate_proto::text::descriptor;
@@ -251,13 +251,13 @@ impl LoadSettings {
         if self.limits.is_empty() {
             return Ok(None);
         }
-        let rejected = |mistakes: Findings<CompileError>| LoadFailure::Limits {
+        let rejected = |mistakes: Findings<LocatedMistake>| LoadFailure::Limits {
             first: mistakes.lines().next().unwrap_or_default(),
             more: mistakes.total().saturating_sub(1),
         };
-        let sources = Sources::read(&self.limits, self.compiling.0.read_bounds.bounds());
+        let contents = FileContents::read(&self.limits, self.compiling.0.read_bounds.bounds());
         let options = CompileOptions { modes: self.modes.0.modes(), ..self.compiling.0.options() };
-        sources.compile(&options).map(Some).map_err(rejected)
+        contents.compile(&options).map(Some).map_err(rejected)
     }
 
     fn domain(&self, rules: Option<&RuleSet>) -> Result<String, LoadFailure> {

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{CompileError, CompileWarning, file::SourceLocation};
+use super::{LocatedMistake, LocatedWarning, file::SourceLocation};
 
 /// The most mistakes, and the most warnings, that are listed for all limits files together. Further ones are only
 /// counted.
@@ -25,7 +25,7 @@ pub trait Finding {
     fn message(&self) -> String;
 }
 
-impl Finding for CompileError {
+impl Finding for LocatedMistake {
     fn location(&self) -> &SourceLocation {
         &self.location
     }
@@ -35,7 +35,7 @@ impl Finding for CompileError {
     }
 }
 
-impl Finding for CompileWarning {
+impl Finding for LocatedWarning {
     fn location(&self) -> &SourceLocation {
         &self.location
     }
@@ -170,10 +170,10 @@ impl fmt::Write for Quoted {
 mod tests {
     use super::{super::Mistake, *};
 
-    fn mistake(line: usize) -> CompileError {
+    fn mistake(line: usize) -> LocatedMistake {
         let location =
             SourceLocation { file: Arc::from("a.yaml"), line, column: 1, path: Default::default() };
-        CompileError { location, mistake: Mistake::TooDeep }
+        LocatedMistake { location, mistake: Mistake::TooDeep }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use super::{
     SourceLocation,
-    matcher::{Domain, Level, Node, Pattern, SearchBudget, Values},
+    matcher::{Domain, Level, Node, Pattern, SubstringSearchBudget, Values},
 };
 use crate::{Rule, request::Entry};
 
@@ -86,7 +86,7 @@ impl Domain {
         let mut levels = Vec::new();
         let mut level = &self.root;
         let mut last = None;
-        let mut search = SearchBudget::new();
+        let mut search = SubstringSearchBudget::new();
         for entry in entries {
             if last.is_some() && level.keys.is_empty() {
                 return MatchTrace { levels, end: TraceEnd::TooDeep };

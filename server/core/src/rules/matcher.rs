@@ -13,7 +13,7 @@ use std::{collections::HashMap, fmt, ptr};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use super::{CompileWarning, Findings, SourceLocation};
+use super::{Findings, LocatedWarning, SourceLocation};
 use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
@@ -23,9 +23,9 @@ type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 pub struct RuleSet {
     pub(super) domains: Vec<Domain>,
     pub(super) by_name: IndexMap<Box<str>, usize, RandomState>,
-    pub(super) warnings: Findings<CompileWarning>,
+    pub(super) warnings: Findings<LocatedWarning>,
     /// Maximum number of patterns of one key and level that search the value: those with text between two `*`.
-    pub(super) searches_max: usize,
+    pub(super) substring_patterns_max: usize,
     /// Modes of all rules.
     pub modes: Modes,
 }
@@ -59,13 +59,13 @@ impl RuleSet {
 
     /// Maximum number of patterns of one key and level that search the value: those with text between two `*`.
     #[must_use]
-    pub const fn searches_max(&self) -> usize {
-        self.searches_max
+    pub const fn substring_patterns_max(&self) -> usize {
+        self.substring_patterns_max
     }
 
     /// Warnings about what is valid but probably unintended.
     #[must_use]
-    pub const fn warnings(&self) -> &Findings<CompileWarning> {
+    pub const fn warnings(&self) -> &Findings<LocatedWarning> {
         &self.warnings
     }
 }
@@ -124,14 +124,14 @@ impl Domain {
     /// Matches a descriptor with these entries, as if it were the only one of its request.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
-        self.find_within(entries, &mut SearchBudget::new())
+        self.find_within(entries, &mut SubstringSearchBudget::new())
     }
 
     /// Matches a descriptor with these entries. `search` is the budget of the whole request.
     pub(crate) fn find_within<'v, 'r>(
         &'r self,
         entries: &[Entry<'v>],
-        search: &mut SearchBudget<'v, 'r>,
+        search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Match<'r> {
         let mut found = Match { rule: None, shared_patterns: Vec::new() };
         let mut level = &self.root;
@@ -185,7 +185,7 @@ impl Level {
     pub(super) fn find<'v, 'r>(
         &'r self,
         entry: &Entry<'v>,
-        search: &mut SearchBudget<'v, 'r>,
+        search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Option<&'r Node> {
         let values = self.keys.get(entry.key)?;
         let exact = values.exact.get(entry.value).copied();
@@ -200,7 +200,7 @@ impl Values {
     fn match_pattern<'v, 'r>(
         &'r self,
         value: &'v [u8],
-        search: &mut SearchBudget<'v, 'r>,
+        search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Option<usize> {
         if self.patterns.is_empty() {
             return None;
@@ -214,7 +214,7 @@ impl Values {
     fn match_some_pattern<'v, 'r>(
         &'r self,
         value: &'v [u8],
-        search: &mut SearchBudget<'v, 'r>,
+        search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Option<usize> {
         if value.len() <= PART_MAX {
             return self.first_pattern(value, search);
@@ -227,7 +227,11 @@ impl Values {
         found
     }
 
-    fn first_pattern(&self, value: &[u8], search: &mut SearchBudget<'_, '_>) -> Option<usize> {
+    fn first_pattern(
+        &self,
+        value: &[u8],
+        search: &mut SubstringSearchBudget<'_, '_>,
+    ) -> Option<usize> {
         let matches = |(pattern, _): &&(Pattern, usize)| {
             pattern.between(value).is_some_and(|between| {
                 pattern.middle.is_empty()
@@ -254,14 +258,14 @@ const CACHED_MAX: usize = 4;
 /// The budget of one request for searches in its values, at most [`SEARCHED_MAX`] bytes. Caches results, so that a
 /// repeated long value is searched once.
 #[derive(Debug)]
-pub(crate) struct SearchBudget<'v, 'r> {
+pub(crate) struct SubstringSearchBudget<'v, 'r> {
     /// Bytes that were searched.
     searched: usize,
     /// For some nodes and values, the node that a search has found.
     cache: Vec<(&'r Values, &'v [u8], Option<usize>)>,
 }
 
-impl<'v, 'r> SearchBudget<'v, 'r> {
+impl<'v, 'r> SubstringSearchBudget<'v, 'r> {
     pub(crate) const fn new() -> Self {
         Self { searched: 0, cache: Vec::new() }
     }

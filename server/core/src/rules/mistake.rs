@@ -23,20 +23,20 @@ pub(super) const PATH_BYTES_MAX: usize = 64 << 20;
 
 /// A mistake in a limits file, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileError {
+pub struct LocatedMistake {
     /// The location.
     pub location: SourceLocation,
     /// The mistake.
     pub mistake: Mistake,
 }
 
-impl fmt::Display for CompileError {
+impl fmt::Display for LocatedMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; {}", self.location, self.mistake, self.mistake.help())
     }
 }
 
-impl std::error::Error for CompileError {}
+impl std::error::Error for LocatedMistake {}
 
 /// Kinds of mistakes. The text says what is wrong, and [`help`](Self::help) how to fix it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -17,8 +17,8 @@ pub use file::{
 };
 pub use findings::{Finding, Findings, LISTED_MAX, QUOTED_MAX, quoted};
 pub use match_trace::{CANDIDATES_MAX, Candidate, LevelTrace, MatchOutcome, MatchTrace, TraceEnd};
-pub(crate) use matcher::SearchBudget;
+pub(crate) use matcher::SubstringSearchBudget;
 pub use matcher::{Defaults, Domain, Match, Modes, RuleSet, SEARCHED_MAX};
-pub use mistake::{CompileError, Mistake};
+pub use mistake::{LocatedMistake, Mistake};
 pub use stats_key::{StatsKey, StatsKeyPart, sanitize};
-pub use warning::{CompileWarning, Warning};
+pub use warning::{LocatedWarning, Warning};

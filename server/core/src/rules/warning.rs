@@ -8,14 +8,14 @@ use super::file::SourceLocation;
 
 /// A warning with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileWarning {
+pub struct LocatedWarning {
     /// The location.
     pub location: SourceLocation,
     /// The warning, whose text has the fix.
     pub warning: Warning,
 }
 
-impl fmt::Display for CompileWarning {
+impl fmt::Display for LocatedWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.location, self.warning)
     }

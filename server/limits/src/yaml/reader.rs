@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use granit_parser::ScalarStyle;
 use sluicegate_core::rules::{
-    CompileError, CompileWarning, Located, Mistake, Report, SourceLocation, Warning,
+    Located, LocatedMistake, LocatedWarning, Mistake, Report, SourceLocation, Warning,
 };
 
 use super::{
@@ -356,13 +356,13 @@ impl Reader<'_> {
     pub(super) fn mistake(&mut self, location: &FileLocation, mistake: Mistake) {
         self.mistakes += 1;
         let location = self.source_location(location);
-        self.shared.report.mistakes.push(CompileError { location, mistake });
+        self.shared.report.mistakes.push(LocatedMistake { location, mistake });
     }
 
     /// Reports a warning.
     pub(super) fn warn(&mut self, location: &FileLocation, warning: Warning) {
         let location = self.source_location(location);
-        self.shared.report.warnings.push(CompileWarning { location, warning });
+        self.shared.report.warnings.push(LocatedWarning { location, warning });
     }
 
     /// Reports a value of a wrong type. `wanted` is the expected type.

@@ -3,16 +3,17 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use sluicegate_core::rules::CompileOptions;
-use sluicegate_limits::{ReadBounds, Sources};
+use sluicegate_limits::{FileContents, ReadBounds};
 
 /// The names of the domains that are loaded from paths in a folder, or the mistakes, without the folder's path.
 fn loaded(folder: &Path, paths: &[&str]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| folder.join(path)).collect();
-    let result: String =
-        match Sources::read(&paths, ReadBounds::default()).compile(&CompileOptions::default()) {
-            Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
-            Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
-        };
+    let result: String = match FileContents::read(&paths, ReadBounds::default())
+        .compile(&CompileOptions::default())
+    {
+        Ok(rules) => rules.domains().map(|domain| format!("{} ", domain.name)).collect(),
+        Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
+    };
     result.replace(&format!("{}/", folder.display()), "").trim_end().to_owned()
 }
 

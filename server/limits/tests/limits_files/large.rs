@@ -6,7 +6,7 @@ use std::{
 };
 
 use sluicegate_core::rules::{CompileOptions, Findings, LISTED_MAX};
-use sluicegate_limits::{ReadBounds, Sources, parse};
+use sluicegate_limits::{FileContents, ReadBounds, compile_text};
 
 use super::{expect, warnings};
 
@@ -43,8 +43,8 @@ fn a_hundred_thousand_rules_load() {
     let text = format!("domain: large\ndescriptors:{}\n", tenants.collect::<String>());
     fs::write(folder.path().join("large.yaml"), text).unwrap();
     let begun = Instant::now();
-    let sources = Sources::read(&[folder.path().to_owned()], ReadBounds::default());
-    let rules = sources.compile(&CompileOptions::default()).unwrap();
+    let contents = FileContents::read(&[folder.path().to_owned()], ReadBounds::default());
+    let rules = contents.compile(&CompileOptions::default()).unwrap();
     let taken = begun.elapsed();
     assert_eq!((rules.rules().count(), &*warnings(&rules)), (100_000, ""));
     expect(
@@ -69,7 +69,7 @@ fn large_levels_and_many_mistakes_are_reported_in_time() {
     let many = |line: &dyn Fn(usize) -> String| {
         let text: String = (0..25_000).map(line).collect();
         let text = format!("domain: d\ndescriptors:\n{text}");
-        parse("large.yaml", &text)
+        compile_text("large.yaml", &text)
     };
     let keys = many(&|index| format!("- {{key: k{index}}}\n"));
     assert!(keys.is_ok());

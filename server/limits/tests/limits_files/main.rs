@@ -27,7 +27,7 @@ use sluicegate_core::{
     rule::{RuleLimit, RuleLimits},
     rules::{RuleSet, Warning},
 };
-use sluicegate_limits::parse;
+use sluicegate_limits::compile_text;
 
 fn fixtures(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/limits").join(kind)
@@ -35,7 +35,7 @@ fn fixtures(kind: &str) -> PathBuf {
 
 /// All mistakes in a file, one per line.
 fn mistakes(name: &str, text: &str) -> String {
-    match parse(name, text) {
+    match compile_text(name, text) {
         Ok(_) => String::new(),
         Err(errors) => errors.iter().map(|error| format!("{error}\n")).collect(),
     }
@@ -75,7 +75,7 @@ fn valid(name: &str) -> RuleSet {
 }
 
 fn rules(name: &str, text: &str) -> RuleSet {
-    parse(name, text).unwrap_or_else(|errors| panic!("{errors:?}"))
+    compile_text(name, text).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 /// The entries of `key=value key=value`.

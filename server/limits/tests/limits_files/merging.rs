@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use sluicegate_core::rules::{CompileOptions, RuleSet};
-use sluicegate_limits::{ReadBounds, Sources};
+use sluicegate_limits::{FileContents, ReadBounds};
 use tempfile::TempDir;
 
 use super::{expect, warnings};
@@ -27,7 +27,7 @@ impl Files {
 
     fn compile(&self) -> Result<RuleSet, String> {
         let options = CompileOptions { merge_domains: true, ..CompileOptions::default() };
-        Sources::read(&self.paths, ReadBounds::default()).compile(&options).map_err(|errors| {
+        FileContents::read(&self.paths, ReadBounds::default()).compile(&options).map_err(|errors| {
             let mistakes: String = errors.iter().map(|error| format!("{error}\n")).collect();
             self.without_folder(&mistakes)
         })

@@ -3,7 +3,7 @@
 use std::fs;
 
 use sluicegate_core::rules::CompileOptions;
-use sluicegate_limits::{ReadBounds, Sources};
+use sluicegate_limits::{FileContents, ReadBounds};
 
 use super::mistakes;
 
@@ -34,8 +34,8 @@ fn l2_domain_in_two_files() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), "domain: shop\n").unwrap();
     fs::write(folder.path().join("b.yaml"), "# b\ndomain: shop\n").unwrap();
-    let sources = Sources::read(&[folder.path().to_owned()], ReadBounds::default());
-    let errors = sources.compile(&CompileOptions::default()).unwrap_err();
+    let contents = FileContents::read(&[folder.path().to_owned()], ReadBounds::default());
+    let errors = contents.compile(&CompileOptions::default()).unwrap_err();
     let message = errors[0].to_string().replace(&format!("{}/", folder.path().display()), "");
     assert_eq!(
         (errors.len(), &*message),

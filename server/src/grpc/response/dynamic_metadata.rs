@@ -116,7 +116,7 @@ fn rule_metadata(record: &DecisionRecord<'_, '_>) -> metadata::Map {
             PlannedDescriptor::Limited { overridden, .. } => {
                 !overridden && status.current_limit.is_some()
             }
-            PlannedDescriptor::Unmatched => false,
+            PlannedDescriptor::NoLimitApplies => false,
         };
         let rule = status.rule.filter(|_| applies && status.code == Code::Ok);
         if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_ref()) {

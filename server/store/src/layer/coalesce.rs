@@ -31,7 +31,7 @@ use std::{
 use parking_lot::Mutex;
 use sluicegate_core::{
     Answers, Batch, Check, CounterKey, Store, StoreError,
-    store::{Group, PendingAnswers},
+    store::{Group, LateAnswersFuture},
 };
 use tokio::sync::oneshot;
 
@@ -248,7 +248,7 @@ impl<S: QueuedStore> Store for Coalesce<S> {
         asked.flat_map(|(answers, _)| answers).collect()
     }
 
-    fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
+    fn late_answers(&self, group: &Group) -> Option<LateAnswersFuture> {
         self.state.late.take(group)
     }
 

@@ -21,8 +21,8 @@ use quick_cache::{
 };
 use sluicegate_core::{
     Answers, Batch, Charge, Check, CounterKey, Decision, Limit, Store, StoreError,
-    fixes::Fix,
-    store::{Group, PendingAnswers, RefusalScope, Source},
+    defect_fixes::DefectFix,
+    store::{DecisionSource, Group, LateAnswersFuture, RefusalScope},
 };
 
 use super::late::LateAnswers;
@@ -83,7 +83,7 @@ impl Refunds {
     /// Whether the counter may have been refunded or reset after the refund of this number.
     fn any_since(&self, number: u64, key: &CounterKey) -> bool {
         let is_later = |it: &AtomicU64| it.load(SeqCst) > number;
-        let has_buckets = Fix::RefundsInvalidateRefusals.is_active();
+        let has_buckets = DefectFix::RefundsInvalidateRefusals.is_active();
         is_later(&self.all) || has_buckets && self.bucket(key).is_some_and(is_later)
     }
 }
@@ -141,7 +141,7 @@ impl CachedRefusals {
                 .filter(|_| hits <= u64::from(check.limit.capacity()))
                 .map(|at| at.saturating_duration_since(now)),
             receipt: None,
-            source: Source::DenyCache,
+            source: DecisionSource::DenyCache,
         })
     }
 
@@ -150,7 +150,7 @@ impl CachedRefusals {
         let Charge::Exactly(hits) = check.charge else { return };
         if decision.allowed
             || check.refusal_scope != RefusalScope::Request
-            || decision.source != Source::Store
+            || decision.source != DecisionSource::Store
         {
             return;
         }
@@ -160,8 +160,11 @@ impl CachedRefusals {
             hits: hits.max(1),
             limit: check.limit,
             // From the sending on, because the store may have decided at any time since, and its window may have ended.
-            expires_at: if Fix::RefusalsExpireFromRequest.is_active() { sent.time } else { now }
-                + life,
+            expires_at: if DefectFix::RefusalsExpireFromRequest.is_active() {
+                sent.time
+            } else {
+                now
+            } + life,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
@@ -179,7 +182,7 @@ impl CachedRefusals {
                 self.invalidate(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
-                && (is_only_one(group, check) || !Fix::RepeatedCountersNotCached.is_active())
+                && (is_only_one(group, check) || !DefectFix::RepeatedCountersNotCached.is_active())
             {
                 self.insert(check, decision, sent);
             }
@@ -292,7 +295,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.settles_atomically(checks)
     }
 
-    fn late_answers(&self, group: &Group) -> Option<PendingAnswers> {
+    fn late_answers(&self, group: &Group) -> Option<LateAnswersFuture> {
         let late = self.inner.late_answers(group).or_else(|| self.late.take(group))?;
         if !group.iter().any(invalidates_refusals) {
             return Some(late);
@@ -330,7 +333,7 @@ impl<S: Store> Store for DenyCache<S> {
 }
 
 /// The late answers to a whole group, from those to its unconditional charges, which alone were sent.
-async fn of_whole_group(group: Group, late: PendingAnswers) -> Answers {
+async fn of_whole_group(group: Group, late: LateAnswersFuture) -> Answers {
     let mut late = late.await.into_iter();
     let answer = |check: &Check| {
         let late = (!check.charge.is_conditional()).then(|| late.next()).flatten();
@@ -342,7 +345,7 @@ async fn of_whole_group(group: Group, late: PendingAnswers) -> Answers {
 /// Whether the check is a refund, after which the counter may allow hits that it refused before.
 fn invalidates_refusals(check: &Check) -> bool {
     let Charge::Refund { receipt, .. } = check.charge else { return false };
-    receipt.is_none() || Fix::UndoneChargesInvalidateRefusals.is_active()
+    receipt.is_none() || DefectFix::UndoneChargesInvalidateRefusals.is_active()
 }
 
 /// Whether no other check of the group is on the same counter. A check may have been refused only because of the charge
@@ -361,6 +364,6 @@ fn not_asked(check: &Check) -> Decision {
         reset_after: Duration::ZERO,
         retry_after: Some(Duration::ZERO),
         receipt: None,
-        source: Source::NotAsked,
+        source: DecisionSource::NotAsked,
     }
 }

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use sluicegate_core::{
     Check,
-    store::{Group, PendingAnswers},
+    store::{Group, LateAnswersFuture},
 };
 
 /// Late answers by the address of their group. Each insertion drops those of groups that no longer exist; until then a
@@ -20,7 +20,7 @@ pub(super) struct LateAnswers(Mutex<HashMap<usize, Kept, RandomState>>);
 
 struct Kept {
     group: Weak<[Check]>,
-    late: PendingAnswers,
+    late: LateAnswersFuture,
 }
 
 impl fmt::Debug for LateAnswers {
@@ -30,13 +30,13 @@ impl fmt::Debug for LateAnswers {
 }
 
 impl LateAnswers {
-    pub(super) fn keep(&self, group: &Group, late: PendingAnswers) {
+    pub(super) fn keep(&self, group: &Group, late: LateAnswersFuture) {
         let mut kept = self.0.lock();
         kept.retain(|_, it| it.group.strong_count() > 0);
         kept.insert(address(group), Kept { group: Arc::downgrade(group), late });
     }
 
-    pub(super) fn take(&self, group: &Group) -> Option<PendingAnswers> {
+    pub(super) fn take(&self, group: &Group) -> Option<LateAnswersFuture> {
         self.0.lock().remove(&address(group)).map(|kept| kept.late)
     }
 

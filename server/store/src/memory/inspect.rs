@@ -3,7 +3,7 @@
 use sluicegate_core::{CounterKey, key::TenantKeys};
 
 use super::{Memory, locked, shard::ScanPosition};
-use crate::{Clock, Inspect, Reset, SCAN_STEP_MAX, ScanStep, Unavailable};
+use crate::{Clock, Inspect, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable};
 
 /// Where a scan of the memory store continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub struct Cursor {
 impl<C: Clock> Inspect for Memory<C> {
     type Cursor = Cursor;
 
-    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
         let now = self.clock.read().steady;
         let reset = keys.iter().filter(|key| {
             let number = locked::number(key, self.shards.len() as u64);
             let shard = usize::try_from(number).ok().and_then(|number| self.shards.get(number));
-            shard.is_some_and(|shard| match reset {
-                Reset::Now => shard.lock().remove(key, now),
-                Reset::DryRun => shard.lock().contains(key, now),
+            shard.is_some_and(|shard| match mode {
+                ResetMode::Delete => shard.lock().remove(key, now),
+                ResetMode::DryRun => shard.lock().contains(key, now),
             })
         });
         Ok(reset.count() as u64)

@@ -5,7 +5,7 @@ use sluicegate_core::{Check, CounterKey, Counters, StoreError, Time, algorithm::
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use crate::Reading;
+use crate::ClockTimes;
 
 /// The most shards of a store: more than cores, so that threads rarely contend.
 pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
@@ -16,7 +16,7 @@ pub(super) struct Locked<'s> {
     /// Number of shards of the store.
     count: u64,
     /// The present.
-    now: Reading,
+    now: ClockTimes,
 }
 
 impl<'s> Locked<'s> {
@@ -24,7 +24,7 @@ impl<'s> Locked<'s> {
     pub(super) fn new(
         shards: &'s [Mutex<Shard>],
         group: &[Check],
-        now: impl Fn() -> Reading,
+        now: impl Fn() -> ClockTimes,
     ) -> Self {
         let count = shards.len() as u64;
         // One bit for each shard, so that each shard is locked once, in ascending order.
@@ -42,7 +42,7 @@ impl<'s> Locked<'s> {
 
 impl Counters for Locked<'_> {
     fn now(&self, check: &Check) -> Time {
-        self.now.of(check.limit.algorithm())
+        self.now.for_algorithm(check.limit.algorithm())
     }
 
     fn with_state(

@@ -8,7 +8,7 @@
 
 use sluicegate_core::{Limit, Time, algorithm::State};
 
-use crate::Reading;
+use crate::ClockTimes;
 
 /// One counter.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Record {
     pub(super) fn with(
         &mut self,
         limit: &Limit,
-        now: Reading,
+        now: ClockTimes,
         change: impl FnOnce(&mut State) -> Time,
     ) -> Time {
         match self {
@@ -94,8 +94,8 @@ impl Record {
 }
 
 /// Expiry of a state by the steady clock. `time` is the time of the state, which may be ahead of `now`.
-pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: Reading) -> Time {
-    let ahead = time.as_micros().saturating_sub(now.of(limit.algorithm()).as_micros());
+pub(super) fn expires(state: &State, limit: &Limit, time: Time, now: ClockTimes) -> Time {
+    let ahead = time.as_micros().saturating_sub(now.for_algorithm(limit.algorithm()).as_micros());
     now.steady.after_micros(ahead).after_micros(state.expires_after(limit, time))
 }
 

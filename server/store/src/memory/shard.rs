@@ -4,7 +4,7 @@ use hashbrown::HashTable;
 use sluicegate_core::{Check, CounterKey, StoreError, Time, algorithm::State};
 
 use super::record::{self, Record};
-use crate::Reading;
+use crate::ClockTimes;
 
 /// Buckets of the table that are swept for each new counter. Enough to remove expired counters faster than new ones
 /// arrive, although some buckets are empty.
@@ -112,7 +112,7 @@ impl Shard {
     pub(super) fn with(
         &mut self,
         check: &Check,
-        now: Reading,
+        now: ClockTimes,
         change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         let same = |counter: &Record| counter.key() == check.key.as_bytes();
@@ -128,7 +128,7 @@ impl Shard {
     fn with_new(
         &mut self,
         check: &Check,
-        now: Reading,
+        now: ClockTimes,
         change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
         if check.charge.adds_hits() && self.is_full() {
@@ -140,7 +140,7 @@ impl Shard {
         let mut state = State::new(check.limit.algorithm());
         // Advanced, because an undone charge of the same group may have removed the counter, and its state is then read
         // without being advanced.
-        state.advance(&check.limit, now.of(check.limit.algorithm()));
+        state.advance(&check.limit, now.for_algorithm(check.limit.algorithm()));
         let time = change(&mut state);
         let expires = record::expires(&state, &check.limit, time, now);
         if expires > now.steady {

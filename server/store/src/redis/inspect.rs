@@ -17,7 +17,7 @@ use super::{
     failure::CommandError,
     slots::{hash_slot, key_slot},
 };
-use crate::{Inspect, RESET_MAX, Reset, SCAN_STEP_MAX, ScanStep, Unavailable, clock};
+use crate::{Inspect, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable, clock};
 
 /// Deadline of a step or a reset, in which a slot may be moving or without an owner.
 const STEP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ pub struct Cursor {
 impl Inspect for Redis {
     type Cursor = Cursor;
 
-    async fn reset(&self, keys: &[CounterKey], reset: Reset) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
         let mut keys: Vec<(u16, &CounterKey)> =
             keys.iter().map(|key| (self.topology.map().slot(key), key)).collect();
         keys.sort_by_key(|(slot, _)| *slot);
@@ -47,7 +47,7 @@ impl Inspect for Redis {
             let Some((_, first)) = of_slot.first() else { continue };
             for some in of_slot.chunks(RESET_MAX) {
                 let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
-                let command = Self::command_of(reset);
+                let command = Self::command_of(mode);
                 let deadline = clock::now() + STEP_TIMEOUT;
                 let asked =
                     self.run_at_owner(|| self.slot_of(first), command, names, deadline).await;
@@ -80,7 +80,7 @@ impl Inspect for Redis {
         let deadline = clock::now() + STEP_TIMEOUT;
         loop {
             // The server that replies owns the slot. A cursor of another server is not valid there.
-            let exists = Self::command_of(Reset::DryRun);
+            let exists = Self::command_of(ResetMode::DryRun);
             let probed = || vec![self.name(&probe)];
             let (address, _) = self.run_at_owner(slot, exists, probed(), deadline).await?;
             let position = from.take_if(|from| from.address == address).map(|from| from.position);
@@ -110,10 +110,10 @@ impl Redis {
     }
 
     /// The command that deletes keys, or only counts those that exist.
-    const fn command_of(reset: Reset) -> &'static str {
-        match reset {
-            Reset::Now => "UNLINK",
-            Reset::DryRun => "EXISTS",
+    const fn command_of(mode: ResetMode) -> &'static str {
+        match mode {
+            ResetMode::Delete => "UNLINK",
+            ResetMode::DryRun => "EXISTS",
         }
     }
 
@@ -185,7 +185,7 @@ impl Redis {
                     Err(CommandError::Unknown(why)) => {
                         let why = format!("{}: {why}", node.address);
                         // A query that may have run has changed nothing.
-                        let changes = command == Self::command_of(Reset::Now);
+                        let changes = command == Self::command_of(ResetMode::Delete);
                         let error =
                             if changes { Unavailable::Unknown } else { Unavailable::NotRun };
                         return Err(error(why));

@@ -40,7 +40,7 @@ use std::{
 
 use futures::future::join_all;
 use sluicegate_core::{
-    Answers, Batch, Check, CounterKey, Store, StoreError, store::PendingAnswers,
+    Answers, Batch, Check, CounterKey, Store, StoreError, store::LateAnswersFuture,
 };
 use smallvec::SmallVec;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -420,7 +420,7 @@ impl QueuedStore for Redis {
         let late = (!late.is_empty()).then(|| {
             let until = clock::now() + LATE_MAX;
             let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
-            Box::pin(late_answers(late, first, until, topology, stats)) as PendingAnswers
+            Box::pin(late_answers(late, first, until, topology, stats)) as LateAnswersFuture
         });
         Settled { answers: ordered, late }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Charge, Decision, store::Source};
+use sluicegate_core::{Charge, Decision, store::DecisionSource};
 
 use super::{Oracle, is_conditional, needs, span::Span};
 use crate::history::{Outcome, RequestRecord};
@@ -17,7 +17,7 @@ impl Oracle<'_> {
         let Outcome::Decided(decisions) = &request.outcome else { return };
         for (at, decision) in decisions.iter().enumerate() {
             match decision.source {
-                Source::Store => {
+                DecisionSource::Store => {
                     self.report(request, at, decisions);
                     if decision.allowed {
                         self.admission(request, at, decisions);
@@ -25,8 +25,8 @@ impl Oracle<'_> {
                         self.refusal(request, at, decisions);
                     }
                 }
-                Source::DenyCache => self.cached_refusal(request, at),
-                Source::NotAsked | Source::Local | Source::Policy => {}
+                DecisionSource::DenyCache => self.cached_refusal(request, at),
+                DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => {}
             }
         }
     }
@@ -46,7 +46,7 @@ impl Oracle<'_> {
             request.checks.iter().zip(decisions).any(|(it, decision)| {
                 it.descriptor == descriptor
                     && !decision.allowed
-                    && decision.source == Source::Store
+                    && decision.source == DecisionSource::Store
                     && self.scenario.are_on_one_slot(it.counter, counter)
             })
         };
@@ -61,9 +61,9 @@ impl Oracle<'_> {
             }
             let hits = check.charge.hits();
             let (low, high) = match (decision.source, check.charge) {
-                (Source::Local, Charge::Always { .. } | Charge::Exactly(_)) => (0, hits),
-                (Source::Store, Charge::Always { .. }) => (hits, hits),
-                (Source::Store, Charge::Exactly(_)) if decision.allowed => (hits, hits),
+                (DecisionSource::Local, Charge::Always { .. } | Charge::Exactly(_)) => (0, hits),
+                (DecisionSource::Store, Charge::Always { .. }) => (hits, hits),
+                (DecisionSource::Store, Charge::Exactly(_)) if decision.allowed => (hits, hits),
                 _ => (0, 0),
             };
             least += low;

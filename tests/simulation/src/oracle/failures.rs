@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use sluicegate_core::{Algorithm, Charge, Decision, OnFailure, store::Source};
+use sluicegate_core::{Algorithm, Charge, Decision, OnFailure, store::DecisionSource};
 
 use super::{Oracle, Violation, decided, is_conditional, is_refused, needs};
 use crate::{
@@ -34,16 +34,18 @@ impl Oracle<'_> {
         };
         let allowed: Vec<bool> = decisions.iter().map(|it| it.allowed).collect();
         let is_refused = is_refused(&request.checks, &allowed);
-        let is_in_deny_cache = decisions.iter().any(|it| it.source == Source::DenyCache);
+        let is_in_deny_cache = decisions.iter().any(|it| it.source == DecisionSource::DenyCache);
         for (at, (check, decision)) in request.checks.iter().zip(decisions).enumerate() {
             let is_valid = match decision.source {
-                Source::Store | Source::DenyCache => continue,
-                Source::NotAsked if is_in_deny_cache => continue,
+                DecisionSource::Store | DecisionSource::DenyCache => continue,
+                DecisionSource::NotAsked if is_in_deny_cache => continue,
                 // The request is already refused, so that the local fallback does not check this counter.
-                Source::NotAsked => is_refused && check.on_failure == OnFailure::Local,
-                Source::Local => check.on_failure == OnFailure::Local,
-                Source::Policy if matches!(check.charge, Charge::Refund { .. }) => decision.allowed,
-                Source::Policy => match check.on_failure {
+                DecisionSource::NotAsked => is_refused && check.on_failure == OnFailure::Local,
+                DecisionSource::Local => check.on_failure == OnFailure::Local,
+                DecisionSource::Policy if matches!(check.charge, Charge::Refund { .. }) => {
+                    decision.allowed
+                }
+                DecisionSource::Policy => match check.on_failure {
                     OnFailure::Allow | OnFailure::Defer => decision.allowed,
                     OnFailure::Deny => !decision.allowed,
                     OnFailure::Local => false,
@@ -79,7 +81,7 @@ impl Oracle<'_> {
     /// hits that the store last reported as remaining.
     pub(super) fn local(&mut self, request: &RequestRecord) {
         for (at, check) in request.checks.iter().enumerate() {
-            let decision = decided(request, at).filter(|it| it.source == Source::Local);
+            let decision = decided(request, at).filter(|it| it.source == DecisionSource::Local);
             let Some(decision) = decision.filter(|_| self.scenario.is_one_window) else { continue };
             // All checks of the counter in this process.
             let of_process =
@@ -145,7 +147,7 @@ impl Oracle<'_> {
             return;
         }
         let reports = checks.iter().filter_map(|(it, at)| {
-            let decision = decided(it, *at).filter(|it| it.source == Source::Store)?;
+            let decision = decided(it, *at).filter(|it| it.source == DecisionSource::Store)?;
             (it.ended.0 < request.began.0).then_some((it, decision))
         });
         let reports: Vec<_> = reports.collect();
@@ -180,7 +182,7 @@ impl Oracle<'_> {
         // answer.
         let was_local = checks.iter().any(|(it, position)| {
             (it.action, *position) != (request.action, at)
-                && decided(it, *position).is_none_or(|it| it.source != Source::Store)
+                && decided(it, *position).is_none_or(|it| it.source != DecisionSource::Store)
         });
         if needs(check.charge) <= share && !was_used && !was_local {
             let what =
@@ -208,7 +210,8 @@ impl Oracle<'_> {
                 let expected = at_end..=at_end + rounding;
                 let is_known =
                     self.scenario.is_one_window && self.scenario.kind != StoreKind::Memory;
-                if decision.source != Source::Store || is_known && !expected.contains(&used) {
+                if decision.source != DecisionSource::Store || is_known && !expected.contains(&used)
+                {
                     let what = format!(
                         "process {process}, counter {number}: {decision:?} where {at_end} hits are used"
                     );
@@ -226,7 +229,7 @@ type CheckRecord<'h> = (&'h RequestRecord, usize);
 /// Hits of conditional charges that a process has admitted by itself.
 fn admitted<'a, 'h: 'a>(checks: impl Iterator<Item = &'a CheckRecord<'h>>) -> u64 {
     let charged = checks.filter_map(|(it, at)| {
-        let is_local = |it: &&Decision| it.source == Source::Local && it.allowed;
+        let is_local = |it: &&Decision| it.source == DecisionSource::Local && it.allowed;
         let decision = decided(it, *at).filter(is_local)?;
         is_conditional(it.checks[*at].charge).then_some(decision.charged)
     });

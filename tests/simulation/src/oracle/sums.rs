@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate_core::{
     Algorithm, Charge, OnFailure,
-    store::{RefusalScope, Source},
+    store::{DecisionSource, RefusalScope},
 };
 
 use super::{Oracle, Violation, decided, is_conditional, is_over, is_refused, needs, span::Span};
@@ -30,12 +30,12 @@ fn is_final(request: &RequestRecord, at: usize) -> bool {
     let (check, decision) = (&request.checks[at], decided(request, at));
     let Some(decision) = decision else { return false };
     match decision.source {
-        Source::DenyCache => true,
-        Source::Store => {
+        DecisionSource::DenyCache => true,
+        DecisionSource::Store => {
             !matches!(check.charge, Charge::Refund { .. })
                 && (!is_conditional(check.charge) || !decision.allowed || !is_refunded(request, at))
         }
-        Source::NotAsked | Source::Local | Source::Policy => false,
+        DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => false,
     }
 }
 
@@ -106,11 +106,11 @@ impl Oracle<'_> {
             for request in self.history.requests.iter().filter(|it| it.process == process) {
                 for (at, check) in request.checks.iter().enumerate() {
                     match decided(request, at) {
-                        Some(it) if it.source == Source::Local && it.allowed => {
+                        Some(it) if it.source == DecisionSource::Local && it.allowed => {
                             admitted += it.charged;
                         }
                         // The store may have charged it before the process refused.
-                        Some(it) if it.source == Source::Local => uncertain += it.charged,
+                        Some(it) if it.source == DecisionSource::Local => uncertain += it.charged,
                         None if check.on_failure == OnFailure::Local => {
                             uncertain += check.charge.hits();
                         }
@@ -164,18 +164,24 @@ impl Oracle<'_> {
         };
         let (decision, is_refunded) = (&decisions[at], is_refunded(request, at));
         match decision.source {
-            Source::Store if matches!(check.charge, Charge::Refund { .. }) => (-hits, -hits),
+            DecisionSource::Store if matches!(check.charge, Charge::Refund { .. }) => {
+                (-hits, -hits)
+            }
             _ if matches!(check.charge, Charge::Refund { .. }) => (-hits, 0),
-            Source::DenyCache => (0, 0),
-            Source::NotAsked if self.scenario.is_fault_free => (0, 0),
+            DecisionSource::DenyCache => (0, 0),
+            DecisionSource::NotAsked if self.scenario.is_fault_free => (0, 0),
             // A call that was not answered in time may have charged hits, which are not refunded.
-            Source::Policy if decision.allowed && !is_refunded => (0, hits),
+            DecisionSource::Policy if decision.allowed && !is_refunded => (0, hits),
             // Charges that a late answer reports are refunded.
-            Source::NotAsked | Source::Local | Source::Policy if conditional => (0, 0),
-            Source::NotAsked | Source::Local | Source::Policy => (0, hits),
-            Source::Store if !conditional => (hits, hits),
-            Source::Store if !decision.allowed || is_refunded => (0, 0),
-            Source::Store => (hits, hits),
+            DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy
+                if conditional =>
+            {
+                (0, 0)
+            }
+            DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => (0, hits),
+            DecisionSource::Store if !conditional => (hits, hits),
+            DecisionSource::Store if !decision.allowed || is_refunded => (0, 0),
+            DecisionSource::Store => (hits, hits),
         }
     }
 

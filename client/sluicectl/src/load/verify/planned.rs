@@ -116,7 +116,7 @@ pub(in super::super) fn match_rules(
 ) -> Result<Vec<bool>, RequestError> {
     let request = request(domain, descriptors, 1)?;
     let (plan, _) = Plan::new(rules, &request);
-    Ok(plan.descriptors.iter().map(|it| !matches!(it, PlannedDescriptor::Unmatched)).collect())
+    Ok(plan.descriptors.iter().map(|it| !matches!(it, PlannedDescriptor::NoLimitApplies)).collect())
 }
 
 impl Verification {
@@ -159,7 +159,7 @@ impl Verification {
         };
         let rows = &mut self.rows;
         let (rule, limits) = match planned {
-            PlannedDescriptor::Unmatched => {
+            PlannedDescriptor::NoLimitApplies => {
                 matched.row = rows.position(None, "no limit applies".to_owned());
                 return matched;
             }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    CompileError, CompileWarning, Findings, Mistake, Warning,
+    Findings, LocatedMistake, LocatedWarning, Mistake, Warning,
     file::{DescriptorNode, LimitsFile, Located, SourceLocation},
     findings::quoted,
     matcher::{Defaults, Domain, Modes, RuleSet},
@@ -36,9 +36,9 @@ pub struct CompileOptions {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Mistakes. With any mistake there is no rule set.
-    pub mistakes: Findings<CompileError>,
+    pub mistakes: Findings<LocatedMistake>,
     /// Warnings.
-    pub warnings: Findings<CompileWarning>,
+    pub warnings: Findings<LocatedWarning>,
 }
 
 /// Compiles all files into one rule set. `report` has the mistakes and warnings that were found when the files were
@@ -51,7 +51,7 @@ pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,
     mut report: Report,
-) -> Result<RuleSet, Findings<CompileError>> {
+) -> Result<RuleSet, Findings<LocatedMistake>> {
     let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
     let domains = files_by_domain(files, options.merge_domains, &mut report.mistakes);
     let (mut next_id, mut path_bytes) = (0, 0);
@@ -63,7 +63,8 @@ pub fn compile(
         let (domain, compiled) = Compiler::new(next_id, options, report, path_bytes).domain(files);
         (report, path_bytes) = (compiled.report, compiled.path_bytes);
         next_id += domain.rules.len();
-        set.searches_max = set.searches_max.max(compiled.searches_max);
+        set.substring_patterns_max =
+            set.substring_patterns_max.max(compiled.substring_patterns_max);
         set.by_name.entry(first.domain.value.as_str().into()).or_insert(index);
         set.domains.push(domain);
     }
@@ -78,14 +79,14 @@ pub fn compile(
 fn files_by_domain<'f>(
     files: &'f [LimitsFile],
     merge: bool,
-    errors: &mut Findings<CompileError>,
+    errors: &mut Findings<LocatedMistake>,
 ) -> Vec<Vec<&'f LimitsFile>> {
     let mut domains: Vec<Vec<&LimitsFile>> = Vec::new();
     let mut by_name = HashMap::new();
     for file in files {
         let name = &file.domain.value;
         let mut mistake = |mistake| {
-            errors.push(CompileError { location: file.domain.location.clone(), mistake });
+            errors.push(LocatedMistake { location: file.domain.location.clone(), mistake });
         };
         if name.is_empty() {
             mistake(Mistake::Missing("domain"));
@@ -114,7 +115,7 @@ fn files_by_domain<'f>(
 struct CompileOutput {
     report: Report,
     path_bytes: usize,
-    searches_max: usize,
+    substring_patterns_max: usize,
 }
 
 /// Compiles one domain: its state while it walks the tree.
@@ -137,8 +138,8 @@ struct Compiler<'f> {
     report: Report,
     /// Bytes of the paths of all rules so far, also of earlier domains. At most [`PATH_BYTES_MAX`].
     path_bytes: usize,
-    /// As in [`RuleSet::searches_max`].
-    searches_max: usize,
+    /// As in [`RuleSet::substring_patterns_max`].
+    substring_patterns_max: usize,
 }
 
 impl<'f> Compiler<'f> {
@@ -159,7 +160,7 @@ impl<'f> Compiler<'f> {
             tenant_suggested: false,
             report,
             path_bytes,
-            searches_max: 0,
+            substring_patterns_max: 0,
         }
     }
 
@@ -187,8 +188,8 @@ impl<'f> Compiler<'f> {
             rules: mem::take(&mut self.rules),
             root,
         };
-        let Self { report, path_bytes, searches_max, .. } = self;
-        (domain, CompileOutput { report, path_bytes, searches_max })
+        let Self { report, path_bytes, substring_patterns_max, .. } = self;
+        (domain, CompileOutput { report, path_bytes, substring_patterns_max })
     }
 
     /// A setting of the domain, which must be the same in all files that have it.
@@ -210,10 +211,10 @@ impl<'f> Compiler<'f> {
     fn mistake(&mut self, location: &SourceLocation, mistake: impl Into<Mistake>) {
         self.report
             .mistakes
-            .push(CompileError { location: location.clone(), mistake: mistake.into() });
+            .push(LocatedMistake { location: location.clone(), mistake: mistake.into() });
     }
 
     fn warn(&mut self, location: &SourceLocation, warning: Warning) {
-        self.report.warnings.push(CompileWarning { location: location.clone(), warning });
+        self.report.warnings.push(LocatedWarning { location: location.clone(), warning });
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::rules::{
-    CompileWarning, Findings, Warning,
+    Findings, LocatedWarning, Warning,
     file::{Located, SourceLocation},
     findings::quoted,
 };
@@ -28,7 +28,7 @@ impl<'f> LimitNames<'f> {
     }
 
     /// Adds the warnings about names. Called when all names are known.
-    pub(super) fn warn(mut self, warnings: &mut Findings<CompileWarning>) {
+    pub(super) fn warn(mut self, warnings: &mut Findings<LocatedWarning>) {
         // A limit that aliases repeat counts once.
         for locations in self.defined.values_mut() {
             locations.sort_by_key(|location| location.position());
@@ -46,14 +46,14 @@ impl<'f> LimitNames<'f> {
                 },
                 Some(_) => return None,
             };
-            Some(CompileWarning { location: replaced.location.clone(), warning })
+            Some(LocatedWarning { location: replaced.location.clone(), warning })
         };
         let duplicate = self.defined.iter().filter_map(|(name, locations)| {
             let [first, second, ..] = locations.as_slice() else { return None };
             let first = first.relative_to(&second.file);
             let warning =
                 Warning::DuplicateName { name: quoted(name), count: locations.len(), first };
-            Some(CompileWarning { location: (*second).clone(), warning })
+            Some(LocatedWarning { location: (*second).clone(), warning })
         });
         self.replaced.iter().filter_map(unclear).chain(duplicate).for_each(|it| warnings.push(it));
     }

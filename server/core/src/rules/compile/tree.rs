@@ -85,7 +85,7 @@ impl<'f> Compiler<'f> {
             self.insert(&mut level, node, value, compiled);
         }
         let searches = level.keys.values().map(Values::searches).max();
-        self.searches_max = self.searches_max.max(searches.unwrap_or_default());
+        self.substring_patterns_max = self.substring_patterns_max.max(searches.unwrap_or_default());
         self.warn_of_level(nodes, &level, &seen);
         (level, counted_depths)
     }

@@ -79,10 +79,10 @@ fn retry_after(record: &DecisionRecord<'_, '_>) -> Option<Duration> {
     }
     let mut longest = Duration::ZERO;
     let mut quota_waits = Vec::new();
-    let mut needs_quota = !record.plan.has_quota_left;
+    let mut needs_quota = !record.plan.quota_never_refuses;
     for (planned, status) in record.plan.descriptors.iter().zip(&record.verdict.statuses) {
         let PlannedDescriptor::Limited { refusal_scope, .. } = planned else { continue };
-        let decision = status.check.and_then(|check| record.decisions.get(check));
+        let decision = status.check_position.and_then(|check| record.decisions.get(check));
         let wait = decision.and_then(|decision| decision.retry_after);
         match (refusal_scope, status.code) {
             (RefusalScope::Request, Code::OverLimit) => longest = longest.max(wait?),

@@ -47,7 +47,7 @@ pub(super) fn headers(names: &HeaderNames, record: &DecisionRecord<'_, '_>) -> V
         }
     }
     // If these hits can never pass, the time until the reset is shown.
-    let decision = status.check.and_then(|check| record.decisions.get(check));
+    let decision = status.check_position.and_then(|check| record.decisions.get(check));
     let until =
         status.duration_until_reset.or_else(|| Some(decision?.reset_after)).unwrap_or_default();
     vec![

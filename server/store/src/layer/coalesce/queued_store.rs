@@ -1,6 +1,6 @@
 //! The interface that coalescing needs from a store with several servers.
 
-use sluicegate_core::{Answers, Batch, CounterKey, Store, store::PendingAnswers};
+use sluicegate_core::{Answers, Batch, CounterKey, Store, store::LateAnswersFuture};
 
 /// A store that reports which checks can share a call.
 pub trait QueuedStore: Store {
@@ -32,7 +32,7 @@ pub struct Settled {
     /// One for each check, in order.
     pub answers: Answers,
     /// The late answers to checks that are [`StoreError::Unknown`](sluicegate_core::StoreError::Unknown) in `answers`.
-    pub late: Option<PendingAnswers>,
+    pub late: Option<LateAnswersFuture>,
 }
 
 /// Queue and slot of a counter.

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use sluicegate_core::{
     Answers, Batch, Check, StoreError,
-    store::{Group, PendingAnswers},
+    store::{Group, LateAnswersFuture},
 };
 
 use super::{
@@ -137,7 +137,7 @@ impl<S: QueuedStore> CoalesceState<S> {
     async fn distribute_late(
         self: Arc<Self>,
         merged_groups: Vec<(usize, MergedGroup)>,
-        late: PendingAnswers,
+        late: LateAnswersFuture,
     ) {
         let answers = late.await;
         for (first, merged) in merged_groups {

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use sluicegate_core::{
     Answers, Charge, Check, Decision, OnFailure, RefusalTally, StoreError,
-    store::{RefusalScope, Source},
+    store::{DecisionSource, RefusalScope},
 };
 use smallvec::SmallVec;
 
@@ -81,7 +81,7 @@ impl Conclusion {
                 conclusion.unanswered += 1;
                 conclusion.by_policy(at, check, error, has_local)
             });
-            if decision.source == Source::Store
+            if decision.source == DecisionSource::Store
                 && decision.charged > 0
                 && requires_local_share(check)
             {
@@ -101,21 +101,21 @@ impl Conclusion {
         has_local: bool,
     ) -> Decision {
         if matches!(check.charge, Charge::Refund { .. }) {
-            return allowed(check, Source::Policy);
+            return allowed(check, DecisionSource::Policy);
         }
         match check.on_failure {
-            OnFailure::Allow => allowed(check, Source::Policy),
+            OnFailure::Allow => allowed(check, DecisionSource::Policy),
             // A client that sends ever new values fills the store. Local counters would be full, too, and an error
             // would let the client pass through Envoy.
             OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied(),
             OnFailure::Defer => {
                 // A rule in shadow mode does not defer the request.
                 self.deferred |= check.refusal_scope != RefusalScope::None;
-                allowed(check, Source::Policy)
+                allowed(check, DecisionSource::Policy)
             }
             OnFailure::Local if has_local => {
                 self.local.push(LocalCheck::new(at));
-                allowed(check, Source::NotAsked)
+                allowed(check, DecisionSource::NotAsked)
             }
             OnFailure::Local | OnFailure::Deny => denied(),
         }
@@ -123,7 +123,7 @@ impl Conclusion {
 }
 
 /// A decision that allows without counting, with the numbers of an unused counter.
-fn allowed(check: &Check, source: Source) -> Decision {
+fn allowed(check: &Check, source: DecisionSource) -> Decision {
     Decision {
         allowed: true,
         charged: 0,
@@ -146,7 +146,7 @@ pub(super) fn denied() -> Decision {
         reset_after: RETRY_AFTER,
         retry_after: Some(RETRY_AFTER),
         receipt: None,
-        source: Source::Policy,
+        source: DecisionSource::Policy,
     }
 }
 

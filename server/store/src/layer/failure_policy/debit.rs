@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use sluicegate_core::{
     Answers, Batch, Charge, Check, Decision, OnFailure, Store, StoreError,
-    store::{Group, PendingAnswers, RefusalScope},
+    store::{Group, LateAnswersFuture, RefusalScope},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -77,7 +77,7 @@ impl<S: Store> PolicyState<S> {
     async fn debit_late(
         self: Arc<Self>,
         sent: SentDebit,
-        late: PendingAnswers,
+        late: LateAnswersFuture,
         permit: OwnedSemaphorePermit,
     ) {
         let answer = first(&late.await);

@@ -229,11 +229,11 @@ mod tests {
 
     use sluicegate_core::{
         Algorithm, Batch, OnFailure, Store, Time, Window,
-        store::{Group, RefusalScope, Source},
+        store::{DecisionSource, Group, RefusalScope},
     };
 
     use super::*;
-    use crate::{MemorySettings, Reading, clock};
+    use crate::{ClockTimes, MemorySettings, clock};
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -262,7 +262,7 @@ mod tests {
             reset_after,
             retry_after: None,
             receipt: None,
-            source: Source::Store,
+            source: DecisionSource::Store,
         }
     }
 
@@ -278,9 +278,9 @@ mod tests {
     }
 
     impl Clock for TestClock {
-        fn read(&self) -> Reading {
+        fn read(&self) -> ClockTimes {
             let now = Time::from_micros(self.0.load(Ordering::Relaxed));
-            Reading { wall: now, steady: now }
+            ClockTimes { wall: now, steady: now }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Check, Store, StoreError,
-    store::{Group, PendingAnswers},
+    store::{Group, LateAnswersFuture},
 };
 
 use super::{
@@ -20,7 +20,7 @@ impl<S: Store> PolicyState<S> {
         &self,
         group: &Group,
         positions: Positions,
-        late: PendingAnswers,
+        late: LateAnswersFuture,
     ) {
         if positions.is_empty() {
             return;

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{Answers, Check, CounterKey, OnFailure, key::TenantKeys, store::Source};
+use sluicegate_core::{
+    Answers, Check, CounterKey, OnFailure, key::TenantKeys, store::DecisionSource,
+};
 
 use super::{conclusion::Conclusion, last_reports::LastReports, pending_debits::PendingDebits};
 use crate::{Clock, Memory, clock};
@@ -77,7 +79,7 @@ impl Ledger {
         let mut now = None;
         for (check, answer) in group.iter().zip(answers) {
             if let Ok(decision) = answer
-                && decision.source == Source::Store
+                && decision.source == DecisionSource::Store
                 && check.on_failure == OnFailure::Local
             {
                 self.reports.note(check, decision, asked, *now.get_or_insert_with(clock::now));
@@ -120,7 +122,7 @@ impl Ledger {
         let now = clock::now();
         conclusion.local.iter().fold(false, |start, it| {
             let decision = conclusion.decisions.get(it.position);
-            let decision = decision.filter(|decision| decision.source == Source::Local);
+            let decision = decision.filter(|decision| decision.source == DecisionSource::Local);
             let Some((check, decision)) = group.get(it.position).zip(decision) else {
                 return start;
             };

@@ -19,7 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::{CounterKey, Store, StoreError, fixes::Fix, key::TenantKeys, store::Group};
+use sluicegate_core::{
+    CounterKey, Store, StoreError, defect_fixes::DefectFix, key::TenantKeys, store::Group,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 use ledger::Ledger;
@@ -171,7 +173,7 @@ impl<S: Store> FailurePolicy<S> {
         }
         if group.len() > 1
             && !self.0.inner.settles_atomically(&group)
-            && Fix::SettleAfterDisconnect.is_active()
+            && DefectFix::SettleAfterDisconnect.is_active()
         {
             // Boxed, because it is rare and would enlarge the future of every request.
             return Box::pin(self.decide_multi_slot(group, deadline)).await;

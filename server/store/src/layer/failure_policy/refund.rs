@@ -2,7 +2,7 @@
 
 use sluicegate_core::{
     Charge, Check, Decision,
-    store::{RefusalScope, Source},
+    store::{DecisionSource, RefusalScope},
 };
 
 /// A charge to be refunded.
@@ -12,7 +12,7 @@ pub(super) struct Refund {
     /// The check that undoes the charge.
     pub(super) check: Check,
     /// The source of the decision that charged it.
-    pub(super) source: Source,
+    pub(super) source: DecisionSource,
 }
 
 /// The check that undoes a charge; `None` if no hits were charged.

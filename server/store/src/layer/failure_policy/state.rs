@@ -11,8 +11,8 @@ use std::{
 
 use sluicegate_core::{
     Answers, Batch, Charge, Check, Decision, OnFailure, Store, StoreError,
-    fixes::Fix,
-    store::{Group, Source},
+    defect_fixes::DefectFix,
+    store::{DecisionSource, Group},
 };
 use thiserror::Error;
 use tokio::sync::Semaphore;
@@ -111,7 +111,7 @@ impl<S: Store> PolicyState<S> {
             self.record(group, &conclusion);
         }
         if let Some(late) = late
-            && Fix::RefundLateCharges.is_active()
+            && DefectFix::RefundLateCharges.is_active()
         {
             // After `record`: a late charge of a counter without hits to be debited is not refunded.
             let failed = refused || deferred;
@@ -156,10 +156,10 @@ impl<S: Store> PolicyState<S> {
         let answers = local.store.decide(Batch::single(checks.into(), None)).await;
         for (it, answer) in conclusion.local.iter_mut().zip(answers) {
             let Some(decision) = conclusion.decisions.get_mut(it.position) else { continue };
-            let by_local =
-                answer.map_or_else(|_| denied(), |it| Decision { source: Source::Local, ..it });
+            let by_local = answer
+                .map_or_else(|_| denied(), |it| Decision { source: DecisionSource::Local, ..it });
             it.decision = Some(by_local);
-            if decision.source != Source::Store {
+            if decision.source != DecisionSource::Store {
                 *decision = by_local;
             } else if !by_local.allowed {
                 decision.allowed = false;
@@ -184,7 +184,7 @@ impl<S: Store> PolicyState<S> {
             undo(&share, it.decision.as_ref()?)
         });
         self.refund_locally(local.collect()).await;
-        let in_store = refunds.into_iter().filter(|it| it.source != Source::Local);
+        let in_store = refunds.into_iter().filter(|it| it.source != DecisionSource::Local);
         let in_store: Vec<Check> = in_store.map(|it| it.check).collect();
         if !in_store.is_empty() {
             self.refund_tasks.start(Arc::clone(&self.inner), in_store);

@@ -5,7 +5,7 @@ use std::{slice, time::Duration};
 use sluicegate_core::{
     Answers, Charge, Check, Decision,
     algorithm::{HITS_MAX, Receipt},
-    store::Source,
+    store::DecisionSource,
 };
 use thiserror::Error;
 
@@ -62,7 +62,7 @@ impl SentCheck {
                 false => (self.needs <= self.capacity).then_some(until_reset),
             },
             receipt: charged.then_some(Receipt { at: window, used: 0 }),
-            source: Source::Store,
+            source: DecisionSource::Store,
         }
     }
 
@@ -86,7 +86,7 @@ impl SentCheck {
                 micros => Some(Duration::from_micros(u64::try_from(micros).ok()?)),
             },
             receipt: (charged > 0).then_some(receipt),
-            source: Source::Store,
+            source: DecisionSource::Store,
         })
     }
 }

@@ -106,7 +106,7 @@ fn status(status: &sluicegate_core::Status<'_>) -> DescriptorStatus {
 }
 
 fn rules(limits: &str) -> RuleSet {
-    sluicegate_limits::parse("limits.yaml", limits).unwrap()
+    sluicegate_limits::compile_text("limits.yaml", limits).unwrap()
 }
 
 fn templates(descriptors: &[&str]) -> Vec<Template> {

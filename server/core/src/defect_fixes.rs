@@ -3,7 +3,7 @@
 
 /// The fix of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fix {
+pub enum DefectFix {
     /// A multi-slot request is settled completely after its caller has disconnected.
     SettleAfterDisconnect,
     /// A charge is undone in the units of its own limit, if another limit has since rescaled the counter.
@@ -28,13 +28,13 @@ pub enum Fix {
 mod switch {
     use std::cell::Cell;
 
-    use super::Fix;
+    use super::DefectFix;
 
     thread_local! {
-        static DISABLED: Cell<Option<Fix>> = const { Cell::new(None) };
+        static DISABLED: Cell<Option<DefectFix>> = const { Cell::new(None) };
     }
 
-    impl Fix {
+    impl DefectFix {
         /// Every fix, in the order of the table in `docs/simulation.md`.
         pub const ALL: [Self; 9] = [
             Self::SettleAfterDisconnect,
@@ -84,7 +84,7 @@ mod switch {
 }
 
 #[cfg(not(feature = "simulation"))]
-impl Fix {
+impl DefectFix {
     /// Whether the fix is active: always.
     #[inline(always)]
     #[must_use]
