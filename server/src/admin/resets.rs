@@ -11,7 +11,7 @@ use std::{
 
 use sluicegate_core::CounterKey;
 use sluicegate_proto::sluicegate::admin::v1 as wire;
-use sluicegate_store::{RESET_MAX, ResetMode, Stack, Unavailable};
+use sluicegate_store::{InspectError, RESET_MAX, ResetMode, Stack};
 use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -49,7 +49,7 @@ pub(crate) struct Resets {
 #[derive(Debug, Error)]
 enum ResetAborted {
     #[error(transparent)]
-    Unavailable(#[from] Unavailable),
+    Inspect(#[from] InspectError),
     #[error("the caller has disconnected")]
     CallerGone,
     #[error("the server is stopping")]
@@ -130,10 +130,10 @@ impl Resets {
                 Err(error) => {
                     let done = results.iter().filter(|it| it.was_used).count() as u64;
                     match error {
-                        Unavailable::NotRun(_) | Unavailable::NotAllowed { .. } => {
+                        InspectError::NotRun(_) | InspectError::NotAllowed { .. } => {
                             audit!(warn, audited, counter, %error, "counter not reset");
                         }
-                        Unavailable::Unknown(_) => {
+                        InspectError::Unknown(_) => {
                             audit!(warn, audited, counter, %error, "counter may have been reset");
                         }
                     }
@@ -261,7 +261,7 @@ impl Resets {
     }
 
     /// Resets counters. When the process stops, waits at most [`LAST_ANSWER_TIMEOUT`] for the store.
-    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, InspectError> {
         let late = async {
             self.ending.cancelled().await;
             tokio::time::sleep(LAST_ANSWER_TIMEOUT).await;
@@ -269,7 +269,7 @@ impl Resets {
         tokio::select! {
             biased;
             outcome = self.store.reset(keys, mode) => outcome,
-            () = late => Err(Unavailable::Unknown("the server is stopping".to_owned())),
+            () = late => Err(InspectError::Unknown("the server is stopping".to_owned())),
         }
     }
 
@@ -282,12 +282,12 @@ impl Resets {
 
 fn status(error: &ResetAborted, done: u64, mode: ResetMode) -> Status {
     let code = match error {
-        ResetAborted::Unavailable(error) => code(error),
+        ResetAborted::Inspect(error) => code(error),
         ResetAborted::CallerGone | ResetAborted::ServerStopping => Code::Unavailable,
     };
     let message = match (mode, error) {
         (ResetMode::DryRun, _) => error.to_string(),
-        (ResetMode::Delete, ResetAborted::Unavailable(Unavailable::Unknown(_))) => {
+        (ResetMode::Delete, ResetAborted::Inspect(InspectError::Unknown(_))) => {
             format!("{error}; {done} counters were reset before, and more may have been reset")
         }
         (ResetMode::Delete, _) => format!("{error}; {done} counters were reset before"),

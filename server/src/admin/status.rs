@@ -44,12 +44,12 @@ pub(super) fn status(
         store: Some(wire::StoreStatus {
             kind: store.kind().to_owned(),
             degraded: store.is_degraded(),
-            redis: store.in_redis().map_or_else(Vec::new, |redis| {
+            redis: store.as_redis().map_or_else(Vec::new, |redis| {
                 redis.status().into_iter().map(redis_server).collect()
             }),
             memory_counters: store.counters() as u64,
             memory_counters_max: sources.counters_max as u64,
-            deny_cache_refusals: store.refusals() as u64,
+            deny_cache_refusals: store.deny_cache_refusals() as u64,
         }),
         in_flight: sources.in_flight.current() as u64,
         in_flight_max: sources.in_flight.max() as u64,

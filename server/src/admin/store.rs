@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_store::Unavailable;
+use sluicegate_store::InspectError;
 use tonic::Code;
 
 /// The time for the store to report the state of counters. Longer than in decisions, because an operator waits, not
@@ -14,9 +14,9 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The status code of a call for which counters are unavailable: `UNAVAILABLE` if a retry may succeed,
 /// `FAILED_PRECONDITION` if something must be corrected first.
-pub(super) const fn code(error: &Unavailable) -> Code {
+pub(super) const fn code(error: &InspectError) -> Code {
     match error {
-        Unavailable::NotAllowed { .. } => Code::FailedPrecondition,
-        Unavailable::NotRun(_) | Unavailable::Unknown(_) => Code::Unavailable,
+        InspectError::NotAllowed { .. } => Code::FailedPrecondition,
+        InspectError::NotRun(_) | InspectError::Unknown(_) => Code::Unavailable,
     }
 }

@@ -45,7 +45,7 @@ impl Reloader {
         let paths = limits.paths().to_vec();
         self.spawn(&paths, move |requested| {
             if limits.reload(&telemetry, requested) {
-                store.limits_changed();
+                store.clear_deny_cache();
             }
         });
     }

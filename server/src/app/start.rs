@@ -289,7 +289,7 @@ fn open_store(
 
 /// Waits a short time for the store, because requests before the first connection get `on_failure`.
 async fn wait_for_store(settings: &ServeSettings, store: &Stack) {
-    store.connected(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
+    store.wait_until_available(settings.redis.redis_connect_timeout.min(STORE_WAIT_MAX)).await;
     if store.is_degraded() && settings.failure.replicas.is_none() {
         tracing::warn!(
             "Redis does not answer yet: until it does, on_failure: local divides limits by one replica; set \

@@ -13,7 +13,7 @@ pub(super) fn describe(serving: bool, store: &Stack) -> String {
     };
     line("health", if serving { "serving" } else { "not serving" });
     line("store", if store.is_degraded() { "degraded" } else { "ok" });
-    if let Some(redis) = store.in_redis() {
+    if let Some(redis) = store.as_redis() {
         let nodes = redis.status();
         if nodes.is_empty() {
             line("redis", "no server found yet");

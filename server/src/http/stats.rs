@@ -33,11 +33,15 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
     lines.add(catalogue::SHADOWED, &[], telemetry.shadowed.get());
     lines.add(catalogue::INVALID, &[], telemetry.invalid.get());
     lines.add(catalogue::REQUESTS_UNANSWERED, &[], store.requests_unanswered());
-    if let Some(redis) = store.in_redis() {
+    if let Some(redis) = store.as_redis() {
         lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());
         let open: usize = redis.status().iter().map(|server| server.connections).sum();
         lines.add(catalogue::REDIS_CONNECTIONS_OPEN, &[], u64::try_from(open).unwrap_or(u64::MAX));
-        lines.add(catalogue::REFUSALS, &[], u64::try_from(store.refusals()).unwrap_or(u64::MAX));
+        lines.add(
+            catalogue::REFUSALS,
+            &[],
+            u64::try_from(store.deny_cache_refusals()).unwrap_or(u64::MAX),
+        );
     }
     lines.0.into_iter().map(|(name, value)| format!("{}: {value}\n", printable(&name))).collect()
 }

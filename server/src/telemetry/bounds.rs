@@ -149,7 +149,7 @@ impl OverBounds {
     pub(crate) fn count(&self, bound: Bound) {
         let Some((_, over)) = self.each().find(|(it, _)| *it == bound) else { return };
         over.count.add(1);
-        if over.warnings.allows() {
+        if over.warnings.try_acquire() {
             tracing::warn!(
                 bound = bound.name(),
                 max = self.values.value(bound),

@@ -49,17 +49,18 @@ pub(crate) fn register(
     telemetry.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
     telemetry.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     let degraded = Arc::clone(store);
-    telemetry
-        .register_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || degraded.degraded_for());
+    telemetry.register_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || {
+        degraded.total_degraded_time()
+    });
     telemetry.register_count(catalogue::UNANSWERED, count(Stack::unanswered));
     telemetry.register_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
-    let Some(redis) = store.in_redis() else { return };
-    telemetry.register_gauge(catalogue::REFUSALS, read(Stack::refusals));
+    let Some(redis) = store.as_redis() else { return };
+    telemetry.register_gauge(catalogue::REFUSALS, read(Stack::deny_cache_refusals));
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
     telemetry.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
     telemetry.register_count(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
     telemetry.register_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
-    telemetry.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::settlements_pending));
+    telemetry.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::refunds_and_late_calls));
     telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot));
     telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
     telemetry.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
@@ -76,14 +77,14 @@ fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
     let gauge = |metric: Gauge, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
         telemetry.register_gauge(metric, move || {
-            usize::try_from(read(store.fallback())).unwrap_or(usize::MAX)
+            usize::try_from(read(store.fallback_stats())).unwrap_or(usize::MAX)
         });
     };
     gauge(catalogue::FALLBACK_COUNTERS, |it| it.counters);
     gauge(catalogue::FALLBACK_UNDEBITED, |it| it.undebited);
     let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
-        telemetry.register_count(metric, move || read(store.fallback()));
+        telemetry.register_count(metric, move || read(store.fallback_stats()));
     };
     count(catalogue::FALLBACK_EVICTED, |it| it.evicted);
     count(catalogue::FALLBACK_FOUND, |it| it.found);
@@ -146,7 +147,7 @@ fn register_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     let gauge = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
         let store = Arc::clone(store);
         telemetry.register_gauges(metric, move |observe| {
-            let servers = store.in_redis().map(Redis::status).unwrap_or_default();
+            let servers = store.as_redis().map(Redis::status).unwrap_or_default();
             for server in &servers {
                 if let Some(value) = read(server) {
                     observe(value, &[&server.address.to_string()]);

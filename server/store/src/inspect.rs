@@ -22,7 +22,7 @@ pub trait Inspect: Send + Sync + 'static {
         &self,
         keys: &[CounterKey],
         mode: ResetMode,
-    ) -> impl Future<Output = Result<u64, Unavailable>> + Send;
+    ) -> impl Future<Output = Result<u64, InspectError>> + Send;
 
     /// One step of a scan for the counters of a tenant, from the beginning or from the end of the last step. A counter
     /// that exists during the whole scan is found at least once.
@@ -33,7 +33,7 @@ pub trait Inspect: Send + Sync + 'static {
         &self,
         tenant: &TenantKeys,
         from: Option<Self::Cursor>,
-    ) -> impl Future<Output = Result<ScanStep<Self::Cursor>, Unavailable>> + Send;
+    ) -> impl Future<Output = Result<ScanStep<Self::Cursor>, InspectError>> + Send;
 }
 
 /// Whether a reset deletes counters.
@@ -56,7 +56,7 @@ pub struct ScanStep<C> {
 
 /// Why counters could not be listed or reset.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Unavailable {
+pub enum InspectError {
     /// The store is unavailable. No counter was reset.
     #[error("the store is not available: {0}")]
     NotRun(String),

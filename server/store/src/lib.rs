@@ -4,10 +4,10 @@
 //! store that it wraps. [`Stack`] composes store and layers at start-up.
 
 mod backoff;
+mod callback;
 mod clock;
 mod inspect;
 mod layer;
-mod listener;
 mod log_limit;
 mod memory;
 pub mod redis;
@@ -15,10 +15,11 @@ mod replicas;
 mod stack;
 
 pub use clock::{Clock, ClockTimes, Clocks, SystemClock};
-pub use inspect::{Inspect, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable};
+pub use inspect::{Inspect, InspectError, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep};
 pub use layer::{
     coalesce::{
-        BATCH_MAX, Coalesce, CounterLocation, OnRedirection, QueuedStore, Settled, WAITING_MAX,
+        BATCH_CHECKS_MAX, BatchAnswers, Coalesce, CounterLocation, OnRedirection, QueuedStore,
+        WAITING_GROUPS_MAX,
     },
     deny_cache::DenyCache,
     failure_policy::{

@@ -8,7 +8,7 @@ use std::{
 use crate::clock;
 
 /// The default interval.
-const INTERVAL: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Admits one line in each interval.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct LogLimit {
 impl Default for LogLimit {
     /// One line per second.
     fn default() -> Self {
-        Self::every(INTERVAL)
+        Self::every(DEFAULT_INTERVAL)
     }
 }
 
@@ -34,12 +34,12 @@ impl LogLimit {
         Self { start: clock::now(), interval: millis(interval), next: AtomicU64::new(0) }
     }
 
-    /// Whether a line is admitted now.
-    pub fn allows(&self) -> bool {
-        self.allows_at(millis(clock::now() - self.start))
+    /// Whether a line is admitted now. If it is, the next one is admitted an interval later.
+    pub fn try_acquire(&self) -> bool {
+        self.try_acquire_at(millis(clock::now() - self.start))
     }
 
-    fn allows_at(&self, now: u64) -> bool {
+    fn try_acquire_at(&self, now: u64) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         let (after, order) = (now.saturating_add(self.interval), Ordering::Relaxed);
         now >= next && self.next.compare_exchange(next, after, order, order).is_ok()
@@ -58,7 +58,7 @@ mod tests {
     fn admitted_lines_are_an_interval_apart() {
         let limit = LogLimit::every(Duration::from_secs(60));
         let seconds = [0, 1, 59, 60, 61, 500, 501];
-        let admitted = seconds.map(|second| limit.allows_at(second * 1000));
+        let admitted = seconds.map(|second| limit.try_acquire_at(second * 1000));
         assert_eq!(admitted, [true, false, false, true, false, true, false]);
     }
 }

@@ -10,7 +10,7 @@ use sluicegate_core::{Answers, Batch, CounterKey, Store as _, key::TenantKeys, s
 
 use crate::{
     Clock, Clocks, Coalesce, Decisions, Deferred, DenyCache, FailurePolicy, FallbackStats, Inspect,
-    LiveReplicas, LocalFallback, Memory, MemorySettings, Redis, ResetMode, ScanStep, Unavailable,
+    InspectError, LiveReplicas, LocalFallback, Memory, MemorySettings, Redis, ResetMode, ScanStep,
     redis::{FileError, RedisSettings},
 };
 
@@ -55,11 +55,11 @@ pub enum Cursor {
 }
 
 impl Cursor {
-    fn in_memory(self) -> Option<<Memory<AnyClock> as Inspect>::Cursor> {
+    fn into_memory(self) -> Option<<Memory<AnyClock> as Inspect>::Cursor> {
         if let Self::Memory(cursor) = self { Some(cursor) } else { None }
     }
 
-    fn in_redis(self) -> Option<<Redis as Inspect>::Cursor> {
+    fn into_redis(self) -> Option<<Redis as Inspect>::Cursor> {
         if let Self::Redis(cursor) = self { Some(cursor) } else { None }
     }
 }
@@ -89,9 +89,9 @@ impl Stack {
     }
 
     /// Waits until every counter is available, at most for `within`.
-    pub async fn connected(&self, within: Duration) {
-        if let Some(redis) = self.in_redis() {
-            redis.connected(within).await;
+    pub async fn wait_until_available(&self, within: Duration) {
+        if let Some(redis) = self.as_redis() {
+            redis.wait_until_available(within).await;
         }
     }
 
@@ -122,7 +122,7 @@ impl Stack {
 
     /// The store's name in settings: `memory`, or the URL scheme without TLS.
     pub fn kind(&self) -> &'static str {
-        self.in_redis().map_or("memory", Redis::scheme)
+        self.as_redis().map_or("memory", Redis::scheme)
     }
 
     /// Resets counters in the store, see [`Inspect::reset`](crate::Inspect::reset), and in this process: in the local
@@ -131,7 +131,7 @@ impl Stack {
     /// # Errors
     /// The store is unavailable. If it is unknown whether it has reset the counters, they are still reset in this
     /// process.
-    pub async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
+    pub async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, InspectError> {
         let policy = match self {
             Self::Memory(policy) => return policy.inner().reset(keys, mode).await,
             Self::Redis(policy) => policy,
@@ -140,16 +140,16 @@ impl Stack {
             return policy.inner().inner().inner().reset(keys, mode).await;
         }
         // Hits from before the reset must not be debited after it.
-        policy.hold(keys).await;
+        policy.suspend_debits(keys).await;
         let outcome = policy.inner().inner().inner().reset(keys, mode).await;
-        if matches!(outcome, Ok(_) | Err(Unavailable::Unknown(_))) {
+        if matches!(outcome, Ok(_) | Err(InspectError::Unknown(_))) {
             if let Some(local) = policy.local() {
                 local.store.reset(keys, mode).await?;
             }
             policy.forget(keys);
             policy.inner().invalidate(keys);
         } else {
-            policy.release(keys);
+            policy.resume_debits(keys);
         }
         outcome
     }
@@ -162,15 +162,15 @@ impl Stack {
         &self,
         tenant: &TenantKeys,
         from: Option<Cursor>,
-    ) -> Result<ScanStep<Cursor>, Unavailable> {
+    ) -> Result<ScanStep<Cursor>, InspectError> {
         match self {
             Self::Memory(policy) => {
-                let from = from.and_then(Cursor::in_memory);
+                let from = from.and_then(Cursor::into_memory);
                 let ScanStep { found, next } = policy.inner().scan(tenant, from).await?;
                 Ok(ScanStep { found, next: next.map(Cursor::Memory) })
             }
             Self::Redis(policy) => {
-                let from = from.and_then(Cursor::in_redis);
+                let from = from.and_then(Cursor::into_redis);
                 let redis = policy.inner().inner().inner();
                 let ScanStep { found, next } = redis.scan(tenant, from).await?;
                 Ok(ScanStep { found, next: next.map(Cursor::Redis) })
@@ -183,7 +183,7 @@ impl Stack {
     ///
     /// # Errors
     /// Never fails, because the local fallback is memory.
-    pub async fn reset_local(&self, tenant: &TenantKeys) -> Result<(), Unavailable> {
+    pub async fn reset_local(&self, tenant: &TenantKeys) -> Result<(), InspectError> {
         let Self::Redis(policy) = self else { return Ok(()) };
         if let Some(local) = policy.local() {
             let mut from = None;
@@ -197,7 +197,7 @@ impl Stack {
                 }
             }
         }
-        policy.forget_all(tenant);
+        policy.forget_tenant(tenant);
         policy.inner().clear();
         Ok(())
     }
@@ -213,25 +213,25 @@ impl Stack {
 
     /// Counters in this process's memory.
     pub fn counters(&self) -> usize {
-        self.in_memory().map_or(0, Memory::len)
+        self.as_memory().map_or(0, Memory::len)
     }
 
     /// Removes expired counters from this process's memory, from the next `steps` buckets of each shard.
     pub fn sweep(&self, steps: usize) {
-        if let Some(memory) = self.in_memory() {
+        if let Some(memory) = self.as_memory() {
             memory.sweep(steps);
         }
     }
 
     /// Clears the deny cache, because limits have changed.
-    pub fn limits_changed(&self) {
+    pub fn clear_deny_cache(&self) {
         if let Self::Redis(policy) = self {
             policy.inner().clear();
         }
     }
 
     /// The Redis store, if counters are in Redis.
-    pub fn in_redis(&self) -> Option<&Redis> {
+    pub fn as_redis(&self) -> Option<&Redis> {
         self.coalesced().map(Coalesce::inner)
     }
 
@@ -240,10 +240,10 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::waiting)
     }
 
-    /// Sets a listener for the number of groups and slot groups in each call to Redis. Only the first listener is used.
-    pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
+    /// Sets a callback for the number of groups and slot groups in each call to Redis. Only the first callback is used.
+    pub fn on_batch(&self, callback: impl Fn(usize) + Send + Sync + 'static) {
         if let Some(coalesced) = self.coalesced() {
-            coalesced.on_batch(listener);
+            coalesced.on_batch(callback);
         }
     }
 
@@ -257,7 +257,7 @@ impl Stack {
     }
 
     /// Pending refunds, and calls to Redis whose late replies are awaited.
-    pub fn settlements_pending(&self) -> usize {
+    pub fn refunds_and_late_calls(&self) -> usize {
         let refunds = match self {
             Self::Memory(policy) => policy.refunds_pending(),
             Self::Redis(policy) => policy.refunds_pending(),
@@ -267,18 +267,21 @@ impl Stack {
 
     /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
     /// its checks must also pass the local share.
-    pub fn is_settled(&self) -> bool {
+    pub fn has_no_pending_debits(&self) -> bool {
         match self {
-            Self::Memory(policy) => policy.is_settled(),
-            Self::Redis(policy) => policy.is_settled(),
+            Self::Memory(policy) => policy.has_no_pending_debits(),
+            Self::Redis(policy) => policy.has_no_pending_debits(),
         }
     }
 
     /// Late answers that wait for their callers: 0 without requests in progress.
-    pub fn late_kept(&self) -> usize {
+    pub fn late_answers_uncollected(&self) -> usize {
         match self {
             Self::Memory(_) => 0,
-            Self::Redis(policy) => policy.inner().late_kept() + policy.inner().inner().late_kept(),
+            Self::Redis(policy) => {
+                policy.inner().late_answers_uncollected()
+                    + policy.inner().inner().late_answers_uncollected()
+            }
         }
     }
 
@@ -290,7 +293,7 @@ impl Stack {
     }
 
     /// Refusals in the deny cache.
-    pub fn refusals(&self) -> usize {
+    pub fn deny_cache_refusals(&self) -> usize {
         match self {
             Self::Memory(_) => 0,
             Self::Redis(policy) => policy.inner().len(),
@@ -308,12 +311,12 @@ impl Stack {
 
     /// Whether some counters are unavailable.
     pub fn is_degraded(&self) -> bool {
-        self.in_redis().is_some_and(Redis::is_degraded)
+        self.as_redis().is_some_and(Redis::is_degraded)
     }
 
     /// Total time for which some counters were unavailable.
-    pub fn degraded_for(&self) -> Duration {
-        self.in_redis().map_or(Duration::ZERO, Redis::degraded_for)
+    pub fn total_degraded_time(&self) -> Duration {
+        self.as_redis().map_or(Duration::ZERO, Redis::total_degraded_time)
     }
 
     /// Checks so far that the store has not answered.
@@ -349,10 +352,10 @@ impl Stack {
     }
 
     /// Statistics of the local fallback.
-    pub fn fallback(&self) -> FallbackStats {
+    pub fn fallback_stats(&self) -> FallbackStats {
         match self {
-            Self::Memory(policy) => policy.fallback(),
-            Self::Redis(policy) => policy.fallback(),
+            Self::Memory(policy) => policy.fallback_stats(),
+            Self::Redis(policy) => policy.fallback_stats(),
         }
     }
 
@@ -364,7 +367,7 @@ impl Stack {
         }
     }
 
-    fn in_memory(&self) -> Option<&Memory<AnyClock>> {
+    fn as_memory(&self) -> Option<&Memory<AnyClock>> {
         match self {
             Self::Memory(policy) => Some(policy.inner()),
             Self::Redis(policy) => policy.local().map(|local| &local.store),

@@ -29,7 +29,7 @@ pub(crate) struct RequestRecord {
     pub(crate) ended: (u64, Duration),
     pub(crate) outcome: Outcome,
     /// Whether its process had no pending settlements when it began.
-    pub(crate) had_no_settlements: bool,
+    pub(crate) had_no_refunds_or_late_calls: bool,
 }
 
 /// An event after which a process must not use cached refusals of a counter.
@@ -49,9 +49,9 @@ pub(crate) struct Invalidation {
 pub(crate) struct EndState {
     pub(crate) waiting: usize,
     pub(crate) multi_slot: usize,
-    pub(crate) settlements_pending: usize,
-    pub(crate) late_kept: usize,
-    pub(crate) is_settled: bool,
+    pub(crate) refunds_and_late_calls: usize,
+    pub(crate) late_answers_uncollected: usize,
+    pub(crate) has_no_pending_debits: bool,
     pub(crate) hits_unknown: u64,
     pub(crate) refunds_failed: u64,
     pub(crate) fallback: FallbackStats,

@@ -96,7 +96,7 @@ impl<'s> Simulation<'s> {
 
     async fn run(mut self) -> History {
         for Process { stack, .. } in &self.processes {
-            stack.connected(Duration::from_secs(20)).await;
+            stack.wait_until_available(Duration::from_secs(20)).await;
             self.history.lock().not_connected |= stack.is_degraded();
         }
         self.began = Instant::now();
@@ -137,8 +137,8 @@ impl<'s> Simulation<'s> {
     fn is_at_rest(&self) -> bool {
         let mut stacks = self.processes.iter().map(|it| &it.stack);
         stacks.all(|it| {
-            it.waiting() + it.multi_slot() + it.settlements_pending() == 0
-                && it.fallback().undebited == 0
+            it.waiting() + it.multi_slot() + it.refunds_and_late_calls() == 0
+                && it.fallback_stats().undebited == 0
         })
     }
 
@@ -175,12 +175,12 @@ impl<'s> Simulation<'s> {
             self.history.lock().end_states.push(EndState {
                 waiting: stack.waiting(),
                 multi_slot: stack.multi_slot(),
-                settlements_pending: stack.settlements_pending(),
-                late_kept: stack.late_kept(),
-                is_settled: stack.is_settled(),
+                refunds_and_late_calls: stack.refunds_and_late_calls(),
+                late_answers_uncollected: stack.late_answers_uncollected(),
+                has_no_pending_debits: stack.has_no_pending_debits(),
                 hits_unknown: if is_counted { stack.hits_unknown() } else { 0 },
                 refunds_failed: stack.refunds_failed(),
-                fallback: stack.fallback(),
+                fallback: stack.fallback_stats(),
             });
         }
         if self.scenario.kind == StoreKind::Memory {
@@ -277,7 +277,7 @@ impl<'s> Simulation<'s> {
                 tasks.spawn(self.reset(process, counter));
             }
             Action::Reload { process } => {
-                self.processes[process].stack.limits_changed();
+                self.processes[process].stack.clear_deny_cache();
                 let ended = event(&self.world);
                 let it =
                     Invalidation { process, counter: None, is_reset: false, ended, is_undo: false };
@@ -352,8 +352,11 @@ impl<'s> Simulation<'s> {
             if !Mutant::DrainWithoutWaiting.is_planted() {
                 stack.finish().await;
             }
-            let pending =
-                (stack.multi_slot(), stack.settlements_pending(), stack.fallback().undebited);
+            let pending = (
+                stack.multi_slot(),
+                stack.refunds_and_late_calls(),
+                stack.fallback_stats().undebited,
+            );
             history.lock().drains.push(Drain { process, duration: began.elapsed(), pending });
         }
     }
@@ -381,7 +384,7 @@ impl<'s> Simulation<'s> {
         });
         async move {
             let began = event(&world);
-            let had_no_settlements = stack.settlements_pending() == 0;
+            let had_no_refunds_or_late_calls = stack.refunds_and_late_calls() == 0;
             if Mutant::PanickingTask.is_planted() && action.is_multiple_of(DEFECT_ONE_IN) {
                 let none: Vec<()> = Vec::new();
                 tokio::spawn(async move { none[0] });
@@ -433,7 +436,7 @@ impl<'s> Simulation<'s> {
                 began,
                 ended,
                 outcome,
-                had_no_settlements,
+                had_no_refunds_or_late_calls,
             });
         }
     }

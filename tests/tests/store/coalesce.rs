@@ -16,8 +16,8 @@ use sluicegate_core::{
     store::{Group, LateAnswersFuture, RefusalScope},
 };
 use sluicegate_store::{
-    BATCH_MAX, Coalesce, CounterLocation, Memory, MemorySettings, OnRedirection, QueuedStore,
-    Settled, WAITING_MAX,
+    BATCH_CHECKS_MAX, BatchAnswers, Coalesce, CounterLocation, Memory, MemorySettings,
+    OnRedirection, QueuedStore, WAITING_GROUPS_MAX,
 };
 use sluicegate_tests::{self as harness, ManualClock};
 use tokio::sync::Semaphore;
@@ -153,20 +153,21 @@ async fn requests_during_a_call_form_the_next_call() {
 async fn the_checks_of_a_call_are_bounded() {
     let layer = gated(0);
     let first = busy(&layer).await;
-    let others: Vec<_> =
-        (0..=BATCH_MAX).map(|n| asking(&layer, vec![one(&n.to_string(), 1)], None)).collect();
-    until_waiting(&layer, BATCH_MAX + 1).await;
+    let others: Vec<_> = (0..=BATCH_CHECKS_MAX)
+        .map(|n| asking(&layer, vec![one(&n.to_string(), 1)], None))
+        .collect();
+    until_waiting(&layer, BATCH_CHECKS_MAX + 1).await;
     layer.inner().open.add_permits(3);
     join_all(others).await;
     first.await.unwrap();
-    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, BATCH_MAX, 1]);
+    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, BATCH_CHECKS_MAX, 1]);
 }
 
 #[tokio::test]
 async fn a_group_larger_than_the_bound_is_sent_alone() {
     let layer = gated(0);
     let first = busy(&layer).await;
-    let long: Vec<_> = (0..=BATCH_MAX).map(|n| one(&n.to_string(), 1)).collect();
+    let long: Vec<_> = (0..=BATCH_CHECKS_MAX).map(|n| one(&n.to_string(), 1)).collect();
     let mut others = Vec::new();
     for (waiting, group) in
         [vec![one("before", 1)], long, vec![one("after", 1)]].into_iter().enumerate()
@@ -179,7 +180,7 @@ async fn a_group_larger_than_the_bound_is_sent_alone() {
         assert!(answers.unwrap().iter().all(|answer| answer.unwrap().allowed));
     }
     first.await.unwrap();
-    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, 1, BATCH_MAX + 1, 1]);
+    assert_eq!(*layer.inner().calls.lock().unwrap(), [1, 1, BATCH_CHECKS_MAX + 1, 1]);
 }
 
 #[tokio::test]
@@ -187,8 +188,8 @@ async fn requests_beyond_the_queue_bound_fail_at_once() {
     let layer = gated(0);
     let _first = busy(&layer).await;
     let waiting: Vec<_> =
-        (0..WAITING_MAX).map(|_| asking(&layer, vec![one("a", 1)], None)).collect();
-    until_waiting(&layer, WAITING_MAX).await;
+        (0..WAITING_GROUPS_MAX).map(|_| asking(&layer, vec![one("a", 1)], None)).collect();
+    until_waiting(&layer, WAITING_GROUPS_MAX).await;
     let beyond = asking(&layer, vec![one("a", 1)], None).await.unwrap();
     assert_eq!(beyond.as_slice(), [Err(StoreError::Unavailable)]);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
@@ -381,23 +382,23 @@ impl QueuedStore for Slow {
         self.gate.location(key)
     }
 
-    async fn settle(&self, batch: Batch, _: OnRedirection) -> Settled {
+    async fn settle(&self, batch: Batch, _: OnRedirection) -> BatchAnswers {
         let checks = batch.groups.iter().map(|group| group.len()).sum();
         let unknown = move || (0..checks).map(|_| Err(StoreError::Unknown)).collect::<Answers>();
         let (gate, deadline) = (Arc::clone(&self.gate), batch.deadline);
         let mut call = tokio::spawn(async move { gate.decide(batch).await });
         let Some(deadline) = deadline else {
-            return Settled { answers: call.await.unwrap(), late: None };
+            return BatchAnswers { answers: call.await.unwrap(), late: None };
         };
         if let Ok(answers) = tokio::time::timeout_at(deadline.into(), &mut call).await {
-            return Settled { answers: answers.unwrap(), late: None };
+            return BatchAnswers { answers: answers.unwrap(), late: None };
         }
         let is_silent = self.is_silent.load(Ordering::Relaxed);
         let late = async move {
             let answers = call.await.unwrap();
             if is_silent { unknown() } else { answers }
         };
-        Settled { answers: unknown(), late: Some(Box::pin(late)) }
+        BatchAnswers { answers: unknown(), late: Some(Box::pin(late)) }
     }
 }
 
@@ -426,7 +427,7 @@ async fn until_settled(layer: &Coalesce<Slow>) {
         (layer.late_calls() == 0).then_some(())
     })
     .await;
-    assert_eq!((layer.late_kept(), layer.waiting()), (0, 0));
+    assert_eq!((layer.late_answers_uncollected(), layer.waiting()), (0, 0));
 }
 
 #[tokio::test]
@@ -626,9 +627,9 @@ impl QueuedStore for Moving {
         one_location(key)
     }
 
-    async fn settle(&self, batch: Batch, redirected: OnRedirection) -> Settled {
+    async fn settle(&self, batch: Batch, redirected: OnRedirection) -> BatchAnswers {
         if redirected == OnRedirection::Follow {
-            return Settled { answers: self.decide(batch).await, late: None };
+            return BatchAnswers { answers: self.decide(batch).await, late: None };
         }
         let mut answers = Answers::new();
         for group in batch.groups {
@@ -638,7 +639,7 @@ impl QueuedStore for Moving {
                 answers.extend(self.0.decide(Batch::single(group, batch.deadline)).await);
             }
         }
-        Settled { answers, late: None }
+        BatchAnswers { answers, late: None }
     }
 }
 

@@ -152,7 +152,7 @@ impl Scene {
     /// Waits until everything is settled. Returns the numbers of all replicas.
     async fn settled(&self) -> Vec<FallbackStats> {
         tokio::time::sleep(SETTLED).await;
-        self.replicas.iter().map(Policy::fallback).collect()
+        self.replicas.iter().map(Policy::fallback_stats).collect()
     }
 }
 
@@ -234,7 +234,7 @@ async fn local_hits_are_debited_once_and_exactly() {
         scene.heard(limit).await;
         scene.store.pause();
         assert_eq!(scene.admitted(limit, 3).await, 12);
-        let undebited: u64 = scene.replicas.iter().map(|it| it.fallback().undebited).sum();
+        let undebited: u64 = scene.replicas.iter().map(|it| it.fallback_stats().undebited).sum();
         assert_eq!(undebited, 12);
         tokio::time::sleep(Duration::from_secs(1)).await;
         scene.store.resume();
@@ -399,7 +399,7 @@ async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
         scene.store.pause();
         assert!(decide(replica, hits(limit, 25)).await.allowed);
         assert!(decide(replica, refund(limit, 10)).await.allowed);
-        assert_eq!(replica.fallback().undebited, 15, "{algorithm:?}");
+        assert_eq!(replica.fallback_stats().undebited, 15, "{algorithm:?}");
         assert!(decide(replica, hits(limit, 10)).await.allowed, "{algorithm:?}");
         assert!(!decide(replica, hits(limit, 1)).await.allowed, "{algorithm:?}");
         scene.store.resume();
@@ -462,13 +462,17 @@ async fn debits_to_an_unavailable_server_do_not_delay_others() {
     let asked_away = || scene.store.asked_away.load(Ordering::Relaxed);
     let before = asked_away();
     scene.store.resume();
-    until("a counter to be debited", || async { (replica.fallback().debited > 0).then_some(()) })
-        .await;
-    assert_eq!((replica.fallback().undebited, asked_away()), (AWAY as u64, before));
+    until("a counter to be debited", || async {
+        (replica.fallback_stats().debited > 0).then_some(())
+    })
+    .await;
+    assert_eq!((replica.fallback_stats().undebited, asked_away()), (AWAY as u64, before));
     scene.store.away.lock().unwrap().clear();
-    until("all to be debited", || async { (replica.fallback().undebited == 0).then_some(()) })
-        .await;
-    assert_eq!(replica.fallback().debited, 1 + AWAY as u64);
+    until("all to be debited", || async {
+        (replica.fallback_stats().undebited == 0).then_some(())
+    })
+    .await;
+    assert_eq!(replica.fallback_stats().debited, 1 + AWAY as u64);
 }
 
 #[tokio::test(start_paused = true)]
@@ -489,14 +493,14 @@ async fn late_answer_to_a_debit_is_counted() {
         *scene.store.late.lock().unwrap() = Some(late);
         scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let stats = replica.fallback();
+        let stats = replica.fallback_stats();
         assert_eq!((stats.undebited, stats.debited, stats.unknown), expected, "{late:?}");
         scene.store.resume();
         scene.settled().await;
         let sent_again = expected.0;
         assert_eq!(scene.store.charges.load(Ordering::Relaxed), sent_again / 2, "{late:?}");
         assert_eq!(scene.store.left(limit).await, 100 - sent_again, "{late:?}");
-        assert_eq!(replica.fallback().undebited, 0);
+        assert_eq!(replica.fallback_stats().undebited, 0);
     }))
     .await;
 }
@@ -509,18 +513,18 @@ async fn counter_that_is_being_reset_is_not_debited() {
         scene.heard(limit).await;
         scene.store.pause();
         assert!(decide(replica, hits(limit, 5)).await.allowed);
-        replica.hold(&key).await;
+        replica.suspend_debits(&key).await;
         scene.store.resume();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(scene.store.left(limit).await, 100);
         if is_reset {
             replica.forget(&key);
         } else {
-            replica.release(&key);
+            replica.resume_debits(&key);
         }
         scene.settled().await;
         assert_eq!(scene.store.left(limit).await, if is_reset { 100 } else { 95 });
-        assert_eq!(replica.fallback().undebited, 0);
+        assert_eq!(replica.fallback_stats().undebited, 0);
     }
 }
 
@@ -534,7 +538,7 @@ async fn reset_removes_known_hits_and_pending_debits() {
     for replica in &scene.replicas {
         replica.forget(std::slice::from_ref(&key));
     }
-    assert!(scene.replicas.iter().all(|it| it.fallback().undebited == 0));
+    assert!(scene.replicas.iter().all(|it| it.fallback_stats().undebited == 0));
     scene.store.resume();
     let stats = scene.settled().await;
     assert!(stats.iter().all(|it| (it.counters, it.debited) == (0, 0)), "{stats:?}");
@@ -548,7 +552,7 @@ async fn the_shutdown_debits_first() {
     assert_eq!(scene.admitted(limit, 1).await, 4);
     scene.store.resume();
     scene.replicas[0].finish().await;
-    assert_eq!(scene.replicas[0].fallback().debited, 1);
+    assert_eq!(scene.replicas[0].fallback_stats().debited, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -559,7 +563,7 @@ async fn debits_beyond_their_bound_are_counted() {
         let check = check(name, limit, 0, Charge::Exactly(2));
         assert!(decide(&scene.replicas[0], check).await.allowed);
     }
-    let stats = scene.replicas[0].fallback();
+    let stats = scene.replicas[0].fallback_stats();
     assert_eq!((stats.undebited, stats.dropped, stats.missed), (6, 2, 4));
 }
 

@@ -290,7 +290,7 @@ impl Store for LateStore {
 /// Waits until nothing is given back any more. Returns what a counter has left.
 async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, limit: Limit) -> u64 {
     harness::until("late answers to be settled", || async {
-        (policy.refunds_pending() == 0 && policy.fallback().undebited == 0).then_some(())
+        (policy.refunds_pending() == 0 && policy.fallback_stats().undebited == 0).then_some(())
     })
     .await;
     let peek = vec![check(name, limit, 0, Charge::Exactly(0))];

@@ -38,18 +38,18 @@ use tokio::sync::oneshot;
 use self::{
     call_task::CallTask,
     merged_group::WaitingGroup,
-    state::{CoalesceState, all},
+    state::{CoalesceState, error_for_all},
 };
-use super::late::LateAnswers;
-use crate::listener::Listener;
+use super::late_answers_map::LateAnswersMap;
+use crate::callback::Callback;
 
 pub use self::{
-    call_task::BATCH_MAX,
-    queued_store::{CounterLocation, OnRedirection, QueuedStore, Settled},
+    call_task::BATCH_CHECKS_MAX,
+    queued_store::{BatchAnswers, CounterLocation, OnRedirection, QueuedStore},
 };
 
 /// The most groups that wait in one queue. Far more than a server answers before the deadlines of their callers.
-pub const WAITING_MAX: usize = 8192;
+pub const WAITING_GROUPS_MAX: usize = 8192;
 
 /// Number of queues. Further servers share them.
 const QUEUES: usize = 64;
@@ -61,7 +61,7 @@ pub struct Coalesce<S> {
 }
 
 /// The caller's handle of its waiting group.
-struct Ticket {
+struct WaitingHandle {
     queue: usize,
     number: u64,
     answer: oneshot::Receiver<Answers>,
@@ -75,7 +75,7 @@ struct LateGroup {
 }
 
 /// The late answers to a group of `checks` checks.
-async fn late_answers(late_groups: Vec<LateGroup>, checks: usize) -> Answers {
+async fn await_late_groups(late_groups: Vec<LateGroup>, checks: usize) -> Answers {
     let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
     for LateGroup { positions, answer } in late_groups {
         let Ok(own) = answer.await else { continue };
@@ -94,9 +94,9 @@ impl<S: QueuedStore> Coalesce<S> {
             queues: (0..QUEUES).map(|_| Mutex::default()).collect(),
             calls_max: calls_max.get(),
             hits_unknown: AtomicU64::new(0),
-            late: LateAnswers::default(),
+            late_answers: LateAnswersMap::default(),
             late_calls: AtomicUsize::new(0),
-            batches: Listener::default(),
+            batches: Callback::default(),
         };
         Self { state: Arc::new(state) }
     }
@@ -106,9 +106,9 @@ impl<S: QueuedStore> Coalesce<S> {
         &self.state.inner
     }
 
-    /// Sets a listener for the number of groups and slot groups in each call. Only the first listener is used.
-    pub fn on_batch(&self, listener: impl Fn(usize) + Send + Sync + 'static) {
-        self.state.batches.set(listener);
+    /// Sets a callback for the number of groups and slot groups in each call. Only the first callback is used.
+    pub fn on_batch(&self, callback: impl Fn(usize) + Send + Sync + 'static) {
+        self.state.batches.set(callback);
     }
 
     /// Groups that wait for a call.
@@ -128,27 +128,27 @@ impl<S: QueuedStore> Coalesce<S> {
     }
 
     /// Late answers that were not retrieved with [`Store::late_answers`]: 0 except while a call of `decide` returns.
-    pub fn late_kept(&self) -> usize {
-        self.state.late.len()
+    pub fn late_answers_uncollected(&self) -> usize {
+        self.state.late_answers.len()
     }
 
     /// Sends one group and waits for its answers until the deadline. Also returns the groups whose answers may arrive
     /// late.
-    async fn ask(&self, group: Group, deadline: Option<Instant>) -> (Answers, Vec<LateGroup>) {
+    async fn send(&self, group: Group, deadline: Option<Instant>) -> (Answers, Vec<LateGroup>) {
         let Some(queue) = self.state.queue_of(&group) else {
             // Boxed, because it is rare and would enlarge the future of every request.
-            return Box::pin(self.ask_slot_groups(&group, deadline)).await;
+            return Box::pin(self.send_slot_groups(&group, deadline)).await;
         };
-        let Some(ticket) = self.enqueue(queue, Arc::clone(&group), deadline) else {
-            return (all(&group, StoreError::Unavailable), Vec::new());
+        let Some(handle) = self.enqueue(queue, Arc::clone(&group), deadline) else {
+            return (error_for_all(&group, StoreError::Unavailable), Vec::new());
         };
-        let (answers, late) = self.answer(ticket, &group, deadline).await;
+        let (answers, late) = self.await_answers(handle, &group, deadline).await;
         let late = late.map(|answer| LateGroup { positions: (0..group.len()).collect(), answer });
         (answers, late.into_iter().collect())
     }
 
-    /// As [`ask`](Self::ask) for a multi-slot request: sends each slot group separately.
-    async fn ask_slot_groups(
+    /// As [`send`](Self::send) for a multi-slot request: sends each slot group separately.
+    async fn send_slot_groups(
         &self,
         group: &Group,
         deadline: Option<Instant>,
@@ -157,15 +157,15 @@ impl<S: QueuedStore> Coalesce<S> {
         let sent: Vec<_> = slot_groups
             .into_iter()
             .map(|it| {
-                let ticket = self.enqueue(it.location.queue, Arc::clone(&it.group), deadline);
-                (it, ticket)
+                let handle = self.enqueue(it.location.queue, Arc::clone(&it.group), deadline);
+                (it, handle)
             })
             .collect();
-        let mut answers: Answers = all(group, StoreError::Unavailable);
+        let mut answers: Answers = error_for_all(group, StoreError::Unavailable);
         let mut late_groups = Vec::new();
-        for (slot_group, ticket) in sent {
-            let Some(ticket) = ticket else { continue };
-            let (own, late) = self.answer(ticket, &slot_group.group, deadline).await;
+        for (slot_group, handle) in sent {
+            let Some(handle) = handle else { continue };
+            let (own, late) = self.await_answers(handle, &slot_group.group, deadline).await;
             for (&position, answer) in slot_group.positions.iter().zip(own) {
                 answers.get_mut(position).into_iter().for_each(|it| *it = answer);
             }
@@ -176,12 +176,17 @@ impl<S: QueuedStore> Coalesce<S> {
     }
 
     /// Adds a group to a queue; `None` if the queue is full.
-    fn enqueue(&self, queue: usize, group: Group, deadline: Option<Instant>) -> Option<Ticket> {
+    fn enqueue(
+        &self,
+        queue: usize,
+        group: Group,
+        deadline: Option<Instant>,
+    ) -> Option<WaitingHandle> {
         let position = queue % QUEUES;
         let (sender, answer) = oneshot::channel();
         let (number, starts_task) = {
             let mut queue = self.state.queues.get(position)?.lock();
-            if queue.waiting.len() >= WAITING_MAX {
+            if queue.waiting.len() >= WAITING_GROUPS_MAX {
                 return None;
             }
             let number = queue.next;
@@ -195,18 +200,18 @@ impl<S: QueuedStore> Coalesce<S> {
             // A separate task, because the reply must be read even if callers are cancelled.
             tokio::spawn(CallTask::new(Arc::clone(&self.state), position).run());
         }
-        Some(Ticket { queue: position, number, answer })
+        Some(WaitingHandle { queue: position, number, answer })
     }
 
     /// Waits for the answers until the deadline. If the group was sent and is not answered by then, also returns the
     /// receiver of its late answers.
-    async fn answer(
+    async fn await_answers(
         &self,
-        ticket: Ticket,
+        handle: WaitingHandle,
         group: &[Check],
         deadline: Option<Instant>,
     ) -> (Answers, Option<oneshot::Receiver<Answers>>) {
-        let Ticket { queue, number, mut answer } = ticket;
+        let WaitingHandle { queue, number, mut answer } = handle;
         let answered = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), &mut answer).await.ok(),
             None => Some((&mut answer).await),
@@ -214,12 +219,12 @@ impl<S: QueuedStore> Coalesce<S> {
         match answered {
             Some(Ok(answers)) if answers.len() == group.len() => (answers, None),
             None if self.state.remove_waiting(queue, number) => {
-                (all(group, StoreError::Unavailable), None)
+                (error_for_all(group, StoreError::Unavailable), None)
             }
-            None => (all(group, StoreError::Unknown), Some(answer)),
+            None => (error_for_all(group, StoreError::Unknown), Some(answer)),
             Some(_) => {
                 // The call has panicked.
-                let answers = all(group, StoreError::Unknown);
+                let answers = error_for_all(group, StoreError::Unknown);
                 self.state.note_unknown(group, &answers);
                 (answers, None)
             }
@@ -237,19 +242,21 @@ impl<S: QueuedStore> Store for Coalesce<S> {
         if groups.len() == 1
             && let Some(group) = groups.pop()
         {
-            let (answers, late_groups) = self.ask(Arc::clone(&group), deadline).await;
+            let (answers, late_groups) = self.send(Arc::clone(&group), deadline).await;
             if !late_groups.is_empty() {
-                self.state.late.keep(&group, Box::pin(late_answers(late_groups, group.len())));
+                self.state
+                    .late_answers
+                    .insert(&group, Box::pin(await_late_groups(late_groups, group.len())));
             }
             return answers;
         }
-        let asked = groups.into_iter().map(|group| self.ask(group, deadline));
-        let asked = futures::future::join_all(asked).await.into_iter();
-        asked.flat_map(|(answers, _)| answers).collect()
+        let answered = groups.into_iter().map(|group| self.send(group, deadline));
+        let answered = futures::future::join_all(answered).await.into_iter();
+        answered.flat_map(|(answers, _)| answers).collect()
     }
 
     fn late_answers(&self, group: &Group) -> Option<LateAnswersFuture> {
-        self.state.late.take(group)
+        self.state.late_answers.take(group)
     }
 
     fn is_available(&self, key: &CounterKey) -> bool {

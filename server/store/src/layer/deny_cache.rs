@@ -25,15 +25,15 @@ use sluicegate_core::{
     store::{DecisionSource, Group, LateAnswersFuture, RefusalScope},
 };
 
-use super::late::LateAnswers;
+use super::late_answers_map::LateAnswersMap;
 use crate::clock;
 
 /// The longest time for which a refusal is cached.
-const LIFE_MAX: Duration = Duration::from_secs(1);
+const LIFETIME_MAX: Duration = Duration::from_secs(1);
 
-/// Hash buckets of counters in [`Refunds`]. Counters share buckets, so a refund of one also keeps the pending refusals
-/// of the others out of the cache.
-const REFUND_BUCKETS: usize = 1024;
+/// Hash buckets of counters in [`InvalidationNumbers`]. Counters share buckets, so a refund of one also keeps the
+/// pending refusals of the others out of the cache.
+const INVALIDATION_BUCKETS: usize = 1024;
 
 /// A layer that caches refusals of a store.
 #[derive(Debug)]
@@ -41,31 +41,31 @@ pub struct DenyCache<S> {
     inner: S,
     cached: Arc<CachedRefusals>,
     /// Late answers to groups of which only some checks were sent.
-    late: LateAnswers,
+    late_answers: LateAnswersMap,
 }
 
 #[derive(Debug)]
 struct CachedRefusals {
     refusals: Cache<CounterKey, Refusal, UnitWeighter, RandomState>,
-    refunds: Refunds,
+    invalidations: InvalidationNumbers,
 }
 
 /// When counters were last refunded or reset, as numbers that increase by one with each refund or reset. A refusal is
 /// not cached if its check was sent before the last refund of its counter: it may be outdated.
 #[derive(Debug)]
-struct Refunds {
+struct InvalidationNumbers {
     /// Number of the latest refund or reset.
     latest: AtomicU64,
     /// Number of the latest clearing of the whole cache.
-    all: AtomicU64,
+    cleared: AtomicU64,
     /// For each bucket, number of the latest refund or reset of one of its counters.
     buckets: Box<[AtomicU64]>,
 }
 
-impl Refunds {
+impl InvalidationNumbers {
     fn new() -> Self {
-        let buckets = (0..REFUND_BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        Self { latest: AtomicU64::new(0), all: AtomicU64::new(0), buckets }
+        let buckets = (0..INVALIDATION_BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Self { latest: AtomicU64::new(0), cleared: AtomicU64::new(0), buckets }
     }
 
     fn bucket(&self, key: &CounterKey) -> Option<&AtomicU64> {
@@ -76,15 +76,15 @@ impl Refunds {
     /// Records a refund or reset of a counter, or with `None` a clearing of the whole cache.
     fn record(&self, key: Option<&CounterKey>) {
         let number = self.latest.fetch_add(1, SeqCst) + 1;
-        let bucket = key.map_or(Some(&self.all), |key| self.bucket(key));
+        let bucket = key.map_or(Some(&self.cleared), |key| self.bucket(key));
         bucket.map(|it| it.fetch_max(number, SeqCst));
     }
 
-    /// Whether the counter may have been refunded or reset after the refund of this number.
+    /// Whether the counter may have been refunded or reset after the refund or reset of this number.
     fn any_since(&self, number: u64, key: &CounterKey) -> bool {
         let is_later = |it: &AtomicU64| it.load(SeqCst) > number;
         let has_buckets = DefectFix::RefundsInvalidateRefusals.is_active();
-        is_later(&self.all) || has_buckets && self.bucket(key).is_some_and(is_later)
+        is_later(&self.cleared) || has_buckets && self.bucket(key).is_some_and(is_later)
     }
 }
 
@@ -92,8 +92,8 @@ impl Refunds {
 #[derive(Clone, Copy)]
 struct SentAt {
     time: Instant,
-    /// Number of the latest refund at that time.
-    refund: u64,
+    /// Number of the latest refund or reset at that time.
+    invalidation: u64,
 }
 
 /// A refusal of the store.
@@ -114,7 +114,7 @@ struct Refusal {
 impl CachedRefusals {
     /// Removes the refusal of a counter. Refusals of its checks in flight will not be cached.
     fn invalidate(&self, key: &CounterKey) {
-        self.refunds.record(Some(key));
+        self.invalidations.record(Some(key));
         self.refusals.remove(key);
     }
 
@@ -155,7 +155,7 @@ impl CachedRefusals {
             return;
         }
         let now = clock::now();
-        let life = decision.retry_after.map_or(LIFE_MAX, |wait| wait.min(LIFE_MAX));
+        let lifetime = decision.retry_after.map_or(LIFETIME_MAX, |wait| wait.min(LIFETIME_MAX));
         let refusal = Refusal {
             hits: hits.max(1),
             limit: check.limit,
@@ -164,13 +164,13 @@ impl CachedRefusals {
                 sent.time
             } else {
                 now
-            } + life,
+            } + lifetime,
             passes_at: decision.retry_after.map(|wait| now + wait),
             resets_at: now + decision.reset_after,
         };
         self.refusals.insert(check.key.clone(), refusal);
         // Checked after the insertion, because refunds from then on remove the entry.
-        if self.refunds.any_since(sent.refund, &check.key) {
+        if self.invalidations.any_since(sent.invalidation, &check.key) {
             self.refusals.remove(&check.key);
         }
     }
@@ -182,7 +182,8 @@ impl CachedRefusals {
                 self.invalidate(&check.key);
             } else if let Ok(decision) = answer
                 && !decision.allowed
-                && (is_only_one(group, check) || !DefectFix::RepeatedCountersNotCached.is_active())
+                && (is_only_check_of_counter(group, check)
+                    || !DefectFix::RepeatedCountersNotCached.is_active())
             {
                 self.insert(check, decision, sent);
             }
@@ -200,8 +201,9 @@ impl<S: Store> DenyCache<S> {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        let cached = Arc::new(CachedRefusals { refusals, refunds: Refunds::new() });
-        Self { inner, cached, late: LateAnswers::default() }
+        let cached =
+            Arc::new(CachedRefusals { refusals, invalidations: InvalidationNumbers::new() });
+        Self { inner, cached, late_answers: LateAnswersMap::default() }
     }
 
     /// The wrapped store.
@@ -220,13 +222,13 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Late answers that were not retrieved with [`Store::late_answers`]: 0 except while a call of `decide` returns.
-    pub fn late_kept(&self) -> usize {
-        self.late.len()
+    pub fn late_answers_uncollected(&self) -> usize {
+        self.late_answers.len()
     }
 
     /// Removes all refusals, because limits or counters were changed.
     pub fn clear(&self) {
-        self.cached.refunds.record(None);
+        self.cached.invalidations.record(None);
         self.cached.refusals.clear();
     }
 
@@ -253,9 +255,9 @@ impl<S: Store> DenyCache<S> {
         let answers = if sent.is_empty() {
             Answers::new()
         } else {
-            let answers = self.ask(Arc::clone(&sent), deadline).await;
+            let answers = self.send(Arc::clone(&sent), deadline).await;
             if let Some(late) = self.inner.late_answers(&sent) {
-                self.late.keep(group, Box::pin(of_whole_group(Arc::clone(group), late)));
+                self.late_answers.insert(group, Box::pin(of_whole_group(Arc::clone(group), late)));
             }
             answers
         };
@@ -278,12 +280,12 @@ impl<S: Store> DenyCache<S> {
             // Boxed, because it would enlarge the future of every request.
             return Box::pin(self.refuse(&group, first, deadline)).await;
         }
-        self.ask(group, deadline).await
+        self.send(group, deadline).await
     }
 
-    async fn ask(&self, group: Group, deadline: Option<Instant>) -> Answers {
-        let refund = self.cached.refunds.latest.load(SeqCst);
-        let sent = SentAt { time: clock::now(), refund };
+    async fn send(&self, group: Group, deadline: Option<Instant>) -> Answers {
+        let invalidation = self.cached.invalidations.latest.load(SeqCst);
+        let sent = SentAt { time: clock::now(), invalidation };
         let answers = self.inner.decide(Batch::single(Arc::clone(&group), deadline)).await;
         self.cached.update(&group, &answers, sent);
         answers
@@ -296,7 +298,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     fn late_answers(&self, group: &Group) -> Option<LateAnswersFuture> {
-        let late = self.inner.late_answers(group).or_else(|| self.late.take(group))?;
+        let late = self.inner.late_answers(group).or_else(|| self.late_answers.take(group))?;
         if !group.iter().any(invalidates_refusals) {
             return Some(late);
         }
@@ -350,7 +352,7 @@ fn invalidates_refusals(check: &Check) -> bool {
 
 /// Whether no other check of the group is on the same counter. A check may have been refused only because of the charge
 /// of another one, which the refusal then undid.
-fn is_only_one(group: &[Check], check: &Check) -> bool {
+fn is_only_check_of_counter(group: &[Check], check: &Check) -> bool {
     group.iter().filter(|it| it.key == check.key).count() == 1
 }
 

@@ -3,4 +3,4 @@
 pub(crate) mod coalesce;
 pub(crate) mod deny_cache;
 pub(crate) mod failure_policy;
-mod late;
+mod late_answers_map;

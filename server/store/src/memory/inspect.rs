@@ -2,8 +2,8 @@
 
 use sluicegate_core::{CounterKey, key::TenantKeys};
 
-use super::{Memory, locked, shard::ScanPosition};
-use crate::{Clock, Inspect, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable};
+use super::{Memory, locked_shards, shard::ScanPosition};
+use crate::{Clock, Inspect, InspectError, ResetMode, SCAN_STEP_MAX, ScanStep};
 
 /// Where a scan of the memory store continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,10 +15,10 @@ pub struct Cursor {
 impl<C: Clock> Inspect for Memory<C> {
     type Cursor = Cursor;
 
-    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, InspectError> {
         let now = self.clock.read().steady;
         let reset = keys.iter().filter(|key| {
-            let number = locked::number(key, self.shards.len() as u64);
+            let number = locked_shards::shard_number(key, self.shards.len() as u64);
             let shard = usize::try_from(number).ok().and_then(|number| self.shards.get(number));
             shard.is_some_and(|shard| match mode {
                 ResetMode::Delete => shard.lock().remove(key, now),
@@ -32,7 +32,7 @@ impl<C: Clock> Inspect for Memory<C> {
         &self,
         tenant: &TenantKeys,
         from: Option<Cursor>,
-    ) -> Result<ScanStep<Cursor>, Unavailable> {
+    ) -> Result<ScanStep<Cursor>, InspectError> {
         let Cursor { shard: number, position } = from.unwrap_or_default();
         let Some(shard) = self.shards.get(number) else {
             return Ok(ScanStep { found: Vec::new(), next: None });

@@ -7,7 +7,7 @@
 //! the wall clock.
 
 mod inspect;
-mod locked;
+mod locked_shards;
 mod record;
 mod shard;
 
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, settle};
 
 use crate::{Clock, SystemClock};
-use locked::{Locked, SHARDS_MAX};
+use locked_shards::{LockedShards, SHARDS_MAX};
 use shard::Shard;
 
 /// The least counters of a shard: with fewer, one shard could be full long before the others.
@@ -73,7 +73,8 @@ impl<C: Clock> Memory<C> {
     pub(crate) fn cap_remaining(&self, check: &Check, remaining_max: u64, reset_after: Duration) {
         let limit = &check.limit;
         let latest = reset_after + Duration::from_micros(limit.window().micros() / 2);
-        let mut locked = Locked::new(&self.shards, slice::from_ref(check), || self.clock.read());
+        let mut locked =
+            LockedShards::new(&self.shards, slice::from_ref(check), || self.clock.read());
         let now = locked.now(check);
         let capped = locked.with_state(0, check, |state| {
             let now = state.advance(limit, now);
@@ -94,7 +95,7 @@ impl<C: Clock> Memory<C> {
 
     /// Settles one request's checks.
     fn settle(&self, group: &[Check]) -> Answers {
-        let mut locked = Locked::new(&self.shards, group, || self.clock.read());
+        let mut locked = LockedShards::new(&self.shards, group, || self.clock.read());
         settle(group, &mut locked)
     }
 }

@@ -67,7 +67,7 @@ impl Record {
     }
 
     /// Calls `change` with the state. `change` returns the time of the state. Returns the new expiry.
-    pub(super) fn with(
+    pub(super) fn with_state(
         &mut self,
         limit: &Limit,
         now: ClockTimes,

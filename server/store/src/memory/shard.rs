@@ -30,14 +30,14 @@ pub(super) struct Shard {
     counters: HashTable<Record>,
     counters_max: usize,
     /// Next bucket of the sweep.
-    hand: usize,
+    next_swept: usize,
     /// How often the table was resized or rehashed, which moves counters to other buckets.
     rearrangements: u64,
 }
 
 impl Shard {
     pub(super) fn new(counters_max: usize) -> Self {
-        Self { counters: HashTable::new(), counters_max, hand: 0, rearrangements: 0 }
+        Self { counters: HashTable::new(), counters_max, next_swept: 0, rearrangements: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -87,15 +87,15 @@ impl Shard {
     pub(super) fn sweep(&mut self, now: Time, steps: usize) {
         let buckets = self.counters.num_buckets();
         for _ in 0..steps.min(buckets) {
-            if self.hand >= buckets {
-                self.hand = 0;
+            if self.next_swept >= buckets {
+                self.next_swept = 0;
             }
-            if let Ok(counter) = self.counters.get_bucket_entry(self.hand)
+            if let Ok(counter) = self.counters.get_bucket_entry(self.next_swept)
                 && counter.get().expires() <= now
             {
                 counter.remove();
             }
-            self.hand += 1;
+            self.next_swept += 1;
         }
         let (len, capacity) = (self.counters.len(), self.counters.capacity());
         if len * 4 < capacity && capacity > SHRINK_MIN {
@@ -109,7 +109,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`StoreError::Full`]: the check would create a counter in a full shard.
-    pub(super) fn with(
+    pub(super) fn with_state(
         &mut self,
         check: &Check,
         now: ClockTimes,
@@ -117,15 +117,15 @@ impl Shard {
     ) -> Result<(), StoreError> {
         let same = |counter: &Record| counter.key() == check.key.as_bytes();
         let Ok(mut counter) = self.counters.find_entry(check.key.hash64(), same) else {
-            return self.with_new(check, now, change);
+            return self.with_new_state(check, now, change);
         };
-        if counter.get_mut().with(&check.limit, now, change) <= now.steady {
+        if counter.get_mut().with_state(&check.limit, now, change) <= now.steady {
             counter.remove();
         }
         Ok(())
     }
 
-    fn with_new(
+    fn with_new_state(
         &mut self,
         check: &Check,
         now: ClockTimes,

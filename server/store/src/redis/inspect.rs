@@ -17,7 +17,7 @@ use super::{
     failure::CommandError,
     slots::{hash_slot, key_slot},
 };
-use crate::{Inspect, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, Unavailable, clock};
+use crate::{Inspect, InspectError, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, clock};
 
 /// Deadline of a step or a reset, in which a slot may be moving or without an owner.
 const STEP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ pub struct Cursor {
 impl Inspect for Redis {
     type Cursor = Cursor;
 
-    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, Unavailable> {
+    async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, InspectError> {
         let mut keys: Vec<(u16, &CounterKey)> =
             keys.iter().map(|key| (self.topology.map().slot(key), key)).collect();
         keys.sort_by_key(|(slot, _)| *slot);
@@ -49,12 +49,12 @@ impl Inspect for Redis {
                 let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
                 let command = Self::command_of(mode);
                 let deadline = clock::now() + STEP_TIMEOUT;
-                let asked =
+                let outcome =
                     self.run_at_owner(|| self.slot_of(first), command, names, deadline).await;
-                let (_, reply) = asked.map_err(|error| match error {
-                    Unavailable::NotRun(why) if ran => Unavailable::Unknown(why),
-                    Unavailable::NotAllowed { .. } if ran => {
-                        Unavailable::Unknown(error.to_string())
+                let (_, reply) = outcome.map_err(|error| match error {
+                    InspectError::NotRun(why) if ran => InspectError::Unknown(why),
+                    InspectError::NotAllowed { .. } if ran => {
+                        InspectError::Unknown(error.to_string())
                     }
                     error => error,
                 })?;
@@ -70,7 +70,7 @@ impl Inspect for Redis {
         &self,
         tenant: &TenantKeys,
         mut from: Option<Cursor>,
-    ) -> Result<ScanStep<Cursor>, Unavailable> {
+    ) -> Result<ScanStep<Cursor>, InspectError> {
         let probe = [b"s1:".as_slice(), &tenant.tag()].concat();
         let slot = || {
             let of_cluster = key_slot(&probe);
@@ -97,7 +97,7 @@ impl Inspect for Redis {
                 return self.scan_step(tenant, address, &reply);
             }
             if clock::now() >= deadline {
-                return Err(Unavailable::NotRun("the slot changes its server".to_owned()));
+                return Err(InspectError::NotRun("the slot changes its server".to_owned()));
             }
         }
     }
@@ -143,8 +143,8 @@ impl Redis {
         tenant: &TenantKeys,
         address: Address,
         reply: &Reply,
-    ) -> Result<ScanStep<Cursor>, Unavailable> {
-        let unreadable = || Unavailable::NotRun("the reply to SCAN cannot be read".to_owned());
+    ) -> Result<ScanStep<Cursor>, InspectError> {
+        let unreadable = || InspectError::NotRun("the reply to SCAN cannot be read".to_owned());
         let [position, Reply::Array(names)] = reply.elements() else { return Err(unreadable()) };
         let position = position.as_str().ok_or_else(unreadable)?.to_owned();
         let key = |name: &Reply| {
@@ -166,7 +166,7 @@ impl Redis {
         command: &'static str,
         args: Vec<Vec<u8>>,
         deadline: Instant,
-    ) -> Result<(Address, Reply), Unavailable> {
+    ) -> Result<(Address, Reply), InspectError> {
         let topology = Arc::downgrade(&self.topology);
         loop {
             let owner = self.topology.map().owner(slot()).cloned();
@@ -177,24 +177,24 @@ impl Redis {
                     Err(CommandError::SlotMoved(why)) => format!("{}: {why}", node.address),
                     Err(CommandError::NotRun(why)) if ErrorCode::of(&why) == ErrorCode::NoPerm => {
                         let why = format!("{}: {why}", node.address);
-                        return Err(Unavailable::NotAllowed { command, why });
+                        return Err(InspectError::NotAllowed { command, why });
                     }
                     Err(CommandError::NotRun(why)) => {
-                        return Err(Unavailable::NotRun(format!("{}: {why}", node.address)));
+                        return Err(InspectError::NotRun(format!("{}: {why}", node.address)));
                     }
                     Err(CommandError::Unknown(why)) => {
                         let why = format!("{}: {why}", node.address);
                         // A query that may have run has changed nothing.
                         let changes = command == Self::command_of(ResetMode::Delete);
                         let error =
-                            if changes { Unavailable::Unknown } else { Unavailable::NotRun };
+                            if changes { InspectError::Unknown } else { InspectError::NotRun };
                         return Err(error(why));
                     }
                 },
             };
             self.topology.request_refresh();
             if clock::now() >= deadline {
-                return Err(Unavailable::NotRun(why));
+                return Err(InspectError::NotRun(why));
             }
             tokio::time::sleep(RETRY_WAIT).await;
         }

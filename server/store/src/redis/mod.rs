@@ -45,7 +45,9 @@ use sluicegate_core::{
 use smallvec::SmallVec;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Clock, CounterLocation, LiveReplicas, OnRedirection, QueuedStore, Settled, clock};
+use crate::{
+    BatchAnswers, Clock, CounterLocation, LiveReplicas, OnRedirection, QueuedStore, clock,
+};
 use failure::{Failure, LateReply, within};
 use heartbeat::Heartbeat;
 use node::{Node, NodeEvents as _};
@@ -101,8 +103,8 @@ impl std::fmt::Debug for Redis {
     }
 }
 
-/// Interval at which [`Redis::connected`] checks the servers.
-const CONNECTED_INTERVAL: Duration = Duration::from_millis(2);
+/// Interval at which [`Redis::wait_until_available`] checks the servers.
+const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Status of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,18 +182,18 @@ impl Redis {
     }
 
     /// Waits until every counter is available, at most for `within`.
-    pub async fn connected(&self, within: Duration) {
+    pub async fn wait_until_available(&self, within: Duration) {
         let connected = async {
             while self.is_degraded() {
-                tokio::time::sleep(CONNECTED_INTERVAL).await;
+                tokio::time::sleep(AVAILABILITY_INTERVAL).await;
             }
         };
         let _late = tokio::time::timeout(within, connected).await;
     }
 
     /// Total time for which some counters were unavailable.
-    pub fn degraded_for(&self) -> Duration {
-        self.topology.degraded_for()
+    pub fn total_degraded_time(&self) -> Duration {
+        self.topology.total_degraded_time()
     }
 
     /// Sends calls to one server, each with the slot groups of one slot. Returns the answers to each call, and the
@@ -203,13 +205,14 @@ impl Redis {
         deadline: Option<Instant>,
         on_redirection: OnRedirection,
     ) -> (Vec<Answers>, Vec<LateCall>) {
-        let all = |groups: &[SlotGroup<'_>], error| {
+        let error_for_all = |groups: &[SlotGroup<'_>], error| {
             groups.iter().flat_map(|group| group.checks.iter()).map(|_| Err(error)).collect()
         };
         let slot_of = |groups: &[SlotGroup<'_>]| groups.first().map_or(0, |group| group.slot);
         let Some(owner) = by_slot.first().and_then(|groups| map.owner(slot_of(groups))) else {
             self.topology.request_refresh();
-            let answers = by_slot.iter().map(|groups| all(groups, StoreError::Unavailable));
+            let answers =
+                by_slot.iter().map(|groups| error_for_all(groups, StoreError::Unavailable));
             return (answers.collect(), Vec::new());
         };
         let now = self.clock.as_ref().map(|clock| clock.read().wall);
@@ -241,20 +244,20 @@ impl Redis {
                 Err(error) => {
                     self.stats.replies_rejected.add(1);
                     owner.mark_unhealthy(&error.to_string(), &topology);
-                    all(groups, StoreError::Unknown)
+                    error_for_all(groups, StoreError::Unknown)
                 }
             },
-            Err(Failure::Unknown) => all(groups, StoreError::Unknown),
+            Err(Failure::Unknown) => error_for_all(groups, StoreError::Unknown),
             Err(Failure::Late(reply)) => {
                 let positions = groups.iter().flat_map(|group| group.positions.iter().copied());
                 let (positions, slot) = (positions.collect(), slot_of(groups));
                 late.push(LateCall { positions, slot, call, reply });
-                all(groups, StoreError::Unknown)
+                error_for_all(groups, StoreError::Unknown)
             }
-            Err(Failure::NotRun) => all(groups, StoreError::Unavailable),
+            Err(Failure::NotRun) => error_for_all(groups, StoreError::Unavailable),
             Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
                 self.topology.request_refresh();
-                all(groups, StoreError::Moved)
+                error_for_all(groups, StoreError::Moved)
             }
         });
         (answers.collect(), late)
@@ -265,7 +268,7 @@ impl Redis {
         self.stats.counters_unusable.add(1);
         let key = name.strip_prefix(&*self.prefix).and_then(CounterKey::from_text);
         if let Some(key) = key {
-            self.stats.unusable.notify(key);
+            self.stats.unusable.call(key);
         }
     }
 
@@ -330,7 +333,7 @@ struct LateCall {
 
 /// The answers to a batch of `checks` checks from late replies that arrive by `until`. An answer stays
 /// [`StoreError::Unknown`] if its server no longer owns the slot: what that server charged is lost.
-async fn late_answers(
+async fn await_late_calls(
     late_calls: Vec<LateCall>,
     checks: usize,
     until: Instant,
@@ -391,7 +394,7 @@ impl QueuedStore for Redis {
         CounterLocation { queue: usize::from(map.position(slot)), slot }
     }
 
-    async fn settle(&self, batch: Batch, on_redirection: OnRedirection) -> Settled {
+    async fn settle(&self, batch: Batch, on_redirection: OnRedirection) -> BatchAnswers {
         let Batch { groups, deadline } = batch;
         let map = self.topology.map();
         let mut slot_groups = Vec::with_capacity(groups.len());
@@ -420,9 +423,9 @@ impl QueuedStore for Redis {
         let late = (!late.is_empty()).then(|| {
             let until = clock::now() + LATE_MAX;
             let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
-            Box::pin(late_answers(late, first, until, topology, stats)) as LateAnswersFuture
+            Box::pin(await_late_calls(late, first, until, topology, stats)) as LateAnswersFuture
         });
-        Settled { answers: ordered, late }
+        BatchAnswers { answers: ordered, late }
     }
 }
 

@@ -367,7 +367,7 @@ impl Node {
             });
         }
         let took = clock::now() - began;
-        self.stats.call_durations.notify(took);
+        self.stats.call_durations.call(took);
         // A slow reply, to a call with a deadline of seconds, does not show that requests get replies in time.
         if answered && took < SILENCE {
             connection.answered();
@@ -425,7 +425,7 @@ impl Node {
         // Only codes are compared, because texts may contain lines of a script.
         let is_known = was_unhealthy && first_word(&error) == first_word(what);
         // At intervals, because a server may send another error with each reply.
-        if !is_known && (!was_unhealthy || self.logged.allows()) {
+        if !is_known && (!was_unhealthy || self.logged.try_acquire()) {
             tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
             what.clone_into(&mut error);
         }

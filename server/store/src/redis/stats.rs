@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sluicegate_core::CounterKey;
 
 use super::Address;
-use crate::{LogLimit, listener::Listener};
+use crate::{LogLimit, callback::Callback};
 
 /// The most distinct warnings about servers that are remembered.
 const WARNINGS_MAX: usize = 1000;
@@ -31,9 +31,9 @@ pub struct Stats {
     pub redirections_refused: Count,
     /// How often a counter's key had a value that is not a valid state.
     pub counters_unusable: Count,
-    pub(super) unusable: Listener<CounterKey>,
+    pub(super) unusable: Callback<CounterKey>,
     refused_logged: LogLimit,
-    pub(super) call_durations: Listener<Duration>,
+    pub(super) call_durations: Callback<Duration>,
     /// Warnings about servers that were logged. Each is logged once.
     warnings: Mutex<Vec<String>>,
 }
@@ -54,22 +54,22 @@ impl Count {
 }
 
 impl Stats {
-    /// Sets a listener for the duration of each call, from sending to its reply or deadline. Calls that are sent to one
-    /// server together count as one. Only the first listener is used.
-    pub fn on_call(&self, listener: impl Fn(Duration) + Send + Sync + 'static) {
-        self.call_durations.set(listener);
+    /// Sets a callback for the duration of each call, from sending to its reply or deadline. Calls that are sent to one
+    /// server together count as one. Only the first callback is used.
+    pub fn on_call(&self, callback: impl Fn(Duration) + Send + Sync + 'static) {
+        self.call_durations.set(callback);
     }
 
-    /// Sets a listener for each counter whose stored value is not a valid state. Only the first listener
+    /// Sets a callback for each counter whose stored value is not a valid state. Only the first callback
     /// is used.
-    pub fn on_unusable(&self, listener: impl Fn(CounterKey) + Send + Sync + 'static) {
-        self.unusable.set(listener);
+    pub fn on_unusable(&self, callback: impl Fn(CounterKey) + Send + Sync + 'static) {
+        self.unusable.set(callback);
     }
 
     /// Counts a redirection to a server that the cluster does not list.
     pub(super) fn redirection_refused(&self, address: &Address) {
         self.redirections_refused.add(1);
-        if self.refused_logged.allows() {
+        if self.refused_logged.try_acquire() {
             tracing::warn!(
                 redis = %address,
                 "Redis redirects a call to a server outside of its cluster, applying on_failure"

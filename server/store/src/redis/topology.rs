@@ -305,7 +305,7 @@ impl Topology {
         }
         let without = nodes.len().saturating_sub(self.sockets.total_max());
         let before = self.without_socket.swap(without, Ordering::Relaxed);
-        if without > 0 && before == 0 && self.without_socket_logged.allows() {
+        if without > 0 && before == 0 && self.without_socket_logged.try_acquire() {
             tracing::warn!(
                 servers = nodes.len(),
                 without,
@@ -374,7 +374,7 @@ impl Topology {
     }
 
     /// Total time for which some counters were unavailable.
-    pub(super) fn degraded_for(&self) -> Duration {
+    pub(super) fn total_degraded_time(&self) -> Duration {
         self.degraded.total()
     }
 

@@ -134,7 +134,7 @@ impl Oracle<'_> {
                 && it.ended.0 < request.began.0
                 // A reply may have arrived without having been read. Until the process has read all replies to its
                 // calls, an undone charge may be missing in its deny cache.
-                && (!it.is_undo || it.ended.1 < request.began.1 && request.had_no_settlements)
+                && (!it.is_undo || it.ended.1 < request.began.1 && request.had_no_refunds_or_late_calls)
         });
         let span = Span {
             first_event: invalidations.map(|it| it.ended.0).max().unwrap_or(0),

@@ -165,8 +165,13 @@ impl Oracle<'_> {
     /// Nothing is pending at the end.
     fn end_states(&mut self) {
         for (process, end) in self.history.end_states.iter().enumerate() {
-            let counts = [end.waiting, end.multi_slot, end.settlements_pending, end.late_kept];
-            if counts != [0; 4] || end.fallback.undebited != 0 || !end.is_settled {
+            let counts = [
+                end.waiting,
+                end.multi_slot,
+                end.refunds_and_late_calls,
+                end.late_answers_uncollected,
+            ];
+            if counts != [0; 4] || end.fallback.undebited != 0 || !end.has_no_pending_debits {
                 let what = format!("process {process}: {end:?}");
                 self.of_run("nothing is pending at the end", &[what]);
             }

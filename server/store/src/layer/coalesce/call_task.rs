@@ -8,13 +8,13 @@ use sluicegate_core::{Batch, StoreError};
 use super::{
     merged_group::{MergedGroup, WaitingGroup, hash, is_undo, latest_deadline},
     queued_store::{OnRedirection, QueuedStore},
-    state::{CoalesceState, all},
+    state::{CoalesceState, error_for_all},
 };
 use crate::clock;
 
 /// The most checks of one call; a single group may have more. They take about half a millisecond of a Redis
 /// server, which answers no other call meanwhile.
-pub const BATCH_MAX: usize = 512;
+pub const BATCH_CHECKS_MAX: usize = 512;
 
 /// Makes the calls of a queue, one after another, while groups wait.
 pub(super) struct CallTask<S: QueuedStore> {
@@ -32,14 +32,14 @@ impl<S: QueuedStore> CallTask<S> {
     }
 
     pub(super) async fn run(mut self) {
-        while self.fill() {
-            self.call().await;
+        while self.fill_next_call() {
+            self.make_call().await;
         }
     }
 
-    /// Moves waiting groups into the next call, up to [`BATCH_MAX`] checks. Returns false, and the task ends, if the
-    /// call has no group.
-    fn fill(&mut self) -> bool {
+    /// Moves waiting groups into the next call, up to [`BATCH_CHECKS_MAX`] checks. Returns false, and the task ends, if
+    /// the call has no group.
+    fn fill_next_call(&mut self) -> bool {
         let mut checks: usize = self.merged_groups.iter().map(|merged| merged.group.len()).sum();
         let taken: Vec<WaitingGroup> = {
             let Some(queue) = self.state.queues.get(self.queue) else { return false };
@@ -47,7 +47,7 @@ impl<S: QueuedStore> CallTask<S> {
             let fits = |waiting: &&WaitingGroup| {
                 let is_first = checks == 0;
                 checks += waiting.group.len();
-                is_first || checks <= BATCH_MAX
+                is_first || checks <= BATCH_CHECKS_MAX
             };
             let count = queue.waiting.iter().take_while(fits).count();
             if count == 0 && self.merged_groups.is_empty() {
@@ -62,7 +62,7 @@ impl<S: QueuedStore> CallTask<S> {
             if waiting.deadline.is_some_and(|deadline| deadline <= now) {
                 // Not sent: its caller decides by failure policy already, so it must not be charged.
                 let error = StoreError::Unavailable;
-                let _cancelled = waiting.answer.send(all(&waiting.group, error));
+                let _cancelled = waiting.answer.send(error_for_all(&waiting.group, error));
             } else if !waiting.answer.is_closed() {
                 self.add(waiting);
             }
@@ -84,7 +84,7 @@ impl<S: QueuedStore> CallTask<S> {
     }
 
     /// Makes one call and distributes its answers.
-    async fn call(&mut self) {
+    async fn make_call(&mut self) {
         if self.merged_groups.is_empty() {
             return;
         }
@@ -96,10 +96,11 @@ impl<S: QueuedStore> CallTask<S> {
             return;
         };
         let groups = merged_groups.iter().map(MergedGroup::to_send).collect();
-        self.state.batches.notify(merged_groups.iter().map(|merged| merged.members.len()).sum());
+        self.state.batches.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
         let batch = Batch { groups, deadline };
-        let settled = self.state.inner.settle(batch, OnRedirection::Report).await;
-        self.merged_groups = self.state.distribute(merged_groups, settled, OnRedirection::Report);
+        let batch_answers = self.state.inner.settle(batch, OnRedirection::Report).await;
+        self.merged_groups =
+            self.state.distribute(merged_groups, batch_answers, OnRedirection::Report);
         if !self.merged_groups.is_empty() {
             let now = clock::now();
             self.merged_groups.retain_mut(|merged| merged.retain_waiting(now));

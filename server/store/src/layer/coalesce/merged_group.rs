@@ -58,7 +58,7 @@ impl MergedGroup {
     }
 
     /// The number of members whose hits are sent.
-    fn count(&self) -> usize {
+    fn members_sent(&self) -> usize {
         match self.hits {
             HitsSent::Sum => {
                 self.allowed_max.flatten().unwrap_or(1).clamp(1, self.members.len().max(1))
@@ -69,7 +69,7 @@ impl MergedGroup {
 
     /// The group to send.
     pub(super) fn to_send(&self) -> Group {
-        let count = self.count();
+        let count = self.members_sent();
         if count == 1 {
             return Arc::clone(&self.group);
         }
@@ -88,7 +88,7 @@ impl MergedGroup {
         answers: &Answers,
         note_unknown: impl FnOnce(&[Check], &Answers),
     ) -> Vec<Self> {
-        let count = self.count();
+        let count = self.members_sent();
         let decided: Option<SmallVec<[Decision; 4]>> =
             answers.iter().map(|answer| answer.ok()).collect();
         let decided = match decided {
@@ -103,7 +103,7 @@ impl MergedGroup {
         let (answered, next) = match (is_allowed, count) {
             // The other members are equal, so they do not fit either.
             (false, 1) => return self.answer_all(answers),
-            (false, _) => (0, fitting(&self.group, &decided).min(count - 1)),
+            (false, _) => (0, count_fitting(&self.group, &decided).min(count - 1)),
             // The allowed members used up the limit, so the others will most likely be refused.
             (true, count) => (count, 0),
         };
@@ -176,7 +176,7 @@ fn answer_each(group: &[Check], decided: &[Decision], members: SmallVec<[Waiting
 }
 
 /// The number of equal groups that fit, by the answer that refused their sum.
-fn fitting(group: &[Check], decided: &[Decision]) -> usize {
+fn count_fitting(group: &[Check], decided: &[Decision]) -> usize {
     let each =
         group.iter().zip(decided).map(|(check, decision)| decision.remaining / hits(check).max(1));
     usize::try_from(each.min().unwrap_or(0)).unwrap_or(usize::MAX)

@@ -12,8 +12,8 @@ pub trait QueuedStore: Store {
         &self,
         batch: Batch,
         _on_redirection: OnRedirection,
-    ) -> impl Future<Output = Settled> + Send {
-        async move { Settled { answers: self.decide(batch).await, late: None } }
+    ) -> impl Future<Output = BatchAnswers> + Send {
+        async move { BatchAnswers { answers: self.decide(batch).await, late: None } }
     }
 }
 
@@ -28,7 +28,7 @@ pub enum OnRedirection {
 }
 
 /// The answers to a batch at its deadline, and the late ones.
-pub struct Settled {
+pub struct BatchAnswers {
     /// One for each check, in order.
     pub answers: Answers,
     /// The late answers to checks that are [`StoreError::Unknown`](sluicegate_core::StoreError::Unknown) in `answers`.

@@ -16,9 +16,9 @@ use sluicegate_core::{
 
 use super::{
     merged_group::{MergedGroup, WaitingGroup, latest_deadline},
-    queued_store::{CounterLocation, OnRedirection, QueuedStore, Settled},
+    queued_store::{BatchAnswers, CounterLocation, OnRedirection, QueuedStore},
 };
-use crate::{clock, layer::late::LateAnswers, listener::Listener};
+use crate::{callback::Callback, clock, layer::late_answers_map::LateAnswersMap};
 
 /// What the layer shares with its tasks.
 #[derive(Debug)]
@@ -28,10 +28,10 @@ pub(super) struct CoalesceState<S> {
     /// The most concurrent calls of one queue.
     pub(super) calls_max: usize,
     pub(super) hits_unknown: AtomicU64,
-    pub(super) late: LateAnswers,
+    pub(super) late_answers: LateAnswersMap,
     /// Calls whose late answers are awaited.
     pub(super) late_calls: AtomicUsize,
-    pub(super) batches: Listener<usize>,
+    pub(super) batches: Callback<usize>,
 }
 
 /// The groups that wait for a call to one server, or to one of those that share the queue.
@@ -105,10 +105,10 @@ impl<S: QueuedStore> CoalesceState<S> {
     pub(super) fn distribute(
         self: &Arc<Self>,
         merged_groups: Vec<MergedGroup>,
-        settled: Settled,
+        batch_answers: BatchAnswers,
         on_redirection: OnRedirection,
     ) -> Vec<MergedGroup> {
-        let Settled { answers, late } = settled;
+        let BatchAnswers { answers, late } = batch_answers;
         let mut answers = answers.into_iter();
         let (mut retries, mut unanswered, mut first) = (Vec::new(), Vec::new(), 0);
         for merged in merged_groups {
@@ -145,7 +145,7 @@ impl<S: QueuedStore> CoalesceState<S> {
             for retry in merged.distribute(&own, |group, answers| self.note_unknown(group, answers))
             {
                 // It was not charged, and its deadline has passed.
-                let answers = all(&retry.group, StoreError::Unavailable);
+                let answers = error_for_all(&retry.group, StoreError::Unavailable);
                 retry.answer_all(&answers);
             }
         }
@@ -161,13 +161,14 @@ impl<S: QueuedStore> CoalesceState<S> {
         }
         let groups = merged_groups.iter().map(MergedGroup::to_send).collect();
         let deadline = latest_deadline(&merged_groups).flatten();
-        self.batches.notify(merged_groups.iter().map(|merged| merged.members.len()).sum());
-        let settled = self.inner.settle(Batch { groups, deadline }, OnRedirection::Follow).await;
-        self.distribute(merged_groups, settled, OnRedirection::Follow);
+        self.batches.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
+        let batch_answers =
+            self.inner.settle(Batch { groups, deadline }, OnRedirection::Follow).await;
+        self.distribute(merged_groups, batch_answers, OnRedirection::Follow);
     }
 }
 
 /// The same error for every check.
-pub(super) fn all(group: &[Check], error: StoreError) -> Answers {
+pub(super) fn error_for_all(group: &[Check], error: StoreError) -> Answers {
     group.iter().map(|_| Err(error)).collect()
 }

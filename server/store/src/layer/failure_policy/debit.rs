@@ -10,35 +10,41 @@ use sluicegate_core::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    ledger::{DEBIT_TIMEOUT, Ledger},
+    fallback_sync::{DEBIT_TIMEOUT, FallbackSync},
     pending_debits::{DueDebit, PendingDebits},
     state::{LocalFallback, PolicyState},
 };
 use crate::clock;
 
 /// Interval at which the task tests whether the store answers again for counters that were decided locally.
-const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+const STORE_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<S: Store> PolicyState<S> {
     /// Debits local hits as soon as the store answers, until no counter is listed.
     pub(super) async fn debit_all(self: Arc<Self>) {
-        let (Some(local), Some(ledger)) = (&self.local, &self.ledger) else { return };
-        while ledger.pending_debits.keep_task() {
-            tokio::time::sleep(PROBE_INTERVAL).await;
-            while self.debit_some(local, ledger).await {}
+        let (Some(local), Some(fallback_sync)) = (&self.local, &self.fallback_sync) else { return };
+        while fallback_sync.pending_debits.continue_task() {
+            tokio::time::sleep(STORE_PROBE_INTERVAL).await;
+            while self.debit_some(local, fallback_sync).await {}
         }
     }
 
     /// Debits some of the due counters. Returns whether [`debit`](Self::debit) was true for any of them.
-    async fn debit_some(self: &Arc<Self>, local: &LocalFallback, ledger: &Ledger) -> bool {
-        let due = ledger.pending_debits.due(clock::now(), |key| self.inner.is_available(key));
+    async fn debit_some(
+        self: &Arc<Self>,
+        local: &LocalFallback,
+        fallback_sync: &FallbackSync,
+    ) -> bool {
+        let due =
+            fallback_sync.pending_debits.due(clock::now(), |key| self.inner.is_available(key));
         // Probed first, because a debit without an answer can be neither retried nor dropped.
-        let probed = join_all(due.iter().map(|it| self.charge(it, 0, ledger))).await;
+        let probed = join_all(due.iter().map(|it| self.charge(it, 0, fallback_sync))).await;
         if probed.iter().any(|(_, answer)| answer.is_err()) {
-            ledger.pending_debits.note_unanswered(clock::now());
+            fallback_sync.pending_debits.note_unanswered(clock::now());
         }
         let answered = due.iter().zip(probed).filter(|(_, (_, answer))| answer.is_ok());
-        let debited = join_all(answered.map(|(due, _)| self.debit(due, local, ledger))).await;
+        let debited =
+            join_all(answered.map(|(due, _)| self.debit(due, local, fallback_sync))).await;
         debited.contains(&true)
     }
 
@@ -48,9 +54,9 @@ impl<S: Store> PolicyState<S> {
         self: &Arc<Self>,
         due: &DueDebit,
         local: &LocalFallback,
-        ledger: &Ledger,
+        fallback_sync: &FallbackSync,
     ) -> bool {
-        let pending_debits = &ledger.pending_debits;
+        let pending_debits = &fallback_sync.pending_debits;
         let taken = pending_debits.take(due, clock::now());
         if taken == 0 {
             return true;
@@ -58,22 +64,22 @@ impl<S: Store> PolicyState<S> {
         // Without those that have expired locally: in the store they would have expired, too.
         let hits = taken.min(self.used_locally(due, local).await);
         if hits == 0 {
-            pending_debits.settle(due, taken, 0);
+            pending_debits.complete(due, taken, 0);
             return true;
         }
-        let (group, answer) = self.charge(due, hits, ledger).await;
+        let (group, answer) = self.charge(due, hits, fallback_sync).await;
         let sent = SentDebit { due: due.clone(), taken, hits };
         if answer == Err(StoreError::Unknown)
             && let Some(late) = self.inner.late_answers(&group)
-            && let Some(permit) = self.refund_tasks.late()
+            && let Some(permit) = self.refund_tasks.acquire_late_permit()
         {
             tokio::spawn(Arc::clone(self).debit_late(sent, late, permit));
             return true;
         }
-        sent.settle(answer, pending_debits)
+        sent.complete(answer, pending_debits)
     }
 
-    /// Settles a debit by its late answer.
+    /// Records the outcome of a debit by its late answer.
     async fn debit_late(
         self: Arc<Self>,
         sent: SentDebit,
@@ -81,8 +87,8 @@ impl<S: Store> PolicyState<S> {
         permit: OwnedSemaphorePermit,
     ) {
         let answer = first(&late.await);
-        if let Some(ledger) = &self.ledger {
-            sent.settle(answer, &ledger.pending_debits);
+        if let Some(fallback_sync) = &self.fallback_sync {
+            sent.complete(answer, &fallback_sync.pending_debits);
         }
         drop(permit);
     }
@@ -98,12 +104,17 @@ impl<S: Store> PolicyState<S> {
 
     /// Charges hits to a counter in the store even past its limit, or probes it with 0 hits. Also returns the group
     /// that was sent.
-    async fn charge(&self, due: &DueDebit, hits: u64, ledger: &Ledger) -> (Group, Answer) {
-        let asked = clock::now();
+    async fn charge(
+        &self,
+        due: &DueDebit,
+        hits: u64,
+        fallback_sync: &FallbackSync,
+    ) -> (Group, Answer) {
+        let sent_at = clock::now();
         let group = Group::from([charge(due, hits)]);
-        let batch = Batch::single(Arc::clone(&group), Some(asked + DEBIT_TIMEOUT));
+        let batch = Batch::single(Arc::clone(&group), Some(sent_at + DEBIT_TIMEOUT));
         let answers = self.inner.decide(batch).await;
-        ledger.note(&group, &answers, asked);
+        fallback_sync.record_answers(&group, &answers, sent_at);
         (group, first(&answers))
     }
 }
@@ -125,12 +136,12 @@ struct SentDebit {
 }
 
 impl SentDebit {
-    /// Settles the debit by the store's answer. Returns false if the store did not run it.
-    fn settle(&self, answer: Answer, pending_debits: &PendingDebits) -> bool {
+    /// Records the outcome of the debit by the store's answer. Returns false if the store did not run it.
+    fn complete(&self, answer: Answer, pending_debits: &PendingDebits) -> bool {
         let &Self { ref due, taken, hits } = self;
         match answer {
-            Ok(_) => pending_debits.settle(due, taken, hits),
-            Err(StoreError::Unknown) => pending_debits.settle_unknown(due, taken, hits),
+            Ok(_) => pending_debits.complete(due, taken, hits),
+            Err(StoreError::Unknown) => pending_debits.complete_unknown(due, taken, hits),
             Err(StoreError::Full | StoreError::Unavailable | StoreError::Moved) => {
                 pending_debits.put_back(due, taken);
                 return false;

@@ -108,8 +108,14 @@ impl LastReports {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// Records the store's answer to a check that was sent at `asked` and is answered now.
-    pub(super) fn note(&self, check: &Check, decision: &Decision, asked: Instant, now: Instant) {
+    /// Records the store's answer to a check that was sent at `sent_at` and is answered now.
+    pub(super) fn record(
+        &self,
+        check: &Check,
+        decision: &Decision,
+        sent_at: Instant,
+        now: Instant,
+    ) {
         let capacity = u64::from(check.limit.capacity());
         let report = Report {
             hash: check.key.hash64(),
@@ -127,7 +133,7 @@ impl LastReports {
         };
         // The store may have settled two overlapping checks in either order: the lower number of remaining hits is
         // kept.
-        let overlap = asked < old.at;
+        let overlap = sent_at < old.at;
         if !overlap || old.remaining(&check.limit, now).is_none_or(|it| it > decision.remaining) {
             *old = report;
         }
@@ -325,7 +331,7 @@ mod tests {
             for (left, excess, share) in
                 [(100, 0, 25), (99, 0, 24), (10, 0, 2), (3, 0, 0), (0, 0, 0), (0, 50, 0)]
             {
-                reports.note(&bob, &answer(left, excess, DAY / 2), now, now);
+                reports.record(&bob, &answer(left, excess, DAY / 2), now, now);
                 assert_eq!(
                     remaining_share(&reports, &bob, now).await,
                     share,
@@ -340,12 +346,12 @@ mod tests {
     async fn report_does_not_hold_after_the_reset() {
         let (reports, now) = (LastReports::new(10), clock::now());
         let bob = check("bob", limit(Algorithm::FixedWindow, 100));
-        reports.note(&bob, &answer(0, 0, DAY / 2), now, now);
+        reports.record(&bob, &answer(0, 0, DAY / 2), now, now);
         assert_eq!(
             remaining_share(&reports, &bob, now + DAY / 2 - Duration::from_nanos(1)).await,
             0
         );
-        reports.note(&bob, &answer(0, 0, DAY / 2), now, now);
+        reports.record(&bob, &answer(0, 0, DAY / 2), now, now);
         assert_eq!(remaining_share(&reports, &bob, now + DAY / 2).await, 25);
     }
 
@@ -356,7 +362,7 @@ mod tests {
             // Eight of 100 in a day take 6,912 s.
             for (seconds, share) in [(0, 0), (6_911, 1), (6_912, 2), (86_400, 25)] {
                 let (reports, now) = (LastReports::new(10), clock::now());
-                reports.note(&bob, &answer(0, 0, 2 * DAY), now, now);
+                reports.record(&bob, &answer(0, 0, 2 * DAY), now, now);
                 let later = now + Duration::from_secs(seconds);
                 assert_eq!(
                     remaining_share(&reports, &bob, later).await,
@@ -370,7 +376,7 @@ mod tests {
     #[tokio::test]
     async fn reported_usage_applies_to_any_limit_of_the_counter() {
         let (reports, now) = (LastReports::new(10), clock::now());
-        reports.note(
+        reports.record(
             &check("bob", limit(Algorithm::FixedWindow, 100)),
             &answer(40, 0, DAY),
             now,
@@ -385,13 +391,13 @@ mod tests {
         let (reports, now) = (LastReports::new(10), clock::now());
         let at = |millis| now + Duration::from_millis(millis);
         let bob = check("bob", limit(Algorithm::FixedWindow, 100));
-        reports.note(&bob, &answer(40, 0, DAY / 2), at(0), at(10));
-        reports.note(&bob, &answer(80, 0, DAY / 2), at(5), at(11));
+        reports.record(&bob, &answer(40, 0, DAY / 2), at(0), at(10));
+        reports.record(&bob, &answer(80, 0, DAY / 2), at(5), at(11));
         assert_eq!(remaining_share(&reports, &bob, at(11)).await, 10);
-        reports.note(&bob, &answer(20, 0, DAY / 2), at(5), at(12));
+        reports.record(&bob, &answer(20, 0, DAY / 2), at(5), at(12));
         assert_eq!(remaining_share(&reports, &bob, at(12)).await, 5);
         // Hits were refunded: this check was sent after the others were answered.
-        reports.note(&bob, &answer(60, 0, DAY / 2), at(12), at(20));
+        reports.record(&bob, &answer(60, 0, DAY / 2), at(12), at(20));
         assert_eq!(remaining_share(&reports, &bob, at(20)).await, 15);
     }
 
@@ -401,7 +407,7 @@ mod tests {
         for algorithm in Algorithm::ALL {
             let bob = check(algorithm.name(), limit(algorithm, 100));
             for left in [10, 10, 40] {
-                reports.note(&bob, &answer(left, 0, DAY / 2), now, now);
+                reports.record(&bob, &answer(left, 0, DAY / 2), now, now);
                 cap_remaining(&reports, &bob, &memory, now);
                 cap_remaining(&reports, &bob, &memory, now);
                 assert_eq!(remaining_in(&memory, &bob).await, 2, "{algorithm:?}");
@@ -417,13 +423,13 @@ mod tests {
     async fn later_window_of_the_local_clock_is_not_capped() {
         let (reports, now, (memory, clock)) = (LastReports::new(10), clock::now(), memory());
         let bob = check("bob", limit(Algorithm::FixedWindow, 100));
-        reports.note(&bob, &answer(0, 0, Duration::from_millis(5)), now, now);
+        reports.record(&bob, &answer(0, 0, Duration::from_millis(5)), now, now);
         // The window ends in 12 h by this clock, and in 5 ms by the store's.
         clock.advance(Duration::from_secs(43_200 - 1));
         cap_remaining(&reports, &bob, &memory, now);
         assert_eq!(remaining_in(&memory, &bob).await, 0, "the same window, a second off");
         clock.advance(Duration::from_secs(1));
-        reports.note(&bob, &answer(0, 0, Duration::from_millis(5)), now, now);
+        reports.record(&bob, &answer(0, 0, Duration::from_millis(5)), now, now);
         cap_remaining(&reports, &bob, &memory, now);
         assert_eq!(remaining_in(&memory, &bob).await, 25);
     }
@@ -434,7 +440,7 @@ mod tests {
         let bob = check("bob", limit(Algorithm::FixedWindow, 100));
         // The window begins now by the store's clock, and ends in a second by this one.
         clock.advance(Duration::from_secs(43_200 - 1));
-        reports.note(&bob, &answer(0, 0, DAY), now, now);
+        reports.record(&bob, &answer(0, 0, DAY), now, now);
         for _ in 0..2 {
             cap_remaining(&reports, &bob, &memory, now);
             assert_eq!(remaining_in(&memory, &bob).await, 0);
@@ -447,7 +453,7 @@ mod tests {
         let (reports, now, (memory, _)) = (LastReports::new(10), clock::now(), memory());
         let [small, large] =
             [100, 1000].map(|requests| check("bob", limit(Algorithm::FixedWindow, requests)));
-        reports.note(&large, &answer(500, 0, DAY / 2), now, now);
+        reports.record(&large, &answer(500, 0, DAY / 2), now, now);
         for (check, left) in [(&small, 0), (&large, 125)] {
             cap_remaining(&reports, check, &memory, now);
             assert_eq!(remaining_in(&memory, check).await, left);
@@ -460,8 +466,8 @@ mod tests {
         let limit = limit(Algorithm::FixedWindow, 100);
         let hot = check("hot", limit);
         for number in 0..1000 {
-            reports.note(&check(&number.to_string(), limit), &answer(0, 0, DAY), now, now);
-            reports.note(&hot, &answer(0, 0, DAY), now, now);
+            reports.record(&check(&number.to_string(), limit), &answer(0, 0, DAY), now, now);
+            reports.record(&hot, &answer(0, 0, DAY), now, now);
         }
         assert_eq!((reports.len(), reports.evicted()), (100, 901));
         let (memory, _) = memory();

@@ -1,11 +1,11 @@
 //! The failure policy layer: applies `on_failure` to checks that the store did not answer, and refunds the charges of
 //! requests that are refused or fail afterwards.
 
-mod conclusion;
 mod debit;
+mod fallback_sync;
 mod last_reports;
-mod late;
-mod ledger;
+mod late_refunds;
+mod partial_decisions;
 mod pending_debits;
 mod refund;
 mod refund_tasks;
@@ -24,11 +24,11 @@ use sluicegate_core::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-use ledger::Ledger;
+use fallback_sync::FallbackSync;
 use state::PolicyState;
 
-pub use conclusion::Decisions;
-pub use ledger::FallbackStats;
+pub use fallback_sync::FallbackStats;
+pub use partial_decisions::Decisions;
 pub use refund_tasks::REFUND_TIMEOUT;
 pub use state::{Deferred, LocalFallback};
 
@@ -50,7 +50,7 @@ impl<S: Store> FailurePolicy<S> {
     pub fn new(inner: S, local: Option<LocalFallback>) -> Self {
         Self(Arc::new(PolicyState {
             inner: Arc::new(inner),
-            ledger: local.as_ref().and_then(|local| Ledger::new(local.counters_max)),
+            fallback_sync: local.as_ref().and_then(|local| FallbackSync::new(local.counters_max)),
             local,
             unanswered: AtomicU64::new(0),
             requests_unanswered: AtomicU64::new(0),
@@ -106,53 +106,58 @@ impl<S: Store> FailurePolicy<S> {
     }
 
     /// Statistics of the local fallback.
-    pub fn fallback(&self) -> FallbackStats {
-        self.0.ledger.as_ref().map(Ledger::stats).unwrap_or_default()
+    pub fn fallback_stats(&self) -> FallbackStats {
+        self.0.fallback_sync.as_ref().map(FallbackSync::stats).unwrap_or_default()
     }
 
     /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
     /// its checks must also pass the local share.
-    pub fn is_settled(&self) -> bool {
-        self.0.ledger.as_ref().is_none_or(Ledger::is_settled)
+    pub fn has_no_pending_debits(&self) -> bool {
+        self.0.fallback_sync.as_ref().is_none_or(FallbackSync::has_no_pending_debits)
     }
 
     /// Suspends debits of counters that are about to be reset, until [`forget`](Self::forget) or
-    /// [`release`](Self::release). Waits for the debits in progress, for a bounded time.
-    pub async fn hold(&self, keys: &[CounterKey]) {
-        if let Some(ledger) = &self.0.ledger {
-            ledger.hold(keys).await;
+    /// [`resume_debits`](Self::resume_debits). Waits for the debits in progress, for a bounded time.
+    pub async fn suspend_debits(&self, keys: &[CounterKey]) {
+        if let Some(fallback_sync) = &self.0.fallback_sync {
+            fallback_sync.suspend_debits(keys).await;
         }
     }
 
     /// Resumes debits of counters that were not reset.
-    pub fn release(&self, keys: &[CounterKey]) {
-        if let Some(ledger) = &self.0.ledger {
-            ledger.release(keys);
+    pub fn resume_debits(&self, keys: &[CounterKey]) {
+        if let Some(fallback_sync) = &self.0.fallback_sync {
+            fallback_sync.resume_debits(keys);
         }
     }
 
     /// Removes the last reports and the hits to be debited of counters that were reset.
     pub fn forget(&self, keys: &[CounterKey]) {
-        if let Some(ledger) = &self.0.ledger {
-            keys.iter().for_each(|key| ledger.forget(key));
+        if let Some(fallback_sync) = &self.0.fallback_sync {
+            keys.iter().for_each(|key| fallback_sync.forget(key));
         }
     }
 
     /// Removes the hits to be debited of a tenant that was reset, and the last reports of all counters.
-    pub fn forget_all(&self, tenant: &TenantKeys) {
-        if let Some(ledger) = &self.0.ledger {
-            ledger.forget_all(tenant);
+    pub fn forget_tenant(&self, tenant: &TenantKeys) {
+        if let Some(fallback_sync) = &self.0.fallback_sync {
+            fallback_sync.forget_tenant(tenant);
         }
     }
 
     /// Waits for multi-slot requests, refunds and debits, at most [`FINISH_TIMEOUT`].
     pub async fn finish(&self) {
-        let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
+        let permits = |max| u32::try_from(max).unwrap_or(u32::MAX);
         let finished = async {
             // First, because multi-slot requests may start refunds.
-            let _settled = self.0.multi_slot.acquire_many(all(MULTI_SLOT_MAX)).await;
+            let _done = self.0.multi_slot.acquire_many(permits(MULTI_SLOT_MAX)).await;
             self.0.refund_tasks.finished().await;
-            while self.0.ledger.as_ref().is_some_and(|ledger| ledger.undebited() > 0) {
+            while self
+                .0
+                .fallback_sync
+                .as_ref()
+                .is_some_and(|fallback_sync| fallback_sync.undebited() > 0)
+            {
                 tokio::time::sleep(FINISH_INTERVAL).await;
             }
         };
@@ -188,9 +193,12 @@ impl<S: Store> FailurePolicy<S> {
         group: Group,
         deadline: Option<Instant>,
     ) -> Result<Decisions, Deferred> {
-        let all = |error| group.iter().map(|_| Err(error)).collect();
+        let error_for_all = |error| group.iter().map(|_| Err(error)).collect();
         let Ok(permit) = Arc::clone(&self.0.multi_slot).try_acquire_owned() else {
-            return self.0.conclude(&group, &all(StoreError::Unavailable)).await;
+            return self
+                .0
+                .complete_decisions(&group, &error_for_all(StoreError::Unavailable))
+                .await;
         };
         let (state, checks) = (Arc::clone(&self.0), Arc::clone(&group));
         let (sender, decided) = oneshot::channel();
@@ -203,7 +211,9 @@ impl<S: Store> FailurePolicy<S> {
         });
         match decided.await {
             Ok(decided) => decided,
-            Err(_panicked) => self.0.conclude(&group, &all(StoreError::Unknown)).await,
+            Err(_panicked) => {
+                self.0.complete_decisions(&group, &error_for_all(StoreError::Unknown)).await
+            }
         }
     }
 }

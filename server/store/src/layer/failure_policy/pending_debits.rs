@@ -1,8 +1,8 @@
 //! The list of counters that were decided locally, and their hits to be debited in the store.
 //!
 //! A counter is listed from its first local decision until its hits are debited in the store. After an outage it stays
-//! listed for [`SETTLING`]: other replicas may not have debited their hits yet, so the store may allow too much, and
-//! checks must also pass this replica's share of the limit.
+//! listed for [`LOCAL_SHARE_AFTER_OUTAGE`]: other replicas may not have debited their hits yet, so the store may allow
+//! too much, and checks must also pass this replica's share of the limit.
 
 use std::{
     num::NonZeroU32,
@@ -36,8 +36,8 @@ const SHARD_COUNTERS_MIN: usize = 1024;
 const OUTAGE_MIN: Duration = Duration::from_millis(250);
 
 /// How long checks must also pass the local share after an outage. Within this time other replicas reconnect, after at
-/// most `RETRY_MAX` of `redis/node/keep.rs` and `--redis-connect-timeout`, and debit their hits.
-const SETTLING: Duration = Duration::from_secs(2);
+/// most `RECONNECT_WAIT_MAX` and `--redis-connect-timeout`, and debit their hits.
+const LOCAL_SHARE_AFTER_OUTAGE: Duration = Duration::from_secs(2);
 
 /// A bounded list of counters with hits to be debited, by key.
 #[derive(Debug)]
@@ -61,14 +61,14 @@ pub(super) struct PendingDebits {
 
 #[derive(Debug)]
 struct Shard {
-    listed: Mutex<Listed>,
+    list: Mutex<DebitList>,
     /// Counters in the list, to be read without the lock.
     len: AtomicUsize,
     counters_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Listed {
+struct DebitList {
     debits: IndexMap<CounterKey, PendingDebit, RandomState>,
     /// Position at which the search for due debits continues.
     next: usize,
@@ -86,18 +86,18 @@ struct PendingDebit {
     /// When the hits would have expired in the store.
     expires_at: Instant,
     /// When the counter was first decided locally.
-    since: Instant,
+    first_decided_at: Instant,
     /// When the store's answers suffice again; `None` until the store answers.
-    suffices_at: Option<Instant>,
-    /// Whether a debit is in progress: hits were taken and not settled.
-    is_sent: bool,
+    store_suffices_at: Option<Instant>,
+    /// Whether a debit is in progress: hits were taken, and its outcome is not recorded.
+    is_in_progress: bool,
     /// Until when debits are suspended, because the counter is being reset.
-    held_until: Option<Instant>,
+    suspended_until: Option<Instant>,
 }
 
 impl PendingDebit {
-    fn is_held(&self, now: Instant) -> bool {
-        self.held_until.is_some_and(|until| now < until)
+    fn is_suspended(&self, now: Instant) -> bool {
+        self.suspended_until.is_some_and(|until| now < until)
     }
 }
 
@@ -116,7 +116,7 @@ impl PendingDebits {
     pub(super) fn new(counters_max: usize) -> Self {
         let shards = (counters_max / SHARD_COUNTERS_MIN).clamp(1, SHARDS_MAX);
         let shard = |number| Shard {
-            listed: Mutex::default(),
+            list: Mutex::default(),
             len: AtomicUsize::new(0),
             counters_max: (counters_max + number) / shards,
         };
@@ -172,7 +172,7 @@ impl PendingDebits {
         if shard.len.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        shard.listed.lock().debits.get_mut(key).map(change)
+        shard.list.lock().debits.get_mut(key).map(change)
     }
 
     /// As [`with`](Self::with), unless the counter was reset after the debit was found due.
@@ -205,11 +205,11 @@ impl PendingDebits {
         expires_at: Instant,
     ) -> bool {
         let Some(shard) = self.shard(&check.key) else { return false };
-        let mut listed = shard.listed.lock();
-        if listed.debits.len() >= shard.counters_max && !listed.debits.contains_key(&check.key) {
-            self.make_room(&mut listed, now);
+        let mut list = shard.list.lock();
+        if list.debits.len() >= shard.counters_max && !list.debits.contains_key(&check.key) {
+            self.make_room(&mut list, now);
         }
-        if let Some(debit) = listed.debits.get_mut(&check.key) {
+        if let Some(debit) = list.debits.get_mut(&check.key) {
             if debit.expires_at <= now {
                 self.note_debited(std::mem::take(&mut debit.hits), 0);
                 debit.replicas = replicas;
@@ -217,32 +217,32 @@ impl PendingDebits {
             debit.limit = check.limit;
             debit.hits = debit.hits.saturating_add(hits);
             debit.expires_at = expires_at;
-            debit.suffices_at = None;
-        } else if listed.debits.len() < shard.counters_max {
+            debit.store_suffices_at = None;
+        } else if list.debits.len() < shard.counters_max {
             let debit = PendingDebit {
                 number: self.next_number.fetch_add(1, Ordering::Relaxed),
                 limit: check.limit,
                 replicas,
                 hits,
                 expires_at,
-                since: now,
-                suffices_at: None,
-                is_sent: false,
-                held_until: None,
+                first_decided_at: now,
+                store_suffices_at: None,
+                is_in_progress: false,
+                suspended_until: None,
             };
-            listed.debits.insert(check.key.clone(), debit);
+            list.debits.insert(check.key.clone(), debit);
         } else {
             self.dropped.fetch_add(hits, Ordering::Relaxed);
             return false;
         }
         self.undebited.fetch_add(hits, Ordering::Relaxed);
-        self.note_len(shard, &listed);
+        self.update_len(shard, &list);
         !self.has_task.swap(true, Ordering::SeqCst)
     }
 
     /// Updates the number of counters of a shard, whose lock is held.
-    fn note_len(&self, shard: &Shard, listed: &Listed) {
-        let len = listed.debits.len();
+    fn update_len(&self, shard: &Shard, list: &DebitList) {
+        let len = list.debits.len();
         let before = shard.len.swap(len, Ordering::Relaxed);
         if len >= before {
             self.len.fetch_add(len - before, Ordering::SeqCst);
@@ -252,31 +252,31 @@ impl PendingDebits {
     }
 
     /// Removes one counter whose hits have expired, if the next [`EVICTION_CANDIDATES`] have one.
-    fn make_room(&self, listed: &mut Listed, now: Instant) {
+    fn make_room(&self, list: &mut DebitList, now: Instant) {
         for _ in 0..EVICTION_CANDIDATES {
-            let at = listed.next;
-            if at >= listed.debits.len() {
-                listed.next = 0;
+            let at = list.next;
+            if at >= list.debits.len() {
+                list.next = 0;
                 return;
             }
-            if self.remove_expired(listed, at, now) {
+            if self.remove_expired(list, at, now) {
                 return;
             }
-            listed.next += 1;
+            list.next += 1;
         }
     }
 
     /// Removes the counter at a position of the list if its hits have expired. Returns whether they have.
-    fn remove_expired(&self, listed: &mut Listed, at: usize, now: Instant) -> bool {
-        let expired = listed.debits.get_index(at).filter(|(_, debit)| debit.expires_at <= now);
+    fn remove_expired(&self, list: &mut DebitList, at: usize, now: Instant) -> bool {
+        let expired = list.debits.get_index(at).filter(|(_, debit)| debit.expires_at <= now);
         let Some((_, debit)) = expired else { return false };
         self.note_debited(debit.hits, 0);
-        listed.debits.swap_remove_index(at);
+        list.debits.swap_remove_index(at);
         true
     }
 
     /// Whether the task that debits must continue. If not, the next listed counter starts another task.
-    pub(super) fn keep_task(&self) -> bool {
+    pub(super) fn continue_task(&self) -> bool {
         let has_counters = || self.len.load(Ordering::SeqCst) > 0;
         if has_counters() {
             return true;
@@ -287,8 +287,8 @@ impl PendingDebits {
     }
 
     /// The next due debits: of counters that are available in the store again and were not debited since their last
-    /// local decision. Each call continues after the last one. Removes counters that are settled or whose hits have
-    /// expired.
+    /// local decision. Each call continues after the last one. Removes counters for which the store suffices again, or
+    /// whose hits have expired.
     pub(super) fn due(
         &self,
         now: Instant,
@@ -299,18 +299,18 @@ impl PendingDebits {
         for _ in 0..self.shards.len() + EXAMINED_MAX / EXAMINED_UNDER_LOCK_MAX {
             let number = self.next_shard.load(Ordering::Relaxed) % self.shards.len().max(1);
             let Some(shard) = self.shards.get(number) else { break };
-            let mut listed = shard.listed.lock();
+            let mut list = shard.list.lock();
             let locked_until = examined_max.min(examined + EXAMINED_UNDER_LOCK_MAX);
             while examined < locked_until && due.len() < DEBITS_MAX {
-                if listed.next >= listed.debits.len() {
-                    listed.next = 0;
+                if list.next >= list.debits.len() {
+                    list.next = 0;
                     self.next_shard.store(number + 1, Ordering::Relaxed);
                     break;
                 }
                 examined += 1;
-                due.extend(self.examine_next(&mut listed, now, &is_available));
+                due.extend(self.examine_next(&mut list, now, &is_available));
             }
-            self.note_len(shard, &listed);
+            self.update_len(shard, &list);
             if examined >= examined_max || due.len() >= DEBITS_MAX {
                 break;
             }
@@ -318,25 +318,27 @@ impl PendingDebits {
         due
     }
 
-    /// Examines the next counter of a list, which must have one. Returns it if it is due, and removes it if it is
-    /// settled or expired.
+    /// Examines the next counter of a list, which must have one. Returns it if it is due, and removes it if the
+    /// store suffices again or its hits have expired.
     fn examine_next(
         &self,
-        listed: &mut Listed,
+        list: &mut DebitList,
         now: Instant,
         is_available: impl Fn(&CounterKey) -> bool,
     ) -> Option<DueDebit> {
-        let at = listed.next;
-        if self.remove_expired(listed, at, now) {
+        let at = list.next;
+        if self.remove_expired(list, at, now) {
             return None;
         }
-        let (key, debit) = listed.debits.get_index(at)?;
-        if debit.suffices_at.is_some_and(|suffices_at| suffices_at <= now) && !debit.is_sent {
-            listed.debits.swap_remove_index(at);
+        let (key, debit) = list.debits.get_index(at)?;
+        if debit.store_suffices_at.is_some_and(|store_suffices_at| store_suffices_at <= now)
+            && !debit.is_in_progress
+        {
+            list.debits.swap_remove_index(at);
             return None;
         }
-        listed.next += 1;
-        if debit.suffices_at.is_some() || debit.is_sent || debit.is_held(now) {
+        list.next += 1;
+        if debit.store_suffices_at.is_some() || debit.is_in_progress || debit.is_suspended(now) {
             return None;
         }
         if !is_available(key) {
@@ -352,20 +354,21 @@ impl PendingDebits {
         *self.unanswered_at.lock() = Some(now);
     }
 
-    /// Takes all hits to be debited of a counter that the store answers for again. The caller must settle them with
-    /// [`settle`](Self::settle), [`settle_unknown`](Self::settle_unknown) or [`put_back`](Self::put_back).
+    /// Takes all hits to be debited of a counter that the store answers for again. The caller must record the outcome
+    /// with [`complete`](Self::complete), [`complete_unknown`](Self::complete_unknown) or [`put_back`](Self::put_back).
     pub(super) fn take(&self, due: &DueDebit, now: Instant) -> u64 {
         let unanswered_at = *self.unanswered_at.lock();
         let taken = self.with_due(due, |debit| {
-            if debit.is_held(now) || debit.is_sent {
+            if debit.is_suspended(now) || debit.is_in_progress {
                 return 0;
             }
-            let was_outage = now.saturating_duration_since(debit.since) >= OUTAGE_MIN
+            let was_outage = now.saturating_duration_since(debit.first_decided_at) >= OUTAGE_MIN
                 || unanswered_at.is_some_and(|at| now.saturating_duration_since(at) < OUTAGE_MIN);
-            debit.suffices_at = Some(if was_outage { now + SETTLING } else { now });
+            debit.store_suffices_at =
+                Some(if was_outage { now + LOCAL_SHARE_AFTER_OUTAGE } else { now });
             let hits = std::mem::take(&mut debit.hits);
             if debit.expires_at > now {
-                debit.is_sent = hits > 0;
+                debit.is_in_progress = hits > 0;
                 return hits;
             }
             self.note_debited(hits, 0);
@@ -374,15 +377,15 @@ impl PendingDebits {
         taken.unwrap_or(0)
     }
 
-    /// Settles taken hits: the store charged `debited` of them, and the others have expired.
-    pub(super) fn settle(&self, due: &DueDebit, taken: u64, debited: u64) {
-        self.with_due(due, |debit| debit.is_sent = false);
+    /// Records the outcome of a debit: the store charged `debited` of the hits, and the others have expired.
+    pub(super) fn complete(&self, due: &DueDebit, taken: u64, debited: u64) {
+        self.with_due(due, |debit| debit.is_in_progress = false);
         self.note_debited(taken, debited);
     }
 
-    /// Settles taken hits: `sent` of them may be charged or not, and the others have expired.
-    pub(super) fn settle_unknown(&self, due: &DueDebit, taken: u64, sent: u64) {
-        self.settle(due, taken, 0);
+    /// Records the outcome of a debit: `sent` of the hits may be charged or not, and the others have expired.
+    pub(super) fn complete_unknown(&self, due: &DueDebit, taken: u64, sent: u64) {
+        self.complete(due, taken, 0);
         self.unknown.fetch_add(sent, Ordering::Relaxed);
     }
 
@@ -390,7 +393,7 @@ impl PendingDebits {
     pub(super) fn put_back(&self, due: &DueDebit, taken: u64) {
         let listed = self.with_due(due, |debit| {
             debit.hits = debit.hits.saturating_add(taken);
-            (debit.suffices_at, debit.is_sent) = (None, false);
+            (debit.store_suffices_at, debit.is_in_progress) = (None, false);
         });
         if listed.is_none() {
             // The counter was reset, or its hits have expired.
@@ -416,39 +419,39 @@ impl PendingDebits {
     }
 
     /// Suspends the debits of these counters until `until`, because they are being reset; with `None` resumes them.
-    pub(super) fn hold(&self, keys: &[CounterKey], until: Option<Instant>) {
+    pub(super) fn suspend(&self, keys: &[CounterKey], until: Option<Instant>) {
         for key in keys {
-            self.with(key, |debit| debit.held_until = until);
+            self.with(key, |debit| debit.suspended_until = until);
         }
     }
 
     /// Whether a debit of one of these counters is in progress.
-    pub(super) fn are_sent(&self, keys: &[CounterKey]) -> bool {
-        keys.iter().any(|key| self.with(key, |debit| debit.is_sent) == Some(true))
+    pub(super) fn any_in_progress(&self, keys: &[CounterKey]) -> bool {
+        keys.iter().any(|key| self.with(key, |debit| debit.is_in_progress) == Some(true))
     }
 
     /// Removes a counter that was reset.
     pub(super) fn forget(&self, key: &CounterKey) {
         let Some(shard) = self.shard(key) else { return };
-        let mut listed = shard.listed.lock();
-        if let Some(debit) = listed.debits.swap_remove(key) {
+        let mut list = shard.list.lock();
+        if let Some(debit) = list.debits.swap_remove(key) {
             self.note_debited(debit.hits, 0);
-            self.note_len(shard, &listed);
+            self.update_len(shard, &list);
         }
     }
 
     /// Removes the counters of a tenant.
-    pub(super) fn forget_all(&self, tenant: &TenantKeys) {
+    pub(super) fn forget_tenant(&self, tenant: &TenantKeys) {
         for shard in &self.shards {
-            let mut listed = shard.listed.lock();
-            listed.debits.retain(|key, debit| {
+            let mut list = shard.list.lock();
+            list.debits.retain(|key, debit| {
                 let keep = !tenant.contains(key.as_bytes());
                 if !keep {
                     self.note_debited(debit.hits, 0);
                 }
                 keep
             });
-            self.note_len(shard, &listed);
+            self.update_len(shard, &list);
         }
     }
 }

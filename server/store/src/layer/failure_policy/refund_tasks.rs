@@ -23,23 +23,28 @@ const REFUND_TASKS_MAX: usize = 4096;
 const LATE_ANSWERS_MAX: usize = 16_384;
 
 /// The shortest and the longest wait between attempts.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const REFUND_RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
+const REFUND_RETRY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The refunds in progress, and counts of failed ones.
 #[derive(Debug)]
 pub(super) struct RefundTasks {
-    permits: Arc<Semaphore>,
-    late: Arc<Semaphore>,
+    refund_permits: Arc<Semaphore>,
+    late_permits: Arc<Semaphore>,
     failed: AtomicU64,
     hits_not_refunded: AtomicU64,
 }
 
 impl Default for RefundTasks {
     fn default() -> Self {
-        let permits = Arc::new(Semaphore::new(REFUND_TASKS_MAX));
-        let late = Arc::new(Semaphore::new(LATE_ANSWERS_MAX));
-        Self { permits, late, failed: AtomicU64::new(0), hits_not_refunded: AtomicU64::new(0) }
+        let refund_permits = Arc::new(Semaphore::new(REFUND_TASKS_MAX));
+        let late_permits = Arc::new(Semaphore::new(LATE_ANSWERS_MAX));
+        Self {
+            refund_permits,
+            late_permits,
+            failed: AtomicU64::new(0),
+            hits_not_refunded: AtomicU64::new(0),
+        }
     }
 }
 
@@ -56,21 +61,21 @@ impl RefundTasks {
 
     /// Requests that are being refunded, or whose late answers are awaited.
     pub(super) fn pending(&self) -> usize {
-        let late = LATE_ANSWERS_MAX - self.late.available_permits();
-        REFUND_TASKS_MAX - self.permits.available_permits() + late
+        let late = LATE_ANSWERS_MAX - self.late_permits.available_permits();
+        REFUND_TASKS_MAX - self.refund_permits.available_permits() + late
     }
 
     /// Waits until no refund is pending.
     pub(super) async fn finished(&self) {
-        let all = |max| u32::try_from(max).unwrap_or(u32::MAX);
+        let permits = |max| u32::try_from(max).unwrap_or(u32::MAX);
         // First, because late answers may start refunds.
-        let _late = self.late.acquire_many(all(LATE_ANSWERS_MAX)).await;
-        let _all = self.permits.acquire_many(all(REFUND_TASKS_MAX)).await;
+        let _late = self.late_permits.acquire_many(permits(LATE_ANSWERS_MAX)).await;
+        let _all = self.refund_permits.acquire_many(permits(REFUND_TASKS_MAX)).await;
     }
 
     /// A permit to await the late answers of one request; `None` beyond [`LATE_ANSWERS_MAX`].
-    pub(super) fn late(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.late).try_acquire_owned().ok()
+    pub(super) fn acquire_late_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.late_permits).try_acquire_owned().ok()
     }
 
     /// Counts refunds that failed.
@@ -83,7 +88,7 @@ impl RefundTasks {
 
     /// Starts a task that sends the refunds of one request.
     pub(super) fn start<S: Store>(self: &Arc<Self>, inner: Arc<S>, refunds: Vec<Check>) {
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.refund_permits).try_acquire_owned() else {
             return self.note_failed(&refunds);
         };
         let this = Arc::clone(self);
@@ -97,7 +102,7 @@ impl RefundTasks {
     pub(super) fn start_retries<S: Store>(self: &Arc<Self>, inner: Arc<S>, refunds: Vec<Check>) {
         // Half of the tasks are reserved, so that retries to an unavailable server do not displace refunds to the
         // others.
-        if self.permits.available_permits() <= REFUND_TASKS_MAX / 2 {
+        if self.refund_permits.available_permits() <= REFUND_TASKS_MAX / 2 {
             return self.note_failed(&refunds);
         }
         self.start(inner, refunds);
@@ -106,7 +111,7 @@ impl RefundTasks {
     /// Sends refunds, and retries those that the store did not run.
     async fn run<S: Store>(&self, inner: &S, refunds: Vec<Check>) {
         let deadline = clock::now() + REFUND_TIMEOUT;
-        let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
+        let mut waits = backoff::waits(REFUND_RETRY_WAIT_MIN, REFUND_RETRY_WAIT_MAX);
         let mut left = refunds;
         loop {
             let group: Group = left.into();
@@ -126,7 +131,7 @@ impl RefundTasks {
             if left.is_empty() {
                 return;
             }
-            let wait = waits.next().unwrap_or(RETRY_MAX);
+            let wait = waits.next().unwrap_or(REFUND_RETRY_WAIT_MAX);
             if clock::now() + wait >= deadline {
                 return self.note_failed(&left);
             }

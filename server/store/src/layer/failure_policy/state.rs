@@ -18,8 +18,11 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use super::{
-    conclusion::{Conclusion, Decisions, allowed_by_all, denied, late_positions, refuses},
-    ledger::Ledger,
+    fallback_sync::FallbackSync,
+    partial_decisions::{
+        Decisions, PartialDecisions, decisions_if_all_allowed, denied_decision, positions_to_await,
+        refuses,
+    },
     refund::{Refund, take_refunds, undo},
     refund_tasks::RefundTasks,
 };
@@ -35,7 +38,7 @@ pub struct Deferred;
 pub(super) struct PolicyState<S> {
     pub(super) inner: Arc<S>,
     pub(super) local: Option<LocalFallback>,
-    pub(super) ledger: Option<Ledger>,
+    pub(super) fallback_sync: Option<FallbackSync>,
     pub(super) unanswered: AtomicU64,
     pub(super) requests_unanswered: AtomicU64,
     pub(super) refund_tasks: Arc<RefundTasks>,
@@ -66,22 +69,22 @@ impl<S: Store> PolicyState<S> {
         deadline: Option<Instant>,
     ) -> Result<Decisions, Deferred> {
         // Inlined by hand, because each function call copies the answers.
-        let asked = clock::now();
+        let sent_at = clock::now();
         let answers = self.inner.decide(Batch::single(Arc::clone(&group), deadline)).await;
-        let suffices = self.ledger.as_ref().is_none_or(|ledger| {
-            ledger.note(&group, &answers, asked);
-            ledger.store_suffices(&group)
+        let suffices = self.fallback_sync.as_ref().is_none_or(|fallback_sync| {
+            fallback_sync.record_answers(&group, &answers, sent_at);
+            fallback_sync.store_suffices(&group)
         });
-        if suffices && let Some(decisions) = allowed_by_all(&group, &answers) {
+        if suffices && let Some(decisions) = decisions_if_all_allowed(&group, &answers) {
             return Ok(decisions);
         }
         // Boxed, because it is rare and would enlarge the future of every request.
-        Box::pin(self.conclude(&group, &answers)).await
+        Box::pin(self.complete_decisions(&group, &answers)).await
     }
 
     /// Decides the checks that the wrapped store did not answer, and refunds the charges of a refused or failed
     /// request.
-    pub(super) async fn conclude(
+    pub(super) async fn complete_decisions(
         self: &Arc<Self>,
         group: &Group,
         answers: &Answers,
@@ -89,96 +92,104 @@ impl<S: Store> PolicyState<S> {
         let is_unknown = answers.contains(&Err(StoreError::Unknown));
         // Before the first await, as the trait demands.
         let late = is_unknown.then(|| self.inner.late_answers(group)).flatten();
-        let requires_local_share =
-            |check: &Check| self.ledger.as_ref().is_some_and(|it| it.requires_local_share(check));
-        let mut conclusion =
-            Conclusion::new(group, answers, self.local.is_some(), requires_local_share);
-        self.unanswered.fetch_add(conclusion.unanswered, Ordering::Relaxed);
-        self.requests_unanswered.fetch_add(u64::from(conclusion.unanswered > 0), Ordering::Relaxed);
-        if conclusion.unanswered > 0 {
+        let requires_local_share = |check: &Check| {
+            self.fallback_sync.as_ref().is_some_and(|it| it.requires_local_share(check))
+        };
+        let mut partial =
+            PartialDecisions::new(group, answers, self.local.is_some(), requires_local_share);
+        self.unanswered.fetch_add(partial.unanswered, Ordering::Relaxed);
+        self.requests_unanswered.fetch_add(u64::from(partial.unanswered > 0), Ordering::Relaxed);
+        if partial.unanswered > 0 {
             self.retry_refunds(group, answers).await;
         }
-        if !conclusion.local.is_empty() {
-            self.decide_locally(group, &mut conclusion).await;
+        if !partial.local_checks.is_empty() {
+            self.decide_locally(group, &mut partial).await;
         }
-        let refused = refuses(group, &conclusion.decisions);
-        let deferred = conclusion.deferred && !refused;
-        let refunds = take_refunds(group, &mut conclusion.decisions, refused || deferred);
+        let refused = refuses(group, &partial.decisions);
+        let deferred = partial.deferred && !refused;
+        let refunds = take_refunds(group, &mut partial.decisions, refused || deferred);
         if !refunds.is_empty() {
-            self.refund(group, &conclusion, refunds).await;
+            self.refund(group, &partial, refunds).await;
         }
-        if !conclusion.local.is_empty() {
-            self.record(group, &conclusion);
+        if !partial.local_checks.is_empty() {
+            self.record_local_decisions(group, &partial);
         }
         if let Some(late) = late
             && DefectFix::RefundLateCharges.is_active()
         {
-            // After `record`: a late charge of a counter without hits to be debited is not refunded.
+            // After `record_local_decisions`: a late charge of a counter without hits to be debited is not refunded.
             let failed = refused || deferred;
             let positions =
-                late_positions(group, answers, &conclusion, failed, requires_local_share);
+                positions_to_await(group, answers, &partial, failed, requires_local_share);
             self.refund_late_charges(group, positions, late);
         }
-        for (at, refusal) in conclusion.refused_locally {
-            if let Some(decision) = conclusion.decisions.get_mut(at) {
+        for (at, refusal) in partial.refused_locally {
+            if let Some(decision) = partial.decisions.get_mut(at) {
                 let Decision { charged, receipt, .. } = *decision;
                 *decision = Decision { charged, receipt, ..refusal };
             }
         }
-        if deferred { Err(Deferred) } else { Ok(conclusion.decisions) }
+        if deferred { Err(Deferred) } else { Ok(partial.decisions) }
     }
 
     /// Decides checks against the local share. Called last, so that no local counter is charged for a request that the
     /// store already refused.
-    async fn decide_locally(&self, group: &[Check], conclusion: &mut Conclusion) {
+    async fn decide_locally(&self, group: &[Check], partial: &mut PartialDecisions) {
         let Some(local) = &self.local else { return };
-        let refused = refuses(group, &conclusion.decisions);
-        conclusion.local.retain(|it| {
+        let refused = refuses(group, &partial.decisions);
+        partial.local_checks.retain(|it| {
             let is_conditional = |check: &Check| check.charge.is_conditional();
             !(refused && group.get(it.position).is_some_and(is_conditional))
         });
         let replicas = local.replicas.get();
-        let mut checks = Vec::with_capacity(conclusion.local.len());
-        for it in &mut conclusion.local {
-            let decided = group.get(it.position).zip(conclusion.decisions.get(it.position));
+        let mut checks = Vec::with_capacity(partial.local_checks.len());
+        for it in &mut partial.local_checks {
+            let decided = group.get(it.position).zip(partial.decisions.get(it.position));
             let Some((check, decision)) = decided else { continue };
             // While the counter has hits to be debited, the number of replicas from their admission applies: another
             // number would compare them with another share.
-            let recorded = self.ledger.as_ref().and_then(|ledger| ledger.replicas(check));
+            let recorded =
+                self.fallback_sync.as_ref().and_then(|fallback_sync| fallback_sync.replicas(check));
             it.replicas = recorded.unwrap_or(replicas);
             let share = it.share(check);
-            if let Some(ledger) = &self.ledger {
+            if let Some(fallback_sync) = &self.fallback_sync {
                 let charged = decision.charged;
-                ledger.cap_remaining((check, &share, charged), it.replicas, &local.store);
+                fallback_sync.cap_remaining((check, &share, charged), it.replicas, &local.store);
             }
             checks.push(share);
         }
         let answers = local.store.decide(Batch::single(checks.into(), None)).await;
-        for (it, answer) in conclusion.local.iter_mut().zip(answers) {
-            let Some(decision) = conclusion.decisions.get_mut(it.position) else { continue };
-            let by_local = answer
-                .map_or_else(|_| denied(), |it| Decision { source: DecisionSource::Local, ..it });
+        for (it, answer) in partial.local_checks.iter_mut().zip(answers) {
+            let Some(decision) = partial.decisions.get_mut(it.position) else { continue };
+            let by_local = answer.map_or_else(
+                |_| denied_decision(),
+                |it| Decision { source: DecisionSource::Local, ..it },
+            );
             it.decision = Some(by_local);
             if decision.source != DecisionSource::Store {
                 *decision = by_local;
             } else if !by_local.allowed {
                 decision.allowed = false;
-                conclusion.refused_locally.push((it.position, by_local));
+                partial.refused_locally.push((it.position, by_local));
             }
         }
     }
 
     /// Records locally admitted hits, which are debited when the store answers again.
-    fn record(self: &Arc<Self>, group: &[Check], conclusion: &Conclusion) {
-        if self.ledger.as_ref().is_some_and(|ledger| ledger.record(group, conclusion)) {
+    fn record_local_decisions(self: &Arc<Self>, group: &[Check], partial: &PartialDecisions) {
+        if self
+            .fallback_sync
+            .as_ref()
+            .is_some_and(|fallback_sync| fallback_sync.record_local_decisions(group, partial))
+        {
             tokio::spawn(Arc::clone(self).debit_all());
         }
     }
 
     /// Refunds charges: local ones at once, those in the wrapped store in a task.
-    async fn refund(&self, group: &[Check], conclusion: &Conclusion, refunds: Vec<Refund>) {
+    async fn refund(&self, group: &[Check], partial: &PartialDecisions, refunds: Vec<Refund>) {
         let has_refund = |position| refunds.iter().any(|it| it.position == position);
-        let local = conclusion.local.iter().filter(|it| has_refund(it.position));
+        let local = partial.local_checks.iter().filter(|it| has_refund(it.position));
         let local = local.filter_map(|it| {
             let share = it.share(group.get(it.position)?);
             undo(&share, it.decision.as_ref()?)
@@ -227,9 +238,10 @@ impl<S: Store> PolicyState<S> {
     /// Subtracts refunded hits from the hits to be debited of a counter. Returns the number subtracted, and the number
     /// of replicas that share the limit; `None` if the counter has no such hits.
     fn refund_undebited(&self, check: &Check, hits: u64) -> Option<(u64, NonZeroU32)> {
-        let ledger = self.ledger.as_ref().filter(|_| check.on_failure == OnFailure::Local)?;
-        let replicas = ledger.replicas(check)?;
-        let refunded = ledger.refund(&check.key, hits);
+        let fallback_sync =
+            self.fallback_sync.as_ref().filter(|_| check.on_failure == OnFailure::Local)?;
+        let replicas = fallback_sync.replicas(check)?;
+        let refunded = fallback_sync.refund(&check.key, hits);
         (refunded > 0).then_some((refunded, replicas))
     }
 }

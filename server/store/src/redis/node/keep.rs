@@ -169,7 +169,7 @@ impl Node {
     fn reply_rejected(&self, why: &str) {
         self.stats.replies_rejected.add(1);
         let is_new = self.reply_rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
-        if is_new || self.logged.allows() {
+        if is_new || self.logged.try_acquire() {
             tracing::warn!(redis = %self.address, why, "reply of Redis rejected, connection dropped");
         }
     }

@@ -71,11 +71,11 @@ fn counters_of_available_servers_are_found_among_many_others() {
     assert_eq!(due.len(), keys.len());
     assert!(keys.iter().all(|key| due.iter().any(|it| it.key == *key)));
     // Another server did not answer, so an outage is assumed.
-    due.iter().for_each(|due| pending.settle(due, pending.take(due, now), 1));
+    due.iter().for_each(|due| pending.complete(due, pending.take(due, now), 1));
     assert!(pending.due(now, |key| keys.contains(key)).is_empty());
     assert!(keys.iter().all(|key| pending.contains(key)));
-    let settled = now + SETTLING;
-    assert!(pending.due(settled, |key| keys.contains(key)).is_empty());
+    let suffices = now + LOCAL_SHARE_AFTER_OUTAGE;
+    assert!(pending.due(suffices, |key| keys.contains(key)).is_empty());
     assert!(!keys.iter().any(|key| pending.contains(key)));
     assert_eq!(pending.undebited(), OTHERS as u64);
 }
@@ -88,7 +88,7 @@ fn every_counter_is_due_in_turn_and_once() {
     let mut found = Vec::new();
     for _ in 0..names.len() / DEBITS_MAX {
         let due = due(&pending, now);
-        due.iter().for_each(|due| pending.settle(due, pending.take(due, now), 1));
+        due.iter().for_each(|due| pending.complete(due, pending.take(due, now), 1));
         found.extend(due.into_iter().map(|due| due.key));
     }
     assert_eq!(found.len(), names.len());
@@ -119,13 +119,13 @@ fn counters_that_are_being_reset_are_not_debited() {
     add(&pending, "bob", 5, now);
     let before = due(&pending, now).remove(0);
     let keys = [bob.key];
-    pending.hold(&keys, Some(now + MINUTE / 2));
+    pending.suspend(&keys, Some(now + MINUTE / 2));
     assert!(due(&pending, now).is_empty());
     assert_eq!(pending.take(&before, now), 0);
-    assert!(!pending.are_sent(&keys));
-    pending.hold(&keys, None);
+    assert!(!pending.any_in_progress(&keys));
+    pending.suspend(&keys, None);
     assert_eq!(pending.take(&due(&pending, now)[0], now), 5);
-    assert!(pending.are_sent(&keys));
+    assert!(pending.any_in_progress(&keys));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_debit_in_progress_keeps_its_counter_listed() {
     pending.put_back(&of_bob, 5);
     assert_eq!((due(&pending, now).len(), pending.undebited()), (1, 5));
     assert_eq!(pending.take(&of_bob, now), 5);
-    pending.settle(&of_bob, 5, 5);
+    pending.complete(&of_bob, 5, 5);
     assert!(due(&pending, now).is_empty() && pending.is_empty());
 }
 

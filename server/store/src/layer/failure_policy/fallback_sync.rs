@@ -11,21 +11,23 @@ use sluicegate_core::{
     Answers, Check, CounterKey, OnFailure, key::TenantKeys, store::DecisionSource,
 };
 
-use super::{conclusion::Conclusion, last_reports::LastReports, pending_debits::PendingDebits};
+use super::{
+    last_reports::LastReports, partial_decisions::PartialDecisions, pending_debits::PendingDebits,
+};
 use crate::{Clock, Memory, clock};
 
 /// Deadline of a probe or a debit. Short, because requests wait behind a call to a server that hangs.
 pub(super) const DEBIT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long a reset suspends the debits of its counters, unless it resumes them.
-const HELD_MAX: Duration = Duration::from_secs(10);
+/// After this time, suspended debits are resumed.
+const SUSPENSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which a reset checks whether the debits in progress have ended.
-const HOLD_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which a suspension checks whether the debits in progress have ended.
+const SUSPENSION_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The store's last reports on counters, and the hits to be debited in them.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct FallbackSync {
     reports: LastReports,
     pub(super) pending_debits: PendingDebits,
 }
@@ -51,7 +53,7 @@ pub struct FallbackStats {
     pub dropped: u64,
 }
 
-impl Ledger {
+impl FallbackSync {
     /// Keeps at most `counters_max` reports, and as many counters with hits to be debited; `None` if that is 0.
     pub(super) fn new(counters_max: usize) -> Option<Self> {
         (counters_max > 0).then(|| Self {
@@ -74,15 +76,15 @@ impl Ledger {
         }
     }
 
-    /// Records the store's answers to checks that were sent at `asked`.
-    pub(super) fn note(&self, group: &[Check], answers: &Answers, asked: Instant) {
+    /// Records the store's answers to checks that were sent at `sent_at`.
+    pub(super) fn record_answers(&self, group: &[Check], answers: &Answers, sent_at: Instant) {
         let mut now = None;
         for (check, answer) in group.iter().zip(answers) {
             if let Ok(decision) = answer
                 && decision.source == DecisionSource::Store
                 && check.on_failure == OnFailure::Local
             {
-                self.reports.note(check, decision, asked, *now.get_or_insert_with(clock::now));
+                self.reports.record(check, decision, sent_at, *now.get_or_insert_with(clock::now));
             }
         }
     }
@@ -118,10 +120,14 @@ impl Ledger {
 
     /// Lists the counters that were decided locally. Returns whether the caller must start a task that debits them.
     #[must_use]
-    pub(super) fn record(&self, group: &[Check], conclusion: &Conclusion) -> bool {
+    pub(super) fn record_local_decisions(
+        &self,
+        group: &[Check],
+        partial: &PartialDecisions,
+    ) -> bool {
         let now = clock::now();
-        conclusion.local.iter().fold(false, |start, it| {
-            let decision = conclusion.decisions.get(it.position);
+        partial.local_checks.iter().fold(false, |start, it| {
+            let decision = partial.decisions.get(it.position);
             let decision = decision.filter(|decision| decision.source == DecisionSource::Local);
             let Some((check, decision)) = group.get(it.position).zip(decision) else {
                 return start;
@@ -137,18 +143,18 @@ impl Ledger {
     }
 
     /// Suspends debits of counters that are about to be reset, until [`forget`](Self::forget) or
-    /// [`release`](Self::release). Waits for the debits in progress.
-    pub(super) async fn hold(&self, keys: &[CounterKey]) {
+    /// [`resume_debits`](Self::resume_debits). Waits for the debits in progress.
+    pub(super) async fn suspend_debits(&self, keys: &[CounterKey]) {
         let now = clock::now();
-        self.pending_debits.hold(keys, Some(now + HELD_MAX));
-        while self.pending_debits.are_sent(keys) && clock::now() < now + DEBIT_TIMEOUT {
-            tokio::time::sleep(HOLD_INTERVAL).await;
+        self.pending_debits.suspend(keys, Some(now + SUSPENSION_TIMEOUT));
+        while self.pending_debits.any_in_progress(keys) && clock::now() < now + DEBIT_TIMEOUT {
+            tokio::time::sleep(SUSPENSION_INTERVAL).await;
         }
     }
 
     /// Resumes debits of counters that were not reset.
-    pub(super) fn release(&self, keys: &[CounterKey]) {
-        self.pending_debits.hold(keys, None);
+    pub(super) fn resume_debits(&self, keys: &[CounterKey]) {
+        self.pending_debits.suspend(keys, None);
     }
 
     /// Removes the report and the hits to be debited of a counter that was reset.
@@ -158,13 +164,13 @@ impl Ledger {
     }
 
     /// Removes the hits to be debited of a tenant that was reset, and the reports of all counters.
-    pub(super) fn forget_all(&self, tenant: &TenantKeys) {
+    pub(super) fn forget_tenant(&self, tenant: &TenantKeys) {
         self.reports.clear();
-        self.pending_debits.forget_all(tenant);
+        self.pending_debits.forget_tenant(tenant);
     }
 
     /// Whether no counter is listed.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn has_no_pending_debits(&self) -> bool {
         self.pending_debits.is_empty()
     }
 

@@ -11,7 +11,7 @@ use crate::ClockTimes;
 pub(super) const SHARDS_MAX: usize = u64::BITS as usize;
 
 /// Locked shards, in ascending order.
-pub(super) struct Locked<'s> {
+pub(super) struct LockedShards<'s> {
     shards: SmallVec<[(u64, MutexGuard<'s, Shard>); 4]>,
     /// Number of shards of the store.
     count: u64,
@@ -19,7 +19,7 @@ pub(super) struct Locked<'s> {
     now: ClockTimes,
 }
 
-impl<'s> Locked<'s> {
+impl<'s> LockedShards<'s> {
     /// Locks the shards of a group's counters, out of at most [`SHARDS_MAX`].
     pub(super) fn new(
         shards: &'s [Mutex<Shard>],
@@ -29,7 +29,7 @@ impl<'s> Locked<'s> {
         let count = shards.len() as u64;
         // One bit for each shard, so that each shard is locked once, in ascending order.
         let mut which =
-            group.iter().fold(0_u64, |which, check| which | 1 << number(&check.key, count));
+            group.iter().fold(0_u64, |which, check| which | 1 << shard_number(&check.key, count));
         let mut locked = SmallVec::new();
         while let Some(shard) = shards.get(which.trailing_zeros() as usize) {
             locked.push((u64::from(which.trailing_zeros()), shard.lock()));
@@ -40,7 +40,7 @@ impl<'s> Locked<'s> {
     }
 }
 
-impl Counters for Locked<'_> {
+impl Counters for LockedShards<'_> {
     fn now(&self, check: &Check) -> Time {
         self.now.for_algorithm(check.limit.algorithm())
     }
@@ -51,17 +51,17 @@ impl Counters for Locked<'_> {
         check: &Check,
         change: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
-        let number = number(&check.key, self.count);
+        let number = shard_number(&check.key, self.count);
         let shard = self.shards.iter_mut().find(|(locked, _)| *locked == number);
         // Never missing: all shards of the group are locked.
         let (_, shard) = shard.ok_or(StoreError::Unavailable)?;
-        shard.with(check, self.now, change)
+        shard.with_state(check, self.now, change)
     }
 }
 
 /// Number of a counter's shard. Computed from bits of the hash that the shard's table does not use: the table uses the
 /// lowest bits and the highest seven.
-pub(super) fn number(key: &CounterKey, shards: u64) -> u64 {
+pub(super) fn shard_number(key: &CounterKey, shards: u64) -> u64 {
     let part = key.hash64() >> 25 & u64::from(u32::MAX);
     (part * shards) >> 32
 }

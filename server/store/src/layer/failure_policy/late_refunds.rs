@@ -8,7 +8,7 @@ use sluicegate_core::{
 };
 
 use super::{
-    conclusion::{Positions, is_refund},
+    partial_decisions::{Positions, is_refund},
     refund::undo,
     state::PolicyState,
 };
@@ -26,7 +26,7 @@ impl<S: Store> PolicyState<S> {
             return;
         }
         let refund_tasks = Arc::clone(&self.refund_tasks);
-        let Some(permit) = refund_tasks.late() else {
+        let Some(permit) = refund_tasks.acquire_late_permit() else {
             return refund_tasks.note_failed(positions.iter().filter_map(|&at| group.get(at)));
         };
         let (inner, group) = (Arc::clone(&self.inner), Arc::clone(group));

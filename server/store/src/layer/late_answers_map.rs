@@ -16,28 +16,28 @@ use sluicegate_core::{
 /// Late answers by the address of their group. Each insertion drops those of groups that no longer exist; until then a
 /// weak reference prevents another group from getting the same address.
 #[derive(Default)]
-pub(super) struct LateAnswers(Mutex<HashMap<usize, Kept, RandomState>>);
+pub(super) struct LateAnswersMap(Mutex<HashMap<usize, Entry, RandomState>>);
 
-struct Kept {
+struct Entry {
     group: Weak<[Check]>,
     late: LateAnswersFuture,
 }
 
-impl fmt::Debug for LateAnswers {
+impl fmt::Debug for LateAnswersMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LateAnswers").field(&self.len()).finish()
+        f.debug_tuple("LateAnswersMap").field(&self.len()).finish()
     }
 }
 
-impl LateAnswers {
-    pub(super) fn keep(&self, group: &Group, late: LateAnswersFuture) {
-        let mut kept = self.0.lock();
-        kept.retain(|_, it| it.group.strong_count() > 0);
-        kept.insert(address(group), Kept { group: Arc::downgrade(group), late });
+impl LateAnswersMap {
+    pub(super) fn insert(&self, group: &Group, late: LateAnswersFuture) {
+        let mut entries = self.0.lock();
+        entries.retain(|_, it| it.group.strong_count() > 0);
+        entries.insert(address(group), Entry { group: Arc::downgrade(group), late });
     }
 
     pub(super) fn take(&self, group: &Group) -> Option<LateAnswersFuture> {
-        self.0.lock().remove(&address(group)).map(|kept| kept.late)
+        self.0.lock().remove(&address(group)).map(|entry| entry.late)
     }
 
     /// The number of groups that still exist and have late answers.

@@ -15,7 +15,7 @@ pub type Decisions = SmallVec<[Decision; 4]>;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The decisions, if the store answered every check and allowed all of them.
-pub(super) fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decisions> {
+pub(super) fn decisions_if_all_allowed(group: &[Check], answers: &Answers) -> Option<Decisions> {
     if answers.len() != group.len() {
         return None;
     }
@@ -23,7 +23,7 @@ pub(super) fn allowed_by_all(group: &[Check], answers: &Answers) -> Option<Decis
 }
 
 /// The decisions on a group so far, and the checks that the local fallback must decide.
-pub(super) struct Conclusion {
+pub(super) struct PartialDecisions {
     pub(super) decisions: Decisions,
     /// Number of checks without an answer.
     pub(super) unanswered: u64,
@@ -31,7 +31,7 @@ pub(super) struct Conclusion {
     pub(super) deferred: bool,
     /// Checks that the local fallback must decide. Until then `decisions` has the store's decision on them, which
     /// allows, or a placeholder that allows.
-    pub(super) local: SmallVec<[LocalCheck; 4]>,
+    pub(super) local_checks: SmallVec<[LocalCheck; 4]>,
     /// Position and local decision of checks that the store allowed and the local fallback refused.
     pub(super) refused_locally: SmallVec<[(usize, Decision); 1]>,
 }
@@ -58,7 +58,7 @@ impl LocalCheck {
     }
 }
 
-impl Conclusion {
+impl PartialDecisions {
     /// Combines the answers with failure policies. `requires_local_share` is true for checks that must pass the local
     /// share even if the store allows them.
     pub(super) fn new(
@@ -67,29 +67,29 @@ impl Conclusion {
         has_local: bool,
         requires_local_share: impl Fn(&Check) -> bool,
     ) -> Self {
-        let mut conclusion = Self {
+        let mut partial = Self {
             decisions: Decisions::with_capacity(group.len()),
             unanswered: 0,
             deferred: false,
-            local: SmallVec::new(),
+            local_checks: SmallVec::new(),
             refused_locally: SmallVec::new(),
         };
         for (at, check) in group.iter().enumerate() {
             // If a store returns too few answers, the rest is unknown.
             let answer = answers.get(at).copied().unwrap_or(Err(StoreError::Unknown));
             let decision = answer.unwrap_or_else(|error| {
-                conclusion.unanswered += 1;
-                conclusion.by_policy(at, check, error, has_local)
+                partial.unanswered += 1;
+                partial.by_policy(at, check, error, has_local)
             });
             if decision.source == DecisionSource::Store
                 && decision.charged > 0
                 && requires_local_share(check)
             {
-                conclusion.local.push(LocalCheck::new(at));
+                partial.local_checks.push(LocalCheck::new(at));
             }
-            conclusion.decisions.push(decision);
+            partial.decisions.push(decision);
         }
-        conclusion
+        partial
     }
 
     /// The decision of the failure policy on a check without an answer.
@@ -101,29 +101,29 @@ impl Conclusion {
         has_local: bool,
     ) -> Decision {
         if matches!(check.charge, Charge::Refund { .. }) {
-            return allowed(check, DecisionSource::Policy);
+            return allowed_decision(check, DecisionSource::Policy);
         }
         match check.on_failure {
-            OnFailure::Allow => allowed(check, DecisionSource::Policy),
+            OnFailure::Allow => allowed_decision(check, DecisionSource::Policy),
             // A client that sends ever new values fills the store. Local counters would be full, too, and an error
             // would let the client pass through Envoy.
-            OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied(),
+            OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied_decision(),
             OnFailure::Defer => {
                 // A rule in shadow mode does not defer the request.
                 self.deferred |= check.refusal_scope != RefusalScope::None;
-                allowed(check, DecisionSource::Policy)
+                allowed_decision(check, DecisionSource::Policy)
             }
             OnFailure::Local if has_local => {
-                self.local.push(LocalCheck::new(at));
-                allowed(check, DecisionSource::NotAsked)
+                self.local_checks.push(LocalCheck::new(at));
+                allowed_decision(check, DecisionSource::NotAsked)
             }
-            OnFailure::Local | OnFailure::Deny => denied(),
+            OnFailure::Local | OnFailure::Deny => denied_decision(),
         }
     }
 }
 
 /// A decision that allows without counting, with the numbers of an unused counter.
-fn allowed(check: &Check, source: DecisionSource) -> Decision {
+fn allowed_decision(check: &Check, source: DecisionSource) -> Decision {
     Decision {
         allowed: true,
         charged: 0,
@@ -137,7 +137,7 @@ fn allowed(check: &Check, source: DecisionSource) -> Decision {
 }
 
 /// A decision that refuses by failure policy.
-pub(super) fn denied() -> Decision {
+pub(super) fn denied_decision() -> Decision {
     Decision {
         allowed: false,
         charged: 0,
@@ -177,10 +177,10 @@ pub(super) type Positions = SmallVec<[usize; 4]>;
 /// The checks whose late answers must be awaited. A late charge is refunded in two cases: it was conditional, and its
 /// descriptor or request is refused or `failed`; or the local fallback charged the same hits, which will be debited.
 /// Refunds that the store did not run are retried.
-pub(super) fn late_positions(
+pub(super) fn positions_to_await(
     group: &[Check],
     answers: &Answers,
-    conclusion: &Conclusion,
+    partial: &PartialDecisions,
     failed: bool,
     requires_local_share: impl Fn(&Check) -> bool,
 ) -> Positions {
@@ -188,11 +188,11 @@ pub(super) fn late_positions(
     let mut first = 0;
     for checks in group.chunk_by(|a, b| a.descriptor == b.descriptor) {
         let end = first + checks.len();
-        let decisions = conclusion.decisions.get(first..end).unwrap_or_default();
+        let decisions = partial.decisions.get(first..end).unwrap_or_default();
         let over = failed || decisions.iter().any(|decision| !decision.allowed);
         for (position, check) in (first..end).zip(checks) {
             let is_unknown = answers.get(position) == Some(&Err(StoreError::Unknown));
-            let is_local = || conclusion.local.iter().any(|it| it.position == position);
+            let is_local = || partial.local_checks.iter().any(|it| it.position == position);
             let is_refunded =
                 requires_local_share(check) && is_local() || over && check.charge.is_conditional();
             if is_unknown && (is_refunded || is_refund(check)) {
