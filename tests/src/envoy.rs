@@ -7,7 +7,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{Process, until};
+use crate::{
+    Process,
+    tools::{succeed, workspace},
+    until,
+};
 
 /// A listener with the rate limit filter.
 #[derive(Clone, Debug)]
@@ -169,6 +173,13 @@ pub fn traced(bootstrap: &str, collector: &str) -> String {
 
 fn socket(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+}
+
+/// The value of the header `authorization` for `examples/envoy/envoy.yaml`, with a token of that example.
+#[must_use]
+pub fn example_token(tenant: &str, user: &str, tier: &str) -> String {
+    let mut token = std::process::Command::new(workspace().join("examples/envoy/token"));
+    format!("Bearer {}", succeed(token.args([tenant, user, tier])).trim())
 }
 
 /// A running Envoy.

@@ -40,7 +40,7 @@ pub use catalogue::Catalogue;
 pub use certificates::{Authority, Issued};
 pub use clock::ManualClock;
 pub use collector::Collector;
-pub use envoy::{Answer, Envoy, Listener, bootstrap, traced};
+pub use envoy::{Answer, Envoy, Listener, bootstrap, example_token, traced};
 pub use fleet::Fleet;
 pub use healthy::{HealthReport, HealthyClient};
 pub use held::{HangingStore, HeldCall};

@@ -15,8 +15,8 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Cluster, Envoy, Listener, Sluicegate, Upstream, bootstrap, free_port, long_windows,
-    until, until_long_window_ends,
+    Answer, Cluster, Envoy, Listener, Sluicegate, Upstream, bootstrap, example_token, free_port,
+    long_windows, until, until_long_window_ends,
 };
 use tokio::task::JoinSet;
 
@@ -406,7 +406,8 @@ async fn start_example() -> (Sluicegate, Envoy) {
 #[tokio::test]
 async fn the_example_limits_searches() {
     let (_server, envoy) = start_example().await;
-    let ann: &[(&str, &[u8])] = &[("x-tenant", b"acme"), ("x-user", b"ann")];
+    let [ann, bob] = ["ann", "bob"].map(|user| example_token("acme", user, "enterprise"));
+    let ann: &[(&str, &[u8])] = &[("authorization", ann.as_bytes())];
     for left in (0..30).rev() {
         let answer = envoy.get("/search?q=x", ann).await;
         assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, left));
@@ -416,22 +417,23 @@ async fn the_example_limits_searches() {
     let refused = envoy.get("/search?q=y", ann).await;
     assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
     assert!((1..=60).contains(&refused.number("retry-after")), "{refused:?}");
-    // Other routes, other users and requests without an account are not affected.
+    // Other routes, other users and callers without an account are not affected.
     assert_eq!(envoy.get("/items", ann).await.number("x-ratelimit-remaining"), 19);
-    let bob: &[(&str, &[u8])] = &[("x-tenant", b"acme"), ("x-user", b"bob")];
+    let bob: &[(&str, &[u8])] = &[("authorization", bob.as_bytes())];
     assert_eq!(envoy.get("/search", bob).await.number("x-ratelimit-remaining"), 29);
+    let anyone = envoy.get("/public/prices", &[]).await;
+    let limits = "1200, 3000;w=60;name=\"per_address\", 1200;w=60;name=\"per_fingerprint\"";
+    assert_eq!((anyone.status, anyone.header("x-ratelimit-limit")), (200, Some(limits)));
     let anyone = envoy.get("/search", &[]).await;
-    assert_eq!(
-        (anyone.status, anyone.header("x-ratelimit-limit")),
-        (200, Some("3000, 3000;w=60;name=\"per_address\""))
-    );
+    assert_eq!((anyone.status, anyone.header("x-ratelimit-limit")), (401, None));
     assert_all_decided(&envoy, "upstream", 33, 1).await;
 }
 
 #[tokio::test]
 async fn the_example_charges_tokens_when_the_response_ends() {
     let (server, envoy) = start_example().await;
-    let key: &[(&str, &[u8])] = &[("x-api-key", b"k")];
+    let token = example_token("acme", "ann", "free");
+    let key: &[(&str, &[u8])] = &[("authorization", token.as_bytes())];
     let series = "sluicegate_decisions_total{code=\"ok\",domain=\"llm_gateway\",rule=\"tier=free.api_key.meter=tokens\",source=\"store\"}";
     for request in [1.0, 2.0] {
         assert_eq!(envoy.get("/chat", key).await.status, 200);

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use sluicegate_tests::{
-    Answer, Authority, Envoy, Sluicegate, Upstream, fenced, finish, long_windows,
+    Answer, Authority, Envoy, Sluicegate, Upstream, example_token, fenced, finish, long_windows,
     tools::{self, succeed, workspace},
     until, yaml,
 };
@@ -18,7 +18,8 @@ use sluicegate_tests::{
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(workspace().join(folder)).unwrap();
     let files = entries.map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.filter(|file| file.extension().unwrap() == "yaml").collect();
+    let mut files: Vec<_> =
+        files.filter(|file| file.extension().is_some_and(|it| it == "yaml")).collect();
     files.sort();
     files
 }
@@ -42,10 +43,21 @@ fn envoy_accepts_every_example() {
 
 /// An example of plain Envoy on free ports, in front of a server with the example limits, with `changes` to its text.
 async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envoy) {
-    let limits = workspace().join("examples/limits");
-    let flags = ["--limits", limits.to_str().unwrap()];
-    let server = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;
-    let mut text = fs::read_to_string(workspace().join("examples/envoy").join(name)).unwrap();
+    let text = fs::read_to_string(workspace().join("examples/envoy").join(name)).unwrap();
+    start_config(&text, changes).await
+}
+
+/// The same with the text of a configuration, and limits without windows that end in a test.
+async fn start_config(text: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envoy) {
+    let folder = tempfile::tempdir().unwrap();
+    for file in files("examples/limits") {
+        let limits = fs::read_to_string(&file).unwrap();
+        let limits = limits.replace("gcra\n      unit: minute", "gcra\n      unit: day");
+        fs::write(folder.path().join(file.file_name().unwrap()), long_windows(&limits)).unwrap();
+    }
+    let flags = ["--limits", &folder.path().display().to_string()];
+    let server = Sluicegate::start_with(folder, &flags).await;
+    let mut text = text.to_owned();
     let api = format!("port_value: {}", sluicegate_tests::free_port());
     let grpc = format!("port_value: {}", server.grpc.rsplit_once(':').unwrap().1);
     let ports = [
@@ -55,11 +67,170 @@ async fn start_example(name: &str, changes: &[(&str, &str)]) -> (Sluicegate, Env
         ("port_value: 8081", &grpc),
     ];
     for (old, new) in ports.iter().chain(changes) {
-        assert!(text.contains(old), "{name} has no {old}");
+        assert!(text.contains(old), "no {old}");
         text = text.replace(old, new);
     }
     let envoy = Envoy::start(&tools::envoy(), &text).await;
     (server, envoy)
+}
+
+/// For busy machines: otherwise requests would pass without a decision.
+const PATIENT: (&str, &str) = ("timeout: 0.05s", "timeout: 5s");
+
+async fn get_as(envoy: &Envoy, path: &str, token: &str) -> Answer {
+    // What a client would like to be.
+    let claims: [(&str, &[u8]); 4] = [
+        ("x-tenant", b"globex"),
+        ("x-user", b"eve"),
+        ("x-tier", b"enterprise"),
+        ("x-api-key", b"invented"),
+    ];
+    let headers = [&claims[..], &[("authorization", token.as_bytes())]].concat();
+    envoy.get(path, &headers).await
+}
+
+/// Number of descriptors that the rule has decided.
+async fn decided(server: &Sluicegate, domain: &str, rule: &str) -> f64 {
+    server.sum("sluicegate_decisions_total", &[("domain", domain), ("rule", rule)]).await
+}
+
+#[tokio::test]
+async fn requests_without_a_valid_token_get_401_and_are_not_decided() {
+    let (server, envoy) = start_example("envoy.yaml", &[PATIENT]).await;
+    let valid = example_token("acme", "ann", "free");
+    let enterprise = example_token("acme", "ann", "enterprise");
+    let part = |token: &str, at: usize| token.split('.').nth(at).unwrap().to_owned();
+    // {"alg":"none"}
+    let unsigned = format!("Bearer eyJhbGciOiJub25lIn0.{}.", part(&valid, 1));
+    let edited = [part(&valid, 0), part(&enterprise, 1), part(&valid, 2)].join(".");
+    let mut other = Command::new(workspace().join("examples/envoy/token"));
+    other.env("SECRET", "another secret, which only a forger knows");
+    let forged = format!("Bearer {}", succeed(other.args(["acme", "ann", "enterprise"])).trim());
+    let answer = envoy.get("/chat", &[("x-api-key", b"invented")]).await;
+    assert_eq!(answer.status, 401);
+    for token in ["", "Bearer", "Bearer invented", &unsigned, &edited, &forged] {
+        for path in ["/chat", "/search", "/account", "/", "/public/../account", "/publicity"] {
+            let answer = get_as(&envoy, path, token).await;
+            assert_eq!(answer.status, 401, "{path} with {token:?}");
+        }
+    }
+    assert_eq!(get_as(&envoy, "/public/..%2faccount", "").await.status, 400);
+    assert_eq!(server.sum("sluicegate_decisions_total", &[]).await, 0.0);
+    for path in ["/chat", "/search", "/account", "/"] {
+        assert_eq!(get_as(&envoy, path, &valid).await.status, 200, "{path}");
+    }
+    assert_eq!(envoy.get("/public/prices", &[]).await.status, 200);
+    assert_eq!(envoy.stat("cluster.upstream.ratelimit.ok").await, 5);
+}
+
+#[tokio::test]
+async fn the_101st_request_in_a_minute_of_a_free_user_is_refused() {
+    let (server, envoy) = start_example("envoy.yaml", &[PATIENT]).await;
+    let [free, colleague] = ["ann", "bob"].map(|user| example_token("acme", user, "free"));
+    for request in 1..=100 {
+        let answer = get_as(&envoy, "/account", &free).await;
+        assert_eq!((answer.status, request), (200, request));
+    }
+    let refused = get_as(&envoy, "/account", &free).await;
+    assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
+    assert!(refused.header("x-ratelimit-limit").unwrap().starts_with("100, "), "{refused:?}");
+    assert!((1..=60).contains(&refused.number("retry-after")), "{refused:?}");
+    assert_eq!(decided(&server, "public_api", "tenant.user.tier=free").await, 101.0);
+    // No rule of the tenant and tier that the client wrote into its headers was asked.
+    for rule in ["tenant=globex", "tenant.user.tier=enterprise"] {
+        assert_eq!(decided(&server, "public_api", rule).await, 0.0, "{rule}");
+    }
+    let answer = get_as(&envoy, "/account", &colleague).await;
+    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 99));
+    let pro = get_as(&envoy, "/account", &example_token("acme", "pia", "pro")).await;
+    assert_eq!((pro.status, pro.number("x-ratelimit-remaining")), (200, 299));
+    let enterprise = get_as(&envoy, "/account", &example_token("acme", "eli", "enterprise")).await;
+    assert_eq!((enterprise.status, enterprise.number("x-ratelimit-remaining")), (200, 599));
+}
+
+#[tokio::test]
+async fn tokens_without_a_known_tier_get_the_limits_of_free() {
+    let (server, envoy) = start_example("envoy.yaml", &[PATIENT]).await;
+    let mut untiered = Command::new(workspace().join("examples/envoy/token"));
+    let untiered = format!("Bearer {}", succeed(untiered.args(["acme", "ann"])).trim());
+    let tokens = [untiered, example_token("", "", ""), example_token("acme", "bob", "gold")];
+    for token in &tokens {
+        let answer = get_as(&envoy, "/account", token).await;
+        assert!(answer.header("x-ratelimit-limit").unwrap().starts_with("100, "), "{answer:?}");
+        assert_eq!(get_as(&envoy, "/chat", token).await.status, 200);
+    }
+    let chats = decided(&server, "llm_gateway", "tier.api_key").await;
+    assert_eq!((decided(&server, "public_api", "tenant.user.tier").await, chats), (3.0, 3.0));
+}
+
+#[tokio::test]
+async fn an_answer_without_a_cost_is_charged_the_default() {
+    let without_cost = ("total_tokens\": 15000", "none\": 1");
+    let changes = [PATIENT, without_cost, ("value: 1000}", "value: 20000}")];
+    let (server, envoy) = start_example("envoy.yaml", &changes).await;
+    let token = example_token("acme", "ann", "free");
+    assert_eq!(get_as(&envoy, "/chat", &token).await.status, 200);
+    until("the debit", async || {
+        let rule = "tier=free.api_key.meter=tokens";
+        (decided(&server, "llm_gateway", rule).await == 2.0).then_some(())
+    })
+    .await;
+    assert_eq!(get_as(&envoy, "/chat", &token).await.status, 429);
+}
+
+/// Asks for a public page with curl. Returns the remaining requests of the fingerprint.
+async fn ask_public(arguments: &[&str]) -> u64 {
+    let mut curl = tokio::process::Command::new("curl");
+    curl.args(["--silent", "--show-error", "--noproxy", "*", "--output", "/dev/null"]);
+    curl.args(["--write-out", "%header{x-ratelimit-limit}\n%header{x-ratelimit-remaining}"]);
+    curl.args(arguments);
+    let output = finish(curl).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let (limit, left) = output.stdout.split_once('\n').unwrap();
+    assert!(limit.starts_with("1200, "), "{limit}");
+    left.parse().unwrap()
+}
+
+#[tokio::test]
+async fn public_routes_are_limited_by_headers_of_the_program() {
+    let (_server, envoy) = start_example("envoy.yaml", &[PATIENT]).await;
+    let url = format!("http://{}/public/prices", envoy.listener("main").await);
+    // A client cannot write its fingerprint.
+    for (fingerprint, left) in [("a", 99), ("b", 98), ("c", 97)] {
+        let header = format!("x-client-fingerprint: {fingerprint}");
+        assert_eq!(ask_public(&["-A", "crawler/1.0", "-H", &header, &url]).await, left);
+    }
+    assert_eq!(ask_public(&["-A", "browser/1.0", &url]).await, 99);
+}
+
+/// With the listener of the README.
+#[tokio::test]
+async fn behind_tls_public_routes_are_limited_by_the_ja4_fingerprint() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("example");
+    fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
+    authority.issue("localhost").write(folder.path(), "cert");
+    let blocks = blocks("examples/envoy/README.md");
+    let tls = blocks.into_iter().find(|block| block["listener_filters"].is_array()).unwrap();
+    let example = workspace().join("examples/envoy/envoy.yaml");
+    let [mut config] = <[Value; 1]>::try_from(documents(&example)).unwrap();
+    let listener = &mut config["static_resources"]["listeners"][0];
+    listener["listener_filters"] = tls["listener_filters"].clone();
+    merge(&mut listener["filter_chains"][0], &tls["filter_chains"][0]);
+    let text = config.to_string().replace("\"port_value\":", "port_value: ");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let changes =
+        [("\"0.05s\"", "\"5s\""), ("cert.pem", &*path("cert.pem")), ("key.pem", &path("cert.key"))];
+    let (_server, envoy) = start_config(&text, &changes).await;
+    let port = envoy.listener("main").await.rsplit_once(':').unwrap().1.to_owned();
+    let url = format!("https://localhost:{port}/public/prices");
+    let ca = path("ca.pem");
+    // Another program by its header has the same handshake.
+    for (agent, left) in [("crawler/1.0", 99), ("browser/1.0", 98)] {
+        assert_eq!(ask_public(&["--cacert", &ca, "-A", agent, &url]).await, left);
+    }
+    let other = ["--cacert", &ca, "--tlsv1.2", "--tls-max", "1.2", &url];
+    assert_eq!(ask_public(&other).await, 99);
 }
 
 #[tokio::test]
