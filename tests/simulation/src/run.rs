@@ -10,7 +10,7 @@ use sluicegate_core::{
     Charge, Check, Decision, OnFailure,
     store::{DecisionSource, Group, RefusalScope},
 };
-use sluicegate_store::{REFUND_TIMEOUT, ResetMode, redis::LATE_MAX};
+use sluicegate_store::{REFUND_TIMEOUT, ResetMode, redis::LATE_REPLY_TIMEOUT};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinSet,
@@ -28,12 +28,12 @@ use crate::{
 };
 
 /// The longest time after the last action in which requests, resets and drains must end.
-const ACTIONS_MAX: Duration = Duration::from_secs(30);
+const ACTIONS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest time after the last answer in which the processes must come to rest: they await late replies, refresh
 /// the slot map, and refund and debit hits.
-const REST_MAX: Duration =
-    LATE_MAX.saturating_add(REFUND_TIMEOUT).saturating_add(Duration::from_secs(6));
+const REST_TIMEOUT: Duration =
+    LATE_REPLY_TIMEOUT.saturating_add(REFUND_TIMEOUT).saturating_add(Duration::from_secs(6));
 
 /// How often the run checks whether the processes have come to rest.
 const REST_INTERVAL: Duration = Duration::from_millis(500);
@@ -107,7 +107,7 @@ impl<'s> Simulation<'s> {
             self.act(number, action, &mut tasks, &mut moves);
         }
         // A task that has panicked is recorded by the panic hook.
-        let ended = timeout(ACTIONS_MAX, async {
+        let ended = timeout(ACTIONS_TIMEOUT, async {
             while tasks.join_next().await.is_some() {}
             while moves.join_next().await.is_some() {}
         });
@@ -116,7 +116,7 @@ impl<'s> Simulation<'s> {
             tasks.shutdown().await;
             moves.shutdown().await;
         }
-        let until = Instant::now() + REST_MAX;
+        let until = Instant::now() + REST_TIMEOUT;
         while !self.is_at_rest() && Instant::now() < until {
             sleep(REST_INTERVAL).await;
         }

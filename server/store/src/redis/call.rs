@@ -23,10 +23,10 @@ pub use reply::UnexpectedReply;
 const EVALSHA: &[u8] = b"EVALSHA";
 
 /// Arguments before the keys: the command, the script's digest and the number of keys.
-const HEAD: usize = 3;
+const ARGUMENTS_BEFORE_KEYS: usize = 3;
 
 /// Numbers of a long answer to a check.
-const ANSWER_MAX: usize = 6;
+const LONG_ANSWER_LEN: usize = 6;
 
 /// A script call, which settles any number of groups on the counters of one slot.
 #[derive(Clone, Debug)]
@@ -83,9 +83,9 @@ impl Call {
         }
         let arguments = arguments.finish();
 
-        let script = Script::of(checks.iter().map(|&(check, _)| check));
+        let script = Script::for_checks(checks.iter().map(|&(check, _)| check));
         let texts = EVALSHA.len() + script.sha1.len() + keys.text_len(prefix);
-        let count = HEAD + keys.len() + arguments.len();
+        let count = ARGUMENTS_BEFORE_KEYS + keys.len() + arguments.len();
         let mut command = CommandWriter::new(count, texts, 1 + arguments.len());
         command.argument([EVALSHA]);
         command.argument([script.sha1.as_bytes()]);
@@ -104,7 +104,7 @@ impl Call {
     /// Bounds of the reply.
     pub(super) fn reply_bounds(&self) -> ReplyBounds {
         // The time, the answers, and the positions of unusable keys.
-        ReplyBounds::integers(1 + ANSWER_MAX * self.sent.len() + self.keys)
+        ReplyBounds::integers(1 + LONG_ANSWER_LEN * self.sent.len() + self.keys)
     }
 
     /// Decodes the reply.
@@ -114,7 +114,8 @@ impl Call {
     pub fn decode(&self, reply: &Reply) -> Result<DecodedReply<'_>, UnexpectedReply> {
         let mut positions = Vec::new();
         let answers = reply::decode(&self.sent, self.keys, reply, &mut positions)?;
-        let name = |position| command::arguments(&self.command).nth(HEAD + position - 1);
+        let name =
+            |position| command::arguments(&self.command).nth(ARGUMENTS_BEFORE_KEYS + position - 1);
         let unusable = positions.into_iter().filter_map(name).collect();
         Ok(DecodedReply { answers, unusable })
     }

@@ -267,11 +267,12 @@ impl Connection {
         let (password, tls) = settings.secrets().await?;
         let limit = settings.connect_timeout;
         if let Some(connector) = &settings.connector {
-            let connection = Self::over(in_time(limit, connector.connect(address)).await??);
-            in_time(limit, connection.authenticate(settings, password)).await??;
+            let connection = Self::over(with_timeout(limit, connector.connect(address)).await??);
+            with_timeout(limit, connection.authenticate(settings, password)).await??;
             return Ok(connection);
         }
-        let socket = in_time(limit, TcpStream::connect((&*address.host, address.port))).await??;
+        let socket =
+            with_timeout(limit, TcpStream::connect((&*address.host, address.port))).await??;
         socket.set_nodelay(true)?;
         let connection = match tls {
             None => Self::over(socket),
@@ -280,16 +281,16 @@ impl Connection {
                     ConnectError::Unusable(format!("no certificate can name {:?}", address.host))
                 })?;
                 let connecting = TlsConnector::from(config).connect(name, socket);
-                Self::over(in_time(limit, connecting).await??)
+                Self::over(with_timeout(limit, connecting).await??)
             }
         };
-        in_time(limit, connection.authenticate(settings, password)).await??;
+        with_timeout(limit, connection.authenticate(settings, password)).await??;
         Ok(connection)
     }
 
     /// A connection over a socket, without authentication.
     pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        let (commands, queue) = pipeline::queue();
+        let (commands, queue) = pipeline::command_queue();
         let end = Arc::new(OnceLock::new());
         let ended = Arc::clone(&end);
         let mut task = JoinSet::new();
@@ -326,10 +327,10 @@ impl Connection {
     /// Runs a command that no request waits for.
     pub(super) async fn query(
         &self,
-        within: Duration,
+        timeout: Duration,
         arguments: &[&str],
     ) -> Result<Reply, ConnectError> {
-        in_time(within, self.run(arguments)).await?
+        with_timeout(timeout, self.run(arguments)).await?
     }
 
     async fn run(&self, arguments: &[&str]) -> Result<Reply, ConnectError> {
@@ -358,6 +359,9 @@ impl Connection {
     }
 }
 
-async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ConnectError> {
+async fn with_timeout<T>(
+    limit: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
     tokio::time::timeout(limit, future).await.map_err(|_| ConnectError::Timeout)
 }

@@ -62,8 +62,8 @@ pub(super) fn first_word(text: &str) -> &str {
 
 const CLUSTERDOWN: &str = "CLUSTERDOWN";
 
-/// Whether an error, of Redis or of [the check of a connection](super::node::NodeEvents::check), says that the cluster
-/// of the server is down.
+/// Whether an error, of Redis or of [the check of a connection](super::node::TopologyHandle::check_connection), says
+/// that the cluster of the server is down.
 pub(super) fn is_cluster_down(text: &str) -> bool {
     text.starts_with(CLUSTERDOWN)
 }

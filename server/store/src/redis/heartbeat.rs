@@ -14,13 +14,13 @@ use super::{slots::key_slot, topology::Topology};
 use crate::{LiveReplicas, clock};
 
 /// Interval of heartbeats.
-const INTERVAL: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of heartbeats while Redis does not answer.
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const HEARTBEAT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long a replica counts as live after a heartbeat.
-const LIFE: Duration = Duration::from_secs(5);
+const LIFETIME: Duration = Duration::from_secs(5);
 
 /// A reply with more replicas than this is rejected.
 const REPLICAS_MAX: u32 = 10_000;
@@ -29,19 +29,19 @@ const SCRIPT: &str = include_str!("../../../../lua/heartbeat.lua");
 
 /// The latest counts of replicas, without a failed heartbeat in between.
 #[derive(Debug, Default)]
-struct Counts(VecDeque<(Instant, NonZeroU32)>);
+struct RecentCounts(VecDeque<(Instant, NonZeroU32)>);
 
-impl Counts {
-    /// Adds a count. Returns the highest count within the last [`LIFE`], or `None` if the counts do not go back so far.
-    /// If Redis restarts empty, or its clock jumps forwards, the other replicas are missing until their next heartbeat.
+impl RecentCounts {
+    /// Adds a count. Returns the highest count within the last [`LIFETIME`], or `None` if the counts do not go back so
+    /// far. If Redis restarts empty, or its clock jumps forwards, the other replicas are missing until their next heartbeat.
     fn add(&mut self, now: Instant, count: NonZeroU32) -> Option<NonZeroU32> {
         self.0.push_back((now, count));
         // One older count stays, to show how far they go back.
-        while self.0.get(1).is_some_and(|(at, _)| now - *at >= LIFE) {
+        while self.0.get(1).is_some_and(|(at, _)| now - *at >= LIFETIME) {
             self.0.pop_front();
         }
         let (first, _) = self.0.front()?;
-        let is_complete = now - *first >= LIFE;
+        let is_complete = now - *first >= LIFETIME;
         is_complete.then(|| self.0.iter().map(|(_, count)| *count).max()).flatten()
     }
 }
@@ -64,34 +64,34 @@ impl Heartbeat {
     }
 
     /// Sends heartbeats until cancelled, and updates the number of replicas.
-    pub(super) async fn beat(self, replicas: Option<LiveReplicas>) {
-        let mut counts = Counts::default();
+    pub(super) async fn run(self, replicas: Option<LiveReplicas>) {
+        let mut counts = RecentCounts::default();
         loop {
             let Some(live) = self.send().await else {
-                counts = Counts::default();
-                tokio::time::sleep(RETRY_INTERVAL).await;
+                counts = RecentCounts::default();
+                tokio::time::sleep(HEARTBEAT_RETRY_INTERVAL).await;
                 continue;
             };
             let count = counts.add(clock::now(), live);
             if let Some(replicas) = &replicas {
                 replicas.set(count.unwrap_or_else(|| live.max(replicas.get())));
             }
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(HEARTBEAT_INTERVAL).await;
         }
     }
 
     /// Sends one heartbeat. Returns the number of live replicas.
     async fn send(&self) -> Option<NonZeroU32> {
-        let life = LIFE.as_millis().to_string();
+        let lifetime = LIFETIME.as_millis().to_string();
         let arguments = [
             b"EVAL".as_slice(),
             SCRIPT.as_bytes(),
             b"1",
             &self.key,
             self.name.as_bytes(),
-            life.as_bytes(),
+            lifetime.as_bytes(),
         ];
-        let map = self.topology.map();
+        let map = self.topology.slot_map();
         let live = map.owner(self.slot)?.query(&arguments).await?.as_integer()?;
         NonZeroU32::new(u32::try_from(live).ok().filter(|live| *live <= REPLICAS_MAX)?)
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn lower_count_applies_after_a_lifetime() {
         let began = clock::now();
-        let mut counts = Counts::default();
+        let mut counts = RecentCounts::default();
         let mut add = |seconds, count| {
             let now = began + Duration::from_secs(seconds);
             counts.add(now, NonZeroU32::new(count).unwrap()).map(NonZeroU32::get)

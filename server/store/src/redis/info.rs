@@ -13,14 +13,14 @@ use super::{
 
 /// Interval of polls. All servers are also polled when one of them becomes usable or unusable, and after each refresh
 /// of a cluster's slots.
-const INTERVAL: Duration = Duration::from_secs(15);
+const INFO_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Polls until cancelled.
 pub(super) async fn poll(topology: Arc<Topology>, stats: Arc<Stats>, database: u8) {
     loop {
-        let map = topology.map();
+        let map = topology.slot_map();
         join_all(map.nodes().iter().map(|node| poll_node(node, &stats, database))).await;
-        let _changed = tokio::time::timeout(INTERVAL, topology.changed()).await;
+        let _changed = tokio::time::timeout(INFO_INTERVAL, topology.wait_for_change()).await;
     }
 }
 
@@ -32,7 +32,7 @@ async fn poll_node(node: &Node, stats: &Stats, database: u8) {
         let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");
         let bounded = field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
         if bounded && policy != "noeviction" {
-            stats.may_evict(&node.address, policy);
+            stats.warn_of_eviction(&node.address, policy);
         }
     }
     node.set_memory(info.and_then(|info| MemoryInfo::read(info, database)));

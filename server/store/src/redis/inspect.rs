@@ -13,8 +13,8 @@ use sluicegate_core::{CounterKey, key::TenantKeys};
 
 use super::{
     Address, Redis, Reply,
+    call_error::CommandError,
     error_code::ErrorCode,
-    failure::CommandError,
     slots::{hash_slot, key_slot},
 };
 use crate::{Inspect, InspectError, RESET_MAX, ResetMode, SCAN_STEP_MAX, ScanStep, clock};
@@ -38,7 +38,7 @@ impl Inspect for Redis {
 
     async fn reset(&self, keys: &[CounterKey], mode: ResetMode) -> Result<u64, InspectError> {
         let mut keys: Vec<(u16, &CounterKey)> =
-            keys.iter().map(|key| (self.topology.map().slot(key), key)).collect();
+            keys.iter().map(|key| (self.topology.slot_map().slot(key), key)).collect();
         keys.sort_by_key(|(slot, _)| *slot);
         keys.dedup_by(|a, b| a.1 == b.1);
         let mut count = 0;
@@ -46,8 +46,8 @@ impl Inspect for Redis {
         for of_slot in keys.chunk_by(|a, b| a.0 == b.0) {
             let Some((_, first)) = of_slot.first() else { continue };
             for some in of_slot.chunks(RESET_MAX) {
-                let names = some.iter().map(|(_, key)| self.name(key.as_bytes())).collect();
-                let command = Self::command_of(mode);
+                let names = some.iter().map(|(_, key)| self.prefixed(key.as_bytes())).collect();
+                let command = Self::command_for(mode);
                 let deadline = clock::now() + STEP_TIMEOUT;
                 let outcome =
                     self.run_at_owner(|| self.slot_of(first), command, names, deadline).await;
@@ -74,14 +74,14 @@ impl Inspect for Redis {
         let probe = [b"s1:".as_slice(), &tenant.tag()].concat();
         let slot = || {
             let of_cluster = key_slot(&probe);
-            if self.topology.map().is_single() { 0 } else { of_cluster }
+            if self.topology.slot_map().is_single() { 0 } else { of_cluster }
         };
-        let pattern = self.pattern(tenant);
+        let pattern = self.scan_pattern(tenant);
         let deadline = clock::now() + STEP_TIMEOUT;
         loop {
             // The server that replies owns the slot. A cursor of another server is not valid there.
-            let exists = Self::command_of(ResetMode::DryRun);
-            let probed = || vec![self.name(&probe)];
+            let exists = Self::command_for(ResetMode::DryRun);
+            let probed = || vec![self.prefixed(&probe)];
             let (address, _) = self.run_at_owner(slot, exists, probed(), deadline).await?;
             let position = from.take_if(|from| from.address == address).map(|from| from.position);
             let args = vec![
@@ -94,7 +94,7 @@ impl Inspect for Redis {
             let (scanned, reply) = self.run_at_owner(slot, "SCAN", args, deadline).await?;
             let (still, _) = self.run_at_owner(slot, exists, probed(), deadline).await?;
             if scanned == address && still == address {
-                return self.scan_step(tenant, address, &reply);
+                return self.parse_scan_step(tenant, address, &reply);
             }
             if clock::now() >= deadline {
                 return Err(InspectError::NotRun("the slot changes its server".to_owned()));
@@ -110,7 +110,7 @@ impl Redis {
     }
 
     /// The command that deletes keys, or only counts those that exist.
-    const fn command_of(mode: ResetMode) -> &'static str {
+    const fn command_for(mode: ResetMode) -> &'static str {
         match mode {
             ResetMode::Delete => "UNLINK",
             ResetMode::DryRun => "EXISTS",
@@ -118,16 +118,16 @@ impl Redis {
     }
 
     fn slot_of(&self, key: &CounterKey) -> u16 {
-        if self.topology.map().is_single() { 0 } else { hash_slot(key) }
+        if self.topology.slot_map().is_single() { 0 } else { hash_slot(key) }
     }
 
     /// A key with the prefix.
-    fn name(&self, key: &[u8]) -> Vec<u8> {
+    fn prefixed(&self, key: &[u8]) -> Vec<u8> {
         [&self.prefix, key].concat()
     }
 
     /// The pattern of `SCAN` that matches every key of the tenant. Special characters of prefix and tag are escaped.
-    fn pattern(&self, tenant: &TenantKeys) -> Vec<u8> {
+    fn scan_pattern(&self, tenant: &TenantKeys) -> Vec<u8> {
         let escaped = |text: &[u8]| {
             let special =
                 |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^' | b'-');
@@ -138,7 +138,7 @@ impl Redis {
     }
 
     /// Parses the reply to `SCAN`.
-    fn scan_step(
+    fn parse_scan_step(
         &self,
         tenant: &TenantKeys,
         address: Address,
@@ -169,7 +169,7 @@ impl Redis {
     ) -> Result<(Address, Reply), InspectError> {
         let topology = Arc::downgrade(&self.topology);
         loop {
-            let owner = self.topology.map().owner(slot()).cloned();
+            let owner = self.topology.slot_map().owner(slot()).cloned();
             let why = match &owner {
                 None => "no server has the slot".to_owned(),
                 Some(node) => match node.command(command, &args, &topology).await {
@@ -185,7 +185,7 @@ impl Redis {
                     Err(CommandError::Unknown(why)) => {
                         let why = format!("{}: {why}", node.address);
                         // A query that may have run has changed nothing.
-                        let changes = command == Self::command_of(ResetMode::Delete);
+                        let changes = command == Self::command_for(ResetMode::Delete);
                         let error =
                             if changes { InspectError::Unknown } else { InspectError::NotRun };
                         return Err(error(why));

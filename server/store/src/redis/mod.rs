@@ -7,11 +7,11 @@
 //! A single server, and a primary behind sentinels, is treated as a cluster of one server that owns all slots.
 
 mod call;
+mod call_error;
 mod command;
 mod connection;
 mod degraded_timer;
 mod error_code;
-mod failure;
 mod heartbeat;
 mod info;
 mod inspect;
@@ -48,15 +48,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     BatchAnswers, Clock, CounterLocation, LiveReplicas, OnRedirection, QueuedStore, clock,
 };
-use failure::{Failure, LateReply, within};
+use call_error::{CallError, LateReply, until_deadline};
 use heartbeat::Heartbeat;
-use node::{Node, NodeEvents as _};
+use node::{Node, TopologyHandle as _};
 use sockets::Sockets;
 use topology::{SlotMap, Topology};
 
 pub use call::{Call, DecodedReply, UnexpectedReply};
+pub use call_error::LATE_REPLY_TIMEOUT;
 pub use connection::{ByteStream, Connect, ConnectionSettings, FileError, Password, TlsFiles};
-pub use failure::LATE_MAX;
 pub use inspect::Cursor;
 pub use key_prefix::{KEY_PREFIX_MAX, KeyPrefix, KeyPrefixError};
 pub use memory_info::MemoryInfo;
@@ -150,9 +150,9 @@ impl Redis {
         let database = settings.connection.database;
         let topology =
             Topology::start(settings.deployment, sockets, settings.connection, &stats, &running);
-        let probes = probe::watch(Arc::clone(&topology), prefix.clone());
+        let probes = probe::run(Arc::clone(&topology), prefix.clone());
         tokio::spawn(running.clone().run_until_cancelled_owned(probes));
-        let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).beat(replicas);
+        let heartbeat = Heartbeat::new(&prefix, Arc::clone(&topology)).run(replicas);
         tokio::spawn(running.clone().run_until_cancelled_owned(heartbeat));
         let polls = info::poll(Arc::clone(&topology), Arc::clone(&stats), database);
         tokio::spawn(running.clone().run_until_cancelled_owned(polls));
@@ -168,12 +168,12 @@ impl Redis {
     pub fn status(&self) -> Vec<NodeStatus> {
         let status = |node: &Arc<Node>| NodeStatus {
             address: node.address.clone(),
-            error: (!node.is_up()).then(|| node.error()),
+            error: (!node.is_usable()).then(|| node.error()),
             connections: node.connections(),
             memory: node.memory(),
             connections_wanted: node.connections_wanted(),
         };
-        self.topology.map().nodes().iter().map(status).collect()
+        self.topology.slot_map().nodes().iter().map(status).collect()
     }
 
     /// Whether some counters are unavailable.
@@ -227,8 +227,8 @@ impl Redis {
             if matches!((&reply, on_redirection), (Err(_), OnRedirection::Follow)) {
                 // Boxed, because the future is large and rare.
                 followed.push(Box::pin(async move {
-                    let first = std::mem::replace(reply, Err(Failure::NotRun));
-                    *reply = self.follow(first, call, slot_of(groups), deadline).await;
+                    let first = std::mem::replace(reply, Err(CallError::NotRun));
+                    *reply = self.follow_redirections(first, call, slot_of(groups), deadline).await;
                 }));
             }
         }
@@ -247,15 +247,15 @@ impl Redis {
                     error_for_all(groups, StoreError::Unknown)
                 }
             },
-            Err(Failure::Unknown) => error_for_all(groups, StoreError::Unknown),
-            Err(Failure::Late(reply)) => {
+            Err(CallError::Unknown) => error_for_all(groups, StoreError::Unknown),
+            Err(CallError::Late(reply)) => {
                 let positions = groups.iter().flat_map(|group| group.positions.iter().copied());
                 let (positions, slot) = (positions.collect(), slot_of(groups));
                 late.push(LateCall { positions, slot, call, reply });
                 error_for_all(groups, StoreError::Unknown)
             }
-            Err(Failure::NotRun) => error_for_all(groups, StoreError::Unavailable),
-            Err(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
+            Err(CallError::NotRun) => error_for_all(groups, StoreError::Unavailable),
+            Err(CallError::Moved(_) | CallError::Ask(_) | CallError::TryAgain) => {
                 self.topology.request_refresh();
                 error_for_all(groups, StoreError::Moved)
             }
@@ -273,51 +273,51 @@ impl Redis {
     }
 
     /// Follows the redirections of a call until it has a reply, until the deadline at most. A redirected call was not
-    /// run, so it can be sent again. Fails with [`Failure::NotRun`], [`Failure::Unknown`] or [`Failure::Late`].
-    async fn follow(
+    /// run, so it can be sent again. Fails with [`CallError::NotRun`], [`CallError::Unknown`] or [`CallError::Late`].
+    async fn follow_redirections(
         &self,
-        first: Result<Reply, Failure>,
+        first: Result<Reply, CallError>,
         call: &Call,
         slot: u16,
         deadline: Option<Instant>,
-    ) -> Result<Reply, Failure> {
-        let mut failure = match first {
+    ) -> Result<Reply, CallError> {
+        let mut error = match first {
             Ok(reply) => return Ok(reply),
-            Err(failure) => failure,
+            Err(error) => error,
         };
         let topology = Arc::downgrade(&self.topology);
         for _ in 0..REDIRECTIONS_MAX {
-            let (node, asking) = match &failure {
-                Failure::Moved(address) | Failure::Ask(address) => {
+            let (node, asking) = match &error {
+                CallError::Moved(address) | CallError::Ask(address) => {
                     let target = self.topology.redirection_target(address, deadline).await;
                     let Some(node) = target else { break };
-                    (node, matches!(failure, Failure::Ask(_)))
+                    (node, matches!(error, CallError::Ask(_)))
                 }
-                Failure::TryAgain => {
+                CallError::TryAgain => {
                     topology.request_refresh();
                     let wait = tokio::time::sleep(TRY_AGAIN_WAIT);
-                    if within(deadline, wait).await.is_none() {
+                    if until_deadline(deadline, wait).await.is_none() {
                         break;
                     }
                     // From the owner again, because by now all keys may be at either server.
-                    let Some(owner) = self.topology.map().owner(slot).map(Arc::clone) else {
+                    let Some(owner) = self.topology.slot_map().owner(slot).map(Arc::clone) else {
                         break;
                     };
                     (owner, false)
                 }
-                Failure::NotRun | Failure::Unknown | Failure::Late(_) => return Err(failure),
+                CallError::NotRun | CallError::Unknown | CallError::Late(_) => return Err(error),
             };
-            node.connected(deadline).await;
+            node.wait_for_connection(deadline).await;
             let mut replies = node.call(slice::from_ref(call), asking, deadline, &topology).await;
             match replies.pop() {
                 Some(Ok(reply)) => return Ok(reply),
-                Some(Err(next)) => failure = next,
-                None => return Err(Failure::Unknown),
+                Some(Err(next)) => error = next,
+                None => return Err(CallError::Unknown),
             }
         }
-        match failure {
-            Failure::Unknown | Failure::Late(_) => Err(failure),
-            _ => Err(Failure::NotRun),
+        match error {
+            CallError::Unknown | CallError::Late(_) => Err(error),
+            _ => Err(CallError::NotRun),
         }
     }
 }
@@ -331,12 +331,12 @@ struct LateCall {
     reply: LateReply,
 }
 
-/// The answers to a batch of `checks` checks from late replies that arrive by `until`. An answer stays
+/// The answers to a batch of `checks` checks from late replies that arrive by `deadline`. An answer stays
 /// [`StoreError::Unknown`] if its server no longer owns the slot: what that server charged is lost.
 async fn await_late_calls(
     late_calls: Vec<LateCall>,
     checks: usize,
-    until: Instant,
+    deadline: Instant,
     topology: Arc<Topology>,
     stats: Arc<Stats>,
 ) -> Answers {
@@ -344,13 +344,13 @@ async fn await_late_calls(
     let (mut charged, mut owners) = (Vec::new(), Vec::new());
     for LateCall { positions, slot, call, reply } in late_calls {
         let server = reply.server.clone();
-        let reply = reply.until(until).await;
+        let reply = reply.wait_until(deadline).await;
         let decoded = match &reply {
             Ok(reply) => call.decode(reply).map(|it| it.answers).map_err(|_| {
                 stats.replies_rejected.add(1);
                 StoreError::Unknown
             }),
-            Err(Failure::NotRun) => Err(StoreError::Unavailable),
+            Err(CallError::NotRun) => Err(StoreError::Unavailable),
             Err(_) => Err(StoreError::Unknown),
         };
         for (at, &position) in positions.iter().enumerate() {
@@ -382,21 +382,21 @@ impl Store for Redis {
     }
 
     fn is_available(&self, key: &CounterKey) -> bool {
-        let map = self.topology.map();
-        map.owner(map.slot(key)).is_some_and(|node| node.is_up())
+        let map = self.topology.slot_map();
+        map.owner(map.slot(key)).is_some_and(|node| node.is_usable())
     }
 }
 
 impl QueuedStore for Redis {
     fn location(&self, key: &CounterKey) -> CounterLocation {
-        let map = self.topology.map();
+        let map = self.topology.slot_map();
         let slot = map.slot(key);
-        CounterLocation { queue: usize::from(map.position(slot)), slot }
+        CounterLocation { queue: usize::from(map.owner_position(slot)), slot }
     }
 
     async fn settle(&self, batch: Batch, on_redirection: OnRedirection) -> BatchAnswers {
         let Batch { groups, deadline } = batch;
-        let map = self.topology.map();
+        let map = self.topology.slot_map();
         let mut slot_groups = Vec::with_capacity(groups.len());
         let mut first = 0;
         for group in &groups {
@@ -421,9 +421,9 @@ impl QueuedStore for Redis {
         }
         let late: Vec<LateCall> = late.into_iter().flatten().collect();
         let late = (!late.is_empty()).then(|| {
-            let until = clock::now() + LATE_MAX;
+            let deadline = clock::now() + LATE_REPLY_TIMEOUT;
             let (topology, stats) = (Arc::clone(&self.topology), Arc::clone(&self.stats));
-            Box::pin(await_late_calls(late, first, until, topology, stats)) as LateAnswersFuture
+            Box::pin(await_late_calls(late, first, deadline, topology, stats)) as LateAnswersFuture
         });
         BatchAnswers { answers: ordered, late }
     }
@@ -443,8 +443,12 @@ impl<'a> SlotGroup<'a> {
     /// Splits a group by slot. `first` is the position of its first check in the batch.
     fn split(map: &SlotMap, group: &'a [Check], first: usize, slot_groups: &mut Vec<Self>) {
         let slots: SmallVec<[u16; 8]> = group.iter().map(|check| map.slot(&check.key)).collect();
-        let slot_group =
-            |slot, checks, positions| Self { owner: map.position(slot), slot, checks, positions };
+        let slot_group = |slot, checks, positions| Self {
+            owner: map.owner_position(slot),
+            slot,
+            checks,
+            positions,
+        };
         let Some((&slot, others)) = slots.split_first() else { return };
         if others.iter().all(|other| *other == slot) {
             let positions = (first..first + group.len()).collect();

@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Address, Stats,
     call::Call,
+    call_error::{CallError, CommandError, LateReply, Replies, until_deadline},
     command::command,
     connection::{ConnectError, Connection, ConnectionSettings},
     error_code::{ErrorCode, first_word},
-    failure::{CommandError, Failure, LateReply, Replies, within},
     memory_info::MemoryInfo,
-    pipeline::{CommandSender, NoReply, PendingReply},
+    pipeline::{CommandSender, PendingReply, PipelineError},
     pooled::{AtomicInstant, PooledConnection, SILENCE},
     reply::{Reply, ReplyBounds},
     script::Script,
@@ -50,10 +50,10 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 /// The fix if a node of a cluster is configured as a single server.
 const USE_CLUSTER_URL: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
 
-/// What a server needs from the topology that it belongs to.
-pub(super) trait NodeEvents: Send + Sync + 'static {
+/// What a server asks of the topology that it belongs to, and reports to it.
+pub(super) trait TopologyHandle: Send + Sync + 'static {
     /// Checks a new connection before it is used: whether the server still has its role.
-    fn check(
+    fn check_connection(
         &self,
         address: &Address,
         connection: &Connection,
@@ -66,7 +66,7 @@ pub(super) trait NodeEvents: Send + Sync + 'static {
     fn request_refresh(&self);
 
     /// Reports that the server has become usable or unusable.
-    fn changed(&self);
+    fn report_health_change(&self);
 }
 
 /// One server.
@@ -74,9 +74,9 @@ pub(super) struct Node {
     pub(super) address: Address,
     pool: Box<[ArcSwapOption<PooledConnection>]>,
     /// Where the next search for an open connection begins.
-    next: AtomicUsize,
+    next_connection: AtomicUsize,
     /// Whether any connection is open.
-    up: AtomicBool,
+    is_connected: AtomicBool,
     /// Why the server is unusable; empty if it is usable.
     error: Mutex<String>,
     /// Whether the server rejects commands, or cannot be connected to.
@@ -86,11 +86,11 @@ pub(super) struct Node {
     /// When the last connection was lost.
     lost_at: AtomicInstant,
     /// How often scripts were loaded: of many callers that miss a script, only the first loads it.
-    loads: AtomicU64,
-    loading: AsyncMutex<()>,
-    logged: LogLimit,
+    script_loads: AtomicU64,
+    loading_scripts: AsyncMutex<()>,
+    log_limit: LogLimit,
     /// Why a reply was last rejected.
-    reply_rejected: Mutex<Option<String>>,
+    last_rejected_reply: Mutex<Option<String>>,
     /// Whether a connection has ever been open.
     was_connected: Watched<bool>,
     memory: Mutex<Option<MemoryInfo>>,
@@ -98,16 +98,16 @@ pub(super) struct Node {
     stats: Arc<Stats>,
     sockets: Arc<Sockets>,
     /// The number of connections that the server may have.
-    allowed: Watched<usize>,
+    connections_allowed: Watched<usize>,
 }
 
 impl Node {
-    /// Starts to connect to a server, as soon as connections are [allowed](Self::allow), until `cancelled`.
-    pub(super) fn start<E: NodeEvents>(
+    /// Starts to connect to a server, as soon as connections are [allowed](Self::allow_connections), until `cancelled`.
+    pub(super) fn start<E: TopologyHandle>(
         address: Address,
         sockets: &Arc<Sockets>,
         settings: &Arc<ConnectionSettings>,
-        events: &Arc<E>,
+        topology: &Arc<E>,
         stats: &Arc<Stats>,
         cancelled: &CancellationToken,
     ) -> Arc<Self> {
@@ -115,56 +115,56 @@ impl Node {
         let node = Arc::new(Self {
             address,
             pool: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
-            next: AtomicUsize::new(0),
-            up: AtomicBool::new(false),
+            next_connection: AtomicUsize::new(0),
+            is_connected: AtomicBool::new(false),
             error: Mutex::new("not connected yet".to_owned()),
             is_unhealthy: AtomicBool::new(true),
             rejected_at: AtomicInstant::now(),
             lost_at: AtomicInstant::now(),
-            loads: AtomicU64::new(0),
-            loading: AsyncMutex::new(()),
-            logged: LogLimit::default(),
-            reply_rejected: Mutex::default(),
+            script_loads: AtomicU64::new(0),
+            loading_scripts: AsyncMutex::new(()),
+            log_limit: LogLimit::default(),
+            last_rejected_reply: Mutex::default(),
             was_connected: Watched::new(false),
             memory: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
             sockets: Arc::clone(sockets),
-            allowed: Watched::new(0),
+            connections_allowed: Watched::new(0),
         });
         for number in 0..connections {
-            let keep = Arc::clone(&node).keep(number, Arc::clone(settings), Arc::clone(events));
+            let keep = Arc::clone(&node).keep(number, Arc::clone(settings), Arc::clone(topology));
             tokio::spawn(cancelled.clone().run_until_cancelled_owned(keep));
         }
         node
     }
 
     /// Sets the number of connections that the server may have. Further ones are closed.
-    pub(super) fn allow(&self, connections: usize) {
+    pub(super) fn allow_connections(&self, connections: usize) {
         if connections == 0 {
             NO_DESCRIPTORS.clone_into(&mut self.error.lock());
         }
-        self.allowed.set(connections);
+        self.connections_allowed.set(connections);
     }
 
     /// The number of connections that the server may have.
-    pub(super) fn allowed(&self) -> usize {
-        self.allowed.get()
+    pub(super) fn connections_allowed(&self) -> usize {
+        self.connections_allowed.get()
     }
 
     /// Waits until `number` is below the number of allowed connections, or with `allowed` false until it is not.
-    async fn until_allowed(&self, number: usize, allowed: bool) {
-        self.allowed.wait_for(|it| (number < it) == allowed).await;
+    async fn wait_until_allowed(&self, number: usize, allowed: bool) {
+        self.connections_allowed.wait_for(|it| (number < it) == allowed).await;
     }
 
     /// Whether the server has a connection and does not reject commands.
-    pub(super) fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed) && !self.is_unhealthy.load(Ordering::Relaxed)
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed) && !self.is_unhealthy.load(Ordering::Relaxed)
     }
 
     /// Whether the server has a connection and rejects commands.
     pub(super) fn rejects_commands(&self) -> bool {
-        self.up.load(Ordering::Relaxed) && self.is_unhealthy.load(Ordering::Relaxed)
+        self.is_connected.load(Ordering::Relaxed) && self.is_unhealthy.load(Ordering::Relaxed)
     }
 
     /// Whether a connection has ever been open.
@@ -173,16 +173,16 @@ impl Node {
     }
 
     /// Waits for the first connection to a new server, until the deadline at most.
-    pub(super) async fn connected(&self, deadline: Option<Instant>) {
+    pub(super) async fn wait_for_connection(&self, deadline: Option<Instant>) {
         if !self.was_connected() {
             let deadline = deadline.unwrap_or_else(|| clock::now() + self.timeout);
-            let _late = within(Some(deadline), self.was_connected.wait_for(|it| it)).await;
+            let _late = until_deadline(Some(deadline), self.was_connected.wait_for(|it| it)).await;
         }
     }
 
     /// Whether the server has had no connection for [`GONE_AFTER`].
     pub(super) fn is_gone(&self) -> bool {
-        !self.up.load(Ordering::Relaxed) && self.lost_at.is_older_than(GONE_AFTER)
+        !self.is_connected.load(Ordering::Relaxed) && self.lost_at.is_older_than(GONE_AFTER)
     }
 
     /// Number of open connections.
@@ -211,68 +211,68 @@ impl Node {
 
     /// Sends script calls together, and returns the reply to each. `asking` sends `ASKING` first, after an `ASK`
     /// redirection; then there must be one call only.
-    pub(super) async fn call<E: NodeEvents>(
+    pub(super) async fn call<E: TopologyHandle>(
         &self,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-        events: &E,
+        topology: &E,
     ) -> Replies {
         let Some(connection) = self.connection() else {
-            return calls.iter().map(|_| Err(Failure::NotRun)).collect();
+            return calls.iter().map(|_| Err(CallError::NotRun)).collect();
         };
-        let loads = self.loads.load(Ordering::Acquire);
-        let mut sent = self.send(&connection, calls, asking, deadline, events).await;
-        let has_no_script = |(_, reply): &(&Call, &Result<Reply, CallError>)| {
-            matches!(reply, Err(CallError::NoScript))
+        let loads = self.script_loads.load(Ordering::Acquire);
+        let mut sent = self.send(&connection, calls, asking, deadline, topology).await;
+        let has_no_script = |(_, reply): &(&Call, &Result<Reply, AttemptError>)| {
+            matches!(reply, Err(AttemptError::NoScript))
         };
         let again: Vec<Call> =
             calls.iter().zip(&sent).filter(has_no_script).map(|(call, _)| call.clone()).collect();
         if let Some(first) = again.first() {
             let commands = &connection.commands;
-            let loaded = self.load(commands, first.script, loads, deadline, events).await;
+            let loaded = self.load_scripts(commands, first.script, loads, deadline, topology).await;
             let mut replies = match loaded {
-                Ok(()) => self.send(&connection, &again, asking, deadline, events).await,
+                Ok(()) => self.send(&connection, &again, asking, deadline, topology).await,
                 Err(_) => SmallVec::new(),
             }
             .into_iter();
-            for reply in sent.iter_mut().filter(|it| matches!(it, Err(CallError::NoScript))) {
-                *reply = replies.next().unwrap_or(Err(CallError::Failure(Failure::NotRun)));
+            for reply in sent.iter_mut().filter(|it| matches!(it, Err(AttemptError::NoScript))) {
+                *reply = replies.next().unwrap_or(Err(AttemptError::Call(CallError::NotRun)));
             }
         }
-        sent.into_iter().map(|sent| self.conclude(sent, events)).collect()
+        sent.into_iter().map(|sent| self.update_health(sent, topology)).collect()
     }
 
     /// Updates the health of the server by a reply.
-    fn conclude<E: NodeEvents>(
+    fn update_health<E: TopologyHandle>(
         &self,
-        sent: Result<Reply, CallError>,
-        events: &E,
-    ) -> Result<Reply, Failure> {
+        sent: Result<Reply, AttemptError>,
+        topology: &E,
+    ) -> Result<Reply, CallError> {
         match sent {
             Ok(value) => {
                 // Only after a while, because a server that rejects writes still answers calls that only read.
                 if self.is_unhealthy.load(Ordering::Relaxed)
                     && self.rejected_at.is_older_than(HEALTHY_AFTER)
                 {
-                    self.mark_healthy(events);
+                    self.mark_healthy(topology);
                 }
                 Ok(value)
             }
-            Err(CallError::Failure(failure)) => {
-                if matches!(failure, Failure::Unknown | Failure::Late(_)) {
-                    events.request_refresh();
+            Err(AttemptError::Call(error)) => {
+                if matches!(error, CallError::Unknown | CallError::Late(_)) {
+                    topology.request_refresh();
                 }
-                Err(failure)
+                Err(error)
             }
-            Err(CallError::Rejected(reason)) => {
-                self.mark_unhealthy(&reason, events);
-                events.request_refresh();
-                Err(Failure::NotRun)
+            Err(AttemptError::Rejected(reason)) => {
+                self.mark_unhealthy(&reason, topology);
+                topology.request_refresh();
+                Err(CallError::NotRun)
             }
-            Err(CallError::NoScript) => {
-                self.mark_unhealthy("scripts are not kept", events);
-                Err(Failure::NotRun)
+            Err(AttemptError::NoScript) => {
+                self.mark_unhealthy("scripts are not kept", topology);
+                Err(CallError::NotRun)
             }
         }
     }
@@ -287,11 +287,11 @@ impl Node {
     }
 
     /// Runs a command that no request waits for, and reports why it has no result.
-    pub(super) async fn command<E: NodeEvents>(
+    pub(super) async fn command<E: TopologyHandle>(
         &self,
         name: &'static str,
         arguments: &[Vec<u8>],
-        events: &E,
+        topology: &E,
     ) -> Result<Reply, CommandError> {
         let Some(connection) = self.connection() else {
             return Err(CommandError::NotRun(self.error()));
@@ -302,12 +302,12 @@ impl Node {
             return Err(CommandError::Unknown("no answer in time".to_owned()));
         };
         match reply {
-            Ok(Reply::Error(text)) => Err(match self.call_error(&text, events) {
-                CallError::Failure(Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
-                    CommandError::SlotMoved(text)
-                }
+            Ok(Reply::Error(text)) => Err(match self.attempt_error(&text, topology) {
+                AttemptError::Call(
+                    CallError::Moved(_) | CallError::Ask(_) | CallError::TryAgain,
+                ) => CommandError::SlotMoved(text),
                 // A script that fails with ERR may have run in part, a single command has not run.
-                CallError::Failure(Failure::Unknown)
+                AttemptError::Call(CallError::Unknown)
                     if ErrorCode::of(&text) != ErrorCode::Generic =>
                 {
                     CommandError::Unknown(text)
@@ -315,8 +315,8 @@ impl Node {
                 _ => CommandError::NotRun(text),
             }),
             Ok(reply) => Ok(reply),
-            Err(error @ NoReply::Broken) => Err(CommandError::Unknown(error.to_string())),
-            Err(error @ (NoReply::QueueFull | NoReply::NotSent)) => {
+            Err(error @ PipelineError::Broken) => Err(CommandError::Unknown(error.to_string())),
+            Err(error @ (PipelineError::QueueFull | PipelineError::NotSent)) => {
                 Err(CommandError::NotRun(error.to_string()))
             }
         }
@@ -324,23 +324,23 @@ impl Node {
 
     /// An open connection, in rotation.
     fn connection(&self) -> Option<Arc<PooledConnection>> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let first = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let count = self.pool.len();
         (0..count).find_map(|step| self.pool.get(first.wrapping_add(step) % count)?.load_full())
     }
 
-    async fn send<E: NodeEvents>(
+    async fn send<E: TopologyHandle>(
         &self,
         connection: &PooledConnection,
         calls: &[Call],
         asking: bool,
         deadline: Option<Instant>,
-        events: &E,
-    ) -> SmallVec<[Result<Reply, CallError>; 1]> {
+        topology: &E,
+    ) -> SmallVec<[Result<Reply, AttemptError>; 1]> {
         let began = clock::now();
         if deadline.is_some_and(|deadline| deadline <= began) {
             // A timeout polls its future once even after the deadline, and that would send and charge the calls.
-            return calls.iter().map(|_| Err(CallError::Failure(Failure::NotRun))).collect();
+            return calls.iter().map(|_| Err(AttemptError::Call(CallError::NotRun))).collect();
         }
         self.stats.calls.add(u64::try_from(calls.len()).unwrap_or(0));
         // All calls are sent before the first reply is awaited.
@@ -349,20 +349,20 @@ impl Node {
         let mut replies = SmallVec::with_capacity(calls.len());
         let (mut answered, mut timed_out) = (false, false);
         for mut pending in sent {
-            let reply = within(deadline, pending.reply()).await;
+            let reply = until_deadline(deadline, pending.reply()).await;
             answered |= matches!(reply, Some(Ok(_)));
             timed_out |= reply.is_none();
             replies.push(match reply {
-                Some(Ok(Reply::Error(text))) => Err(self.call_error(&text, events)),
+                Some(Ok(Reply::Error(text))) => Err(self.attempt_error(&text, topology)),
                 Some(Ok(reply)) => Ok(reply),
-                Some(Err(error @ NoReply::QueueFull)) => {
-                    Err(CallError::Rejected(error.to_string()))
+                Some(Err(error @ PipelineError::QueueFull)) => {
+                    Err(AttemptError::Rejected(error.to_string()))
                 }
-                Some(Err(NoReply::NotSent)) => Err(CallError::Failure(Failure::NotRun)),
-                Some(Err(NoReply::Broken)) => Err(CallError::Failure(Failure::Unknown)),
+                Some(Err(PipelineError::NotSent)) => Err(AttemptError::Call(CallError::NotRun)),
+                Some(Err(PipelineError::Broken)) => Err(AttemptError::Call(CallError::Unknown)),
                 None => {
                     let server = self.address.clone();
-                    Err(CallError::Failure(Failure::Late(LateReply { server, pending })))
+                    Err(AttemptError::Call(CallError::Late(LateReply { server, pending })))
                 }
             });
         }
@@ -370,25 +370,25 @@ impl Node {
         self.stats.call_durations.call(took);
         // A slow reply, to a call with a deadline of seconds, does not show that requests get replies in time.
         if answered && took < SILENCE {
-            connection.answered();
+            connection.note_reply();
         } else if timed_out {
-            connection.not_answered();
+            connection.note_timeout();
         }
         replies
     }
 
     /// Loads all scripts, the missing one `first`, unless another task has loaded them since `loads` was read.
-    async fn load<E: NodeEvents>(
+    async fn load_scripts<E: TopologyHandle>(
         &self,
         commands: &CommandSender,
         first: &'static Script,
         loads: u64,
         deadline: Option<Instant>,
-        events: &E,
-    ) -> Result<(), Failure> {
-        let loaded = within(deadline, async {
-            let _one = self.loading.lock().await;
-            if self.loads.load(Ordering::Acquire) != loads {
+        topology: &E,
+    ) -> Result<(), CallError> {
+        let loaded = until_deadline(deadline, async {
+            let _one = self.loading_scripts.lock().await;
+            if self.script_loads.load(Ordering::Acquire) != loads {
                 return Ok(());
             }
             let others = Script::all().filter(|script| !std::ptr::eq(*script, first));
@@ -400,42 +400,42 @@ impl Node {
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            self.loads.fetch_add(1, Ordering::Release);
+            self.script_loads.fetch_add(1, Ordering::Release);
             self.stats.script_loads.add(1);
             Ok(())
         });
         match loaded.await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
-                self.mark_unhealthy(&error, events);
-                Err(Failure::NotRun)
+                self.mark_unhealthy(&error, topology);
+                Err(CallError::NotRun)
             }
-            None => Err(Failure::NotRun),
+            None => Err(CallError::NotRun),
         }
     }
 
     /// Marks the server as unusable, because it rejects commands or cannot be connected to. Logs each new error once.
-    pub(super) fn mark_unhealthy<E: NodeEvents>(&self, what: &str, events: &E) {
+    pub(super) fn mark_unhealthy<E: TopologyHandle>(&self, what: &str, topology: &E) {
         self.rejected_at.set();
         let mut error = self.error.lock();
         let was_unhealthy = self.is_unhealthy.swap(true, Ordering::Relaxed);
         if !was_unhealthy {
-            events.changed();
+            topology.report_health_change();
         }
         // Only codes are compared, because texts may contain lines of a script.
         let is_known = was_unhealthy && first_word(&error) == first_word(what);
         // At intervals, because a server may send another error with each reply.
-        if !is_known && (!was_unhealthy || self.logged.try_acquire()) {
+        if !is_known && (!was_unhealthy || self.log_limit.try_acquire()) {
             tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
             what.clone_into(&mut error);
         }
     }
 
     /// Marks the server as accepting commands.
-    pub(super) fn mark_healthy<E: NodeEvents>(&self, events: &E) {
+    pub(super) fn mark_healthy<E: TopologyHandle>(&self, topology: &E) {
         self.error.lock().clear();
         if self.is_unhealthy.swap(false, Ordering::Relaxed) {
-            events.changed();
+            topology.report_health_change();
             tracing::info!(redis = %self.address, "Redis accepts commands again");
         }
     }
@@ -450,41 +450,42 @@ fn send_call(
 ) -> PendingReply {
     if asking {
         let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
-        return commands.send_after(1, both.into(), call.reply_bounds(), deadline);
+        return commands.send_for_last_reply(1, both.into(), call.reply_bounds(), deadline);
     }
-    commands.send_after(0, call.command(), call.reply_bounds(), deadline)
+    commands.send_for_last_reply(0, call.command(), call.reply_bounds(), deadline)
 }
 
-/// Why a script call has no reply, before the server's health is updated.
-enum CallError {
+/// Why one attempt to run a script call has no result. [`Node::call`] turns it into a [`CallError`]: it loads missing
+/// scripts and sends the call again, and updates the health of the server.
+enum AttemptError {
     /// The server does not have the script.
     NoScript,
     /// The server, or the queue to it, rejected the call without running it.
     Rejected(String),
-    Failure(Failure),
+    Call(CallError),
 }
 
 impl Node {
     /// The error of a call, from the text of an error reply.
-    fn call_error<E: NodeEvents>(&self, text: &str, events: &E) -> CallError {
-        let target = || slots::redirected(text.split(' ').nth(2)?, &self.address);
-        CallError::Failure(match ErrorCode::of(text) {
-            ErrorCode::NoScript => return CallError::NoScript,
-            ErrorCode::Moved | ErrorCode::Ask | ErrorCode::TryAgain if !events.is_cluster() => {
+    fn attempt_error<E: TopologyHandle>(&self, text: &str, topology: &E) -> AttemptError {
+        let target = || slots::parse_redirection(text.split(' ').nth(2)?, &self.address);
+        AttemptError::Call(match ErrorCode::of(text) {
+            ErrorCode::NoScript => return AttemptError::NoScript,
+            ErrorCode::Moved | ErrorCode::Ask | ErrorCode::TryAgain if !topology.is_cluster() => {
                 self.stats.redirections_refused.add(1);
-                return CallError::Rejected(format!(
+                return AttemptError::Rejected(format!(
                     "{text} (it is part of a Redis Cluster: {USE_CLUSTER_URL})"
                 ));
             }
-            ErrorCode::Moved => target().map_or(Failure::NotRun, Failure::Moved),
-            ErrorCode::Ask => target().map_or(Failure::NotRun, Failure::Ask),
-            ErrorCode::TryAgain => Failure::TryAgain,
+            ErrorCode::Moved => target().map_or(CallError::NotRun, CallError::Moved),
+            ErrorCode::Ask => target().map_or(CallError::NotRun, CallError::Ask),
+            ErrorCode::TryAgain => CallError::TryAgain,
             ErrorCode::NoPerm | ErrorCode::Rejected => {
-                return CallError::Rejected(text.to_owned());
+                return AttemptError::Rejected(text.to_owned());
             }
             ErrorCode::Generic | ErrorCode::Other => {
-                tracing::debug!(error = text, "a call has no reply");
-                Failure::Unknown
+                tracing::debug!(error = text, "a call has no result");
+                CallError::Unknown
             }
         })
     }

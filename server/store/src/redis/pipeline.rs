@@ -17,17 +17,17 @@ use crate::clock;
 
 /// The most commands that wait to be written, and the most that wait for their replies. A healthy server never has so
 /// many.
-pub(super) const WAITING_MAX: usize = 20_000;
+pub(super) const WAITING_COMMANDS_MAX: usize = 20_000;
 
 /// Commands taken from the queue at once.
-const BATCH_MAX: usize = 256;
+const WRITE_BATCH_MAX: usize = 256;
 
 /// Bytes waiting for the socket above which no more commands are taken from the queue.
 const OUTPUT_MAX: usize = 64 * 1024;
 
 /// Why a command has no reply.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(super) enum NoReply {
+pub(super) enum PipelineError {
     /// The command was not sent: the queue is full.
     #[error("too many commands wait for the connection")]
     QueueFull,
@@ -56,13 +56,13 @@ pub(super) enum ConnectionEnd {
 /// A command in the queue, or one that waits for its reply.
 struct QueuedCommand {
     /// `None` once the reply is sent.
-    caller: Option<oneshot::Sender<Result<Reply, NoReply>>>,
+    caller: Option<oneshot::Sender<Result<Reply, PipelineError>>>,
     is_written: bool,
     /// The command is not sent after the deadline.
     deadline: Option<Instant>,
     bounds: ReplyBounds,
     /// Number of replies to skip before the caller's.
-    skipped: u8,
+    replies_to_skip: u8,
 }
 
 impl QueuedCommand {
@@ -76,7 +76,7 @@ impl QueuedCommand {
 impl Drop for QueuedCommand {
     fn drop(&mut self) {
         if let Some(caller) = self.caller.take() {
-            let why = if self.is_written { NoReply::Broken } else { NoReply::NotSent };
+            let why = if self.is_written { PipelineError::Broken } else { PipelineError::NotSent };
             let _cancelled = caller.send(Err(why));
         }
     }
@@ -90,39 +90,46 @@ pub(super) struct CommandSender(mpsc::Sender<(Bytes, QueuedCommand)>);
 pub(super) struct CommandQueue(mpsc::Receiver<(Bytes, QueuedCommand)>);
 
 /// A reply that has not arrived. If it is dropped before its command is written, the command is not sent.
-pub(super) struct PendingReply(Result<oneshot::Receiver<Result<Reply, NoReply>>, NoReply>);
+pub(super) struct PendingReply(
+    Result<oneshot::Receiver<Result<Reply, PipelineError>>, PipelineError>,
+);
 
 /// An empty queue of commands.
-pub(super) fn queue() -> (CommandSender, CommandQueue) {
-    let (sender, receiver) = mpsc::channel(WAITING_MAX);
+pub(super) fn command_queue() -> (CommandSender, CommandQueue) {
+    let (sender, receiver) = mpsc::channel(WAITING_COMMANDS_MAX);
     (CommandSender(sender), CommandQueue(receiver))
 }
 
 impl CommandSender {
     /// Queues a command.
     pub(super) fn send(&self, command: Bytes, bounds: ReplyBounds) -> PendingReply {
-        self.send_after(0, command, bounds, None)
+        self.send_for_last_reply(0, command, bounds, None)
     }
 
-    /// Queues `others` commands and one more, whose reply alone is returned. They are not sent after the deadline.
-    pub(super) fn send_after(
+    /// Queues `preceding` commands and one more, whose reply alone is returned. They are not sent after the deadline.
+    pub(super) fn send_for_last_reply(
         &self,
-        others: u8,
+        preceding: u8,
         commands: Bytes,
         bounds: ReplyBounds,
         deadline: Option<Instant>,
     ) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         let caller = Some(sender);
-        let waiting =
-            QueuedCommand { caller, is_written: false, deadline, bounds, skipped: others };
+        let waiting = QueuedCommand {
+            caller,
+            is_written: false,
+            deadline,
+            bounds,
+            replies_to_skip: preceding,
+        };
         PendingReply(match self.0.try_send((commands, waiting)) {
             Ok(()) => Ok(receiver),
             Err(mpsc::error::TrySendError::Full((_, mut waiting))) => {
                 waiting.caller = None;
-                Err(NoReply::QueueFull)
+                Err(PipelineError::QueueFull)
             }
-            Err(mpsc::error::TrySendError::Closed(_)) => Err(NoReply::NotSent),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(PipelineError::NotSent),
         })
     }
 
@@ -134,10 +141,10 @@ impl CommandSender {
 
 impl PendingReply {
     /// The reply.
-    pub(super) async fn reply(&mut self) -> Result<Reply, NoReply> {
+    pub(super) async fn reply(&mut self) -> Result<Reply, PipelineError> {
         match &mut self.0 {
             // The connection's task answers before it drops the sender.
-            Ok(reply) => reply.await.unwrap_or(Err(NoReply::Broken)),
+            Ok(reply) => reply.await.unwrap_or(Err(PipelineError::Broken)),
             Err(error) => Err(*error),
         }
     }
@@ -164,7 +171,7 @@ async fn exchange(
     let (mut from, mut to) = tokio::io::split(socket);
     let mut reader = ReplyReader::default();
     let mut output = BytesMut::new();
-    let mut taken = Vec::with_capacity(BATCH_MAX);
+    let mut taken = Vec::with_capacity(WRITE_BATCH_MAX);
     // TLS keeps bytes until it is flushed.
     let mut is_flushed = true;
     let mut is_used = true;
@@ -172,14 +179,14 @@ async fn exchange(
         if !is_used && waiting.is_empty() {
             return ConnectionEnd::Unused;
         }
-        let may_take = is_used && output.len() < OUTPUT_MAX && waiting.len() < WAITING_MAX;
+        let may_take = is_used && output.len() < OUTPUT_MAX && waiting.len() < WAITING_COMMANDS_MAX;
         tokio::select! {
             // Replies first, because they make room for commands.
             biased;
             read = from.read_buf(reader.input()) => match read {
                 Ok(0) => return ConnectionEnd::Closed,
                 Ok(_) => {
-                    if let Err(error) = hand_out(&mut reader, waiting) {
+                    if let Err(error) = deliver_replies(&mut reader, waiting) {
                         return ConnectionEnd::Reply(error);
                     }
                 }
@@ -192,7 +199,7 @@ async fn exchange(
                 }
                 Err(error) => return ConnectionEnd::Io(error),
             },
-            count = queue.recv_many(&mut taken, BATCH_MAX), if may_take => {
+            count = queue.recv_many(&mut taken, WRITE_BATCH_MAX), if may_take => {
                 is_used = count > 0;
                 let now = clock::now();
                 for (command, mut queued) in taken.drain(..) {
@@ -219,7 +226,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), output: &[u8]) -> io::Result<
 }
 
 /// Passes the replies that have arrived to their callers.
-fn hand_out(
+fn deliver_replies(
     reader: &mut ReplyReader,
     waiting: &mut VecDeque<QueuedCommand>,
 ) -> Result<(), ReplyError> {
@@ -228,8 +235,8 @@ fn hand_out(
             return if reader.is_empty() { Ok(()) } else { Err(ReplyError::Unsolicited) };
         };
         let Some(reply) = reader.next(first.bounds)? else { return Ok(()) };
-        if first.skipped > 0 {
-            first.skipped -= 1;
+        if first.replies_to_skip > 0 {
+            first.replies_to_skip -= 1;
         } else if let Some(caller) = waiting.pop_front().and_then(|mut it| it.caller.take()) {
             let _cancelled = caller.send(Ok(reply));
         }
@@ -248,7 +255,7 @@ mod tests {
     fn connected() -> (CommandSender, DuplexStream, tokio::task::JoinHandle<Option<ConnectionEnd>>)
     {
         let (ours, theirs) = tokio::io::duplex(1024);
-        let (commands, queue) = queue();
+        let (commands, queue) = command_queue();
         let task = tokio::spawn(async move {
             let ended = OnceLock::new();
             run(ours, queue, &ended).await;
@@ -268,13 +275,13 @@ mod tests {
     async fn command_past_its_deadline_is_not_sent() {
         let (commands, mut server, _task) = connected();
         let send = |text: &'static [u8], deadline| {
-            commands.send_after(0, text.into(), ReplyBounds::LIST, Some(deadline))
+            commands.send_for_last_reply(0, text.into(), ReplyBounds::LIST, Some(deadline))
         };
         let now = clock::now();
         let mut late = send(b"late", now);
         let mut timely = send(b"timely", now + Duration::from_secs(1));
         assert_eq!(received(&mut server).await, b"timely");
-        assert_eq!(late.reply().await, Err(NoReply::NotSent));
+        assert_eq!(late.reply().await, Err(PipelineError::NotSent));
         server.write_all(b":1\r\n").await.unwrap();
         assert_eq!(timely.reply().await, Ok(Reply::Integer(1)));
     }
@@ -299,8 +306,8 @@ mod tests {
         tokio::task::yield_now().await;
         drop(server);
         assert!(matches!(task.await.unwrap(), Some(ConnectionEnd::Closed)));
-        assert_eq!(sent.reply().await, Err(NoReply::Broken));
+        assert_eq!(sent.reply().await, Err(PipelineError::Broken));
         let mut unsent = commands.send(Bytes::from_static(b"two"), ReplyBounds::LIST);
-        assert_eq!(unsent.reply().await, Err(NoReply::NotSent));
+        assert_eq!(unsent.reply().await, Err(PipelineError::NotSent));
     }
 }

@@ -37,12 +37,12 @@ impl PooledConnection {
     }
 
     /// Records a call that got its reply.
-    pub(super) fn answered(&self) {
+    pub(super) fn note_reply(&self) {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
     /// Records a call without a reply by its deadline.
-    pub(super) fn not_answered(&self) {
+    pub(super) fn note_timeout(&self) {
         let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             self.silent_since.set();

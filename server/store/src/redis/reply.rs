@@ -158,7 +158,9 @@ impl ReplyReader {
         loop {
             let rest = self.input.get(*at..).unwrap_or_default();
             let available = bounds.bytes.saturating_sub(self.bytes);
-            let Some((token, length)) = token(rest, available, bounds)? else { return Ok(None) };
+            let Some((token, length)) = parse_token(rest, available, bounds)? else {
+                return Ok(None);
+            };
             *at += length;
             self.bytes += length;
             if self.bytes > bounds.bytes {
@@ -205,7 +207,7 @@ enum Token {
 }
 
 /// Parses one token. Returns it and its bytes on the wire; `None` if bytes are missing.
-fn token(
+fn parse_token(
     input: &[u8],
     available: usize,
     bounds: ReplyBounds,
@@ -232,7 +234,7 @@ fn token(
     let length = end + 3;
     let whole = |reply| Ok(Some((Token::Whole(reply), length)));
     match kind {
-        b':' => whole(Reply::Integer(number(line)?)),
+        b':' => whole(Reply::Integer(parse_integer(line)?)),
         b'+' => whole(Reply::Text(line.to_vec())),
         b'-' => {
             let kept = line.get(..ERROR_TEXT_MAX).unwrap_or(line);
@@ -240,11 +242,12 @@ fn token(
         }
         b'$' | b'*' if line == b"-1" => whole(Reply::Nil),
         b'*' => {
-            let elements = usize::try_from(number(line)?).map_err(|_| ReplyError::Malformed)?;
+            let elements =
+                usize::try_from(parse_integer(line)?).map_err(|_| ReplyError::Malformed)?;
             Ok(Some((Token::Array(elements), length)))
         }
         b'$' => {
-            let text = usize::try_from(number(line)?).map_err(|_| ReplyError::Malformed)?;
+            let text = usize::try_from(parse_integer(line)?).map_err(|_| ReplyError::Malformed)?;
             let end = length.saturating_add(text);
             if end.saturating_add(2) > available {
                 return Err(ReplyError::Bytes(bounds.bytes));
@@ -262,7 +265,7 @@ fn token(
 }
 
 /// Parses a decimal number as Redis writes it.
-fn number(line: &[u8]) -> Result<i64, ReplyError> {
+fn parse_integer(line: &[u8]) -> Result<i64, ReplyError> {
     let (negative, digits) = match line {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),

@@ -18,9 +18,9 @@ pub struct Script {
 }
 
 static BY_ALGORITHM: LazyLock<[Script; Algorithm::ALL.len()]> =
-    LazyLock::new(|| Algorithm::ALL.map(|algorithm| Script::with(&[algorithm])));
+    LazyLock::new(|| Algorithm::ALL.map(|algorithm| Script::with_algorithms(&[algorithm])));
 
-static WITH_ALL: LazyLock<Script> = LazyLock::new(|| Script::with(&Algorithm::ALL));
+static WITH_ALL: LazyLock<Script> = LazyLock::new(|| Script::with_algorithms(&Algorithm::ALL));
 
 /// The files that settle checks with any algorithms, in order.
 const SETTLE: [&str; 7] = [
@@ -36,7 +36,7 @@ const SETTLE: [&str; 7] = [
 impl Script {
     /// The smallest script that can settle these checks.
     #[must_use]
-    pub fn of<'a>(checks: impl IntoIterator<Item = &'a Check>) -> &'static Self {
+    pub fn for_checks<'a>(checks: impl IntoIterator<Item = &'a Check>) -> &'static Self {
         let mut algorithms = checks.into_iter().map(|check| check.limit.algorithm());
         let first = algorithms.next().unwrap_or_default();
         if algorithms.any(|algorithm| algorithm != first) {
@@ -51,7 +51,7 @@ impl Script {
         BY_ALGORITHM.iter().chain([&*WITH_ALL])
     }
 
-    fn with(algorithms: &[Algorithm]) -> Self {
+    fn with_algorithms(algorithms: &[Algorithm]) -> Self {
         // All algorithms are declared, because Redis raises an error if a script reads an undefined global.
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
         let mut text = format!("local {names}\n");

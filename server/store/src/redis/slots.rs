@@ -48,22 +48,28 @@ pub(super) struct Claim {
     pub(super) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Parses the reply to `CLUSTER NODES` by the node at `asked`. `None` if it is not a list of nodes, or
+/// Parses the reply to `CLUSTER NODES` by `replying_server`. `None` if it is not a list of nodes, or
 /// has more than [`NODES_MAX`] of them, or more slots than a cluster has: a hostile list could repeat them without
 /// bound.
 ///
 /// `hostnames` prefers hostnames to IP addresses. They are needed with TLS, because certificates contain them.
-pub(super) fn nodes(reply: &Reply, asked: &Address, hostnames: bool) -> Option<Vec<ClusterNode>> {
+pub(super) fn parse_cluster_nodes(
+    reply: &Reply,
+    replying_server: &Address,
+    hostnames: bool,
+) -> Option<Vec<ClusterNode>> {
     let lines = reply.as_str()?.lines();
-    let nodes: Vec<_> =
-        lines.filter_map(|line| node(line, asked, hostnames)).take(NODES_MAX + 1).collect();
+    let nodes: Vec<_> = lines
+        .filter_map(|line| parse_line(line, replying_server, hostnames))
+        .take(NODES_MAX + 1)
+        .collect();
     let ranges = nodes.iter().filter_map(|node| node.claim.as_ref()).flat_map(|it| &it.slots);
     let owned = ranges.map(ExactSizeIterator::len).sum::<usize>();
     (nodes.len() <= NODES_MAX && owned <= SLOTS).then_some(nodes)
 }
 
 /// `id host:port@bus[,hostname[,…]] flags primary ping pong epoch link slots…`
-fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
+fn parse_line(line: &str, replying_server: &Address, hostnames: bool) -> Option<ClusterNode> {
     let mut fields = line.split(' ');
     let (_id, endpoints, flags) = (fields.next()?, fields.next()?, fields.next()?);
     let is = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
@@ -72,13 +78,14 @@ fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
     }
     let epoch = fields.nth(3)?.parse().ok()?;
     let _link = fields.next()?;
-    let claim = is("master").then(|| Claim { epoch, slots: fields.filter_map(range).collect() });
+    let claim =
+        is("master").then(|| Claim { epoch, slots: fields.filter_map(parse_range).collect() });
     let (endpoint, names) = endpoints.split_once(',').unwrap_or((endpoints, ""));
     let (endpoint, _bus) = endpoint.split_once('@')?;
     let (host, port) = endpoint.rsplit_once(':')?;
     let name = names.split(',').next().filter(|name| !matches!(*name, "" | "?"));
-    let by_host = address(host, port, asked)?;
-    let by_name = name.and_then(|name| address(name, port, asked));
+    let by_host = resolve_address(host, port, replying_server)?;
+    let by_name = name.and_then(|name| resolve_address(name, port, replying_server));
     let (address, aliases) = match by_name {
         Some(by_name) if hostnames => (by_name, vec![by_host]),
         other => (by_host, other.into_iter().collect()),
@@ -87,22 +94,22 @@ fn node(line: &str, asked: &Address, hostnames: bool) -> Option<ClusterNode> {
 }
 
 /// A range `0-5460` or a slot `42`. `None` for a moving slot (`[93-<-…]`), which is in a range of its owner, too.
-fn range(text: &str) -> Option<RangeInclusive<u16>> {
+fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (usize::from(last) < SLOTS).then_some(first..=last)
 }
 
-/// The address `host:port` in a redirection by the server at `asked`.
-pub(super) fn redirected(text: &str, asked: &Address) -> Option<Address> {
+/// The address `host:port` in a redirection by `replying_server`.
+pub(super) fn parse_redirection(text: &str, replying_server: &Address) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
-    address(host, port, asked)
+    resolve_address(host, port, replying_server)
 }
 
 /// An address as a server reports it. If the host is empty or `?`, because the server does not know its own, it is that
-/// of `asked`, the server that replied.
-fn address(host: &str, port: &str, asked: &Address) -> Option<Address> {
-    let host = if matches!(host, "" | "?") { &asked.host } else { host };
+/// of `replying_server`.
+fn resolve_address(host: &str, port: &str, replying_server: &Address) -> Option<Address> {
+    let host = if matches!(host, "" | "?") { &replying_server.host } else { host };
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })
 }
 
@@ -129,10 +136,10 @@ e7d1 :30001@31001,? myself,master - 0 0 17 connected 0-5000 5002 5004-5460
 aaaa :0@0 master,noaddr - 0 0 6 disconnected 5001
 6ec2 127.0.0.1:30005@31005 master - 0 0 5 connected
 bad line";
-        let asked = Address { host: "here".to_owned(), port: 1 };
+        let replying_server = Address { host: "here".to_owned(), port: 1 };
         let text = &Reply::Text(text.as_bytes().to_vec());
         let primary = |epoch, slots| Some(Claim { epoch, slots });
-        let seen = nodes(text, &asked, false).unwrap();
+        let seen = parse_cluster_nodes(text, &replying_server, false).unwrap();
         let short: Vec<_> =
             seen.iter().map(|it| (it.address.to_string(), it.claim.clone())).collect();
         assert_eq!(
@@ -148,7 +155,7 @@ bad line";
         for (hostnames, address, alias) in
             [(false, "127.0.0.1:30002", "host2:30002"), (true, "host2:30002", "127.0.0.1:30002")]
         {
-            let seen = &nodes(text, &asked, hostnames).unwrap()[1];
+            let seen = &parse_cluster_nodes(text, &replying_server, hostnames).unwrap()[1];
             assert_eq!(
                 (&*seen.address.to_string(), &*seen.aliases[0].to_string()),
                 (address, alias)
@@ -157,15 +164,28 @@ bad line";
         let line = "e7d1 127.0.0.1:1@2 master - 0 0 1 connected\n";
         for (lines, expected) in [(NODES_MAX, Some(NODES_MAX)), (NODES_MAX + 1, None)] {
             let text = Reply::Text(line.repeat(lines).into_bytes());
-            assert_eq!(nodes(&text, &asked, false).map(|it| it.len()), expected);
+            assert_eq!(
+                parse_cluster_nodes(&text, &replying_server, false).map(|it| it.len()),
+                expected
+            );
         }
         for (ranges, expected) in [("0-8191 8192-16383", Some(1)), ("0-8191 8191-16383", None)] {
             let line = format!("e7d1 127.0.0.1:1@2 master - 0 0 1 connected {ranges}");
             let text = Reply::Text(line.into_bytes());
-            assert_eq!(nodes(&text, &asked, false).map(|it| it.len()), expected, "{ranges}");
+            assert_eq!(
+                parse_cluster_nodes(&text, &replying_server, false).map(|it| it.len()),
+                expected,
+                "{ranges}"
+            );
         }
-        assert_eq!(nodes(&Reply::Integer(1), &asked, false), None);
-        assert_eq!(redirected(":7", &asked).map(|it| it.to_string()), Some("here:7".to_owned()));
-        assert_eq!(redirected("a:7", &asked).map(|it| it.to_string()), Some("a:7".to_owned()));
+        assert_eq!(parse_cluster_nodes(&Reply::Integer(1), &replying_server, false), None);
+        assert_eq!(
+            parse_redirection(":7", &replying_server).map(|it| it.to_string()),
+            Some("here:7".to_owned())
+        );
+        assert_eq!(
+            parse_redirection("a:7", &replying_server).map(|it| it.to_string()),
+            Some("a:7".to_owned())
+        );
     }
 }

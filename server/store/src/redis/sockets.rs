@@ -34,7 +34,7 @@ impl Sockets {
 
     /// The number of sockets for the server at a position of a list of `servers` servers. No server has two sockets
     /// before every server has one.
-    pub(super) fn share(&self, position: usize, servers: usize) -> usize {
+    pub(super) fn sockets_for(&self, position: usize, servers: usize) -> usize {
         let (each, left) = match servers {
             0 => (self.total_max, 0),
             _ => (self.total_max / servers, self.total_max % servers),
@@ -58,19 +58,19 @@ impl Sockets {
 mod tests {
     use super::*;
 
-    fn shares(total_max: usize, servers: usize) -> Vec<usize> {
+    fn divided(total_max: usize, servers: usize) -> Vec<usize> {
         let sockets = Sockets::new(total_max, 3);
-        (0..servers).map(|position| sockets.share(position, servers)).collect()
+        (0..servers).map(|position| sockets.sockets_for(position, servers)).collect()
     }
 
     #[test]
     fn all_servers_have_a_socket_before_any_has_two() {
-        assert_eq!(shares(100, 2), [3, 3]);
-        assert_eq!(shares(5, 3), [2, 2, 1]);
-        assert_eq!(shares(5, 1), [3]);
-        assert_eq!(shares(2, 4), [1, 1, 0, 0]);
-        assert_eq!(shares(0, 1), [0]);
-        assert_eq!(shares(usize::MAX, 1), [3]);
+        assert_eq!(divided(100, 2), [3, 3]);
+        assert_eq!(divided(5, 3), [2, 2, 1]);
+        assert_eq!(divided(5, 1), [3]);
+        assert_eq!(divided(2, 4), [1, 1, 0, 0]);
+        assert_eq!(divided(0, 1), [0]);
+        assert_eq!(divided(usize::MAX, 1), [3]);
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ pub struct Stats {
     /// How often a counter's key had a value that is not a valid state.
     pub counters_unusable: Count,
     pub(super) unusable: Callback<CounterKey>,
-    refused_logged: LogLimit,
+    refused_log_limit: LogLimit,
     pub(super) call_durations: Callback<Duration>,
     /// Warnings about servers that were logged. Each is logged once.
     warnings: Mutex<Vec<String>>,
@@ -67,9 +67,9 @@ impl Stats {
     }
 
     /// Counts a redirection to a server that the cluster does not list.
-    pub(super) fn redirection_refused(&self, address: &Address) {
+    pub(super) fn note_refused_redirection(&self, address: &Address) {
         self.redirections_refused.add(1);
-        if self.refused_logged.try_acquire() {
+        if self.refused_log_limit.try_acquire() {
             tracing::warn!(
                 redis = %address,
                 "Redis redirects a call to a server outside of its cluster, applying on_failure"
@@ -78,7 +78,7 @@ impl Stats {
     }
 
     /// Warns of a server with bounded memory and an eviction policy.
-    pub(super) fn may_evict(&self, address: &Address, policy: &str) {
+    pub(super) fn warn_of_eviction(&self, address: &Address, policy: &str) {
         if self.is_new_warning(format!("{address} {policy}")) {
             tracing::warn!(
                 redis = %address, policy,
@@ -89,7 +89,7 @@ impl Stats {
     }
 
     /// Warns of servers and sentinels that cannot report the topology.
-    pub(super) fn unreachable(&self, address: &Address, why: &str) {
+    pub(super) fn warn_no_topology(&self, address: &Address, why: &str) {
         if self.is_new_warning(format!("{address} {why}")) {
             tracing::warn!(redis = %address, why, "Redis server cannot report the topology");
         } else {

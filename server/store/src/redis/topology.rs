@@ -29,14 +29,14 @@ use super::{
     Address, Deployment, Reply, Stats,
     connection::{ConnectError, Connection, ConnectionSettings},
     degraded_timer::DegradedTimer,
-    node::{Node, NodeEvents},
+    node::{Node, TopologyHandle},
     slots::{self, Claim, ClusterNode, SLOTS},
     sockets::Sockets,
     watched::Watched,
 };
 use crate::{LogLimit, clock};
 use sentinels::Sentinels;
-use slot_map::{NO_OWNER, NodeList, Owners, compacted};
+use slot_map::{NO_OWNER, NodeList, Owners, compact};
 
 pub(super) use slot_map::SlotMap;
 
@@ -53,24 +53,24 @@ pub(super) struct Topology {
     nodes: Mutex<BTreeMap<Address, (Arc<Node>, CancellationToken)>>,
     /// The node of a cluster that last reported the topology.
     reported_by: Mutex<Option<Address>>,
-    /// Servers with a new connection that waits for a refresh. They are queried last.
-    suspects: Mutex<Vec<Address>>,
+    /// Servers whose role a refresh must confirm: their new connections wait for it. They are queried last.
+    unconfirmed: Mutex<Vec<Address>>,
     /// For every known address of a node of a cluster, Redis replicas included: the address that this process uses for
     /// the node.
-    members: Mutex<HashMap<Address, Address>>,
+    canonical_addresses: Mutex<HashMap<Address, Address>>,
     deployment: Deployment,
     sockets: Arc<Sockets>,
     /// Number of servers without a socket, as last divided.
     without_socket: AtomicUsize,
-    without_socket_logged: LogLimit,
+    without_socket_log_limit: LogLimit,
     settings: Arc<ConnectionSettings>,
     stats: Arc<Stats>,
     refresh_requested: Notify,
-    degraded: DegradedTimer,
+    degraded_timer: DegradedTimer,
     /// Signals that a server has become usable or unusable, or that the slots of a cluster were refreshed.
-    changed: Notify,
+    health_changed: Notify,
     /// When the last successful refresh began.
-    refreshed: Watched<Option<Instant>>,
+    refresh_began: Watched<Option<Instant>>,
     cancelled: CancellationToken,
     this: Weak<Self>,
 }
@@ -92,18 +92,18 @@ impl Topology {
             map: ArcSwap::from_pointee(SlotMap { nodes: Vec::new(), owners }),
             nodes: Mutex::default(),
             reported_by: Mutex::default(),
-            suspects: Mutex::default(),
-            members: Mutex::default(),
+            unconfirmed: Mutex::default(),
+            canonical_addresses: Mutex::default(),
             deployment,
             sockets: Arc::new(sockets),
             without_socket: AtomicUsize::new(0),
-            without_socket_logged: LogLimit::default(),
+            without_socket_log_limit: LogLimit::default(),
             settings: Arc::new(settings),
             stats: Arc::clone(stats),
             refresh_requested: Notify::new(),
-            degraded: DegradedTimer::started(),
-            changed: Notify::new(),
-            refreshed: Watched::new(None),
+            degraded_timer: DegradedTimer::started(),
+            health_changed: Notify::new(),
+            refresh_began: Watched::new(None),
             cancelled: cancelled.clone(),
             this: Weak::clone(this),
         });
@@ -125,7 +125,7 @@ impl Topology {
         }
     }
 
-    pub(super) fn map(&self) -> Arc<SlotMap> {
+    pub(super) fn slot_map(&self) -> Arc<SlotMap> {
         self.map.load_full()
     }
 
@@ -137,24 +137,24 @@ impl Topology {
         deadline: Option<Instant>,
     ) -> Option<Arc<Node>> {
         self.request_refresh();
-        let member = || self.members.lock().get(address).cloned();
-        let mut used = member();
+        let canonical = || self.canonical_addresses.lock().get(address).cloned();
+        let mut used = canonical();
         if used.is_none() {
             let left = deadline.map_or(REFRESH_INTERVAL, |it| it - clock::now());
             if self.wait_for_refresh(left).await.is_err() {
                 return None;
             }
-            used = member();
+            used = canonical();
         }
         if used.is_none() {
-            self.stats.redirection_refused(address);
+            self.stats.note_refused_redirection(address);
         }
         // A new server may have all sockets until they are divided again.
-        Some(self.node(&used?, self.sockets.share(0, 1)))
+        Some(self.get_or_start_node(&used?, self.sockets.sockets_for(0, 1)))
     }
 
     /// The server at an address. Starts to connect to a new server, with `allowed` connections.
-    fn node(&self, address: &Address, allowed: usize) -> Arc<Node> {
+    fn get_or_start_node(&self, address: &Address, allowed: usize) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         let (node, _) = nodes.entry(address.clone()).or_insert_with(|| {
             let cancelled = self.cancelled.child_token();
@@ -162,14 +162,14 @@ impl Topology {
             let (address, sockets) = (address.clone(), &self.sockets);
             let (settings, stats) = (&self.settings, &self.stats);
             let node = Node::start(address, sockets, settings, &this, stats, &cancelled);
-            node.allow(allowed);
+            node.allow_connections(allowed);
             (node, cancelled)
         });
         Arc::clone(node)
     }
 
     /// Removes all other servers, and closes their connections.
-    fn retain(&self, kept: &[Arc<Node>]) {
+    fn retain_nodes(&self, kept: &[Arc<Node>]) {
         let kept: HashSet<_> = kept.iter().map(Arc::as_ptr).collect();
         self.nodes.lock().retain(|_, (node, cancelled)| {
             let keep = kept.contains(&Arc::as_ptr(node));
@@ -185,7 +185,7 @@ impl Topology {
         loop {
             let began = clock::now();
             if self.refresh(&mut sentinels).await {
-                self.refreshed.set(Some(began));
+                self.refresh_began.set(Some(began));
             }
             tokio::time::sleep(REFRESH_PAUSE).await;
             let requested = self.refresh_requested.notified();
@@ -198,12 +198,13 @@ impl Topology {
         match &self.deployment {
             Deployment::Single(_) => true,
             Deployment::Cluster(seeds) => {
-                let Some(nodes) = self.cluster_nodes(seeds).await else { return false };
+                let Some(nodes) = self.query_cluster_nodes(seeds).await else { return false };
                 self.set_cluster_nodes(&nodes);
                 true
             }
             Deployment::Sentinel { sentinels: addresses, name } => {
-                let found = sentinels.primary(addresses, name, &self.settings, &self.stats).await;
+                let found =
+                    sentinels.query_primary(addresses, name, &self.settings, &self.stats).await;
                 let Some((address, epoch)) = found else { return false };
                 self.set_primary(&address, epoch);
                 true
@@ -212,15 +213,16 @@ impl Topology {
     }
 
     /// The nodes that a connected server lists; without one, those that a configured or last known server lists.
-    async fn cluster_nodes(&self, seeds: &[Address]) -> Option<Vec<ClusterNode>> {
+    async fn query_cluster_nodes(&self, seeds: &[Address]) -> Option<Vec<ClusterNode>> {
         let tls = self.settings.tls.is_some();
-        let mut nodes = self.map().nodes.clone();
+        let mut nodes = self.slot_map().nodes.clone();
         fastrand::shuffle(&mut nodes);
-        let suspects = self.suspects.lock().clone();
-        nodes.sort_by_cached_key(|node| suspects.contains(&node.address));
+        let unconfirmed = self.unconfirmed.lock().clone();
+        nodes.sort_by_cached_key(|node| unconfirmed.contains(&node.address));
         for node in &nodes {
             let reply = node.query(&[b"CLUSTER".as_slice(), b"NODES"]).await;
-            let listed = reply.and_then(|reply| slots::nodes(&reply, &node.address, tls));
+            let listed =
+                reply.and_then(|reply| slots::parse_cluster_nodes(&reply, &node.address, tls));
             if listed.is_some() {
                 *self.reported_by.lock() = Some(node.address.clone());
                 return listed;
@@ -236,14 +238,16 @@ impl Topology {
                 connection.query(self.settings.connect_timeout, &["CLUSTER", "NODES"]).await
             };
             match queried.await {
-                Ok(reply) => match slots::nodes(&reply, &address, tls) {
-                    None => self.stats.unreachable(&address, "has no list of the cluster's nodes"),
+                Ok(reply) => match slots::parse_cluster_nodes(&reply, &address, tls) {
+                    None => {
+                        self.stats.warn_no_topology(&address, "has no list of the cluster's nodes")
+                    }
                     listed => {
                         *self.reported_by.lock() = Some(address);
                         return listed;
                     }
                 },
-                Err(error) => self.stats.unreachable(&address, &error.to_string()),
+                Err(error) => self.stats.warn_no_topology(&address, &error.to_string()),
             }
         }
         None
@@ -256,42 +260,44 @@ impl Topology {
             let all = it.aliases.iter().chain([&it.address]).cloned();
             all.map(move |address| (address, used.clone())).collect::<Vec<_>>()
         };
-        *self.members.lock() = listed.iter().flat_map(addresses).collect();
+        *self.canonical_addresses.lock() = listed.iter().flat_map(addresses).collect();
         let claims: Vec<(Arc<Node>, &Claim)> = listed
             .iter()
-            .filter_map(|it| it.claim.as_ref().map(|claim| (self.node(&it.address, 0), claim)))
+            .filter_map(|it| {
+                it.claim.as_ref().map(|claim| (self.get_or_start_node(&it.address, 0), claim))
+            })
             .collect();
-        let map = self.map();
+        let map = self.slot_map();
         let Owners::Slots(owners) = &map.owners else { return };
         let mut owners = owners.clone();
         let mut nodes = NodeList::of(&map.nodes);
         let gone: Vec<bool> = map.nodes.iter().map(|node| node.is_gone()).collect();
-        let up: Vec<bool> = map.nodes.iter().map(|node| node.is_up()).collect();
+        let usable: Vec<bool> = map.nodes.iter().map(|node| node.is_usable()).collect();
         let is = |which: &[bool], owner: u16| which.get(usize::from(owner)).is_some_and(|it| *it);
         for (node, claim) in &claims {
-            let position = nodes.position(node);
+            let position = nodes.position_or_insert(node);
             let was_connected = node.was_connected();
             for slot in claim.slots.iter().cloned().flatten() {
                 let Some(owner) = owners.get_mut(usize::from(slot)) else { continue };
                 // Until a new owner has a connection, the former owner redirects to it, and callers wait for that
                 // connection.
-                let is_later = owner.1 <= claim.epoch && (was_connected || !is(&up, owner.0));
+                let is_later = owner.1 <= claim.epoch && (was_connected || !is(&usable, owner.0));
                 if owner.0 == NO_OWNER || is(&gone, owner.0) || is_later {
                     *owner = (position, claim.epoch);
                 }
             }
         }
-        let map = compacted(&nodes.nodes, &owners);
+        let map = compact(&nodes.nodes, &owners);
         let mut kept = NodeList::of(&map.nodes);
         self.map.store(Arc::new(map));
         self.note_change();
         let (owners, others): (Vec<_>, Vec<_>) =
             claims.iter().partition(|(_, claim)| !claim.slots.is_empty());
-        owners.iter().for_each(|(node, _)| _ = kept.position(node));
+        owners.iter().for_each(|(node, _)| _ = kept.position_or_insert(node));
         let owners = kept.nodes.len();
         // Kept, because a primary without slots may get some soon.
-        others.iter().for_each(|(node, _)| _ = kept.position(node));
-        self.retain(&kept.nodes);
+        others.iter().for_each(|(node, _)| _ = kept.position_or_insert(node));
+        self.retain_nodes(&kept.nodes);
         self.divide_sockets(&kept.nodes, owners);
     }
 
@@ -299,13 +305,14 @@ impl Topology {
     fn divide_sockets(&self, nodes: &[Arc<Node>], owners: usize) {
         let mut ordered: Vec<_> = nodes.iter().enumerate().collect();
         // Independent of the order of the list, so that servers keep their sockets.
-        ordered.sort_by_key(|(number, node)| (*number >= owners, Reverse(node.allowed())));
+        ordered
+            .sort_by_key(|(number, node)| (*number >= owners, Reverse(node.connections_allowed())));
         for (position, (_, node)) in ordered.into_iter().enumerate() {
-            node.allow(self.sockets.share(position, nodes.len()));
+            node.allow_connections(self.sockets.sockets_for(position, nodes.len()));
         }
         let without = nodes.len().saturating_sub(self.sockets.total_max());
         let before = self.without_socket.swap(without, Ordering::Relaxed);
-        if without > 0 && before == 0 && self.without_socket_logged.try_acquire() {
+        if without > 0 && before == 0 && self.without_socket_log_limit.try_acquire() {
             tracing::warn!(
                 servers = nodes.len(),
                 without,
@@ -318,7 +325,7 @@ impl Topology {
 
     /// Updates the slot map by the primary that a sentinel reports, or the only server.
     fn set_primary(&self, address: &Address, epoch: u64) {
-        let map = self.map();
+        let map = self.slot_map();
         let Owners::One { epoch: known } = map.owners else { return };
         if let Some(current) = map.nodes.first() {
             // A later epoch of the same address applies too, so that a sentinel that missed it cannot replace the
@@ -327,17 +334,21 @@ impl Topology {
                 return;
             }
         }
-        let nodes = vec![self.node(address, self.sockets.share(0, 1))];
+        let nodes = vec![self.get_or_start_node(address, self.sockets.sockets_for(0, 1))];
         self.map.store(Arc::new(SlotMap { nodes: nodes.clone(), owners: Owners::One { epoch } }));
         self.note_change();
-        self.retain(&nodes);
+        self.retain_nodes(&nodes);
     }
 }
 
-impl NodeEvents for Weak<Topology> {
-    async fn check(&self, address: &Address, connection: &Connection) -> Result<(), ConnectError> {
+impl TopologyHandle for Weak<Topology> {
+    async fn check_connection(
+        &self,
+        address: &Address,
+        connection: &Connection,
+    ) -> Result<(), ConnectError> {
         let Some(topology) = self.upgrade() else { return Ok(()) };
-        topology.check(address, connection).await
+        topology.check_connection(address, connection).await
     }
 
     fn is_cluster(&self) -> bool {
@@ -350,7 +361,7 @@ impl NodeEvents for Weak<Topology> {
         }
     }
 
-    fn changed(&self) {
+    fn report_health_change(&self) {
         if let Some(topology) = self.upgrade() {
             topology.note_change();
         }
@@ -369,25 +380,25 @@ impl Topology {
 
     /// Whether some counters are unavailable.
     pub(super) fn is_degraded(&self) -> bool {
-        let map = self.map();
-        !map.covers_all_slots() || !map.nodes().iter().all(|node| node.is_up())
+        let map = self.slot_map();
+        !map.covers_all_slots() || !map.nodes().iter().all(|node| node.is_usable())
     }
 
     /// Total time for which some counters were unavailable.
     pub(super) fn total_degraded_time(&self) -> Duration {
-        self.degraded.total()
+        self.degraded_timer.total()
     }
 
     /// Called after a server has become usable or unusable, or the slot map has changed.
     fn note_change(&self) {
-        self.degraded.update(|| self.is_degraded());
-        self.changed.notify_one();
+        self.degraded_timer.update(|| self.is_degraded());
+        self.health_changed.notify_one();
     }
 
     /// Waits until a server has become usable or unusable, or the slots of a cluster were refreshed, since the last
     /// call.
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
+    pub(super) async fn wait_for_change(&self) {
+        self.health_changed.notified().await;
     }
 
     /// For each slot and server, whether the server still owns the slot, by a new report of another server or sentinel.
@@ -395,12 +406,13 @@ impl Topology {
     pub(super) async fn still_own(&self, owners: &[(u16, Address)]) -> Vec<bool> {
         let mut is_refreshed = true;
         if !matches!(self.deployment, Deployment::Single(_)) {
-            let suspects = owners.iter().map(|(_, owner)| Suspect::new(&self.suspects, owner));
-            let _suspects: Vec<_> = suspects.collect();
+            let guards =
+                owners.iter().map(|(_, owner)| UnconfirmedGuard::new(&self.unconfirmed, owner));
+            let _guards: Vec<_> = guards.collect();
             let timeout = self.settings.connect_timeout * 2;
             is_refreshed = self.wait_for_refresh(timeout).await.is_ok();
         }
-        let map = self.map();
+        let map = self.slot_map();
         let reported_by = self.reported_by.lock().clone();
         let is_alone = map.nodes.len() == 1;
         let owns = |(slot, address): &(u16, Address)| {
@@ -414,13 +426,18 @@ impl Topology {
     async fn wait_for_refresh(&self, within: Duration) -> Result<(), ConnectError> {
         let now = clock::now();
         self.request_refresh();
-        let refreshed = self.refreshed.wait_for(|began| began.is_some_and(|began| began >= now));
+        let refreshed =
+            self.refresh_began.wait_for(|began| began.is_some_and(|began| began >= now));
         tokio::time::timeout(within, refreshed).await.map_err(|_| ConnectError::Timeout)
     }
 
     /// Checks the server of a new connection: behind sentinels, that it reports to be the primary; in a cluster, that
     /// it reports the cluster as up; in both, that a later refresh of the topology succeeds.
-    async fn check(&self, address: &Address, connection: &Connection) -> Result<(), ConnectError> {
+    async fn check_connection(
+        &self,
+        address: &Address,
+        connection: &Connection,
+    ) -> Result<(), ConnectError> {
         let timeout = self.settings.connect_timeout;
         if matches!(self.deployment, Deployment::Sentinel { .. }) {
             let role = connection.query(timeout, &["ROLE"]).await?;
@@ -435,30 +452,30 @@ impl Topology {
             }
         }
         if !matches!(self.deployment, Deployment::Single(_)) {
-            let _suspect = Suspect::new(&self.suspects, address);
+            let _guard = UnconfirmedGuard::new(&self.unconfirmed, address);
             self.wait_for_refresh(timeout * 2).await?;
         }
         Ok(())
     }
 }
 
-/// Keeps a server in the list of suspects until it is dropped, also if the check is cancelled.
-struct Suspect<'a> {
+/// Keeps a server in the list of unconfirmed servers until it is dropped, also if the check is cancelled.
+struct UnconfirmedGuard<'a> {
     all: &'a Mutex<Vec<Address>>,
     address: &'a Address,
 }
 
-impl<'a> Suspect<'a> {
+impl<'a> UnconfirmedGuard<'a> {
     fn new(all: &'a Mutex<Vec<Address>>, address: &'a Address) -> Self {
         all.lock().push(address.clone());
         Self { all, address }
     }
 }
 
-impl Drop for Suspect<'_> {
+impl Drop for UnconfirmedGuard<'_> {
     fn drop(&mut self) {
         let mut all = self.all.lock();
-        if let Some(at) = all.iter().position(|suspect| suspect == self.address) {
+        if let Some(at) = all.iter().position(|other| other == self.address) {
             all.swap_remove(at);
         }
     }
@@ -493,7 +510,7 @@ mod tests {
     async fn later_epoch_of_the_same_primary_counts() {
         let sentinels = Vec::new();
         let topology = topology(Deployment::Sentinel { sentinels, name: "main".to_owned() });
-        let primary = || topology.map().nodes().first().map(|node| node.address.clone());
+        let primary = || topology.slot_map().nodes().first().map(|node| node.address.clone());
         topology.set_primary(&address(1), 5);
         topology.set_primary(&address(1), 7);
         // From a sentinel that has missed it.
@@ -518,13 +535,13 @@ mod tests {
         let checked = address(1);
         tokio::select! {
             // No server reports the topology, so the check waits.
-            _ = topology.check(&checked, &connection) => unreachable!("there is no cluster"),
+            _ = topology.check_connection(&checked, &connection) => unreachable!("there is no cluster"),
             () = async {
-                while topology.suspects.lock().is_empty() {
+                while topology.unconfirmed.lock().is_empty() {
                     tokio::task::yield_now().await;
                 }
             } => {}
         }
-        assert_eq!(*topology.suspects.lock(), []);
+        assert_eq!(*topology.unconfirmed.lock(), []);
     }
 }

@@ -101,10 +101,10 @@ pub enum UrlError {
     ClusterDatabase,
     /// No name of a primary: sentinels may watch several.
     #[error("the primary's name is missing: redis-sentinel://host:26379/NAME")]
-    NoName,
+    NoPrimaryName,
     /// The escapes of user or password are not UTF-8.
     #[error("user or password is not UTF-8")]
-    NotText,
+    NotUtf8,
 }
 
 impl FromStr for RedisUrl {
@@ -117,17 +117,17 @@ impl FromStr for RedisUrl {
             return Err(UrlError::Unescaped);
         }
         let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (username, password) = credentials(user)?;
-        let hosts = |default_port| addresses(hosts, default_port);
+        let (username, password) = parse_credentials(user)?;
+        let hosts = |default_port| parse_addresses(hosts, default_port);
         let (tls, deployment, database) = match scheme {
-            "redis" => (false, single(hosts(REDIS_PORT)?, "redis://")?, path),
-            "rediss" => (true, single(hosts(REDIS_PORT)?, "rediss://")?, path),
+            "redis" => (false, single_host(hosts(REDIS_PORT)?, "redis://")?, path),
+            "rediss" => (true, single_host(hosts(REDIS_PORT)?, "rediss://")?, path),
             "redis-cluster" => (false, Deployment::Cluster(hosts(REDIS_PORT)?), path),
             "rediss-cluster" => (true, Deployment::Cluster(hosts(REDIS_PORT)?), path),
             "redis-sentinel" | "rediss-sentinel" => {
                 let (name, database) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(UrlError::NoName);
+                    return Err(UrlError::NoPrimaryName);
                 }
                 let sentinels = hosts(SENTINEL_PORT)?;
                 let deployment = Deployment::Sentinel { sentinels, name: name.to_owned() };
@@ -135,7 +135,7 @@ impl FromStr for RedisUrl {
             }
             _ => return Err(UrlError::Scheme),
         };
-        let database = number(database)?;
+        let database = parse_database(database)?;
         if database > 0 && matches!(deployment, Deployment::Cluster(_)) {
             return Err(UrlError::ClusterDatabase);
         }
@@ -143,7 +143,7 @@ impl FromStr for RedisUrl {
     }
 }
 
-fn number(database: &str) -> Result<u8, UrlError> {
+fn parse_database(database: &str) -> Result<u8, UrlError> {
     if database.is_empty() {
         return Ok(0);
     }
@@ -151,16 +151,16 @@ fn number(database: &str) -> Result<u8, UrlError> {
 }
 
 /// `user:password`, `:password` or `user`, with `%` escapes.
-fn credentials(text: &str) -> Result<(Option<String>, Option<String>), UrlError> {
+fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), UrlError> {
     let decode = |text: &str| {
-        let text = percent_decode_str(text).decode_utf8().map_err(|_| UrlError::NotText)?;
+        let text = percent_decode_str(text).decode_utf8().map_err(|_| UrlError::NotUtf8)?;
         Ok((!text.is_empty()).then(|| text.into_owned()))
     };
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
     Ok((decode(user)?, decode(password)?))
 }
 
-fn single(mut hosts: Vec<Address>, scheme: &'static str) -> Result<Deployment, UrlError> {
+fn single_host(mut hosts: Vec<Address>, scheme: &'static str) -> Result<Deployment, UrlError> {
     match (hosts.pop(), hosts.is_empty()) {
         (Some(host), true) => Ok(Deployment::Single(host)),
         (None, _) => Err(UrlError::NoHost),
@@ -168,12 +168,12 @@ fn single(mut hosts: Vec<Address>, scheme: &'static str) -> Result<Deployment, U
     }
 }
 
-fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>, UrlError> {
-    hosts.split(',').map(|host| address(host.trim(), default_port)).collect()
+fn parse_addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>, UrlError> {
+    hosts.split(',').map(|host| parse_address(host.trim(), default_port)).collect()
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
+fn parse_address(text: &str, default_port: u16) -> Result<Address, UrlError> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) => (host, rest.strip_prefix(':')),
         // The last colon, because an IPv6 address may have no brackets.
@@ -206,10 +206,10 @@ mod tests {
             ("redis://:12/secret", UrlError::NoHost),
             ("redis://user:12/secret", UrlError::Database),
             ("redis://:secret@host,secret", UrlError::SeveralHosts("redis://")),
-            ("redis://:secret%ff@host", UrlError::NotText),
+            ("redis://:secret%ff@host", UrlError::NotUtf8),
             ("redis-cluster://:secret@host/1", UrlError::ClusterDatabase),
             ("redis-cluster://user:se/cret@host", UrlError::Unescaped),
-            ("redis-sentinel://:secret@host", UrlError::NoName),
+            ("redis-sentinel://:secret@host", UrlError::NoPrimaryName),
             ("redis-sentinel://user:12/secret@host/main", UrlError::Unescaped),
             ("redis-sentinel://:secret@host/main/secret", UrlError::Database),
         ] {

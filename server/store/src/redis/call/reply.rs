@@ -47,7 +47,7 @@ impl SentCheck {
     }
 
     /// Decodes the short answer, of a fixed window in the present.
-    fn short(&self, answer: u64, now: u64) -> Decision {
+    fn decode_short(&self, answer: u64, now: u64) -> Decision {
         let (used, charged, allowed) = (answer >> 2, answer & 2 != 0, answer & 1 != 0);
         let window = now / self.window;
         let until_reset = Duration::from_micros(self.window - now % self.window);
@@ -69,12 +69,12 @@ impl SentCheck {
     /// Decodes the long answer, whose first number has the outcome: charged × 2 + (1 if allowed). Cold, to keep it out
     /// of the loop over short answers.
     #[cold]
-    fn long(&self, outcome: u64, rest: &mut slice::Iter<'_, Reply>) -> Option<Decision> {
+    fn decode_long(&self, outcome: u64, rest: &mut slice::Iter<'_, Reply>) -> Option<Decision> {
         let charged = Some(outcome >> 1).filter(|charged| *charged <= self.hits)?;
-        let remaining = exact(rest)?;
-        let reset_after = Duration::from_micros(count(rest)?);
-        let retry_after = exact(rest)?;
-        let receipt = Receipt { at: count(rest)?, used: count(rest)? };
+        let remaining = next_exact(rest)?;
+        let reset_after = Duration::from_micros(next_count(rest)?);
+        let retry_after = next_exact(rest)?;
+        let receipt = Receipt { at: next_count(rest)?, used: next_count(rest)? };
         Some(Decision {
             allowed: outcome & 1 == 1,
             charged,
@@ -101,17 +101,17 @@ pub(super) fn decode(
     let mut read = || {
         let Reply::Array(reply) = reply else { return None };
         let mut numbers = reply.iter();
-        let now = count(&mut numbers)?;
+        let now = next_count(&mut numbers)?;
         let mut answers = Answers::with_capacity(sent.len());
         for check in sent {
-            let first = integer(&mut numbers)?;
+            let first = next_integer(&mut numbers)?;
             answers.push(Ok(match u64::try_from(first) {
-                Ok(short) => check.short(short, now),
-                Err(_) => check.long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
+                Ok(short) => check.decode_short(short, now),
+                Err(_) => check.decode_long(u64::try_from(-1 - first).ok()?, &mut numbers)?,
             }));
         }
         while numbers.len() > 0 {
-            let position = usize::try_from(integer(&mut numbers)?).ok()?;
+            let position = usize::try_from(next_integer(&mut numbers)?).ok()?;
             unusable.push(Some(position).filter(|position| (1..=keys).contains(position))?);
         }
         (unusable.len() <= keys).then_some(answers)
@@ -119,7 +119,7 @@ pub(super) fn decode(
     read().ok_or(UnexpectedReply { checks: sent.len() })
 }
 
-fn integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
+fn next_integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
     match numbers.next() {
         Some(&Reply::Integer(number)) => Some(number),
         _ => None,
@@ -127,10 +127,10 @@ fn integer(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
 }
 
 /// A number that a double holds exactly, as all numbers of the script are.
-fn exact(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
-    integer(numbers).filter(|number| number.unsigned_abs() <= 1 << 53)
+fn next_exact(numbers: &mut slice::Iter<'_, Reply>) -> Option<i64> {
+    next_integer(numbers).filter(|number| number.unsigned_abs() <= 1 << 53)
 }
 
-fn count(numbers: &mut slice::Iter<'_, Reply>) -> Option<u64> {
-    u64::try_from(exact(numbers)?).ok()
+fn next_count(numbers: &mut slice::Iter<'_, Reply>) -> Option<u64> {
+    u64::try_from(next_exact(numbers)?).ok()
 }

@@ -9,13 +9,13 @@ use std::{
 use arc_swap::ArcSwapOption;
 use tokio::task::JoinSet;
 
-use super::{Node, NodeEvents};
+use super::{Node, TopologyHandle};
 use crate::{
     backoff, clock,
     redis::{
+        call_error::LATE_REPLY_TIMEOUT,
         connection::{ConnectError, Connection, ConnectionSettings},
         error_code::is_cluster_down,
-        failure::LATE_MAX,
         pipeline::ConnectionEnd,
         pooled::PooledConnection,
         script::Script,
@@ -24,65 +24,65 @@ use crate::{
 };
 
 /// Interval at which a server that reported `CLUSTERDOWN` is checked again.
-const RECHECK: Duration = Duration::from_secs(1);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest and the longest wait before reconnecting.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RECONNECT_WAIT_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// After a connection that lasted this long, the next wait is the shortest again.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Keeps the connection of this number open while it is allowed.
-    pub(super) async fn keep<E: NodeEvents>(
+    pub(super) async fn keep<E: TopologyHandle>(
         self: Arc<Self>,
         number: usize,
         settings: Arc<ConnectionSettings>,
-        events: Arc<E>,
+        topology: Arc<E>,
     ) {
         let Some(place) = self.pool.get(number) else { return };
-        let mut waits = backoff::waits(RETRY_MIN, RETRY_MAX);
+        let mut waits = backoff::waits(RECONNECT_WAIT_MIN, RECONNECT_WAIT_MAX);
         let mut was_open = false;
         // Reads the late replies of the connection that was abandoned last.
         let mut abandoned: Option<JoinSet<()>> = None;
         loop {
-            self.until_allowed(number, true).await;
+            self.wait_until_allowed(number, true).await;
             // Boxed, because there may be thousands of tasks that wait to be allowed, and they must be small.
-            let connection = Box::pin(self.connect(place, &mut was_open, &settings, &*events));
+            let connection = Box::pin(self.connect(place, &mut was_open, &settings, &*topology));
             let lasted = tokio::select! {
                 biased;
                 (lasted, finishing) = connection => {
                     abandoned = finishing.or(abandoned);
                     lasted
                 }
-                () = self.until_allowed(number, false) => {
+                () = self.wait_until_allowed(number, false) => {
                     place.store(None);
-                    self.connection_lost(NO_DESCRIPTORS, &*events);
+                    self.connection_lost(NO_DESCRIPTORS, &*topology);
                     continue;
                 }
             };
             if lasted >= STABLE_AFTER {
-                waits = backoff::waits(RETRY_MIN, RETRY_MAX);
+                waits = backoff::waits(RECONNECT_WAIT_MIN, RECONNECT_WAIT_MAX);
             }
-            tokio::time::sleep(waits.next().unwrap_or(RETRY_MAX)).await;
+            tokio::time::sleep(waits.next().unwrap_or(RECONNECT_WAIT_MAX)).await;
         }
     }
 
     /// Connects once and waits until the connection ends. Returns how long it lasted and, if it was abandoned, the task
     /// that reads its late replies.
-    async fn connect<E: NodeEvents>(
+    async fn connect<E: TopologyHandle>(
         &self,
         place: &ArcSwapOption<PooledConnection>,
         was_open: &mut bool,
         settings: &ConnectionSettings,
-        events: &E,
+        topology: &E,
     ) -> (Duration, Option<JoinSet<()>>) {
         let _permit = self.sockets.acquire().await;
-        let connection = match self.open(settings, events).await {
+        let connection = match self.open(settings, topology).await {
             Ok(connection) => connection,
             Err(error) => {
-                self.mark_unhealthy(&error.to_string(), events);
+                self.mark_unhealthy(&error.to_string(), topology);
                 return (Duration::ZERO, None);
             }
         };
@@ -92,10 +92,10 @@ impl Node {
         if std::mem::replace(was_open, true) {
             self.stats.reconnects.add(1);
         }
-        self.connection_opened(events);
+        self.connection_opened(topology);
         if !self.was_connected.set(true) {
             // The topology uses a new server from its first connection on.
-            events.request_refresh();
+            topology.request_refresh();
         }
         let (why, is_abandoned) = tokio::select! {
             biased;
@@ -104,22 +104,22 @@ impl Node {
                 let why =
                     end.map_or_else(|| "the connection broke".to_owned(), ConnectionEnd::to_string);
                 if is_rejected {
-                    self.reply_rejected(&why);
+                    self.note_rejected_reply(&why);
                 }
                 (why, false)
             }
             () = pooled.abandoned.notified() => ("no answer in time".to_owned(), true),
-            never = self.recheck(&connection, events) => match never {},
+            never = self.recheck(&connection, topology) => match never {},
         };
         place.store(None);
-        self.connection_lost(&why, events);
-        events.request_refresh();
+        self.connection_lost(&why, topology);
+        topology.request_refresh();
         // Only with a spare socket, so that the new connection does not have to wait for one.
         let spare = is_abandoned.then(|| self.sockets.try_acquire()).flatten();
         let finishing = spare.map(|spare| {
             let mut task = JoinSet::new();
             task.spawn(async move {
-                connection.finish(LATE_MAX).await;
+                connection.finish(LATE_REPLY_TIMEOUT).await;
                 drop(spare);
             });
             task
@@ -128,13 +128,13 @@ impl Node {
     }
 
     /// Opens and checks a connection, and loads the scripts.
-    async fn open<E: NodeEvents>(
+    async fn open<E: TopologyHandle>(
         &self,
         settings: &ConnectionSettings,
-        events: &E,
+        topology: &E,
     ) -> Result<Connection, ConnectError> {
         let connection = Connection::open(&self.address, settings).await?;
-        events.check(&self.address, &connection).await?;
+        topology.check_connection(&self.address, &connection).await?;
         for script in Script::all() {
             connection.query(self.timeout, &["SCRIPT", "LOAD", &script.text]).await?;
         }
@@ -142,45 +142,50 @@ impl Node {
     }
 
     /// While the server reports `CLUSTERDOWN`, checks at intervals whether its cluster is available again.
-    async fn recheck<E: NodeEvents>(&self, connection: &Connection, events: &E) -> Infallible {
+    async fn recheck<E: TopologyHandle>(
+        &self,
+        connection: &Connection,
+        topology: &E,
+    ) -> Infallible {
         loop {
-            tokio::time::sleep(RECHECK).await;
+            tokio::time::sleep(RECHECK_INTERVAL).await;
             let is_down =
                 self.is_unhealthy.load(Ordering::Relaxed) && is_cluster_down(&self.error.lock());
-            if is_down && events.check(&self.address, connection).await.is_ok() {
-                self.mark_healthy(events);
+            if is_down && topology.check_connection(&self.address, connection).await.is_ok() {
+                self.mark_healthy(topology);
             }
         }
     }
 
     /// Updates the state of the server after a connection was opened.
-    fn connection_opened<E: NodeEvents>(&self, events: &E) {
+    fn connection_opened<E: TopologyHandle>(&self, topology: &E) {
         self.stats.connections.add(1);
-        if !self.up.swap(true, Ordering::Relaxed) {
+        if !self.is_connected.swap(true, Ordering::Relaxed) {
             self.is_unhealthy.store(false, Ordering::Relaxed);
             self.error.lock().clear();
-            events.changed();
+            topology.report_health_change();
             tracing::info!(redis = %self.address, "Redis available");
         }
     }
 
     /// Counts a connection that was dropped because of a rejected reply. Logged for each new reason, otherwise at
     /// intervals, because other connections may be open.
-    fn reply_rejected(&self, why: &str) {
+    fn note_rejected_reply(&self, why: &str) {
         self.stats.replies_rejected.add(1);
-        let is_new = self.reply_rejected.lock().replace(why.to_owned()).as_deref() != Some(why);
-        if is_new || self.logged.try_acquire() {
+        let is_new =
+            self.last_rejected_reply.lock().replace(why.to_owned()).as_deref() != Some(why);
+        if is_new || self.log_limit.try_acquire() {
             tracing::warn!(redis = %self.address, why, "reply of Redis rejected, connection dropped");
         }
     }
 
     /// Updates the state of the server after a connection was closed.
-    fn connection_lost<E: NodeEvents>(&self, why: &str, events: &E) {
+    fn connection_lost<E: TopologyHandle>(&self, why: &str, topology: &E) {
         let none_left = self.pool.iter().all(|connection| connection.load().is_none());
-        if none_left && self.up.swap(false, Ordering::Relaxed) {
+        if none_left && self.is_connected.swap(false, Ordering::Relaxed) {
             self.lost_at.set();
             *self.error.lock() = why.to_owned();
-            events.changed();
+            topology.report_health_change();
             tracing::warn!(redis = %self.address, why, "Redis unavailable, applying on_failure");
         }
     }

@@ -13,28 +13,28 @@ use crate::redis::{
 #[derive(Default)]
 pub(super) struct Sentinels {
     connections: HashMap<Address, Connection>,
-    turn: usize,
+    next: usize,
 }
 
 impl Sentinels {
     /// Address and epoch of the primary of this name, by the next sentinel that replies.
-    pub(super) async fn primary(
+    pub(super) async fn query_primary(
         &mut self,
         addresses: &[Address],
         name: &str,
         settings: &ConnectionSettings,
         stats: &Stats,
     ) -> Option<(Address, u64)> {
-        let first = self.turn;
-        self.turn = self.turn.wrapping_add(1);
+        let first = self.next;
+        self.next = self.next.wrapping_add(1);
         for step in 0..addresses.len() {
             let address = addresses.get(first.wrapping_add(step) % addresses.len())?;
             match self.query(address, name, settings).await {
                 Ok(Some(found)) => return Some(found),
-                Ok(None) => stats.unreachable(address, "knows no primary of that name"),
+                Ok(None) => stats.warn_no_topology(address, "knows no primary of that name"),
                 Err(error) => {
                     self.connections.remove(address);
-                    stats.unreachable(address, &error.to_string());
+                    stats.warn_no_topology(address, &error.to_string());
                 }
             }
         }
@@ -48,7 +48,7 @@ impl Sentinels {
         settings: &ConnectionSettings,
     ) -> Result<Option<(Address, u64)>, ConnectError> {
         if !self.connections.contains_key(address) {
-            self.connections.insert(address.clone(), sentinel(address, settings).await?);
+            self.connections.insert(address.clone(), connect(address, settings).await?);
         }
         let Some(connection) = self.connections.get(address) else { return Ok(None) };
         let query = async |what| {
@@ -72,7 +72,7 @@ impl Sentinels {
 
 /// Connects to a sentinel: with the password of the servers and, if the sentinel rejects it, without one, because many
 /// sentinels have none.
-async fn sentinel(
+async fn connect(
     address: &Address,
     settings: &ConnectionSettings,
 ) -> Result<Connection, ConnectError> {

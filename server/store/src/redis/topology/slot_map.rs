@@ -35,11 +35,11 @@ impl SlotMap {
 
     /// The owner of a slot.
     pub(in crate::redis) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.nodes.get(usize::from(self.position(slot)))
+        self.nodes.get(usize::from(self.owner_position(slot)))
     }
 
     /// Position of a slot's owner among the servers; [`NO_OWNER`] without one.
-    pub(in crate::redis) fn position(&self, slot: u16) -> u16 {
+    pub(in crate::redis) fn owner_position(&self, slot: u16) -> u16 {
         match &self.owners {
             Owners::One { .. } => 0,
             Owners::Slots(owners) => {
@@ -72,12 +72,12 @@ pub(super) struct NodeList {
 impl NodeList {
     pub(super) fn of(nodes: &[Arc<Node>]) -> Self {
         let mut list = Self::default();
-        nodes.iter().for_each(|node| _ = list.position(node));
+        nodes.iter().for_each(|node| _ = list.position_or_insert(node));
         list
     }
 
-    /// The position of a server. A new server is appended.
-    pub(super) fn position(&mut self, node: &Arc<Node>) -> u16 {
+    /// The position of a server. Appends a server that is not in the list.
+    pub(super) fn position_or_insert(&mut self, node: &Arc<Node>) -> u16 {
         *self.positions.entry(Arc::as_ptr(node)).or_insert_with(|| {
             self.nodes.push(Arc::clone(node));
             u16::try_from(self.nodes.len() - 1).unwrap_or(NO_OWNER)
@@ -86,14 +86,15 @@ impl NodeList {
 }
 
 /// A slot map of these owners, without the nodes that own no slot.
-pub(super) fn compacted(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> SlotMap {
+pub(super) fn compact(nodes: &[Arc<Node>], owners: &[(u16, u64)]) -> SlotMap {
     let mut kept = NodeList::default();
     // By position in `nodes`, because a lookup for each of thousands of slots is slow and owners are few.
     let mut positions: Vec<Option<u16>> = vec![None; nodes.len()];
     let owners = owners.iter().map(|&(owner, epoch)| {
         let at = usize::from(owner);
         let position = positions.get_mut(at).zip(nodes.get(at));
-        let position = position.map(|(it, node)| *it.get_or_insert_with(|| kept.position(node)));
+        let position =
+            position.map(|(it, node)| *it.get_or_insert_with(|| kept.position_or_insert(node)));
         (position.unwrap_or(NO_OWNER), epoch)
     });
     let owners = Owners::Slots(owners.collect());

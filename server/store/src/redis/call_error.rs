@@ -1,4 +1,4 @@
-//! Why a call to Redis has no reply, and whether it was run.
+//! Why a call or a command has no result, and whether it was run.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,19 @@ use smallvec::SmallVec;
 use super::{
     Address,
     error_code::ErrorCode,
-    pipeline::{NoReply, PendingReply},
+    pipeline::{PendingReply, PipelineError},
     reply::Reply,
 };
 
 /// How long a late reply is awaited: after its deadline, and after its connection was abandoned because the server did
 /// not answer. A paused server answers earlier commands when it continues.
-pub const LATE_MAX: Duration = Duration::from_secs(5);
+pub const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reply to each call.
-pub(super) type Replies = SmallVec<[Result<Reply, Failure>; 1]>;
+pub(super) type Replies = SmallVec<[Result<Reply, CallError>; 1]>;
 
-/// Why a script call has no result.
-pub(super) enum Failure {
+/// Why a script call has no result, after the scripts were loaded if they were missing.
+pub(super) enum CallError {
     /// The call was not run: the slot is at another server.
     Moved(Address),
     /// The call was not run: the slot is moving, and its keys are already at another server.
@@ -42,14 +42,16 @@ pub(super) struct LateReply {
 }
 
 impl LateReply {
-    /// The reply, if it arrives by `until`. Fails with [`Failure::NotRun`] or [`Failure::Unknown`].
-    pub(super) async fn until(mut self, until: Instant) -> Result<Reply, Failure> {
-        match within(Some(until), self.pending.reply()).await {
+    /// The reply, if it arrives by `deadline`. Fails with [`CallError::NotRun`] or [`CallError::Unknown`].
+    pub(super) async fn wait_until(mut self, deadline: Instant) -> Result<Reply, CallError> {
+        match until_deadline(Some(deadline), self.pending.reply()).await {
             Some(Ok(Reply::Error(text))) if ErrorCode::of(&text).is_not_run() => {
-                Err(Failure::NotRun)
+                Err(CallError::NotRun)
             }
-            Some(Err(NoReply::QueueFull | NoReply::NotSent)) => Err(Failure::NotRun),
-            Some(Ok(Reply::Error(_)) | Err(NoReply::Broken)) | None => Err(Failure::Unknown),
+            Some(Err(PipelineError::QueueFull | PipelineError::NotSent)) => Err(CallError::NotRun),
+            Some(Ok(Reply::Error(_)) | Err(PipelineError::Broken)) | None => {
+                Err(CallError::Unknown)
+            }
             Some(Ok(reply)) => Ok(reply),
         }
     }
@@ -67,7 +69,7 @@ pub(super) enum CommandError {
 }
 
 /// The output of the future; `None` if the deadline passes first.
-pub(super) async fn within<T>(
+pub(super) async fn until_deadline<T>(
     deadline: Option<Instant>,
     future: impl Future<Output = T>,
 ) -> Option<T> {
