@@ -1,4 +1,4 @@
-//! Requests as short as tests want them.
+//! Builders of rate limit requests.
 
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},

@@ -14,11 +14,11 @@ use crate::{HealthyClient, Sluicegate, hit, until};
 /// How long the healthy client runs before memory is measured for the first time.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Memory that the process may keep after the attackers have left: pages of the allocator in threads that go on, and
-/// code that ran for the first time. Threads that block end, and give theirs back, after 10 s without work.
+/// Memory that the process may keep after the attackers have left: allocator pages of running threads, and
+/// code that ran for the first time. Blocking threads end, and free their pages, after 10 s without work.
 const KEPT_MAX: u64 = 24 << 20;
 
-/// Calls at once that make the server allocate.
+/// Number of concurrent calls that make the server allocate.
 const BURST: usize = 64;
 
 /// Gauges of the resources that callers use.
@@ -65,7 +65,7 @@ impl Occupied {
         }
     }
 
-    /// The difference from `before`.
+    /// The resources of which more are in use than `before`.
     fn beyond(&self, before: &Self) -> Vec<String> {
         let files = (self.files > before.files)
             .then(|| format!("{} open files, {} before", self.files, before.files));
@@ -85,7 +85,7 @@ impl Attack {
         Self::begin(name, server, growth_max, before, server.channel().await).await
     }
 
-    /// The same on a connection that is open already, for example one with TLS.
+    /// The same with a healthy client on this open connection, for example one with TLS.
     pub async fn start_on(
         channel: Channel,
         name: &str,
@@ -105,15 +105,15 @@ impl Attack {
     ) -> Self {
         let client = HealthyClient::start_on(channel.clone());
         sleep(WARM_UP).await;
-        // The memory of the first page is not the attackers'.
+        // The first page allocates memory that is not the attackers'.
         server.get("/metrics").await;
         let memory = server.process.resident_bytes();
         server.process.reset_peak();
         Self { name: name.to_owned(), growth_max, channel, client, memory, before }
     }
 
-    /// Ends a step of the attack and begins the next: checks the growth of memory and the calls of the healthy client since
-    /// the last check.
+    /// Ends a step of the attack and begins the next: checks the growth of memory and the calls of the healthy client
+    /// since the last check.
     ///
     /// # Panics
     /// Memory has grown by too much, or a call was not decided.
@@ -125,13 +125,13 @@ impl Attack {
         std::mem::replace(&mut self.client, next).stop().await.assert_all_decided(&name);
     }
 
-    /// Ends the attack after the attackers have left. Memory, descriptors and places are given back.
+    /// Ends the attack after the attackers have left, and waits until memory, descriptors and places are released.
     ///
     /// # Panics
-    /// Something is not given back, memory has grown by too much, or a call of the healthy client was not decided.
+    /// A resource is not released, memory has grown by too much, or a call of the healthy client was not decided.
     pub async fn end(self, server: &Sluicegate) {
         self.assert_growth(server, &self.name);
-        let kept = until(&format!("memory to be given back after {}", self.name), async || {
+        let kept = until(&format!("memory to be released after {}", self.name), async || {
             let kept = server.process.resident_bytes().saturating_sub(self.memory);
             if kept < KEPT_MAX {
                 return Some(kept);
@@ -149,7 +149,7 @@ impl Attack {
         self.client.stop().await.assert_all_decided(&self.name);
         drop(self.channel);
         let printed = Cell::new(Vec::new());
-        until(&format!("places to be given back after {}", self.name), async || {
+        until(&format!("places to be released after {}", self.name), async || {
             let beyond = Occupied::measure(server).await.beyond(&self.before);
             let is_done = beyond.is_empty();
             if printed.replace(beyond.clone()) != beyond {
@@ -160,7 +160,7 @@ impl Attack {
         .await;
     }
 
-    /// Ends the attack before the attackers have left: nothing is given back yet.
+    /// Ends the attack before the attackers have left. Does not check that resources are released.
     ///
     /// # Panics
     /// Memory has grown by too much, or a call of the healthy client was not decided.

@@ -20,7 +20,7 @@ impl Catalogue {
     /// Reads the page.
     ///
     /// # Panics
-    /// It has no table of metrics.
+    /// The page has no table of metrics.
     #[must_use]
     pub fn read() -> Self {
         let page = fs::read_to_string(workspace().join("docs/metrics.md")).unwrap();
@@ -53,7 +53,7 @@ impl Catalogue {
     /// Adds the metric of a recording rule: the part of its name before the first colon has the labels.
     ///
     /// # Panics
-    /// It is not a name of the form `level:metric:operations`, or the query does not leave these labels.
+    /// The name does not have the form `level:metric:operations`, or the query's result has other labels.
     pub fn record(&mut self, name: &str, query: &str) {
         let parts: Vec<_> = name.split(':').collect();
         let [level, metric, _] = parts[..] else { panic!("{name} is not level:metric:operations") };
@@ -65,13 +65,13 @@ impl Catalogue {
         self.labels.insert(name.to_owned(), own.collect());
     }
 
-    /// Every name that a query can have; a histogram has three.
+    /// Every name that a query can use; a histogram has three.
     #[must_use]
     pub fn names(&self) -> BTreeSet<String> {
         self.labels.keys().cloned().collect()
     }
 
-    /// The metrics that a query names, after checking that there are such, with the labels it asks for.
+    /// Returns the metrics that a query names, after checking that they exist and have the labels in the query.
     ///
     /// # Panics
     /// The query names a metric or a label that does not exist, or no metric at all.
@@ -118,7 +118,7 @@ impl Catalogue {
     }
 }
 
-/// Names, and the characters between them one by one; without strings and comments.
+/// Splits a query into names and single other characters, without strings and comments.
 fn tokens(query: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = query.chars().peekable();
@@ -126,7 +126,7 @@ fn tokens(query: &str) -> Vec<String> {
         match first {
             '#' => while rest.next_if(|it| *it != '\n').is_some() {},
             '"' => {
-                // No query here has a quote inside a text.
+                // No query here has an escaped quote.
                 while rest.next().is_some_and(|it| it != '"') {}
             }
             _ if first.is_whitespace() => {}

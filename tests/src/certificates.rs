@@ -1,4 +1,4 @@
-//! Certificates, made for one test.
+//! Certificates for tests.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,7 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// A new one. Each has another name: clients find the authority of a certificate by it.
+    /// Creates an authority. Its name must be unique: clients find the authority of a certificate by name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
@@ -30,13 +30,13 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Its certificate (PEM).
+    /// The authority's certificate (PEM).
     #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// Certifies a name: IP address, URI or DNS name.
+    /// Issues a certificate for a name: IP address, URI or DNS name.
     #[must_use]
     pub fn issue(&self, name: &str) -> Issued {
         let mut params = CertificateParams::default();
@@ -53,7 +53,7 @@ impl Authority {
 }
 
 impl Issued {
-    /// Writes NAME.pem and NAME.key, in the place of those that are there.
+    /// Writes NAME.pem and NAME.key, or replaces them.
     pub fn write(&self, folder: &Path, name: &str) {
         for (kind, text) in [("pem", &self.certificate), ("key", &self.key)] {
             let new = folder.join(format!(".{name}.{kind}.new"));

@@ -16,14 +16,14 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock at `time`.
+    /// Creates a clock that shows `time`.
     #[must_use]
     pub const fn at(time: Time) -> Self {
         let micros = time.as_micros();
         Self { wall: AtomicU64::new(micros), steady: AtomicU64::new(micros) }
     }
 
-    /// The wall clock.
+    /// The time of the wall clock.
     pub fn now(&self) -> Time {
         self.read().wall
     }

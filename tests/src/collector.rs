@@ -1,20 +1,20 @@
-//! A collector of OpenTelemetry, which prints all that it receives.
+//! An OpenTelemetry collector that prints everything that it receives.
 
 use tokio::process::Command;
 
 use crate::{Process, free_port, tools};
 
-/// A running collector.
+/// A running OpenTelemetry collector.
 #[derive(Debug)]
 pub struct Collector {
-    /// The process; its output has the received fields, one per line.
+    /// The process. Its output has one line for each received field.
     pub process: Process,
-    /// Where it takes OTLP over gRPC, as `http://HOST:PORT`.
+    /// The address that receives OTLP over gRPC, as `http://HOST:PORT`.
     pub endpoint: String,
 }
 
 impl Collector {
-    /// Starts one on free ports and waits until it receives.
+    /// Starts a collector on free ports and waits until it is ready.
     pub async fn start() -> Self {
         let (grpc, http) = (free_port(), free_port());
         let mut command = Command::new(tools::rotel());

@@ -1,4 +1,4 @@
-//! Memory of counters.
+//! Measures the memory of counters in Redis.
 
 use std::{num::NonZeroUsize, ops::Range, time::Duration};
 
@@ -18,7 +18,8 @@ use crate::{Redis, until};
 /// Requests in one batch.
 const BATCH: usize = 500;
 
-/// A hit on the counter of that number: of a descriptor of three entries, whose keys and values have 48 bytes.
+/// A check of 1 hit on the counter with this number. Its descriptor has three entries, whose keys and values have 48
+/// bytes together.
 #[must_use]
 pub fn check(number: usize, limit: Limit) -> Check {
     let values =
@@ -40,7 +41,7 @@ pub fn check(number: usize, limit: Limit) -> Check {
     }
 }
 
-/// So many requests in so many seconds.
+/// A limit of `requests` in `seconds`.
 #[must_use]
 pub fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Limit {
     Limit::new(algorithm, requests, Window::from_seconds(seconds).unwrap(), None).unwrap()
@@ -52,10 +53,10 @@ pub fn text(key: &CounterKey) -> String {
     String::from_utf8(key.as_bytes().to_vec()).unwrap()
 }
 
-/// Charges each of these counters of one algorithm with a hit.
+/// Charges 1 hit to each of these counters.
 ///
 /// # Panics
-/// A hit does not pass.
+/// A hit is refused.
 pub async fn charge(store: &impl Store, algorithm: Algorithm, counters: Range<usize>) {
     let limit = limit(algorithm, 100, 3_600);
     let numbers: Vec<usize> = counters.collect();
@@ -66,23 +67,23 @@ pub async fn charge(store: &impl Store, algorithm: Algorithm, counters: Range<us
     }
 }
 
-/// Memory of a number of counters of one algorithm in a Redis of their own.
+/// Memory that the counters of one algorithm use in Redis.
 #[derive(Clone, Debug)]
 pub struct Growth {
-    /// By how many bytes `used_memory` has grown, per counter.
+    /// Growth of `used_memory` per counter, in bytes.
     pub used_memory: u64,
-    /// `MEMORY USAGE` of one.
+    /// `MEMORY USAGE` of one counter, in bytes.
     pub usage: String,
-    /// The stored value.
+    /// The stored value of one counter.
     pub value: String,
 }
 
 impl Growth {
-    /// Measures it.
+    /// Measures this number of counters in a Redis of their own.
     pub async fn of(algorithm: Algorithm, counters: usize) -> Self {
         let redis = Redis::start().await;
         let store = connect(&redis).await;
-        // The script and buffers are there then.
+        // Loads the script and allocates buffers before the measurement.
         charge(&store, algorithm, 0..BATCH).await;
         let before = used_memory(&redis).await;
         charge(&store, algorithm, BATCH..BATCH + counters).await;
@@ -101,7 +102,7 @@ async fn used_memory(redis: &Redis) -> u64 {
     redis.info("memory", "used_memory").await.unwrap().unwrap().parse().unwrap()
 }
 
-/// The store that keeps its counters there, once it is connected.
+/// Returns a store with its counters in this Redis, after it has connected.
 pub async fn connect(redis: &Redis) -> store::Redis {
     let url: RedisUrl = redis.url().parse().unwrap();
     let connection = ConnectionSettings {

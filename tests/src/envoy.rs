@@ -1,4 +1,4 @@
-//! The real Envoy.
+//! Starts and configures a real Envoy.
 
 use std::{fs, net::SocketAddr, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     until,
 };
 
-/// A listener with the rate limit filter.
+/// Configuration of an Envoy listener with the rate limit filter.
 #[derive(Clone, Debug)]
 pub struct Listener {
     name: String,
@@ -24,8 +24,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// A listener that asks about `domain`. It waits long for an answer: on a busy machine Envoy's own
-    /// 20 ms would let requests pass.
+    /// A listener that sends rate limit requests for `domain`. Its timeout is long: on a busy machine, Envoy's default
+    /// of 20 ms would let requests pass.
     #[must_use]
     pub fn new(name: &str, domain: &str) -> Self {
         let filter = json!({
@@ -54,21 +54,21 @@ impl Listener {
         self
     }
 
-    /// Sets dynamic metadata of every request.
+    /// Sets dynamic metadata in every request.
     #[must_use]
     pub fn metadata(mut self, namespace: &str, value: &Value) -> Self {
         self.metadata.push(json!({"metadata_namespace": namespace, "value": value}));
         self
     }
 
-    /// Adds a header to every response of the upstream, in Envoy's format of access logs.
+    /// Adds a header to every response of the upstream. `format` is a format string of Envoy's access logs.
     #[must_use]
     pub fn shown(mut self, header: &str, format: &str) -> Self {
         self.shown.push(json!({"header": {"key": header, "value": format}}));
         self
     }
 
-    /// Asks with these `rate_limits` about requests whose path begins so.
+    /// Adds a route for requests whose path begins with `prefix`, with these `rate_limits`.
     #[must_use]
     pub fn route(mut self, prefix: &str, rate_limits: &Value) -> Self {
         let per_route = json!({
@@ -115,7 +115,7 @@ impl Listener {
     }
 }
 
-/// The configuration of an Envoy with these listeners in front of `upstream`, which asks `grpc`.
+/// The configuration of an Envoy with these listeners in front of `upstream`. `grpc` is the rate limit service.
 #[must_use]
 pub fn bootstrap(upstream: SocketAddr, grpc: &str, listeners: &[Listener]) -> String {
     let cluster = |name: &str, address: SocketAddr, options: Value| {
@@ -148,7 +148,7 @@ pub fn bootstrap(upstream: SocketAddr, grpc: &str, listeners: &[Listener]) -> St
     config.to_string()
 }
 
-/// A configuration whose first listener sends a trace of every request to a collector of OTLP over gRPC.
+/// Changes a configuration so that the first listener exports a trace of every request to `collector` (OTLP over gRPC).
 #[must_use]
 pub fn traced(bootstrap: &str, collector: &str) -> String {
     let mut config: Value = serde_json::from_str(bootstrap).unwrap();
@@ -185,7 +185,7 @@ pub fn example_token(tenant: &str, user: &str, tier: &str) -> String {
 /// A running Envoy.
 #[derive(Debug)]
 pub struct Envoy {
-    /// The process.
+    /// The process of Envoy.
     pub process: Process,
     admin: String,
     client: reqwest::Client,
@@ -198,7 +198,7 @@ impl Envoy {
         Self::start_with_workers(binary, config, 2).await
     }
 
-    /// Starts the binary with this configuration and so many worker threads, and waits until it serves.
+    /// Starts the binary with this configuration and number of worker threads, and waits until it serves.
     pub async fn start_with_workers(binary: &Path, config: &str, workers: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [config_file, admin_file] = ["envoy.yaml", "admin"].map(|it| folder.path().join(it));
@@ -224,24 +224,24 @@ impl Envoy {
         envoy
     }
 
-    /// A statistic; 0 if it is not there.
+    /// The value of a statistic; 0 if it does not exist.
     pub async fn stat(&self, name: &str) -> u64 {
         let stats = self.admin("/stats").await.unwrap();
         let value = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         value.map_or(0, |value| value.parse().unwrap())
     }
 
-    /// The statistics in use whose names match a regular expression, a line each, for messages.
+    /// The used statistics whose names match a regular expression, a line each, for messages of tests.
     pub async fn stats(&self, filter: &str) -> String {
         self.admin(&format!("/stats?usedonly&filter={filter}")).await.unwrap()
     }
 
-    /// Its metrics for Prometheus.
+    /// The metrics page in Prometheus' format.
     pub async fn metrics(&self) -> String {
         self.admin("/stats/prometheus").await.unwrap()
     }
 
-    /// Gets a page through the listener `main`. Values may be any bytes that HTTP can carry.
+    /// Gets a page through the listener `main`. Header values may be any bytes that HTTP allows.
     pub async fn get(&self, path: &str, headers: &[(&str, &[u8])]) -> Answer {
         self.get_from("main", path, headers).await
     }
@@ -258,7 +258,7 @@ impl Envoy {
         Answer { status: response.status().as_u16(), headers: response.headers().clone() }
     }
 
-    /// The address that a listener has been given.
+    /// The address that a listener is bound to.
     ///
     /// # Panics
     /// There is no such listener.
@@ -272,7 +272,7 @@ impl Envoy {
     /// Sets runtime keys. The configuration needs an admin layer.
     ///
     /// # Panics
-    /// Envoy refuses.
+    /// Envoy rejects the keys.
     pub async fn set_runtime(&self, keys: &[(&str, u64)]) {
         let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let url = format!("http://{}/runtime_modify?{}", self.admin, keys.join("&"));
@@ -280,14 +280,14 @@ impl Envoy {
         assert!(response.status().is_success(), "{response:?}");
     }
 
-    /// A page of the admin listener; `None` while it cannot be had.
+    /// A page of the admin listener; `None` if Envoy does not return it.
     async fn admin(&self, path: &str) -> Option<String> {
         let response = self.client.get(format!("http://{}{path}", self.admin)).send().await.ok()?;
         response.text().await.ok()
     }
 }
 
-/// An answer of Envoy.
+/// A response of Envoy.
 #[derive(Debug)]
 pub struct Answer {
     /// The HTTP status.
@@ -302,10 +302,10 @@ impl Answer {
         Some(self.headers.get(name)?.to_str().unwrap())
     }
 
-    /// A header's value, which must be a number.
+    /// The value of a header as a number.
     ///
     /// # Panics
-    /// It is not, or not there.
+    /// The header is missing, or its value is not a number.
     #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         let value = self.header(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.headers));

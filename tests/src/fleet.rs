@@ -1,4 +1,4 @@
-//! Servers that share their counters.
+//! Replicas that share their counters.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::{Load, Sluicegate, long_windows, request, until};
 
-/// Servers with the same limits and flags.
+/// Replicas with the same limits and flags.
 #[derive(Debug)]
 pub struct Fleet {
-    /// Each a process of its own.
+    /// The replicas, each in its own process.
     pub servers: Vec<Sluicegate>,
 }
 
 impl Fleet {
-    /// Starts so many and waits until each has reached its store. The limits have [long windows](long_windows).
+    /// Starts `count` replicas and waits until each can reach its store. The limits have [long windows](long_windows).
     pub async fn start(count: usize, limits: &str, flags: &[&str]) -> Self {
         let limits = long_windows(limits);
         let servers = (0..count).map(|_| Sluicegate::start(&limits, flags));
         let fleet = Self { servers: futures::future::join_all(servers).await };
-        fleet.until_well().await;
+        fleet.until_available().await;
         fleet
     }
 
-    /// Where they listen.
+    /// The gRPC addresses of the replicas.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.servers.iter().map(|server| server.grpc.clone()).collect()
     }
 
-    /// Starts callers of all of them, see [`Load::start`].
+    /// Starts callers of all replicas, see [`Load::start`].
     pub async fn load(
         &self,
         callers: usize,
@@ -39,7 +39,7 @@ impl Fleet {
         Load::start(&self.addresses(), callers, rest, requests).await
     }
 
-    /// A metric over all servers, see [`Sluicegate::sum`].
+    /// The sum of a metric over all replicas, see [`Sluicegate::sum`].
     pub async fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let mut sum = 0.0;
         for server in &self.servers {
@@ -48,27 +48,27 @@ impl Fleet {
         sum
     }
 
-    /// Hits that may be charged without an answer that admits them.
-    pub async fn stranded(&self) -> f64 {
-        let mut stranded = 0.0;
+    /// Number of hits that may be charged although no answer admitted them.
+    pub async fn hits_unknown(&self) -> f64 {
+        let mut hits_unknown = 0.0;
         for server in &self.servers {
-            stranded += server.stranded().await;
+            hits_unknown += server.hits_unknown().await;
         }
-        stranded
+        hits_unknown
     }
 
-    /// Waits until every server can ask its store about any counter.
-    pub async fn until_well(&self) {
-        until("the store to be well", || async {
+    /// Waits until no replica is degraded.
+    pub async fn until_available(&self) {
+        until("the store to be available", || async {
             (self.sum("sluicegate_store_degraded", &[]).await == 0.0).then_some(())
         })
         .await;
     }
 
-    /// Remaining hits of a descriptor in the domain `api`, as the first server reports.
+    /// Remaining hits of a descriptor in the domain `api`, as the first replica reports them.
     ///
     /// # Panics
-    /// It has none.
+    /// The descriptor has no limit.
     pub async fn remaining(&self, entries: &[(&str, &str)]) -> usize {
         let mut peek = request(&[entries]);
         peek.descriptors[0].hits_addend = Some(0);

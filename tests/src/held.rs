@@ -1,4 +1,4 @@
-//! Calls that stay in progress, because the store does not answer them.
+//! Calls that stay in progress because the store does not answer.
 
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
@@ -8,7 +8,7 @@ use tonic::{Status, transport::Channel};
 
 use crate::{Redis, Sluicegate, until};
 
-/// A Redis that answers on demand.
+/// A Redis that can be paused.
 #[derive(Debug)]
 pub struct HangingStore {
     redis: Redis,
@@ -16,30 +16,30 @@ pub struct HangingStore {
 }
 
 impl HangingStore {
-    /// Starts one that answers for now.
+    /// Starts a Redis that is not paused.
     pub async fn start() -> Self {
         let redis = Redis::start().await;
         let url = redis.url();
         Self { redis, url }
     }
 
-    /// The flags of a server that waits for it.
+    /// The flags of a server that waits for this Redis, as pairs of name and value.
     #[must_use]
     pub fn flags(&self) -> [(&str, &str); 2] {
         [("--store", &self.url), ("--decision-timeout", "1h")]
     }
 
-    /// The same, one by one.
+    /// The flags of [`Self::flags`] as separate arguments.
     #[must_use]
     pub fn arguments(&self) -> [&str; 4] {
         let [store, timeout] = self.flags();
         [store.0, store.1, timeout.0, timeout.1]
     }
 
-    /// Stops answering, and makes a call that stays in progress until the store goes on.
+    /// Pauses Redis and starts a call, which stays in progress until [`Self::release`].
     ///
     /// # Panics
-    /// The server does not use the store, or has calls in progress.
+    /// The server does not use this Redis, or already has calls in progress.
     pub async fn hold(&mut self, server: &Sluicegate, request: RateLimitRequest) -> HeldCall {
         until("the store to be in use", || async {
             (server.metric("sluicegate_store_degraded").await == 0.0).then_some(())
@@ -57,13 +57,13 @@ impl HangingStore {
         HeldCall { task, client }
     }
 
-    /// Goes on answering.
+    /// Lets Redis continue.
     pub fn release(&mut self) {
         self.redis.resume();
     }
 }
 
-/// A call in progress, given up when it is dropped.
+/// A call in progress. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct HeldCall {
     task: JoinSet<Result<RateLimitResponse, Status>>,
@@ -75,10 +75,10 @@ impl HeldCall {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// It is one.
+    /// The server answers with an error.
     ///
     /// # Panics
-    /// The call has panicked.
+    /// The task of the call has panicked.
     pub async fn answer(mut self) -> Result<RateLimitResponse, Status> {
         self.task.join_next().await.unwrap().unwrap()
     }

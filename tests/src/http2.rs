@@ -1,4 +1,4 @@
-//! Callers that misbehave as a gRPC library would not: leave calls open, ignore pings.
+//! HTTP/2 callers that can do what gRPC libraries do not: leave calls open, ignore pings, send invalid frames.
 
 use std::{io, time::Duration};
 
@@ -13,16 +13,16 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// With which a connection begins.
+/// The connection preface of HTTP/2 clients.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The path of a rate limit call.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Far longer than any step.
+/// Timeout of each step, far longer than any step takes.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A connection whose calls go step by step.
+/// A connection whose calls are sent step by step.
 #[derive(Debug)]
 pub struct Caller {
     requests: SendRequest<Bytes>,
@@ -31,24 +31,24 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Connects to an address of the loopback.
+    /// Connects to a loopback address.
     pub async fn connect(address: &str) -> Self {
         Self::connect_on(TcpStream::connect(address).await.unwrap(), address).await
     }
 
-    /// Begins HTTP/2 on a connection to an address.
+    /// Starts HTTP/2 on an open connection to `address`.
     ///
     /// # Panics
-    /// The server has closed it.
+    /// The server has closed the connection.
     pub async fn connect_on(socket: TcpStream, address: &str) -> Self {
         let (requests, connection) = h2::client::handshake(socket).await.unwrap();
         Self { requests, connection: tokio::spawn(connection), authority: address.to_owned() }
     }
 
-    /// Begins a call: its headers, no message yet.
+    /// Begins a call: sends its headers, and no message yet.
     ///
     /// # Errors
-    /// The server takes no more calls on this connection.
+    /// The server accepts no more calls on this connection.
     pub async fn begin(&self) -> Result<Call, h2::Error> {
         self.begin_with(&[]).await
     }
@@ -56,7 +56,7 @@ impl Caller {
     /// Begins a call with these headers beside the usual ones.
     ///
     /// # Errors
-    /// The server takes no more calls on this connection.
+    /// The server accepts no more calls on this connection.
     pub async fn begin_with(&self, headers: &[(&str, &str)]) -> Result<Call, h2::Error> {
         let mut requests = self.requests.clone().ready().await?;
         let mut request = Request::post(format!("http://{}{PATH}", self.authority))
@@ -69,7 +69,7 @@ impl Caller {
         Ok(Call { response, body })
     }
 
-    /// The most concurrent calls that the server has announced.
+    /// The maximum number of concurrent calls that the server has announced.
     #[must_use]
     pub fn max_calls(&self) -> usize {
         self.requests.current_max_send_streams()
@@ -78,14 +78,14 @@ impl Caller {
     /// Waits until the server has closed the connection.
     ///
     /// # Errors
-    /// It does so in the middle of something.
+    /// The connection ends with an error.
     ///
     /// # Panics
-    /// It does not.
+    /// The server does not close the connection.
     pub async fn closed(self) -> Result<(), h2::Error> {
         let Self { requests, connection, .. } = self;
         let closed = within(connection).await.unwrap();
-        // Without it, this side would have closed the connection.
+        // Keep the sender until here: dropping it would close the connection from this side.
         drop(requests);
         closed
     }
@@ -112,7 +112,7 @@ impl Call {
         Ok(RateLimitResponse::decode(&body[5..]).unwrap())
     }
 
-    /// Sends a part of the message, and nothing more. The call is reset when it is dropped.
+    /// Sends a part of the message only. Dropping the call resets its stream.
     ///
     /// # Errors
     /// The connection breaks.
@@ -121,8 +121,8 @@ impl Call {
         Ok(self)
     }
 
-    /// Sends a body in pieces, and waits for the status and the body of the answer. Without an `end` the server
-    /// does not know that there is no more.
+    /// Sends a body in pieces, and waits for the gRPC status and the body of the answer. Without `end` the stream stays
+    /// open, so the server expects more.
     ///
     /// # Errors
     /// The connection breaks.
@@ -148,19 +148,19 @@ impl Call {
         .await
     }
 
-    /// Waits for the answer to a call without a message, which can only be an error.
+    /// Waits for the error that answers a call without a message.
     ///
     /// # Panics
-    /// It is something else, or does not come.
+    /// The answer is not an error, or none arrives.
     pub async fn cut(self) {
         let cut = within(async { whole(self.response.await?).await }).await;
-        // Another test may have begun the message: keep it open until here.
+        // `begin_message` may have sent a part of the message: keep the stream open until here.
         drop(self.body);
         assert!(cut.is_err(), "answered: {cut:?}");
     }
 }
 
-/// A message as gRPC frames it.
+/// A message in gRPC framing.
 pub fn framed(message: &impl Message) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
@@ -189,20 +189,20 @@ async fn within<F: Future>(future: F) -> F::Output {
 /// A frame from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Is to be answered, unless it is an answer.
+    /// A ping, or the reply to one.
     Ping([u8; 8]),
-    /// No more calls are taken.
+    /// GOAWAY: the server accepts no more calls.
     GoAway,
-    /// Anything else, by its type.
+    /// Any other frame, by its type.
     Other(u8),
 }
 
-/// A connection that sends the preface and then only given frames.
+/// A connection that sends the preface and then only the bytes given.
 #[derive(Debug)]
 pub struct RawConnection(TcpStream);
 
 impl RawConnection {
-    /// Connects to an address of the loopback and sends the preface.
+    /// Connects to a loopback address and sends the preface.
     pub async fn connect(address: &str) -> Self {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(PREFACE).await.unwrap();
@@ -210,18 +210,18 @@ impl RawConnection {
         Self(socket)
     }
 
-    /// The next frame; none if the server has closed the connection.
+    /// The next frame; `None` if the server has closed the connection.
     ///
     /// # Panics
-    /// Nothing comes.
+    /// No frame arrives in time.
     pub async fn frame(&mut self) -> Option<Frame> {
         within(self.read()).await.ok()
     }
 
-    /// Skips frames until one of this kind.
+    /// Skips frames until `find` accepts one. `what` names it in the panic message.
     ///
     /// # Panics
-    /// The connection is closed before.
+    /// The connection is closed before that.
     pub async fn until<T>(&mut self, what: &str, find: impl Fn(&Frame) -> Option<T>) -> T {
         loop {
             let frame = self.frame().await.unwrap_or_else(|| panic!("closed before {what}"));
@@ -239,7 +239,7 @@ impl RawConnection {
         self.0.write_all(bytes).await.unwrap();
     }
 
-    /// Answers a ping.
+    /// Replies to a ping.
     pub async fn pong(&mut self, payload: [u8; 8]) {
         self.0.write_all(&frame(kind::PING, 1, 0, &payload)).await.unwrap();
     }
@@ -247,7 +247,7 @@ impl RawConnection {
     /// Waits until the server has closed the connection.
     ///
     /// # Panics
-    /// It does not.
+    /// The server does not close the connection.
     pub async fn closed(mut self) {
         within(async { while self.read().await.is_ok() {} }).await;
     }
@@ -266,7 +266,7 @@ impl RawConnection {
     }
 }
 
-/// Types of frames.
+/// Types of HTTP/2 frames.
 #[expect(missing_docs, reason = "HTTP/2's names")]
 pub mod kind {
     pub const DATA: u8 = 0;
@@ -279,14 +279,14 @@ pub mod kind {
     pub const CONTINUATION: u8 = 9;
 }
 
-/// Flags of frames.
+/// Flags of HTTP/2 frames.
 #[expect(missing_docs, reason = "HTTP/2's names")]
 pub mod flag {
     pub const END_STREAM: u8 = 1;
     pub const END_HEADERS: u8 = 4;
 }
 
-/// A frame of HTTP/2.
+/// An encoded HTTP/2 frame.
 ///
 /// # Panics
 /// The payload is too long.
@@ -320,7 +320,7 @@ pub fn call_headers_to(path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     ];
     let mut block = Vec::new();
     for (name, value) in usual.iter().chain(headers) {
-        // A literal that is not remembered, with a name of its own.
+        // Literal header field without indexing, with a new name.
         block.push(0);
         put_text(&mut block, name);
         put_text(&mut block, value);
@@ -328,7 +328,7 @@ pub fn call_headers_to(path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// A length in HPACK encoding, first seven bits, and the text.
+/// Appends a string literal of HPACK: its length, with a prefix of seven bits, and the text.
 fn put_text(block: &mut Vec<u8>, text: &str) {
     match text.len().checked_sub(127) {
         None => block.push(u8::try_from(text.len()).unwrap()),
@@ -359,7 +359,7 @@ pub fn header_frames(stream: u32, block: &[u8]) -> Vec<u8> {
     frames
 }
 
-/// A connection that sends given bytes, and drops received ones.
+/// A connection that sends the bytes given, and discards received bytes.
 #[derive(Debug)]
 pub struct Flood {
     sender: OwnedWriteHalf,
@@ -367,11 +367,11 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Connects to an address of the loopback, and sends nothing.
+    /// Connects to a loopback address, and sends nothing.
     pub async fn silent(address: &str) -> Self {
         let (mut receiver, sender) = TcpStream::connect(address).await.unwrap().into_split();
         let dropped = tokio::spawn(async move {
-            // Ends when the server closes or resets the connection.
+            // The copy ends when the server closes or resets the connection.
             _ = tokio::io::copy(&mut receiver, &mut tokio::io::sink()).await;
         });
         Self { sender, dropped }
@@ -385,7 +385,7 @@ impl Flood {
         flood
     }
 
-    /// Sends bytes. Returns whether the server takes them.
+    /// Sends bytes. Returns whether the connection accepted them.
     pub async fn send(&mut self, bytes: &[u8]) -> bool {
         !self.dropped.is_finished() && self.sender.write_all(bytes).await.is_ok()
     }
@@ -393,7 +393,7 @@ impl Flood {
     /// Waits until the server has closed the connection.
     ///
     /// # Panics
-    /// It does not.
+    /// The server does not close the connection.
     pub async fn closed(&mut self) {
         within(&mut self.dropped).await.unwrap();
     }

@@ -1,5 +1,5 @@
-//! Starts the real server and its real neighbours on free ports of the loopback, and stops them by
-//! process id. Nothing is mocked: a test sees the same as a caller.
+//! Test harness: starts the real server, Envoy, Redis and other real programs on free loopback ports, and stops them
+//! by process id. There are no mocks: a test sees what a caller sees.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Callers that do not stop asking.
+//! Callers that send requests without a pause until they are stopped.
 
 use std::{
     sync::{
@@ -16,10 +16,10 @@ use tonic::{Code as GrpcCode, transport::Channel};
 
 use crate::until;
 
-/// Connections to each server; callers share them as they share those of a proxy.
+/// Connections to each server. Callers share them, as they share those of a proxy.
 const CONNECTIONS: usize = 2;
 
-/// Callers, each of which sends the next request after an answer.
+/// Running callers. Each sends its next request after the answer to the one before.
 #[derive(Debug)]
 pub struct Load {
     callers: JoinSet<Vec<Asked>>,
@@ -36,18 +36,18 @@ struct Counts {
 /// A request and its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Which of the requests.
+    /// Position in the list of requests.
     pub request: usize,
-    /// When it was sent, since 1970.
+    /// The time at which the request was sent, since the Unix epoch.
     pub sent: Duration,
-    /// When the answer was there.
+    /// The time at which the answer arrived, since the Unix epoch.
     pub received: Duration,
     /// The answer.
     pub answer: Result<Code, GrpcCode>,
 }
 
 impl Asked {
-    /// Whether the hits may pass.
+    /// Whether the request was allowed.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.answer == Ok(Code::Ok)
@@ -55,8 +55,7 @@ impl Asked {
 }
 
 impl Load {
-    /// Starts so many callers, spread over the servers. Each goes round all the requests, and rests between
-    /// two of them.
+    /// Starts `callers`, spread over the servers. Each repeats all requests in turn, with a pause after each.
     pub async fn start(
         servers: &[String],
         callers: usize,
@@ -89,21 +88,21 @@ impl Load {
         self.counts.refused.load(Relaxed)
     }
 
-    /// Waits until so many more are admitted.
+    /// Waits until `more` further requests are admitted.
     pub async fn admits(&self, more: usize) {
         let wanted = self.admitted() + more;
         let admitted = || async { (self.admitted() >= wanted).then_some(()) };
         until("requests to be admitted", admitted).await;
     }
 
-    /// Waits until so many more are refused.
+    /// Waits until `more` further requests are refused.
     pub async fn refuses(&self, more: usize) {
         let wanted = self.refused() + more;
         let refused = || async { (self.refused() >= wanted).then_some(()) };
         until("requests to be refused", refused).await;
     }
 
-    /// Lets every caller get its last answer.
+    /// Stops the callers after their current answers. Returns all requests with answers.
     pub async fn stop(self) -> Vec<Asked> {
         self.counts.stop.store(true, Relaxed);
         self.callers.join_all().await.concat()
@@ -118,7 +117,7 @@ async fn ask(
     counts: Arc<Counts>,
 ) -> Vec<Asked> {
     let mut asked = Vec::new();
-    // Not all of them begin with the same one.
+    // Callers start at different requests.
     for request in (0..requests.len()).cycle().skip(first % requests.len()) {
         if counts.stop.load(Relaxed) {
             break;
@@ -139,7 +138,7 @@ async fn ask(
     asked
 }
 
-/// The wall clock, which every process of a machine shares.
+/// The wall clock: all processes of a machine share it.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }

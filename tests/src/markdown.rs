@@ -1,6 +1,6 @@
 //! Code blocks of Markdown documents.
 
-/// The blocks of a page that are fenced as being in a language, in order.
+/// The fenced code blocks of a page in this language, in order.
 #[must_use]
 pub fn fenced<'page>(page: &'page str, language: &str) -> Vec<&'page str> {
     let begins = format!("```{language}\n");

@@ -1,4 +1,4 @@
-//! Cost of matching, by rules and requests.
+//! Measures the cost of matching for rule sets and requests.
 
 use std::{
     fmt::Write,
@@ -13,13 +13,13 @@ use sluicegate_core::{
     rules::RuleSet,
 };
 
-/// Requests of a variant, sent in turn: few, so that their rules stay in the caches.
+/// Requests of a variant, in turn: few, so that their rules stay in the CPU caches.
 const REQUESTS: usize = 8;
 
-/// Times that the requests of a variant are asked in a round.
+/// How often the requests of a variant are repeated in a round.
 const REPEATS: usize = 50;
 
-/// Odd, so that there is a median.
+/// Number of rounds. Odd, so that one value is the median.
 const ROUNDS: usize = 101;
 
 /// The entries of one descriptor: keys and values.
@@ -28,18 +28,18 @@ pub type Entries = Vec<(String, String)>;
 /// A limits file and requests for it.
 #[derive(Debug)]
 pub struct Variant {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
     rules: RuleSet,
     requests: Vec<Entries>,
-    /// Whether each request meets a rule.
+    /// Whether each request matches a rule.
     hit: bool,
 }
 
 /// The limit of every rule.
 pub const LIMIT: &str = "rate_limit: {unit: minute, requests_per_unit: 10}";
 
-/// A limits file of these rules, a line each.
+/// A limits file with these rules, a line each.
 pub fn file(rules: impl Iterator<Item = String>) -> String {
     let mut text = "domain: api\ndescriptors:\n".to_owned();
     for rule in rules {
@@ -48,19 +48,19 @@ pub fn file(rules: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// So many rules of one key, each with a value of its own.
+/// A limits file with `rules` rules of one key, each with another value.
 #[must_use]
 pub fn exact(rules: usize) -> String {
     file((0..rules).map(|it| format!("  - {{key: user, value: user-{it}, {LIMIT}}}")))
 }
 
-/// So many rules, each of a key without a value.
+/// A limits file with `rules` rules, each of another key without a value.
 #[must_use]
 pub fn keys(rules: usize) -> String {
     file((0..rules).map(|it| format!("  - {{key: key-{it}, {LIMIT}}}")))
 }
 
-/// So many rules on the third level, ten a tenant.
+/// A limits file with `rules` rules on the third level, ten for each tenant.
 #[must_use]
 pub fn chains(rules: usize) -> String {
     let routes: Vec<_> =
@@ -79,7 +79,7 @@ pub fn one(key: &str, value: String) -> Entries {
     vec![(key.to_owned(), value)]
 }
 
-/// A descriptor that meets the rule of that number in the file of [`chains`].
+/// A descriptor that matches the rule with number `at` in the file of [`chains`].
 #[must_use]
 pub fn chain(at: usize) -> Entries {
     let entries = [
@@ -96,8 +96,8 @@ pub fn load(text: &str) -> RuleSet {
     sluicegate_limits::compile_text("limits.yaml", text).unwrap()
 }
 
-/// A variant whose requests are spread over the rules: `asked` gets the number of one, and `hit` says whether what
-/// it gives meets a rule.
+/// A variant whose requests are spread over the rules. `asked` returns the descriptor for the number of a rule, and
+/// `hit` is whether that descriptor matches a rule.
 pub fn variant(
     name: &str,
     rules: usize,
@@ -109,11 +109,11 @@ pub fn variant(
     Variant { name: name.to_owned(), rules: load(text), requests, hit }
 }
 
-/// For each variant the median of the time of one request: matching alone, and matching with planning. Every variant
-/// is timed in every round.
+/// Returns for each variant the median time of one request: of matching, and of matching and planning. Each round
+/// measures every variant.
 ///
 /// # Panics
-/// A request matches a rule although its variant claims otherwise, or the reverse.
+/// A request matches a rule although its variant expects none, or the reverse.
 #[must_use]
 pub fn measure(variants: &[Variant]) -> Vec<[Duration; 2]> {
     let mut times = vec![[const { Vec::new() }; 2]; variants.len()];
@@ -137,7 +137,7 @@ fn time(variant: &Variant) -> [Duration; 2] {
     let entries: Vec<Vec<Entry<'_>>> = variant.requests.iter().map(borrowed).collect();
     let requests: Vec<Request<'_>> = entries.iter().map(request).collect();
     let domain = variant.rules.domain("api").unwrap();
-    // Warms the caches, and checks the variant's claim.
+    // Fills the CPU caches, and checks the expectation of the variant.
     for (entries, request) in entries.iter().zip(&requests) {
         assert_eq!(domain.find(entries).rule.is_some(), variant.hit, "{}", variant.name);
         assert_eq!(Plan::new(&variant.rules, request).1.is_empty(), !variant.hit);

@@ -14,13 +14,13 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How long a condition may take to come true. Generous: machines are shared.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of conditions and of processes. Long, because machines are shared.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` gives something.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// Nothing arrives in a minute; `what` names the awaited event.
+/// The condition returns none within a minute. `what` names it in the message.
 pub async fn until<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut condition: impl FnMut() -> F,
@@ -30,7 +30,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(
         if let Some(it) = condition().await {
             return it;
         }
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < TIMEOUT, "waited in vain for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -44,7 +44,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the command and collects its output of both streams.
+    /// Starts the command and collects its standard output and standard error.
     ///
     /// # Panics
     /// The command cannot be started.
@@ -67,11 +67,11 @@ impl Process {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until a text was printed so many times, for what is written a little after it has happened. Returns all that
-    /// was printed.
+    /// Waits until a text was printed this many times, for example in log lines that are written after the event.
+    /// Returns the whole output.
     ///
     /// # Panics
-    /// It takes too long.
+    /// The wait takes too long.
     pub async fn printed(&self, text: &str, times: usize) -> String {
         until(&format!("{text} to be printed"), async || {
             let output = self.output();
@@ -80,7 +80,7 @@ impl Process {
         .await
     }
 
-    /// Waits until a printed line gives something.
+    /// Waits until `find` returns a value for a printed line.
     ///
     /// # Panics
     /// The process ends without such a line, or takes too long.
@@ -89,10 +89,10 @@ impl Process {
         line.unwrap_or_else(|| panic!("ended before {what}\n{}", self.output()))
     }
 
-    /// Waits until a printed line gives something, or the process has ended without such a line.
+    /// Waits until `find` returns a value for a printed line, or the process has ended without such a line.
     ///
     /// # Panics
-    /// It takes too long.
+    /// The wait takes too long.
     pub async fn line_unless_ended<T>(
         &mut self,
         what: &str,
@@ -102,7 +102,7 @@ impl Process {
         loop {
             let ended = self.child.try_wait().unwrap().is_some();
             if ended {
-                // Its last words may still be in the pipe.
+                // The last lines may still be in the pipe.
                 futures::future::join_all(self.readers.drain(..)).await;
             }
             let output = self.output();
@@ -112,7 +112,7 @@ impl Process {
             if ended {
                 return None;
             }
-            assert!(started.elapsed() < PATIENCE, "waited in vain for {what}\n{output}");
+            assert!(started.elapsed() < TIMEOUT, "waited in vain for {what}\n{output}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -120,7 +120,7 @@ impl Process {
     /// Checks that the process has not ended.
     ///
     /// # Panics
-    /// It has.
+    /// The process has ended.
     pub fn assert_running(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "ended: {ended:?}\n{}", self.output());
@@ -129,13 +129,13 @@ impl Process {
     /// Its process id.
     ///
     /// # Panics
-    /// It has ended.
+    /// The process has ended.
     #[must_use]
     pub fn id(&self) -> Pid {
         Pid::from_raw(self.child.id().expect("the process has ended").cast_signed())
     }
 
-    /// CPU time that it has used so far, in all its threads, those that have ended included.
+    /// CPU time that the process has used so far, in all its threads, including ended ones.
     ///
     /// # Panics
     /// The process has ended.
@@ -154,7 +154,7 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The most resident memory since the start, or since [`Self::reset_peak`], in bytes.
+    /// Peak resident memory since the start, or since [`Self::reset_peak`], in bytes.
     ///
     /// # Panics
     /// The process has ended.
@@ -163,7 +163,7 @@ impl Process {
         self.memory("VmHWM:")
     }
 
-    /// Makes the present resident memory the peak.
+    /// Sets the peak to the current resident memory.
     ///
     /// # Panics
     /// The process has ended.
@@ -197,14 +197,14 @@ impl Process {
         nix::sys::signal::kill(self.id(), signal).unwrap();
     }
 
-    /// Waits for the end, and until all output was read.
+    /// Waits until the process has ended and all output was read.
     ///
     /// # Panics
-    /// It does not come.
+    /// The process does not end.
     pub async fn ended(&mut self) -> ExitStatus {
-        let waited = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let waited = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
         let status = waited.unwrap_or_else(|_| panic!("does not end\n{}", self.output())).unwrap();
-        // A process that it started may keep the pipes open.
+        // A child of the process may keep the pipes open.
         let read = futures::future::join_all(self.readers.drain(..));
         let _open = tokio::time::timeout(Duration::from_secs(1), read).await;
         status
@@ -216,19 +216,19 @@ impl Process {
 pub struct Finished {
     /// Exit code.
     pub code: i32,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
-/// Runs a command to its end.
+/// Runs a command until it ends.
 ///
 /// # Panics
-/// It cannot be started, does not end, or is ended by a signal.
+/// The command cannot be started, does not end, or is ended by a signal.
 pub async fn finish(mut command: Command) -> Finished {
     command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = tokio::time::timeout(TIMEOUT, command.output()).await;
     let output = output.unwrap_or_else(|_| panic!("does not end: {command:?}"));
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

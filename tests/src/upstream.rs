@@ -1,4 +1,4 @@
-//! The service behind Envoy.
+//! The upstream service behind Envoy.
 
 use std::{
     net::SocketAddr,
@@ -11,17 +11,17 @@ use std::{
 use axum::{Router, http::HeaderMap, response::IntoResponse};
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// A small service in this process. It copies the request's header x-cost to the response.
+/// An HTTP service in this process. It copies the request's header x-cost to the response.
 #[derive(Debug)]
 pub struct Upstream {
-    /// Where it listens.
+    /// The address of the service.
     pub address: SocketAddr,
     requests: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
 impl Upstream {
-    /// Starts it on a free port.
+    /// Starts the service on a free port.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ impl Upstream {
         Self { address, requests, task }
     }
 
-    /// How many requests have come through.
+    /// Number of requests that Envoy has forwarded.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)

@@ -8,8 +8,8 @@ const DAY: u64 = 86_400;
 
 static LONG: LazyLock<Window> = LazyLock::new(|| long_at(now()));
 
-/// An aligned window that ends in more than a day: a year of 365 days, or 366 days if that year ends sooner. The same for
-/// the whole process.
+/// An aligned window that ends in more than a day: 365 days, or 366 days if the window of 365 days ends sooner. The
+/// same for the whole process.
 #[must_use]
 pub fn long_window() -> Window {
     *LONG
@@ -21,7 +21,7 @@ pub fn until_long_window_ends() -> u64 {
     left(long_window(), now())
 }
 
-/// A text in which [`long_window`] takes the place of each window of a day: limits, or what is printed of them.
+/// Replaces each window of a day by [`long_window`], in limits files and in output.
 #[must_use]
 pub fn long_windows(text: &str) -> String {
     let (window, seconds) = (long_window(), long_window().seconds());

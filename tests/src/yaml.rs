@@ -1,9 +1,9 @@
-//! YAML as a value that serde reads.
+//! Converts YAML to JSON values.
 
 use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
 use serde_json::{Map, Number, Value};
 
-/// The one document of a file.
+/// Reads a file with one document. `name` is for panic messages.
 ///
 /// # Panics
 /// The text is not YAML, or has values that JSON lacks.
@@ -14,19 +14,19 @@ pub fn read(name: &str, text: &str) -> Value {
     documents.remove(0)
 }
 
-/// Every document of a file.
+/// Reads every document of a file.
 ///
 /// # Panics
-/// It is no YAML, or has what JSON has not.
+/// The text is not YAML, or has values that JSON lacks.
 #[must_use]
 pub fn read_all(name: &str, text: &str) -> Vec<Value> {
     all(text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The first document of a file; nothing if the file is empty.
+/// Reads the first document of a file; null if the file is empty.
 ///
 /// # Errors
-/// It is no YAML, or has what JSON has not.
+/// The text is not YAML, or has values that JSON lacks.
 pub fn first(text: &str) -> Result<Value, String> {
     Ok(all(text)?.into_iter().next().unwrap_or_default())
 }

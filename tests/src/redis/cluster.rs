@@ -1,4 +1,4 @@
-//! A Redis cluster.
+//! Starts and changes a Redis Cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,21 +10,22 @@ use futures::future::join_all;
 use super::{Redis, Setup};
 use crate::{finish, until};
 
-/// How many primaries there are.
+/// Number of primaries.
 const PRIMARIES: usize = 3;
 
-/// After so long a failover that was asked for has given up: Redis itself waits for five seconds.
+/// Time after which a requested failover has failed: Redis itself gives up after five seconds.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Three primaries, with a replica each that takes over after about two seconds, or without.
+/// A Redis Cluster of three primaries, without Redis replicas, or with one each that takes over after about two
+/// seconds.
 #[derive(Debug)]
 pub struct Cluster {
-    /// All of them; the first three began as primaries, those that were added later are last.
+    /// All nodes. The first three began as primaries; added ones are last.
     pub nodes: Vec<Redis>,
     setup: Setup,
 }
 
-/// A slot that moves from one node to another, both by position.
+/// The move of a slot from one node to another. Nodes are positions in [`Cluster::nodes`].
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// The slot.
@@ -41,8 +42,8 @@ impl Cluster {
         Self::of(Setup::new()).await
     }
 
-    /// Starts one of such nodes and waits until each sees it whole and each replica is in step: before,
-    /// nobody could take over.
+    /// Starts a cluster with these settings, and waits until all nodes report it complete and all replicas are in sync:
+    /// earlier, no replica could take over.
     pub async fn of(setup: Setup) -> Self {
         Self::with_replicas(setup, 1).await
     }
@@ -52,7 +53,7 @@ impl Cluster {
         Self::with_replicas(Setup::new(), 0).await
     }
 
-    /// So many replicas for each primary.
+    /// Starts a cluster with this number of replicas for each primary.
     async fn with_replicas(setup: Setup, replicas: usize) -> Self {
         let setup = setup.config("cluster-enabled yes\ncluster-node-timeout 1000");
         let nodes = (0..PRIMARIES * (1 + replicas)).map(|_| setup.clone().start());
@@ -72,7 +73,7 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a primary without slots, and waits until every node knows it. Returns its place among the nodes.
+    /// Adds a primary without slots, and waits until every node knows it. Returns its position.
     pub async fn add_primary(&mut self) -> usize {
         let added = self.setup.clone().start().await;
         let port = added.port.to_string();
@@ -90,7 +91,7 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    /// Its address for `--store`, of three nodes.
+    /// The URL for `--store`, with three nodes.
     #[must_use]
     pub fn url(&self) -> String {
         let urls: Vec<_> = self.nodes.iter().take(PRIMARIES).map(Redis::url).collect();
@@ -99,13 +100,12 @@ impl Cluster {
         format!("{scheme}-cluster://{}", addresses.join(","))
     }
 
-    /// The nodes that have been neither killed nor paused.
+    /// The nodes that are neither killed nor paused.
     fn running(&self) -> impl Iterator<Item = &Redis> {
         self.nodes.iter().filter(|node| node.is_running())
     }
 
-    /// Waits until every running node says that all slots are served, and every running replica is in
-    /// step.
+    /// Waits until every running node reports that all slots are served, and every running replica is in sync.
     pub async fn until_whole(&self) {
         for node in self.running() {
             until("the cluster to be whole", || async {
@@ -117,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the replica of a primary has acknowledged all writes. `WAIT` does so only for writes of its own
+    /// Waits until the replica of a primary has acknowledged all writes. `WAIT` covers only writes of its own
     /// connection.
     pub async fn until_replicated(&self, primary: usize) {
         let primary = &self.nodes[primary];
@@ -136,7 +136,7 @@ impl Cluster {
         node.query(&["CLUSTER", "KEYSLOT", key]).await.parse().unwrap()
     }
 
-    /// The place among the nodes of the one that serves a slot, as most of the running ones see it.
+    /// Position of the primary of a slot, as most running nodes report it.
     pub async fn primary_of(&self, slot: u16) -> Option<usize> {
         let running = self.running().count();
         let mut votes = BTreeMap::<usize, usize>::new();
@@ -151,7 +151,7 @@ impl Cluster {
         votes.into_iter().find_map(|(place, votes)| (votes * 2 > running).then_some(place))
     }
 
-    /// Waits until another node than `former` serves the slot, and the cluster is whole again.
+    /// Waits until another node than `former` serves the slot, and the cluster is complete again.
     pub async fn until_taken_over(&self, slot: u16, former: usize) -> usize {
         let successor = until("another primary", || async {
             self.primary_of(slot).await.filter(|place| *place != former)
@@ -161,15 +161,16 @@ impl Cluster {
         successor
     }
 
-    /// Makes a replica take over from its primary, and waits until all running nodes agree. No acknowledged write is lost.
+    /// Makes a replica take over from its primary, and waits until all running nodes agree. No acknowledged write is
+    /// lost.
     ///
     /// # Panics
-    /// It is a primary.
+    /// The node is a primary.
     pub async fn fail_over(&self, place: usize) {
         let node = &self.nodes[place];
         assert!(node.is_replica().await, "is a primary");
         while node.is_replica().await {
-            // It has taken over meanwhile if this is an error.
+            // An error means that the replica has already taken over.
             let _taken_over = node.try_query(&["CLUSTER", "FAILOVER"]).await;
             let taken_over = until("the replica to take over", || async {
                 (!node.is_replica().await).then_some(())
@@ -180,8 +181,8 @@ impl Cluster {
         self.until_agreed().await;
     }
 
-    /// Waits until all running nodes name the same primary for every slot. Before, a replica that takes over may claim
-    /// slots that its primary has just handed on.
+    /// Waits until all running nodes name the same primary for every slot. Earlier, a replica that takes over may claim
+    /// slots that its primary has just transferred.
     pub async fn until_agreed(&self) {
         until("the nodes to agree", || async {
             let mut views = BTreeSet::new();
@@ -195,7 +196,7 @@ impl Cluster {
         .await;
     }
 
-    /// The places among the nodes of the running primaries.
+    /// Positions of the running primaries.
     pub async fn primary_places(&self) -> Vec<usize> {
         let mut places = Vec::new();
         for (place, node) in self.nodes.iter().enumerate() {
@@ -206,10 +207,10 @@ impl Cluster {
         places
     }
 
-    /// Begins to move a slot: from now on two nodes serve parts of it.
+    /// Begins to move a slot: from now on, two nodes serve parts of it.
     ///
     /// # Panics
-    /// It has no primary, or is there already.
+    /// The slot has no primary, or is already on the node `to`.
     pub async fn migrate_start(&self, slot: u16, to: usize) -> Migration {
         let from = self.primary_of(slot).await.unwrap();
         assert_ne!(from, to, "is there already");
@@ -219,7 +220,7 @@ impl Cluster {
         migration
     }
 
-    /// Moves so many of its keys at most; how many there were.
+    /// Moves at most `count` keys of the slot. Returns the number of moved keys.
     pub async fn migrate_keys(&self, migration: Migration, count: usize) -> usize {
         let Migration { slot, from, to } = migration;
         let (slot, count) = (slot.to_string(), count.to_string());
@@ -233,11 +234,11 @@ impl Cluster {
         keys.len()
     }
 
-    /// Moves its remaining keys and announces the new owner to every primary.
+    /// Moves the remaining keys of the slot and announces the new owner to every primary.
     pub async fn migrate_end(&self, migration: Migration) {
         let Migration { slot, from, to } = migration;
         while self.migrate_keys(migration, 100).await > 0 {}
-        // The new owner first: otherwise the slot has no owner for a moment.
+        // The new owner first: otherwise the slot has no owner until the next command.
         self.set_slot(to, slot, "NODE", to).await;
         self.set_slot(from, slot, "NODE", to).await;
         for place in 0..self.nodes.len() {
@@ -252,9 +253,9 @@ impl Cluster {
         .await;
     }
 
-    async fn set_slot(&self, told: usize, slot: u16, state: &str, node: usize) {
+    async fn set_slot(&self, target: usize, slot: u16, state: &str, node: usize) {
         let id = self.nodes[node].query(&["CLUSTER", "MYID"]).await;
-        self.nodes[told].query(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).await;
+        self.nodes[target].query(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).await;
     }
 
     /// The running primaries.
@@ -262,7 +263,7 @@ impl Cluster {
         self.primary_places().await.into_iter().map(|place| &self.nodes[place]).collect()
     }
 
-    /// The keys of all running primaries that fit a pattern.
+    /// The keys of all running primaries that match a pattern.
     pub async fn keys(&self, pattern: &str) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         for primary in self.primaries().await {
@@ -271,14 +272,14 @@ impl Cluster {
         keys
     }
 
-    /// How often a command was called on the running nodes.
+    /// Number of calls of a command on all running nodes.
     pub async fn calls(&self, command: &str) -> u64 {
         let calls = join_all(self.running().map(|node| node.calls(command))).await;
         calls.iter().sum()
     }
 }
 
-/// A line of CLUSTER NODES.
+/// A line of the reply to CLUSTER NODES.
 struct Seen<'a> {
     address: &'a str,
     flags: &'a str,
@@ -292,13 +293,13 @@ impl<'a> Seen<'a> {
         Self { address, flags: words[2], slots: words[8..].to_vec() }
     }
 
-    /// The address and the slots of a node that has some.
+    /// The address and the slots of a primary that has slots.
     fn owns(&self) -> Option<(String, Vec<String>)> {
         let slots: Vec<_> = self.settled().map(str::to_owned).collect();
         (!slots.is_empty()).then(|| (self.address.to_owned(), slots))
     }
 
-    /// Its slots, without moving ones, which are in brackets.
+    /// The slots of the node, without moving ones, which are in brackets.
     fn settled(&self) -> impl Iterator<Item = &'a str> {
         self.slots.iter().copied().filter(|range| !range.starts_with('['))
     }

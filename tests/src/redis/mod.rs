@@ -1,4 +1,4 @@
-//! The real Redis: one server, a cluster, or servers that sentinels watch.
+//! Starts real Redis: one server, a cluster, or servers with sentinels.
 
 mod cluster;
 mod sentinels;
@@ -15,10 +15,10 @@ use tokio::process::Command;
 
 use crate::{Process, finish, until};
 
-/// A server that does not answer by then is taken for one that cannot.
+/// Timeout of a reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running Redis server, which keeps nothing on disk.
+/// A running Redis server without persistence.
 #[derive(Debug)]
 pub struct Redis {
     process: Process,
@@ -41,20 +41,20 @@ impl Redis {
         Setup::new().start().await
     }
 
-    /// Where it listens.
+    /// The address of the server.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Its address for `--store`, without user and password.
+    /// The URL for `--store`, without user and password.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.setup.has_tls() { "rediss" } else { "redis" };
         format!("{scheme}://{}", self.address())
     }
 
-    /// Asks as redis-cli does; the elements of a list come as lines.
+    /// Sends a command by redis-cli. The elements of a list are lines.
     ///
     /// # Panics
     /// The server answers with an error.
@@ -63,10 +63,10 @@ impl Redis {
         answer.unwrap_or_else(|error| panic!("{command:?} to {}: {error}", self.port))
     }
 
-    /// Asks as redis-cli does.
+    /// Sends a command by redis-cli.
     ///
     /// # Errors
-    /// The answer of the server or an error of redis-cli, or that there is none.
+    /// The server replies with an error or not at all, or redis-cli fails.
     pub async fn try_query(&self, command: &[&str]) -> Result<String, String> {
         let mut client = self.client();
         client.arg("-e").args(command);
@@ -92,7 +92,7 @@ impl Redis {
     /// A field of INFO.
     ///
     /// # Errors
-    /// The server cannot be asked.
+    /// The server does not reply.
     pub async fn info(&self, section: &str, field: &str) -> Result<Option<String>, String> {
         let info = self.try_query(&["INFO", section]).await?;
         let mut lines = info.lines().map(str::trim_end);
@@ -100,7 +100,7 @@ impl Redis {
         Ok(value.map(str::to_owned))
     }
 
-    /// How often a command was called since the start or CONFIG RESETSTAT; also from scripts.
+    /// Number of calls of a command since the start or CONFIG RESETSTAT, including calls by scripts.
     pub async fn calls(&self, command: &str) -> u64 {
         let statistics = self.info("commandstats", &format!("cmdstat_{command}")).await.unwrap();
         let Some(statistics) = statistics else { return 0 };
@@ -108,43 +108,43 @@ impl Redis {
         calls.parse().unwrap()
     }
 
-    /// The keys that fit a pattern, in order.
+    /// The keys that match a pattern, in order.
     pub async fn keys(&self, pattern: &str) -> BTreeSet<String> {
         let keys = self.query(&["KEYS", pattern]).await;
         keys.lines().filter(|key| !key.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Makes it stop in the middle of whatever it does, as a machine that is out of memory does.
+    /// Stops the process by SIGSTOP, at any point of its work, like a machine that hangs.
     pub fn pause(&mut self) {
         self.process.signal(Signal::SIGSTOP);
         self.state = State::Paused;
     }
 
-    /// Lets it go on.
+    /// Lets a paused process continue.
     pub fn resume(&mut self) {
         self.process.signal(Signal::SIGCONT);
         self.state = State::Running;
     }
 
-    /// Kills it, without a chance to say goodbye.
+    /// Kills the process by SIGKILL.
     pub async fn kill(&mut self) {
         self.process.signal(Signal::SIGKILL);
         self.process.ended().await;
         self.state = State::Ended;
     }
 
-    /// Starts it again after [`Redis::kill`], in the same place and empty.
+    /// Restarts the server after [`Redis::kill`], on the same port and without keys.
     ///
     /// # Panics
-    /// It does not come up.
+    /// The server does not start.
     pub async fn restart(&mut self) {
-        assert_eq!(self.state, State::Ended, "is still there");
+        assert_eq!(self.state, State::Ended, "is still running");
         let started = self.setup.launch(self.folder.path()).await;
-        self.process = started.unwrap_or_else(|said| panic!("does not come up\n{said}"));
+        self.process = started.unwrap_or_else(|output| panic!("does not start\n{output}"));
         self.state = State::Running;
     }
 
-    /// Its log since the start.
+    /// The server's log since the start.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()
@@ -158,7 +158,7 @@ impl Redis {
         self.info("replication", "role").await.is_ok_and(|role| role.as_deref() == Some("slave"))
     }
 
-    /// Waits until it has all that its primary had when it began to follow, if it follows one.
+    /// Waits until the server, if it is a replica, has completed the initial synchronization with its primary.
     async fn until_synced(&self) {
         until("the replica to be in step", || async {
             let link = self.info("replication", "master_link_status").await.ok()?;

@@ -1,14 +1,14 @@
-//! Servers that sentinels watch.
+//! Starts Redis servers with sentinels.
 
 use futures::future::join_all;
 
 use super::{Redis, Setup};
 use crate::until;
 
-/// The primary's name for the sentinels.
+/// The sentinels' name for the primary.
 const NAME: &str = "limits";
 
-/// A primary, two replicas, and three sentinels of which two must agree that the primary is down.
+/// A primary, two Redis replicas, and three sentinels. Two sentinels must agree that the primary is down.
 #[derive(Debug)]
 pub struct Sentinels {
     /// The servers; the first one began as primary.
@@ -17,13 +17,13 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts them and waits until each sentinel knows all the others and the replicas are in step:
-    /// before, nobody could take over.
+    /// Starts all servers, and waits until each sentinel knows the others and the replicas are in sync: earlier, no
+    /// replica could take over.
     pub async fn start() -> Self {
         Self::of(Setup::new(), "").await
     }
 
-    /// Starts them with a password for the servers, and none for the sentinels.
+    /// The same with a password for the servers, and none for the sentinels.
     pub async fn with_password(password: &str) -> Self {
         let server = Setup::new().user("default", password);
         let known = format!("sentinel auth-pass {NAME} {password}");
@@ -56,14 +56,14 @@ impl Sentinels {
         Self { servers, sentinels }
     }
 
-    /// Their address for `--store`.
+    /// The URL for `--store`.
     #[must_use]
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(Redis::address).collect();
         format!("redis-sentinel://{}/{NAME}", addresses.join(","))
     }
 
-    /// The place among the servers of the one that most sentinels call the primary.
+    /// Position of the server that most sentinels report as the primary.
     pub async fn primary(&self) -> Option<usize> {
         let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
         let named = join_all(self.sentinels.iter().map(|it| it.query(&address))).await;
@@ -74,7 +74,7 @@ impl Sentinels {
         self.servers.iter().position(agreed)
     }
 
-    /// Waits until the sentinels name another primary than `former`, and it takes writes.
+    /// Waits until the sentinels report another primary than `former`, and that server accepts writes.
     pub async fn until_taken_over(&self, former: usize) -> usize {
         until("another primary", || async {
             let successor = self.primary().await.filter(|place| *place != former)?;

@@ -1,4 +1,4 @@
-//! How a server is started and reached.
+//! Configuration and start of a Redis server.
 
 use std::{
     fmt::Write as _,
@@ -14,12 +14,12 @@ use tokio::process::Command;
 use super::{Redis, State};
 use crate::{Authority, Issued, Process};
 
-/// Ports below those that the system gives to outgoing connections, so that a server which comes back
-/// finds its own still free. A cluster node takes the one 10,000 above too.
+/// Ports below those of outgoing connections, so that the port of a restarted server is still free. A cluster node also
+/// uses its port + 10,000.
 const PORTS: Range<u16> = 12_000..20_000;
 const BUS: u16 = 10_000;
 
-/// Settings of a server.
+/// Settings of a Redis server.
 #[derive(Clone, Debug)]
 pub struct Setup {
     binary: PathBuf,
@@ -36,12 +36,12 @@ struct Certificates {
 }
 
 impl Setup {
-    /// A server without limits of its own that keeps nothing on disk.
+    /// Default settings: no limit of memory, no persistence.
     #[must_use]
     pub fn new() -> Self {
         Self {
             sentinel: false,
-            // By default replicas wait five seconds for others to join.
+            // By default, a primary waits five seconds for further replicas before a synchronization.
             config: "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned(),
             ..Self::sentinel()
         }
@@ -57,22 +57,21 @@ impl Setup {
         }
     }
 
-    /// Another binary that speaks the protocol.
+    /// Uses another server program with the same protocol.
     #[must_use]
     pub fn binary(mut self, binary: PathBuf) -> Self {
         self.binary = binary;
         self
     }
 
-    /// Adds lines of redis.conf.
+    /// Adds lines to redis.conf.
     #[must_use]
     pub fn config(mut self, lines: &str) -> Self {
         writeln!(self.config, "{lines}").unwrap();
         self
     }
 
-    /// Speaks TLS and nothing else; callers need a certificate of the same authority, unless
-    /// `tls-auth-clients no` is added.
+    /// Accepts only TLS. Clients need a certificate of the same authority, unless `tls-auth-clients no` is added.
     #[must_use]
     pub fn tls(mut self, authority: &Authority) -> Self {
         let server = authority.issue("127.0.0.1");
@@ -80,7 +79,7 @@ impl Setup {
         self
     }
 
-    /// Admits only this user, with all permissions.
+    /// Accepts only this user, who has all permissions.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
@@ -94,13 +93,13 @@ impl Setup {
         self.certificates.is_some()
     }
 
-    /// Starts it on a free port.
+    /// Starts the server on a free port.
     ///
     /// # Panics
-    /// It does not come up.
+    /// The server does not start.
     pub async fn start(self) -> Redis {
         let folder = tempfile::tempdir().unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         // Another process may take the port before the start.
         for _ in 0..20 {
             let port = free_port();
@@ -109,10 +108,10 @@ impl Setup {
                 Ok(process) => {
                     return Redis { process, state: State::Running, port, setup: self, folder };
                 }
-                Err(output) => said = output,
+                Err(printed) => output = printed,
             }
         }
-        panic!("does not come up\n{said}");
+        panic!("does not start\n{output}");
     }
 
     /// Starts a server with the folder's configuration; returns its output if that fails.
@@ -124,8 +123,8 @@ impl Setup {
         }
         let mut process = Process::start(command);
         let ready = |line: &str| {
-            let said = ["Ready to accept connections", "Sentinel ID is"];
-            said.iter().any(|said| line.contains(said)).then_some(())
+            let texts = ["Ready to accept connections", "Sentinel ID is"];
+            texts.iter().any(|text| line.contains(text)).then_some(())
         };
         match process.line_unless_ended("the server to be ready", ready).await {
             Some(()) => Ok(process),
@@ -149,7 +148,7 @@ impl Setup {
         fs::write(folder.join("redis.conf"), config + &self.config).unwrap();
     }
 
-    /// redis-cli with the flags that reach the server of that port and folder.
+    /// redis-cli with the flags for the server with this port and folder.
     pub(super) fn client(&self, folder: &Path, port: u16) -> Command {
         let mut client = Command::new("redis-cli");
         client.current_dir(folder).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
@@ -173,7 +172,7 @@ impl Default for Setup {
 fn free_port() -> u16 {
     let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    // Tests that start at once should not all begin at the same port.
+    // Tests that start at the same time should try different ports first.
     let start = usize::try_from(now.subsec_micros() + std::process::id()).unwrap();
     let mut ports = PORTS.cycle().skip(start % PORTS.len()).take(PORTS.len());
     ports.find(|&port| free(port) && free(port + BUS)).unwrap()

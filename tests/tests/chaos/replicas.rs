@@ -72,7 +72,7 @@ impl Replicas {
     pub(crate) async fn start(store: &str) -> Self {
         let servers = join_all((0..REPLICAS).map(|replica| start(store, replica))).await;
         let fleet = Fleet { servers };
-        fleet.until_well().await;
+        fleet.until_available().await;
         let callable = Arc::new(Callable::default());
         for (replica, server) in fleet.servers.iter().enumerate() {
             callable.add(Life { replica, number: 0 }, server).await;
@@ -96,7 +96,7 @@ impl Replicas {
         let replica = replica % REPLICAS;
         let server = &mut self.fleet.servers[replica];
         let settled = until_settled(server, record).await;
-        self.unknown += server.stranded().await;
+        self.unknown += server.hits_unknown().await;
         tokio::time::sleep(delay).await;
         let at = record.now();
         server.process.signal(Signal::SIGKILL);
@@ -122,7 +122,7 @@ impl Replicas {
 
     /// Unknown hits as counted by all replicas, including killed processes.
     pub(crate) async fn unknown(&self) -> f64 {
-        self.unknown + self.fleet.stranded().await
+        self.unknown + self.fleet.hits_unknown().await
     }
 
     /// Waits until no replica has anything to settle.
@@ -176,6 +176,6 @@ pub(crate) async fn reader(store: &str) -> Sluicegate {
     let flags = ["--store", store, "--decision-timeout", "5s"];
     let servers = vec![Sluicegate::start(&limits(), &[&flags[..], &NO_DENY_CACHE].concat()).await];
     let mut fleet = Fleet { servers };
-    fleet.until_well().await;
+    fleet.until_available().await;
     fleet.servers.remove(0)
 }

@@ -49,7 +49,7 @@ async fn assert_all_counted(fleet: &Fleet, asked: &[Asked]) {
         let labels = [("source", source)];
         assert_eq!(fleet.sum("sluicegate_decisions_total", &labels).await, 0.0, "{source}");
     }
-    assert_eq!(fleet.stranded().await, 0.0);
+    assert_eq!(fleet.hits_unknown().await, 0.0);
 }
 
 fn admitted(asked: &[Asked], request: usize) -> Vec<Asked> {
@@ -288,7 +288,7 @@ fn assert_bucket_holds(hits: &[Asked]) {
 async fn short_limits_hold_in_every_window(store: &str) {
     let fleet = fleet(&short_limits(), store, &[]).await;
     assert_bounds_hold(fleet.load(200, Duration::ZERO, hits_on_all()).await).await;
-    assert_eq!(fleet.stranded().await, 0.0);
+    assert_eq!(fleet.hits_unknown().await, 0.0);
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ struct Scene {
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     admitted: usize,
-    stranded: f64,
+    hits_unknown: f64,
 }
 
 impl Scene {
@@ -70,15 +70,15 @@ impl Scene {
 
     /// Marks that the store has lost its counters. Called while nothing is admitted.
     async fn forget(&mut self) {
-        let stranded = self.fleet.stranded().await;
-        self.forgotten = Before { admitted: self.load.admitted(), stranded };
+        let hits_unknown = self.fleet.hits_unknown().await;
+        self.forgotten = Before { admitted: self.load.admitted(), hits_unknown };
         assert!(self.forgotten.admitted <= LIMIT, "{:?}", self.forgotten);
     }
 
     /// Asserts, after the fault, that hits are admitted again up to the limit and no further.
     async fn end(self) {
         let Self { fleet, load, forgotten } = self;
-        fleet.until_well().await;
+        fleet.until_available().await;
         load.admits(50).await;
         used_up(&fleet, &load, forgotten, LIMIT).await;
         assert_sound(&fleet, &load.stop().await).await;
@@ -96,7 +96,7 @@ async fn used_up(fleet: &Fleet, load: &Load, before: Before, there_is: usize) {
     let admitted = || load.admitted() - before.admitted;
     until("all that there is to be admitted", || async {
         let missing = u32::try_from(there_is.saturating_sub(admitted())).unwrap();
-        (f64::from(missing) <= fleet.stranded().await - before.stranded).then_some(())
+        (f64::from(missing) <= fleet.hits_unknown().await - before.hits_unknown).then_some(())
     })
     .await;
     load.refuses(200).await;
@@ -115,12 +115,12 @@ async fn assert_sound(fleet: &Fleet, asked: &[Asked]) {
         let log = server.process.output();
         assert!(!log.contains("panicked"), "{log}");
     }
-    println!("{} hits may be charged without anybody having been told", fleet.stranded().await);
+    println!("{} hits may be charged without anybody having been told", fleet.hits_unknown().await);
 }
 
 /// Asserts that a new limit is admitted exactly.
 async fn assert_exact(fleet: &Fleet) {
-    let before = Before { admitted: 0, stranded: fleet.stranded().await };
+    let before = Before { admitted: 0, hits_unknown: fleet.hits_unknown().await };
     let load = fleet.load(CALLERS, Duration::ZERO, vec![hit("user", "new")]).await;
     used_up(fleet, &load, before, LIMIT).await;
 }
@@ -142,7 +142,7 @@ async fn redis_hangs_for_five_seconds() {
     scene.policy_answers().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     redis.resume();
-    scene.fleet.until_well().await;
+    scene.fleet.until_available().await;
     // Reconnects are limited: two servers with two connections each try about once per second.
     let after = connections(&redis).await;
     assert!(after - before <= 50, "{}", after - before);
@@ -341,7 +341,7 @@ impl FailOver {
 /// counters. So the excess is what the former primary had admitted and not replicated.
 async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce()) {
     let Scene { fleet, load, .. } = scene;
-    fleet.until_well().await;
+    fleet.until_available().await;
     load.admits(50).await;
     // Not the answer of a failure policy, if the machine pauses Redis.
     let rest = until("the new primary's answer", || async {
@@ -349,7 +349,7 @@ async fn assert_rest_is_exact(scene: Scene, admitted: usize, resume: impl FnOnce
     })
     .await;
     println!("{admitted} hits were admitted, the new primary knows of {}", LIMIT - rest);
-    let before = Before { admitted: 0, stranded: fleet.stranded().await };
+    let before = Before { admitted: 0, hits_unknown: fleet.hits_unknown().await };
     let hot = fleet.load(CALLERS, REST, vec![hit("user", "hot")]).await;
     hot.admits(50).await;
     resume();

@@ -53,7 +53,7 @@ async fn start(store: &str, flags: &[&str]) -> Sluicegate {
 /// Asserts that Redis decides requests of the server.
 async fn assert_let_in(server: Sluicegate) {
     let fleet = Fleet { servers: vec![server] };
-    fleet.until_well().await;
+    fleet.until_available().await;
     let answer = fleet.servers[0].should_rate_limit(hit("user", "bob")).await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(fleet.remaining(&[("user", "bob")]).await, 999);

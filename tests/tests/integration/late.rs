@@ -34,7 +34,7 @@ async fn start(store: &str) -> Fleet {
 
 async fn start_with(store: &str, flags: &[&str]) -> Fleet {
     let fleet = Fleet::start(1, LIMITS, &[&["--store", store], &FLAGS[..], flags].concat()).await;
-    fleet.until_well().await;
+    fleet.until_available().await;
     fleet
 }
 
@@ -60,7 +60,7 @@ async fn unknown(fleet: &Fleet) -> f64 {
         (fleet.sum("sluicegate_settlements_pending", &[]).await == 0.0).then_some(())
     })
     .await;
-    fleet.stranded().await
+    fleet.hits_unknown().await
 }
 
 /// The used hits of a key's counter in Redis.
@@ -124,7 +124,7 @@ async fn replies_on_abandoned_connections_are_read_after_a_pause() {
     redis.resume();
     assert_eq!(unknown(&fleet).await, 0.0);
     assert!(calls(&redis).await >= before + 2, "nothing was charged late");
-    fleet.until_well().await;
+    fleet.until_available().await;
     assert_eq!(used(&fleet, "deny").await, 0);
 }
 
@@ -199,8 +199,8 @@ async fn hits_without_a_reply_are_unknown() {
         proxy.set(Mode::Cut(0));
         admitted += 3 * usize::from(ask(server, &["deny"]).await == Ok(Code::Ok));
         proxy.set(Mode::Pass);
-        fleet.until_well().await;
-        if fleet.stranded().await > 0.0 {
+        fleet.until_available().await;
+        if fleet.hits_unknown().await > 0.0 {
             break;
         }
     }
@@ -208,7 +208,7 @@ async fn hits_without_a_reply_are_unknown() {
     assert_eq!(used(&fleet, "deny").await, admitted + 3);
     proxy.set(Mode::Swallow);
     assert_eq!(ask(server, &["deny"]).await, Ok(Code::OverLimit));
-    assert_eq!(fleet.stranded().await, 3.0, "it may still come");
+    assert_eq!(fleet.hits_unknown().await, 3.0, "it may still come");
     assert_eq!(unknown(&fleet).await, 6.0, "no reply came");
 }
 

@@ -399,7 +399,7 @@ async fn an_outage_is_logged_once_not_per_request() {
         code(server, "tenant", "acme").await;
     }
     redis.restart().await;
-    fleet.until_well().await;
+    fleet.until_available().await;
     let log = server.process.printed("Redis available", 2).await;
     assert_eq!(log.matches("Redis unavailable").count(), 1, "{log}");
     assert_eq!(log.matches("Redis available").count(), 2, "at first, and again: {log}");

@@ -1,4 +1,4 @@
-//! The layer that merges what many callers ask at once.
+//! Tests of the layer that sends concurrent requests together.
 
 use std::{
     num::NonZeroUsize,
@@ -27,15 +27,15 @@ use crate::{
     redis::store,
 };
 
-/// Memory that counts what it is asked, and answers only when it may.
+/// A store in memory that records its calls, and answers only as many as it has permits for.
 struct Gate {
     inner: Memory<Arc<ManualClock>>,
     clock: Arc<ManualClock>,
-    /// Answers that may be given.
+    /// Permits of answers.
     open: Semaphore,
-    /// Checks of each call.
+    /// Number of checks of each call.
     calls: Mutex<Vec<usize>>,
-    /// Microseconds that pass with each call.
+    /// Microseconds by which each call advances the clock.
     pace: AtomicU64,
     locations: fn(&CounterKey) -> CounterLocation,
 }
@@ -76,12 +76,12 @@ impl QueuedStore for Gate {
 
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
 
-/// A layer whose store answers `open` calls.
+/// A layer whose store answers the first `open` calls.
 fn gated(open: usize) -> Arc<Coalesce<Gate>> {
     Arc::new(Coalesce::new(Gate::new(open, one_location), ONE))
 }
 
-/// Asks from a task of its own.
+/// Sends a group from a task of its own.
 fn asking(
     layer: &Arc<Coalesce<Gate>>,
     group: Vec<Check>,
@@ -91,12 +91,12 @@ fn asking(
     tokio::spawn(async move { layer.decide(Batch::single(group.into(), deadline)).await })
 }
 
-/// Waits until so many groups wait.
+/// Waits until `count` groups wait for a call.
 async fn until_waiting(layer: &Coalesce<Gate>, count: usize) {
     harness::until("groups to wait", || async { (layer.waiting() == count).then_some(()) }).await;
 }
 
-/// Sends something that keeps the queue busy.
+/// Sends a group that keeps the queue busy.
 async fn busy(layer: &Arc<Coalesce<Gate>>) -> tokio::task::JoinHandle<Answers> {
     let before = layer.inner().calls.lock().unwrap().len();
     let first = asking(layer, vec![one("first", 1_000_000)], None);
@@ -202,7 +202,7 @@ fn chain(algorithm: Algorithm, requests: u32, hits: u64) -> Vec<Check> {
     vec![check("outer", outer, 0, take), check("inner", inner, 1, take)]
 }
 
-/// What equal groups hear that wait together, and how many calls that took.
+/// Sends equal groups that wait for a call together. Returns their decisions and the number of calls.
 async fn together(
     layer: &Arc<Coalesce<Gate>>,
     groups: usize,
@@ -231,10 +231,10 @@ async fn merged_groups_are_answered_as_each_would_be() {
         assert_eq!(calls, 1, "{algorithm:?}");
         assert_eq!(layer.inner().calls.lock().unwrap().last(), Some(&2));
         let alone = Gate::new(100, one_location);
-        for (position, heard) in decided.iter().enumerate() {
-            let asked = ask(&alone, chain(algorithm, 100, 3)).await;
-            for (heard, asked) in heard.iter().zip(&asked) {
-                assert_eq!(heard, asked, "{algorithm:?} {position}");
+        for (position, merged) in decided.iter().enumerate() {
+            let single = ask(&alone, chain(algorithm, 100, 3)).await;
+            for (merged, single) in merged.iter().zip(&single) {
+                assert_eq!(merged, single, "{algorithm:?} {position}");
             }
         }
     }
@@ -245,15 +245,15 @@ async fn a_merged_call_admits_as_many_groups_as_fit() {
     for algorithm in Algorithm::ALL {
         for (limit, hits) in [(7, 1), (10, 3), (2, 3), (100, 1), (1, 1)] {
             let layer = gated(0);
-            // One more is taken before, so that fewer fit than could.
-            let taken = async |hits| {
+            // An earlier hit leaves room for fewer groups than the limit allows.
+            let charge = async |hits| {
                 layer
                     .inner()
                     .inner
                     .decide(Batch::single(chain(algorithm, limit, hits).into(), None))
                     .await
             };
-            taken(1).await;
+            charge(1).await;
             let (decided, calls) = together(&layer, 50, || chain(algorithm, limit, hits)).await;
             let passed = decided.iter().filter(|it| it.iter().all(|it| it.allowed)).count();
             let fit = ((u64::from(limit) - 1) / hits).min(50);
@@ -268,7 +268,7 @@ async fn a_merged_call_admits_as_many_groups_as_fit() {
     }
 }
 
-/// Room that comes back from call to call lets some pass, and keeps nobody waiting for more calls.
+/// Hits that refill between calls let some groups pass, and cause no further calls.
 #[tokio::test]
 async fn merged_groups_do_not_wait_for_a_refill() {
     let window = Window::from_seconds(1).unwrap();
@@ -291,7 +291,7 @@ async fn each_share_of_a_merged_charge_can_be_refunded() {
     for algorithm in Algorithm::ALL {
         let layer = gated(0);
         let (decided, _) = together(&layer, 10, || chain(algorithm, 100, 2)).await;
-        // The first five give back at once, the others later, when some of it has expired.
+        // The first five are refunded at once, the others later, when some of their hits have expired.
         for (position, decisions) in decided.iter().enumerate() {
             if position == 5 {
                 layer.inner().clock.advance(Duration::from_secs(600));
@@ -306,7 +306,7 @@ async fn each_share_of_a_merged_charge_can_be_refunded() {
     }
 }
 
-/// Groups that may not be asked as one, because their sum does not say what becomes of each.
+/// The decision on a merged group of these would not determine the decision on each.
 #[tokio::test]
 async fn groups_that_cannot_be_merged_are_sent_separately() {
     let day = |requests| per_day(Algorithm::FixedWindow, requests);
@@ -361,13 +361,13 @@ async fn a_caller_that_leaves_during_the_call_may_be_charged() {
         (ask(layer.as_ref(), vec![one("a", 10)]).await[0].remaining == 8).then_some(())
     })
     .await;
-    assert_eq!(layer.hits_unknown(), 0, "the store has told");
+    assert_eq!(layer.hits_unknown(), 0, "the store has answered");
 }
 
-/// A store that answers at the deadline, and goes on.
+/// A store that reports an unknown outcome at the deadline, and answers later.
 struct Slow {
     gate: Arc<Gate>,
-    /// Whether it never tells what comes after the deadline.
+    /// Whether the late answers are an unknown outcome, too.
     is_silent: AtomicBool,
 }
 
@@ -407,7 +407,7 @@ fn slow(locations: fn(&CounterKey) -> CounterLocation) -> Arc<Coalesce<Slow>> {
     Arc::new(Coalesce::new(Slow { gate, is_silent: AtomicBool::new(false) }, ONE))
 }
 
-/// Asks from a task of its own until a deadline that passes. Returns the late answers.
+/// Sends a group from a task of its own, with a deadline that passes. Returns the answers and the late answers.
 fn asking_late(
     layer: &Arc<Coalesce<Slow>>,
     group: Vec<Check>,
@@ -421,9 +421,9 @@ fn asking_late(
     })
 }
 
-/// Whether nothing is left of what was late.
+/// Waits until no late answer is pending or uncollected.
 async fn until_settled(layer: &Coalesce<Slow>) {
-    harness::until("late answers to be handed out", || async {
+    harness::until("late answers to be delivered", || async {
         (layer.late_calls() == 0).then_some(())
     })
     .await;
@@ -460,7 +460,7 @@ async fn late_answers_of_several_slots_are_joined() {
     until_settled(&layer).await;
 }
 
-/// Equal groups that are asked as one: each hears late what it would have heard in time, and nothing is asked again.
+/// Each of the merged groups gets as a late answer what it would have got in time, without another call.
 #[tokio::test]
 async fn late_answers_of_a_merged_call_are_shared() {
     for (limit, used, passed) in [(10, 0, 3), (2, 0, 2), (2, 1, 0)] {
@@ -493,7 +493,7 @@ async fn late_answers_of_a_merged_call_are_shared() {
         let charged = heard.iter().filter(|it| it[0].is_ok_and(|it| it.receipt.is_some()));
         assert_eq!(charged.count(), passed, "{limit} {used}");
         until_settled(&layer).await;
-        assert_eq!(*gate.calls.lock().unwrap(), [1, 1], "the sum, and nothing again");
+        assert_eq!(*gate.calls.lock().unwrap(), [1, 1], "the merged group, and no further call");
         let left = usize::try_from(ask(&gate.inner, counter(0)).await[0].remaining).unwrap();
         assert_eq!(left, usize::try_from(limit - used).unwrap() - passed);
         assert_eq!(layer.hits_unknown(), 0);
@@ -507,14 +507,14 @@ async fn hits_without_a_late_answer_are_unknown() {
     let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::Exactly(0));
     let asked = asking_late(&layer, [chain(Algorithm::Gcra, 10, 3), vec![peek]].concat());
     let (_, late) = asked.await.unwrap();
-    assert_eq!(layer.hits_unknown(), 0, "it may still come");
+    assert_eq!(layer.hits_unknown(), 0, "the late answer may still arrive");
     layer.inner().gate.open.add_permits(1);
     assert_eq!(late.unwrap().await.as_slice(), [Err(StoreError::Unknown); 3]);
     until_settled(&layer).await;
     assert_eq!(layer.hits_unknown(), 6);
 }
 
-/// Callers that leave before their answers: what the store tells late is known, and what it does not tell is counted.
+/// Hits of callers that disconnect before their answers are unknown only if no late answer arrives.
 #[tokio::test]
 async fn unknown_hits_of_disconnected_callers_are_counted() {
     for (is_silent, unknown) in [(false, 0), (true, 2)] {
@@ -563,13 +563,13 @@ async fn refunds_alone_do_not_delay_a_caller() {
     assert_eq!(ask(&gate.inner, vec![left]).await[0].remaining, 10);
 }
 
-/// The queue of a name's first byte.
+/// Location of a counter by the first byte of its name.
 fn by_first_byte(key: &CounterKey) -> CounterLocation {
     let name = key.as_bytes().rsplit(|&byte| byte == b'=').next().unwrap();
     CounterLocation { queue: usize::from(name[0]), slot: u16::from(name[0]) }
 }
 
-/// Fails one queue.
+/// A store in which one queue fails.
 struct HalfDead(Gate, AtomicU64);
 
 impl Store for HalfDead {
@@ -608,7 +608,7 @@ async fn a_hanging_queue_delays_no_other() {
     assert_eq!(layer.inner().1.load(Ordering::Relaxed), 1);
 }
 
-/// Has one counter elsewhere, and is slow to find it.
+/// A store in which one counter has moved, and is found slowly.
 struct Moving(Gate, Semaphore);
 
 fn has_moved(group: &Group) -> bool {
@@ -672,17 +672,17 @@ async fn groups_past_their_deadline_are_not_sent() {
     assert_eq!(ask(layer.as_ref(), vec![one("late", 10)]).await[0].remaining, 9);
 }
 
-/// Panics at the first call.
-struct Clumsy(Gate, AtomicU64);
+/// A store that panics at the first call.
+struct PanickingStore(Gate, AtomicU64);
 
-impl Store for Clumsy {
+impl Store for PanickingStore {
     async fn decide(&self, batch: Batch) -> Answers {
         assert!(self.1.fetch_add(1, Ordering::Relaxed) > 0, "the first call panics");
         self.0.decide(batch).await
     }
 }
 
-impl QueuedStore for Clumsy {
+impl QueuedStore for PanickingStore {
     fn location(&self, _: &CounterKey) -> CounterLocation {
         one_location(&one("", 1).key)
     }
@@ -690,7 +690,7 @@ impl QueuedStore for Clumsy {
 
 #[tokio::test]
 async fn a_panicking_call_affects_no_other() {
-    let layer = Coalesce::new(Clumsy(Gate::new(10, one_location), AtomicU64::new(0)), ONE);
+    let layer = Coalesce::new(PanickingStore(Gate::new(10, one_location), AtomicU64::new(0)), ONE);
     let asked = async || layer.decide(Batch::single(vec![one("a", 10)].into(), None)).await;
     assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);
     assert!(asked().await[0].unwrap().allowed);

@@ -1,4 +1,4 @@
-//! What every store must do, whatever it keeps its counters in.
+//! The suite that every store must pass.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) fn per_day(algorithm: Algorithm, requests: u32) -> Limit {
     Limit::new(algorithm, requests, Window::from_seconds(86_400).unwrap(), None).unwrap()
 }
 
-/// A check of the counter of that name. All are one tenant's, so that a cluster has them on one slot.
+/// A check of the counter with this name. All counters belong to one tenant, so they are on one slot of a cluster.
 pub(crate) fn check(name: &str, limit: Limit, descriptor: usize, take: Charge) -> Check {
     let tenant = Entry { key: b"tenant", value: b"acme" };
     let entries = [tenant, Entry { key: b"name", value: name.as_bytes() }];
@@ -30,13 +30,13 @@ pub(crate) fn check(name: &str, limit: Limit, descriptor: usize, take: Charge) -
     }
 }
 
-/// Asks one group.
+/// Sends one group. Returns its decisions.
 pub(crate) async fn ask(store: &impl Store, checks: Vec<Check>) -> Vec<Decision> {
     let answers = store.decide(Batch::single(checks.into(), None)).await;
     answers.into_iter().map(Result::unwrap).collect()
 }
 
-/// Runs every case for every algorithm on stores that `new` makes.
+/// Runs every case for every algorithm on stores from `new`.
 pub(crate) async fn suite<S: Store>(new: impl AsyncFn() -> S) {
     for algorithm in Algorithm::ALL {
         admits_up_to_the_limit(&new().await, algorithm).await;
@@ -72,7 +72,7 @@ async fn a_refusal_is_free_on_every_counter(store: &impl Store, algorithm: Algor
     assert!(ask(store, chain()).await.iter().all(|it| it.allowed));
     for _ in 0..5 {
         let refused = ask(store, chain()).await;
-        // A layer that knows of the refusal does not ask about the rest.
+        // The deny cache does not check the other counters of a refused request.
         if refused[0].source != DecisionSource::NotAsked {
             assert_eq!((refused[0].remaining, refused[0].charged), (9, 0));
         }
@@ -88,7 +88,7 @@ async fn a_peek_changes_nothing(store: &impl Store, algorithm: Algorithm) {
         assert!(peek.allowed && peek.remaining == 1);
     }
     assert!(asked(Charge::Exactly(1)).await.allowed);
-    assert!(!asked(Charge::Exactly(0)).await.allowed, "nothing is left for one more hit");
+    assert!(!asked(Charge::Exactly(0)).await.allowed, "no hits remain");
 }
 
 async fn a_receipt_undoes_its_charge(store: &impl Store, algorithm: Algorithm) {
@@ -110,14 +110,14 @@ async fn groups_of_a_batch_are_settled_separately(store: &impl Store, algorithm:
     let groups = groups.into_iter().map(Group::from).collect();
     let answers = store.decide(Batch { groups, deadline: None }).await;
     let allowed: Vec<_> = answers.iter().map(|answer| answer.unwrap().allowed).collect();
-    // Which of the equal groups passes is not promised: each may go out in a call of its own.
+    // Any of the equal groups may pass: each may be sent in its own call.
     let (equal, other) = allowed.split_at(4);
     let passed = [[true, true, false, false], [false, false, true, true]];
     assert!(passed.iter().any(|it| it == equal), "{allowed:?}");
     assert_eq!(other, [true]);
 }
 
-/// Callers in each concurrency case, and how often each asks.
+/// Number of callers in each concurrency case, and of requests of each caller.
 const CALLERS: usize = 8;
 const ASKS: usize = 250;
 
@@ -127,7 +127,7 @@ async fn many_callers_admit_exactly_the_limit<S: Store>(store: Arc<S>, algorithm
     assert_eq!(admitted.await, 1_000, "{algorithm:?}");
 }
 
-/// Chains that share the outer counter and ask their inner ones in different orders.
+/// Chains that share the outer counter, with their inner counters in different orders.
 async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
     store: Arc<S>,
     algorithm: Algorithm,
@@ -145,7 +145,7 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
     });
     let admitted = admitted.await;
     // Each request charges two of four inner counters of 100: at most 200 pass, and with all-or-nothing
-    // no hit is lost, so what is left says how many did.
+    // no hit is lost, so the remaining hits show how many passed.
     assert!(admitted <= 200, "{admitted}");
     let left = async |name: &str, limit| {
         ask(store.as_ref(), vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
@@ -158,7 +158,7 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
     assert_eq!(350 - left("outer", outer).await, admitted);
 }
 
-/// Asks for many callers at once. Returns how many groups passed as a whole.
+/// Sends the groups of many concurrent callers. Returns how many groups passed.
 async fn concurrently<S: Store>(
     store: &Arc<S>,
     group: impl Fn(usize) -> Vec<Check> + Send + Sync + Copy + 'static,

@@ -1,4 +1,4 @@
-//! Rust, Lua and Redis decide alike and keep the same states.
+//! Proves that Rust, Lua and Redis make the same decisions and store the same states.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -25,12 +25,12 @@ use crate::{
     stored::state_of,
 };
 
-/// How long keys are made to live where they must not go: in milliseconds, above all that the scripts give.
+/// Expiry of keys that must not expire during a test, in milliseconds. Longer than any expiry that the scripts set.
 const LIFE_MILLIS: i64 = 1 << 54;
 
 const PREFIX: &[u8] = b"test:";
 
-/// Counters, each with some limits that take turns on it, and what is asked of them.
+/// Counters, each with limits that alternate on it, and the calls to make.
 #[derive(Clone, Debug)]
 struct Case {
     start: u64,
@@ -38,30 +38,30 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Some time and then a call.
+/// A change of the clock, and then a call.
 #[derive(Clone, Debug)]
 struct Step {
-    pass: Pass,
+    time: TimeStep,
     groups: Vec<Vec<Asked>>,
-    /// How often.
+    /// Number of repetitions.
     times: u8,
 }
 
 #[derive(Clone, Debug)]
-enum Pass {
-    /// As it matters to the first check.
+enum TimeStep {
+    /// A gap chosen for the counter of the first check.
     Gap(counter::Gap),
     Years(u64),
     Back(u64),
     To(u64),
 }
 
-/// One check.
+/// Parameters of one check.
 #[derive(Clone, Debug)]
 struct Asked {
     counter: usize,
     limit: usize,
-    take: Kind,
+    charge: Kind,
     amount: Amount,
     scope: RefusalScope,
     /// Whether it belongs to the descriptor of the check before it.
@@ -72,10 +72,10 @@ struct Asked {
 enum Kind {
     Exactly,
     Always(Amount),
-    GiveBack,
-    /// With the receipt of an earlier take, counted from the latest.
+    Refund,
+    /// A refund with the receipt of an earlier charge, counted from the latest.
     Undo(usize),
-    /// With a receipt of nobody's: so long ago, and with so much used.
+    /// A refund with a receipt of no charge: the age in microseconds, and the used hits.
     Forged(i64, u64),
 }
 
@@ -107,12 +107,12 @@ fn cases() -> impl Strategy<Value = Case> {
 
 fn steps() -> impl Strategy<Value = Step> {
     let second = 1_000_000_u64;
-    let pass = prop_oneof![
-        16 => counter::gaps().prop_map(Pass::Gap),
-        1 => (1..=40_u64).prop_map(Pass::Years),
-        1 => (1..=3 * second).prop_map(Pass::Back),
-        1 => (1..=9_000 * second).prop_map(Pass::Back),
-        1 => (1..=TIME_MAX).prop_map(Pass::To),
+    let time = prop_oneof![
+        16 => counter::gaps().prop_map(TimeStep::Gap),
+        1 => (1..=40_u64).prop_map(TimeStep::Years),
+        1 => (1..=3 * second).prop_map(TimeStep::Back),
+        1 => (1..=9_000 * second).prop_map(TimeStep::Back),
+        1 => (1..=TIME_MAX).prop_map(TimeStep::To),
     ];
     let group = || prop::collection::vec(asked(), 1..=4);
     let groups = prop_oneof![
@@ -120,24 +120,24 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => prop::collection::vec(group(), 2..=4),
     ];
     let times = prop_oneof![12 => Just(1_u8), 2 => 2..=8_u8, 1 => 10..=60_u8];
-    (pass, groups, times).prop_map(|(pass, groups, times)| Step { pass, groups, times })
+    (time, groups, times).prop_map(|(time, groups, times)| Step { time, groups, times })
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
-    let take = prop_oneof![
+    let charge = prop_oneof![
         10 => Just(Kind::Exactly),
         2 => amounts().prop_map(Kind::Always),
-        1 => Just(Kind::GiveBack),
+        1 => Just(Kind::Refund),
         2 => (0..=12_usize).prop_map(Kind::Undo),
         1 => (-5..=2_000_000_i64, 0..1_u64 << 53).prop_map(|(ago, used)| Kind::Forged(ago, used)),
     ];
     let scope = prop_oneof![2 => Just(RefusalScope::Request), 1 => Just(RefusalScope::None), 1 => Just(RefusalScope::Quota)];
     let index = || prop_oneof![2 => Just(0_usize), 1 => 0..=2_usize];
-    (index(), index(), take, amounts(), scope, prop::bool::weighted(0.3)).prop_map(
-        |(counter, limit, take, amount, scope, joins)| Asked {
+    (index(), index(), charge, amounts(), scope, prop::bool::weighted(0.3)).prop_map(
+        |(counter, limit, charge, amount, scope, joins)| Asked {
             counter,
             limit,
-            take,
+            charge,
             amount,
             scope,
             joins,
@@ -157,7 +157,7 @@ fn amounts() -> impl Strategy<Value = Amount> {
     ]
 }
 
-/// A check, the only place where the tests here make one.
+/// Creates a check. All tests here use this function.
 pub(crate) fn check(
     name: &str,
     limit: Limit,
@@ -177,19 +177,19 @@ pub(crate) fn check(
     }
 }
 
-/// Something that runs calls and keeps counters.
-trait Runs {
-    /// Whether counters go when they have had their time.
+/// ScriptRunner script calls and stores counters.
+trait ScriptRunner {
+    /// Whether keys expire by the clock of the test.
     const EXPIRES: bool;
 
-    /// Runs a call. Returns the reply and, for each key, the milliseconds it was given to live, if any.
+    /// Runs a call. Returns the reply and, for each key, the expiry that the call has set, in milliseconds.
     fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>);
 
-    /// What is stored under the name of a check's counter.
+    /// The stored value of a check's counter.
     fn stored(&self, check: &Check) -> Reply;
 }
 
-impl Runs for EmbeddedRedis {
+impl ScriptRunner for EmbeddedRedis {
     const EXPIRES: bool = true;
 
     fn run(&mut self, call: &Call, now: Time) -> (Reply, Vec<Option<u64>>) {
@@ -203,9 +203,9 @@ impl Runs for EmbeddedRedis {
     }
 }
 
-impl Runs for Redis {
-    /// The clock of the server is not that of the test, so keys are made to stay: for longer than any test, because
-    /// what does not expire cannot be a counter.
+impl ScriptRunner for Redis {
+    /// The server has its own clock, so keys get an expiry that is longer than any test: the scripts replace keys
+    /// without an expiry.
     const EXPIRES: bool = false;
 
     fn run(&mut self, call: &Call, _now: Time) -> (Reply, Vec<Option<u64>>) {
@@ -215,7 +215,7 @@ impl Runs for Redis {
         let keep = keys.iter().map(|key| ("PEXPIRE", vec![key.clone(), LIFE_MILLIS.into()]));
         let commands = [("EVAL", script(call))].into_iter().chain(ask).chain(keep);
         let replies = self.transaction(commands.collect());
-        // Those that were not written have what they got before.
+        // A key that the call has not written has the expiry `LIFE_MILLIS` from before.
         let lived = |reply: &Value| {
             let left = reply.as_i64().filter(|left| *left < LIFE_MILLIS / 2);
             u64::try_from(left?).ok()
@@ -237,13 +237,13 @@ fn name(check: &Check) -> Vec<u8> {
     [PREFIX, check.key.as_bytes()].concat()
 }
 
-/// A run of a case.
+/// State of the run of a case.
 struct Run<'a> {
     case: &'a Case,
     model: Model,
     micros: u64,
-    /// Counter, receipt and hits of all takes.
-    taken: Vec<(CounterKey, Receipt, u64)>,
+    /// Counter, receipt and hits of all charges.
+    charges: Vec<(CounterKey, Receipt, u64)>,
 }
 
 impl Run<'_> {
@@ -253,7 +253,7 @@ impl Run<'_> {
         (format!("{index}"), limits[asked.limit % limits.len()])
     }
 
-    /// The counter that a check is about, as it is now.
+    /// The counter of a check with its current state.
     fn counter(&self, asked: &Asked) -> Counter {
         let (name, limit) = self.limit(asked);
         let state =
@@ -261,11 +261,11 @@ impl Run<'_> {
         Counter { limit, state, micros: self.micros.min(TIME_MAX) }
     }
 
-    fn pass(&mut self, step: &Step) {
+    fn advance_time(&mut self, step: &Step) {
         let asked = &step.groups[0][0];
         let year = 1_000_000 * u64::from(Unit::Year.seconds());
-        self.micros = match &step.pass {
-            Pass::Gap(gap) => {
+        self.micros = match &step.time {
+            TimeStep::Gap(gap) => {
                 let ask = match &asked.amount {
                     Amount::Ask(ask) => ask.clone(),
                     Amount::Hits(_) => counter::Ask::Few(1),
@@ -274,11 +274,11 @@ impl Run<'_> {
                 counter.wait(&counter::Step { gap: gap.clone(), ask });
                 counter.micros
             }
-            Pass::Years(years) => self.micros + years * year,
-            Pass::Back(micros) => self.micros.saturating_sub(*micros),
-            Pass::To(micros) => *micros,
+            TimeStep::Years(years) => self.micros + years * year,
+            TimeStep::Back(micros) => self.micros.saturating_sub(*micros),
+            TimeStep::To(micros) => *micros,
         };
-        // 0 would mean the time of Redis.
+        // The time 0 selects the clock of Redis.
         self.micros = self.micros.max(1);
     }
 
@@ -296,12 +296,12 @@ impl Run<'_> {
         let (name, limit) = self.limit(asked);
         let mut check = check(&name, limit, Charge::Exactly(0), descriptor, asked.scope);
         let hits = self.hits(asked, &asked.amount);
-        check.charge = match &asked.take {
+        check.charge = match &asked.charge {
             Kind::Exactly => Charge::Exactly(hits),
             Kind::Always(needs) => Charge::Always { hits, needs: self.hits(asked, needs) },
-            Kind::GiveBack => Charge::Refund { hits, receipt: None },
+            Kind::Refund => Charge::Refund { hits, receipt: None },
             Kind::Undo(age) => {
-                let mut own = self.taken.iter().rev().filter(|(key, ..)| *key == check.key);
+                let mut own = self.charges.iter().rev().filter(|(key, ..)| *key == check.key);
                 match own.nth(*age) {
                     Some(&(_, receipt, hits)) => Charge::Refund { hits, receipt: Some(receipt) },
                     None => Charge::Refund { hits, receipt: None },
@@ -330,22 +330,22 @@ impl Run<'_> {
         step.groups.iter().map(group).collect()
     }
 
-    fn remember(&mut self, groups: &[Vec<Check>], answers: &Answers) {
+    fn record_receipts(&mut self, groups: &[Vec<Check>], answers: &Answers) {
         for (check, answer) in groups.iter().flatten().zip(answers) {
             let decision = answer.unwrap();
             if let Some(receipt) = decision.receipt {
-                self.taken.push((check.key.clone(), receipt, decision.charged));
+                self.charges.push((check.key.clone(), receipt, decision.charged));
             }
         }
     }
 }
 
-/// Goes through a case and compares, after each call, the decisions and what is stored.
-fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
-    let mut run = Run { case, model: Model::default(), micros: case.start, taken: Vec::new() };
+/// Runs a case and compares the decisions and the stored values with the model after each call.
+fn equal<S: ScriptRunner>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
+    let mut run = Run { case, model: Model::default(), micros: case.start, charges: Vec::new() };
     let mut last_given = HashMap::<Vec<u8>, u64>::new();
     for step in case.steps.iter().flat_map(|step| std::iter::repeat_n(step, step.times.into())) {
-        run.pass(step);
+        run.advance_time(step);
         let now = Time::from_micros(run.micros);
         if S::EXPIRES {
             run.model.expire(now);
@@ -365,11 +365,11 @@ fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
         for (key, given) in ScriptCall::of(&call).keys().into_iter().zip(given) {
             let millis = now.as_micros() / 1_000;
             let expected = run.model.given.get(&key[PREFIX.len()..]).copied();
-            // A server's clock goes on until it is asked.
+            // The server's clock runs on until the query.
             let slack = if S::EXPIRES { 0 } else { 5_000 };
             let fits = match (given, expected) {
                 (Some(given), Some(expected)) => (given..=given + slack).contains(&expected),
-                // A counter that only grows is not given what it has.
+                // A counter that only grows keeps its expiry.
                 (None, Some(expected)) => last_given
                     .get(key)
                     .is_some_and(|&last| (last..=last + slack).contains(&(millis + expected))),
@@ -380,7 +380,7 @@ fn equal<S: Runs>(case: &Case, subject: &mut S) -> Result<(), TestCaseError> {
                 last_given.insert(key.to_vec(), millis + given);
             }
         }
-        run.remember(&groups, &expected);
+        run.record_receipts(&groups, &expected);
     }
     Ok(())
 }

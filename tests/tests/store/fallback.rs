@@ -28,23 +28,23 @@ use crate::conformance::{ask, check, per_day};
 /// Noon of some day.
 const NOON: u64 = (20_000 * 86_400 + 43_200) * 1_000_000;
 
-/// Longer than it takes until every hit is debited and the store's answers are enough again.
+/// Longer than it takes until every hit is debited and the store's answers suffice again.
 const SETTLED: Duration = Duration::from_secs(4);
 
 const REPLICAS: u32 = 4;
 
 type Failure = Box<dyn Fn(&Check) -> Option<StoreError> + Send>;
 
-/// A store that fails as a test says, check by check.
+/// A store in which the test selects the checks that fail.
 struct Failing {
     inner: Memory<Arc<dyn Clock>>,
     failure: Mutex<Failure>,
     /// The late answer to a single check that failed.
     late: Mutex<Option<Result<Decision, StoreError>>>,
     /// Counters of a server without a connection.
-    away: Mutex<HashSet<CounterKey>>,
+    unavailable: Mutex<HashSet<CounterKey>>,
     charges: AtomicU64,
-    asked_away: AtomicU64,
+    groups_unavailable: AtomicU64,
 }
 
 impl Failing {
@@ -69,8 +69,9 @@ impl Store for Failing {
     async fn decide(&self, batch: Batch) -> Answers {
         let mut answers = Answers::new();
         for group in batch.groups {
-            let is_away = group.iter().any(|check| self.away.lock().unwrap().contains(&check.key));
-            self.asked_away.fetch_add(u64::from(is_away), Ordering::Relaxed);
+            let is_unavailable =
+                group.iter().any(|check| self.unavailable.lock().unwrap().contains(&check.key));
+            self.groups_unavailable.fetch_add(u64::from(is_unavailable), Ordering::Relaxed);
             let failures: Vec<_> =
                 group.iter().map(|check| self.failure.lock().unwrap()(check)).collect();
             let asked = group.iter().zip(&failures).filter(|(_, failure)| failure.is_none());
@@ -91,7 +92,7 @@ impl Store for Failing {
     }
 
     fn is_available(&self, key: &CounterKey) -> bool {
-        !self.away.lock().unwrap().contains(key)
+        !self.unavailable.lock().unwrap().contains(key)
     }
 }
 
@@ -102,12 +103,12 @@ struct Scene {
     clock: Arc<ManualClock>,
     store: Arc<Failing>,
     replicas: Vec<Policy>,
-    /// The number of replicas that they know of.
+    /// The number of replicas that each replica assumes.
     live: LiveReplicas,
 }
 
 impl Scene {
-    /// Replicas that know of so many counters each.
+    /// Replicas with this `counters_max` of their local fallbacks.
     fn new(counters_max: usize) -> Self {
         let clock = Arc::new(ManualClock::at(Time::from_micros(NOON)));
         let memory = || {
@@ -118,9 +119,9 @@ impl Scene {
             inner: memory(),
             failure: Mutex::new(Box::new(|_| None)),
             late: Mutex::default(),
-            away: Mutex::default(),
+            unavailable: Mutex::default(),
             charges: AtomicU64::new(0),
-            asked_away: AtomicU64::new(0),
+            groups_unavailable: AtomicU64::new(0),
         });
         let live = LiveReplicas::new(NonZeroU32::new(REPLICAS).unwrap());
         let replica = |_| {
@@ -131,7 +132,7 @@ impl Scene {
         Self { clock, store, replicas, live }
     }
 
-    /// Asks every replica for one hit, so many times. Returns how many are admitted.
+    /// Sends 1 hit to every replica, `times` times. Returns the number of admitted hits.
     async fn admitted(&self, limit: Limit, times: usize) -> u64 {
         let mut admitted = 0;
         for _ in 0..times {
@@ -142,14 +143,14 @@ impl Scene {
         admitted
     }
 
-    /// Has every replica asked without charging.
-    async fn heard(&self, limit: Limit) {
+    /// Sends a peek to every replica, so that each knows the remaining hits.
+    async fn peek_everywhere(&self, limit: Limit) {
         for replica in &self.replicas {
             decide(replica, hits(limit, 0)).await;
         }
     }
 
-    /// Waits until everything is settled. Returns the numbers of all replicas.
+    /// Waits until all debits are made. Returns the statistics of all replicas.
     async fn settled(&self) -> Vec<FallbackStats> {
         tokio::time::sleep(SETTLED).await;
         self.replicas.iter().map(Policy::fallback_stats).collect()
@@ -160,17 +161,16 @@ fn hits(limit: Limit, hits: u64) -> Check {
     check("bob", limit, 0, Charge::Exactly(hits))
 }
 
-/// Waits until nothing is being given back.
-async fn given_back(replica: &Policy) {
-    until("all to be given back", || async { (replica.refunds_pending() == 0).then_some(()) })
-        .await;
+/// Waits until no refund is pending.
+async fn until_refunded(replica: &Policy) {
+    until("refunds to be made", || async { (replica.refunds_pending() == 0).then_some(()) }).await;
 }
 
 fn refund(limit: Limit, hits: u64) -> Check {
     check("bob", limit, 0, Charge::Refund { hits, receipt: None })
 }
 
-/// Runs a test with every algorithm at once.
+/// Runs a test with every algorithm, concurrently.
 async fn each_algorithm(test: impl AsyncFn(Algorithm)) {
     join_all(Algorithm::ALL.map(|algorithm| test(algorithm))).await;
 }
@@ -202,7 +202,7 @@ async fn outages_of_one_window_admit_only_the_remaining_hits() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         decide(&scene.replicas[0], hits(limit, 90)).await;
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         let mut admitted = 0;
         for outage in 0..5 {
             scene.store.pause();
@@ -210,9 +210,12 @@ async fn outages_of_one_window_admit_only_the_remaining_hits() {
                 admitted += scene.admitted(limit, 1).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            assert!(admitted == 8 || outage > 0, "{algorithm:?}: a quarter of 10 each: {admitted}");
+            assert!(
+                admitted == 8 || outage > 0,
+                "{algorithm:?}: each replica admits a quarter of 10: {admitted}"
+            );
             scene.store.resume();
-            // At once, and before every replica has debited what it admitted.
+            // At once, before every replica has debited the hits that it admitted.
             for _ in 0..50 {
                 admitted += scene.admitted(limit, 1).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -231,7 +234,7 @@ async fn local_hits_are_debited_once_and_exactly() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         decide(&scene.replicas[0], hits(limit, 20)).await;
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert_eq!(scene.admitted(limit, 3).await, 12);
         let undebited: u64 = scene.replicas.iter().map(|it| it.fallback_stats().undebited).sum();
@@ -248,10 +251,10 @@ async fn local_hits_are_debited_once_and_exactly() {
 #[tokio::test(start_paused = true)]
 async fn debit_of_unknown_outcome_is_not_sent_again() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-    scene.heard(limit).await;
+    scene.peek_everywhere(limit).await;
     scene.store.pause();
     assert_eq!(scene.admitted(limit, 2).await, 8);
-    // Probes are answered, charges are not.
+    // Probes succeed, charges fail.
     scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
     let stats = scene.settled().await;
     assert!(
@@ -268,7 +271,7 @@ async fn debit_that_is_not_run_is_sent_again() {
     let errors = [StoreError::Unavailable, StoreError::Full, StoreError::Moved];
     join_all(errors.map(async |error| {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert_eq!(scene.admitted(limit, 2).await, 8);
         scene.store.fail(move |check| check.charge.adds_hits().then_some(error));
@@ -285,7 +288,7 @@ async fn debit_that_is_not_run_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn hits_of_a_window_that_ended_are_not_debited() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-    scene.heard(limit).await;
+    scene.peek_everywhere(limit).await;
     scene.store.pause();
     assert_eq!(scene.admitted(limit, 5).await, 20);
     scene.clock.advance(Duration::from_secs(86_400));
@@ -298,15 +301,15 @@ async fn hits_of_a_window_that_ended_are_not_debited() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_few_slow_calls_the_store_decides_alone() {
-    // A machine that stops this test for a moment makes an outage of it.
+    // If the machine does not schedule this test for a moment, the slow calls become an outage.
     for _ in 0..5 {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.fail(|_| Some(StoreError::Unknown));
         assert!(decide(&scene.replicas[0], hits(limit, 1)).await.allowed);
         scene.store.resume();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // More than its share.
+        // More hits than the share of this process.
         if decide(&scene.replicas[0], hits(limit, 99)).await.allowed {
             return;
         }
@@ -317,7 +320,7 @@ async fn after_a_few_slow_calls_the_store_decides_alone() {
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_the_share_applies_until_others_debit() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-    scene.heard(limit).await;
+    scene.peek_everywhere(limit).await;
     scene.store.pause();
     assert!(decide(&scene.replicas[0], hits(limit, 5)).await.allowed);
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -329,14 +332,14 @@ async fn after_an_outage_the_share_applies_until_others_debit() {
         (false, DecisionSource::Local, 20)
     );
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(scene.store.left(limit).await, 95, "what the store took is given back");
+    assert_eq!(scene.store.left(limit).await, 95, "the store's charge is refunded");
     assert!(decide(&scene.replicas[0], hits(limit, 20)).await.allowed);
     scene.settled().await;
-    assert_eq!(scene.store.left(limit).await, 75, "and not debited");
+    assert_eq!(scene.store.left(limit).await, 75, "the refunded hits are not debited");
     assert!(decide(&scene.replicas[0], hits(limit, 75)).await.allowed);
 }
 
-/// Replicas that come or go while this process counts by itself do not change its share.
+/// Other replicas that start or end during an outage do not change the share of this process.
 #[tokio::test(start_paused = true)]
 async fn the_share_is_kept_when_the_number_of_replicas_changes() {
     let cases = [(true, 1), (true, 5), (false, 1), (false, 5)];
@@ -344,7 +347,7 @@ async fn the_share_is_kept_when_the_number_of_replicas_changes() {
         each_algorithm(async |algorithm| {
             let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
             if known {
-                scene.heard(limit).await;
+                scene.peek_everywhere(limit).await;
             }
             scene.store.pause();
             assert_eq!(scene.admitted(limit, 20).await, 80);
@@ -362,13 +365,13 @@ async fn the_share_is_kept_when_the_number_of_replicas_changes() {
     .await;
 }
 
-/// What the share had granted is given back when the request fails after all.
+/// Hits that the share admitted are refunded if the request fails afterwards.
 #[tokio::test(start_paused = true)]
 async fn deferred_request_charges_no_share_after_an_outage() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         let replica = &scene.replicas[0];
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert!(decide(replica, hits(limit, 5)).await.allowed);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -380,11 +383,11 @@ async fn deferred_request_charges_no_share_after_an_outage() {
         for _ in 0..3 {
             let group = Group::from([hits(limit, 20), other.clone()]);
             assert_eq!(replica.decide(group, None).await.unwrap_err(), Deferred);
-            given_back(replica).await;
+            until_refunded(replica).await;
         }
         let left = decide(replica, hits(limit, 21)).await;
         assert_eq!((left.source, left.remaining), (DecisionSource::Local, 20), "{algorithm:?}");
-        given_back(replica).await;
+        until_refunded(replica).await;
         assert!(decide(replica, hits(limit, 20)).await.allowed, "{algorithm:?}");
     })
     .await;
@@ -395,7 +398,7 @@ async fn refund_in_an_outage_reduces_the_hits_to_be_debited() {
     each_algorithm(async |algorithm| {
         let (scene, limit) = (Scene::new(10), per_day(algorithm, 100));
         let replica = &scene.replicas[0];
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert!(decide(replica, hits(limit, 25)).await.allowed);
         assert!(decide(replica, refund(limit, 10)).await.allowed);
@@ -417,7 +420,7 @@ async fn refund_that_is_not_run_is_sent_again() {
         assert!(decide(replica, hits(limit, 50)).await.allowed);
         scene.store.pause();
         assert!(decide(replica, hits(limit, 2)).await.allowed);
-        // Two of them are not charged yet.
+        // Two of the hits are not charged yet.
         assert!(decide(replica, refund(limit, 10)).await.allowed);
         scene.store.fail(|_| Some(StoreError::Unknown));
         *scene.store.late.lock().unwrap() = Some(Err(StoreError::Unavailable));
@@ -439,40 +442,43 @@ async fn failed_refund_of_a_caller_is_counted() {
         scene.store.pause();
         let refund = Check { on_failure, ..refund(limit, 4) };
         assert!(decide(replica, refund).await.allowed);
-        given_back(replica).await;
+        until_refunded(replica).await;
         assert_eq!((replica.refunds_failed(), replica.hits_not_refunded()), (1, 4));
     }))
     .await;
 }
 
-/// Counters of a server that is away are not asked for, and wait until it is back.
+/// Debits to counters of an unavailable server wait until the server is available.
 #[tokio::test(start_paused = true)]
 async fn debits_to_an_unavailable_server_do_not_delay_others() {
-    const AWAY: usize = 500;
+    const UNAVAILABLE: usize = 500;
     let (scene, limit) = (Scene::new(10_000), per_day(Algorithm::FixedWindow, 100));
     let replica = &scene.replicas[0];
     let named = |name: &str| check(name, limit, 0, Charge::Exactly(1));
     scene.store.pause();
-    for number in 0..AWAY {
-        let check = named(&format!("away{number}"));
-        scene.store.away.lock().unwrap().insert(check.key.clone());
+    for number in 0..UNAVAILABLE {
+        let check = named(&format!("unavailable{number}"));
+        scene.store.unavailable.lock().unwrap().insert(check.key.clone());
         assert!(decide(replica, check).await.allowed);
     }
     assert!(decide(replica, named("here")).await.allowed);
-    let asked_away = || scene.store.asked_away.load(Ordering::Relaxed);
-    let before = asked_away();
+    let groups_unavailable = || scene.store.groups_unavailable.load(Ordering::Relaxed);
+    let before = groups_unavailable();
     scene.store.resume();
     until("a counter to be debited", || async {
         (replica.fallback_stats().debited > 0).then_some(())
     })
     .await;
-    assert_eq!((replica.fallback_stats().undebited, asked_away()), (AWAY as u64, before));
-    scene.store.away.lock().unwrap().clear();
+    assert_eq!(
+        (replica.fallback_stats().undebited, groups_unavailable()),
+        (UNAVAILABLE as u64, before)
+    );
+    scene.store.unavailable.lock().unwrap().clear();
     until("all to be debited", || async {
         (replica.fallback_stats().undebited == 0).then_some(())
     })
     .await;
-    assert_eq!(replica.fallback_stats().debited, 1 + AWAY as u64);
+    assert_eq!(replica.fallback_stats().debited, 1 + UNAVAILABLE as u64);
 }
 
 #[tokio::test(start_paused = true)]
@@ -487,7 +493,7 @@ async fn late_answer_to_a_debit_is_counted() {
     join_all(cases.map(async |(late, expected)| {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
         let replica = &scene.replicas[0];
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert!(decide(replica, hits(limit, 2)).await.allowed);
         *scene.store.late.lock().unwrap() = Some(late);
@@ -510,7 +516,7 @@ async fn counter_that_is_being_reset_is_not_debited() {
     for is_reset in [true, false] {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
         let (replica, key) = (&scene.replicas[0], [hits(limit, 1).key]);
-        scene.heard(limit).await;
+        scene.peek_everywhere(limit).await;
         scene.store.pause();
         assert!(decide(replica, hits(limit, 5)).await.allowed);
         replica.suspend_debits(&key).await;
@@ -547,7 +553,7 @@ async fn reset_removes_known_hits_and_pending_debits() {
 #[tokio::test(start_paused = true)]
 async fn the_shutdown_debits_first() {
     let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
-    scene.heard(limit).await;
+    scene.peek_everywhere(limit).await;
     scene.store.pause();
     assert_eq!(scene.admitted(limit, 1).await, 4);
     scene.store.resume();

@@ -1,4 +1,4 @@
-//! Values under the names of counters that the scripts have not written: they count as never used, and are replaced.
+//! Values of counters' keys that the scripts have not written: the counters are unused, and the values are replaced.
 
 use std::cell::RefCell;
 
@@ -21,15 +21,15 @@ use crate::{
 const START: u64 = 1_800_000_000_000_000;
 const MINUTE: u64 = 60_000_000;
 
-/// Milliseconds that a value lives here.
-const LIFE: u64 = 3_600_000;
+/// Expiry of values in these tests, in milliseconds.
+const LIFETIME: u64 = 3_600_000;
 
 fn limit(algorithm: Algorithm) -> Limit {
     Limit::new(algorithm, 10, Window::from_seconds(60).unwrap(), None).unwrap()
 }
 
-fn hit(algorithm: Algorithm, take: Charge) -> Check {
-    check("foreign", limit(algorithm), take, 0, RefusalScope::Request)
+fn hit(algorithm: Algorithm, charge: Charge) -> Check {
+    check("foreign", limit(algorithm), charge, 0, RefusalScope::Request)
 }
 
 fn call(check: &Check) -> Call {
@@ -44,14 +44,14 @@ fn list(elements: &[&str]) -> Reply {
     Reply::Array(elements.iter().map(|it| text(it)).collect())
 }
 
-/// Something that values can be put into.
+/// Stores values and runs script calls.
 trait Subject {
-    /// Stores a value in place of what is there.
+    /// Stores a value, with an expiry of `life` milliseconds.
     fn put(&self, check: &Check, value: &Reply, life: Option<u64>);
 
     fn run(&self, call: &Call) -> Reply;
 
-    /// What is stored, and how many milliseconds it lives; below zero if it does not expire, or is not there.
+    /// The stored value and its time to live in milliseconds; negative if it does not expire or does not exist.
     fn stored(&self, check: &Check) -> (Reply, i64);
 }
 
@@ -147,14 +147,14 @@ fn values() -> impl Strategy<Value = String> {
         2 => "[0-9]{1,19}",
         3 => (1..=3_usize).prop_flat_map(parts),
         1 => "[ -~]{0,20}",
-        // As long as a number of our age, and below it as a text.
+        // As many digits as a current time, and less than it as a text.
         2 => "1[0-6][0-9a-z. :+-]{14}",
     ]
 }
 
-fn takes() -> impl Strategy<Value = Charge> {
+fn charges() -> impl Strategy<Value = Charge> {
     prop_oneof![
-        // The plain way.
+        // The most frequent charge.
         3 => Just(Charge::Exactly(1)),
         1 => Just(Charge::Always { hits: 3, needs: 1 }),
         1 => Just(Charge::Exactly(0)),
@@ -162,7 +162,7 @@ fn takes() -> impl Strategy<Value = Charge> {
     ]
 }
 
-/// What core says where the value, if it is a state, is the counter's.
+/// The answers of core and the new state: of a counter with this value if it is a valid state, or of an unused counter.
 fn expected(check: &Check, value: &Reply) -> (Answers, State) {
     let state = state_of(&check.limit, value);
     let mut states = [state.unwrap_or_else(|| State::new(check.limit.algorithm()))];
@@ -176,11 +176,11 @@ fn expected(check: &Check, value: &Reply) -> (Answers, State) {
 fn one_value(
     subject: &impl Subject,
     algorithm: Algorithm,
-    take: Charge,
+    charge: Charge,
     value: &str,
 ) -> Result<(), TestCaseError> {
-    let (check, value) = (hit(algorithm, take), text(value));
-    subject.put(&check, &value, Some(LIFE));
+    let (check, value) = (hit(algorithm, charge), text(value));
+    subject.put(&check, &value, Some(LIFETIME));
     let call = call(&check);
     let reply = subject.run(&call);
     let replied = call.decode(&reply).unwrap();
@@ -196,8 +196,8 @@ fn one_value(
     Ok(())
 }
 
-/// All but logs, which are no texts.
-fn of_texts() -> impl Strategy<Value = Algorithm> {
+/// All algorithms but the log, whose values are not strings.
+fn string_algorithms() -> impl Strategy<Value = Algorithm> {
     let log = Algorithm::SlidingWindowLog;
     let texts: Vec<_> = Algorithm::ALL.into_iter().filter(|it| *it != log).collect();
     prop::sample::select(texts)
@@ -208,11 +208,11 @@ proptest! {
 
     #[test]
     fn any_value_is_a_state_or_replaced_in_lua(
-        algorithm in of_texts(),
-        take in takes(),
+        algorithm in string_algorithms(),
+        charge in charges(),
         value in values(),
     ) {
-        LUA.with_borrow(|fake| one_value(fake, algorithm, take, &value))?;
+        LUA.with_borrow(|fake| one_value(fake, algorithm, charge, &value))?;
     }
 }
 
@@ -221,11 +221,11 @@ proptest! {
 
     #[test]
     fn any_value_is_a_state_or_replaced_in_redis(
-        algorithm in of_texts(),
-        take in takes(),
+        algorithm in string_algorithms(),
+        charge in charges(),
         value in values(),
     ) {
-        REDIS.with_borrow(|redis| one_value(redis, algorithm, take, &value))?;
+        REDIS.with_borrow(|redis| one_value(redis, algorithm, charge, &value))?;
     }
 }
 
@@ -234,7 +234,8 @@ thread_local! {
     static REDIS: RefCell<Redis> = RefCell::new(Redis::start());
 }
 
-/// A hit that is allowed, as of a counter that was never used; the value is told of, and replaced by one that expires.
+/// Asserts that a hit is allowed as if the counter were unused, that the value is reported as unusable, and that it is
+/// replaced by one that expires.
 fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, life: Option<u64>) {
     let check = hit(algorithm, Charge::Exactly(1));
     subject.put(&check, value, life);
@@ -275,29 +276,30 @@ fn an_invalid_log_is_replaced() {
         list(&["0"; 20_003]),
     ];
     for value in &values {
-        assert_replaced(&EmbeddedRedis::new(), Algorithm::SlidingWindowLog, value, Some(LIFE));
+        assert_replaced(&EmbeddedRedis::new(), Algorithm::SlidingWindowLog, value, Some(LIFETIME));
         REDIS.with_borrow(|redis| {
-            assert_replaced(redis, Algorithm::SlidingWindowLog, value, Some(LIFE));
+            assert_replaced(redis, Algorithm::SlidingWindowLog, value, Some(LIFETIME));
         });
     }
 }
 
 #[test]
 fn a_log_with_an_invalid_entry_is_removed() {
-    // Expired, expired, something else, and present ones: a search comes by.
+    // Two expired entries, an invalid one, and current ones: the search for the first current entry meets the invalid
+    // one.
     let at = |ago: u64| (START - ago).to_string();
     let elements =
         ["0", &at(3 * MINUTE), "1", &at(2 * MINUTE), "2", "x", "y", &at(2), "9", &at(1), "12"];
     let subject = EmbeddedRedis::new();
     let check = hit(Algorithm::SlidingWindowLog, Charge::Exactly(1));
-    subject.put(&check, &list(&elements), Some(LIFE));
+    subject.put(&check, &list(&elements), Some(LIFETIME));
     let asked = call(&check);
     let reply = subject.run(&asked);
     assert_eq!(asked.decode(&reply).unwrap().unusable, [check.key.as_bytes()]);
     assert_eq!(subject.stored(&check).0, Reply::Nil);
 }
 
-/// Used up and further, or of another time than the present: without an expiry these would refuse for ever.
+/// Used up or beyond the limit, or of another time: without an expiry, these values would refuse without end.
 #[test]
 fn values_that_would_refuse_without_end_must_expire() {
     let ahead = START + 1000 * MINUTE;
@@ -309,9 +311,9 @@ fn values_that_would_refuse_without_end_must_expire() {
     ] {
         REDIS.with_borrow(|redis| {
             assert_replaced(redis, algorithm, &text(&value), None);
-            // A debt that expires is one.
+            // Usage beyond the limit is valid if the key expires: it may come from debits.
             let check = hit(algorithm, Charge::Exactly(1));
-            redis.put(&check, &text(&value), Some(LIFE));
+            redis.put(&check, &text(&value), Some(LIFETIME));
             let call = call(&check);
             let reply = redis.run(&call);
             let replied = call.decode(&reply).unwrap();

@@ -1,4 +1,4 @@
-//! The layers around a store.
+//! Tests of the failure policy and the deny cache.
 
 use std::{
     num::NonZeroU32,
@@ -38,10 +38,10 @@ fn daily(requests: u32) -> Limit {
 
 // === Failure policy ===
 
-/// Makes a store of the layer, which is none.
-struct Decided<S>(FailurePolicy<S>);
+/// Implements `Store` for the failure policy, which is not a store.
+struct PolicyStore<S>(FailurePolicy<S>);
 
-impl<S: Store> Store for Decided<S> {
+impl<S: Store> Store for PolicyStore<S> {
     async fn decide(&self, batch: Batch) -> Answers {
         let mut answers = Answers::new();
         for group in batch.groups {
@@ -51,13 +51,13 @@ impl<S: Store> Store for Decided<S> {
     }
 }
 
-/// Fails the checks whose limit is the odd one out.
+/// A store that fails checks of the limits of [`dead`].
 struct Half {
     inner: Memory<Arc<dyn Clock>>,
     error: StoreError,
 }
 
-/// A limit that [`Half`] cannot answer.
+/// A limit whose checks fail in [`Half`].
 fn dead(requests: u32) -> Limit {
     per_day(Algorithm::Gcra, requests)
 }
@@ -91,7 +91,7 @@ fn one(name: &str, limit: Limit) -> Check {
     check(name, limit, 0, Charge::Exactly(1))
 }
 
-/// Asks the policy about checks of one descriptor each.
+/// Sends checks, each of its own descriptor, to the policy.
 async fn decided(
     policy: &FailurePolicy<Half>,
     checks: Vec<Check>,
@@ -101,7 +101,7 @@ async fn decided(
     Ok(policy.decide(group, None).await?.into_vec())
 }
 
-/// What a living counter has left. Waits for what is being given back.
+/// Waits for pending refunds. Returns the remaining hits of a counter that does not fail.
 async fn left(policy: &FailurePolicy<Half>, name: &str, limit: Limit) -> u64 {
     tokio::time::sleep(Duration::from_millis(20)).await;
     ask(&policy.inner().inner, vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
@@ -109,7 +109,7 @@ async fn left(policy: &FailurePolicy<Half>, name: &str, limit: Limit) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_failure_policy_conforms() {
-    conformance::suite(async || Decided(FailurePolicy::new(memory(), Some(local(2))))).await;
+    conformance::suite(async || PolicyStore(FailurePolicy::new(memory(), Some(local(2))))).await;
 }
 
 #[tokio::test]
@@ -125,7 +125,11 @@ async fn every_policy_answers_for_a_failed_store() {
         assert_eq!(answered(OnFailure::Defer, "c").await, Err(Deferred));
         for allowed in [true, true, false] {
             let (passed, source) = answered(OnFailure::Local, "d").await.unwrap();
-            assert_eq!((passed, source), (allowed, DecisionSource::Local), "half of 4");
+            assert_eq!(
+                (passed, source),
+                (allowed, DecisionSource::Local),
+                "the share of one of two replicas: half of 4"
+            );
         }
         assert_eq!(policy.unanswered(), 6);
     }
@@ -166,7 +170,7 @@ async fn charges_are_refunded_when_a_policy_refuses() {
     assert!(decided(&policy, chain()).await.unwrap().iter().all(|it| it.allowed));
     let refused = decided(&policy, chain()).await.unwrap();
     assert_eq!((refused[1].allowed, refused[1].source), (false, DecisionSource::Local));
-    assert_eq!(left(&policy, "wide", wide).await, 9, "only what passed is charged");
+    assert_eq!(left(&policy, "wide", wide).await, 9, "only allowed requests are charged");
 }
 
 #[tokio::test]
@@ -191,18 +195,21 @@ async fn refusal_precedes_defer_and_defer_precedes_ok() {
     let allowed: Vec<_> = decisions.iter().map(|it| it.allowed).collect();
     assert_eq!(allowed, [true, false, true]);
     assert_eq!(decided(&policy, vec![allow(), defer()]).await, Err(Deferred));
-    // The store's own refusal, and that of this process alone, which is asked last.
+    // A refusal by the store, and one by the local fallback, which decides last.
     let spent = daily(0);
     assert!(decided(&policy, vec![defer(), one("spent", spent)]).await.is_ok());
     let here = || one("here", dead(1));
     assert_eq!(decided(&policy, vec![here(), defer()]).await, Err(Deferred));
-    assert!(decided(&policy, vec![here()]).await.unwrap()[0].allowed, "was given back here, too");
+    assert!(
+        decided(&policy, vec![here()]).await.unwrap()[0].allowed,
+        "the local charge was refunded, too"
+    );
     assert!(decided(&policy, vec![here(), defer()]).await.is_ok());
 }
 
 #[tokio::test]
 async fn local_charges_are_refunded_in_full() {
-    // By the share that was charged, not by the whole limit.
+    // The hits charged to the share, not to the whole limit.
     let policy = half(StoreError::Unavailable, Some(local(2)));
     let here = || one("here", dead(4));
     for _ in 0..5 {
@@ -254,7 +261,7 @@ async fn a_refund_is_never_refused() {
     }
 }
 
-/// Memory that may answer nothing in time, and all of it late.
+/// A store in memory that answers late while `is_late` is set.
 struct LateStore {
     inner: Memory<Arc<dyn Clock>>,
     is_late: AtomicBool,
@@ -269,9 +276,9 @@ impl LateStore {
 
 impl Store for LateStore {
     async fn decide(&self, batch: Batch) -> Answers {
-        let gives_back =
+        let has_refund =
             |group: &Group| group.iter().any(|it| matches!(it.charge, Charge::Refund { .. }));
-        let is_request = !batch.groups.iter().any(gives_back);
+        let is_request = !batch.groups.iter().any(has_refund);
         let answers = self.inner.decide(batch).await;
         if !self.is_late.load(Ordering::SeqCst) || !is_request {
             return answers;
@@ -287,7 +294,7 @@ impl Store for LateStore {
     }
 }
 
-/// Waits until nothing is given back any more. Returns what a counter has left.
+/// Waits until late answers are settled. Returns the remaining hits of a counter.
 async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, limit: Limit) -> u64 {
     harness::until("late answers to be settled", || async {
         (policy.refunds_pending() == 0 && policy.fallback_stats().undebited == 0).then_some(())
@@ -297,7 +304,7 @@ async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, lim
     ask(&policy.inner().inner().inner, peek).await[0].remaining
 }
 
-/// What this process admits is debited if it may know counters, and is not if `counters_max` is 0.
+/// A policy that debits the hits of the local fallback, or does not if `counters_max` is 0.
 fn answering_late(counters_max: usize) -> FailurePolicy<DenyCache<LateStore>> {
     let local = LocalFallback { counters_max, ..local(1) };
     FailurePolicy::new(DenyCache::new(LateStore::new(), 100), Some(local))
@@ -310,14 +317,14 @@ async fn late_charge_of_a_failed_request_or_descriptor_is_refunded() {
     let second = |check| Check { descriptor: 1, ..check };
     let (a, b) = (|how| on(how, one("a", limit)), |how| on(how, one("b", limit)));
     use OnFailure::{Allow, Defer, Deny, Local};
-    // What `a` and `b` have left.
+    // The remaining hits of `a` and `b`.
     let cases = [
         (vec![a(Allow), second(b(Allow))], (9, 9)),
         (vec![a(Allow), second(b(Deny))], (10, 10)),
         (vec![a(Allow), second(b(Defer))], (10, 10)),
-        // Debited, or not given back: charged once.
+        // Debited, or not refunded: charged once.
         (vec![a(Allow), second(b(Local))], (9, 9)),
-        // Only the descriptor of `b` is over.
+        // Only the descriptor of `b` is over its limit.
         (vec![a(Allow), second(shadow(b(Deny)))], (9, 10)),
         (vec![shadow(a(Allow)), shadow(b(Deny))], (10, 10)),
     ];
@@ -334,7 +341,8 @@ async fn late_charge_of_a_failed_request_or_descriptor_is_refunded() {
     }
 }
 
-/// A refusal that is remembered leaves only unconditional checks to be asked; their late answers find their places.
+/// If the deny cache refuses, only unconditional checks go to the store. Their late answers get their original
+/// positions.
 #[tokio::test]
 async fn late_answers_pass_the_deny_cache() {
     for counters_max in [0, 10] {
@@ -361,7 +369,7 @@ async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<Late
     assert_eq!(left_late(policy, "debit", daily(10)).await, 6, "charged once");
 }
 
-/// Runs what is given back when it is told to, and answers late.
+/// A store that makes refunds only when `go` has a permit, and answers them late.
 struct LateRefunds {
     inner: Arc<Memory<Arc<dyn Clock>>>,
     go: Arc<Semaphore>,
@@ -401,7 +409,7 @@ async fn refusal_older_than_a_late_refund_is_not_cached() {
     let policy = FailurePolicy::new(DenyCache::new(store, 100), None);
     let asked = async |check| policy.decide([check].into(), None).await.unwrap()[0];
     assert!(asked(one("k", daily(1))).await.allowed);
-    // Whether a caller gives back, or the layer does because another slot has refused.
+    // A refund by a caller, and one by the layer because another slot has refused.
     let receipt = asked(one("other", daily(1))).await.receipt;
     for (name, receipt) in [("k", None), ("other", receipt)] {
         let refund = check(name, daily(1), 0, Charge::Refund { hits: 1, receipt });
@@ -409,7 +417,7 @@ async fn refusal_older_than_a_late_refund_is_not_cached() {
         assert_eq!(asked(one(name, daily(1))).await.source, DecisionSource::Store);
         assert_eq!(asked(one(name, daily(1))).await.source, DecisionSource::DenyCache);
         policy.inner().inner().go.add_permits(1);
-        harness::until("the refund to be heard of", || async {
+        harness::until("the late answer to the refund", || async {
             (policy.refunds_pending() == 0).then_some(())
         })
         .await;
@@ -417,16 +425,16 @@ async fn refusal_older_than_a_late_refund_is_not_cached() {
     }
 }
 
-/// Says so many times that it cannot be asked, where hits are given back.
-struct Reluctant(Half, AtomicUsize);
+/// A store that is unavailable for this number of refunds.
+struct FailingRefunds(Half, AtomicUsize);
 
-impl Store for Reluctant {
+impl Store for FailingRefunds {
     async fn decide(&self, batch: Batch) -> Answers {
-        let gives_back = |check: &Check| matches!(check.charge, Charge::Refund { .. });
+        let is_refund = |check: &Check| matches!(check.charge, Charge::Refund { .. });
         let checks = || batch.groups.iter().flat_map(|group| group.iter());
-        let refuse = |left: usize| left.checked_sub(1);
-        let count = || self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse);
-        if checks().any(gives_back) && count().is_ok() {
+        let decrement = |left: usize| left.checked_sub(1);
+        let count = || self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement);
+        if checks().any(is_refund) && count().is_ok() {
             return checks().map(|_| Err(StoreError::Unavailable)).collect();
         }
         self.0.decide(batch).await
@@ -436,7 +444,7 @@ impl Store for Reluctant {
 #[tokio::test]
 async fn refunds_that_were_not_run_are_retried() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
-    let policy = FailurePolicy::new(Reluctant(half, AtomicUsize::new(2)), None);
+    let policy = FailurePolicy::new(FailingRefunds(half, AtomicUsize::new(2)), None);
     let limit = daily(10);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
     policy.decide([one("a", limit), refused].into(), None).await.unwrap();
@@ -453,7 +461,7 @@ async fn refunds_that_were_not_run_are_retried() {
 #[tokio::test(start_paused = true)]
 async fn failed_refunds_are_counted() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
-    let policy = FailurePolicy::new(Reluctant(half, usize::MAX.into()), None);
+    let policy = FailurePolicy::new(FailingRefunds(half, usize::MAX.into()), None);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
     let taken = check("a", daily(10), 0, Charge::Exactly(3));
     policy.decide([taken, refused].into(), None).await.unwrap();
@@ -464,7 +472,7 @@ async fn failed_refunds_are_counted() {
 
 // === Deny cache ===
 
-/// Counts the checks that reach a store.
+/// A store that counts the checks that reach it.
 struct Asked {
     inner: Memory<Arc<dyn Clock>>,
     checks: AtomicUsize,
@@ -486,7 +494,7 @@ fn cache(entries: usize) -> DenyCache<Asked> {
     DenyCache::new(Asked { inner: memory(), checks: AtomicUsize::new(0) }, entries)
 }
 
-/// Checks that have reached the store since the last look.
+/// Number of checks that have reached the store since the last call of this function.
 fn asked(cache: &DenyCache<Asked>) -> usize {
     cache.inner().checks.swap(0, Ordering::Relaxed)
 }
@@ -510,10 +518,14 @@ async fn a_cached_refusal_is_repeated_without_a_call() {
     assert_eq!(
         hits(9).await,
         (false, DecisionSource::DenyCache, 0),
-        "more is refused all the more"
+        "more hits are refused from the cache"
     );
-    assert_eq!(hits(1).await, (true, DecisionSource::Store, 1), "less may pass");
-    assert_eq!(hits(0).await, (false, DecisionSource::Store, 1), "a peek asks for one");
+    assert_eq!(
+        hits(1).await,
+        (true, DecisionSource::Store, 1),
+        "fewer hits are checked, because they may pass"
+    );
+    assert_eq!(hits(0).await, (false, DecisionSource::Store, 1), "a peek shows a refusal of 1 hit");
     assert_eq!(hits(1).await, (false, DecisionSource::DenyCache, 0));
 }
 
@@ -542,7 +554,7 @@ async fn a_chain_with_a_cached_refusal_sends_only_debits() {
         ]
     );
     assert_eq!(asked(&cache), 2);
-    assert_eq!(decisions[2].remaining, 7, "was charged twice");
+    assert_eq!(decisions[2].remaining, 7, "the debit was made twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -557,10 +569,10 @@ async fn cached_refusals_expire_when_they_may_no_longer_apply() {
         asked(&cache);
     };
     assert_eq!([one(daily(1)).await, one(daily(1)).await, one(daily(1)).await], [1, 1, 0]);
-    assert_eq!(one(daily(2)).await, 1, "another limit was not refused");
+    assert_eq!(one(daily(2)).await, 1, "a refusal of another limit does not count");
     assert_eq!(one(daily(1)).await, 0);
     refund().await;
-    assert_eq!(one(daily(1)).await, 1, "somebody has given back");
+    assert_eq!(one(daily(1)).await, 1, "a refund removes the refusal");
     assert_eq!(one(daily(1)).await, 0);
     cache.clear();
     assert_eq!(one(daily(1)).await, 1);
@@ -571,10 +583,10 @@ async fn cached_refusals_expire_when_they_may_no_longer_apply() {
     assert_eq!(one(daily(1)).await, 1);
     assert_eq!(one(daily(1)).await, 0);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(one(daily(1)).await, 1, "other processes may have given back");
+    assert_eq!(one(daily(1)).await, 1, "other processes may have made refunds");
 }
 
-/// Decides at once, and holds back its answers but to what is given back, until there are permits.
+/// A store that decides at once, but answers checks other than refunds only when there are permits.
 struct Late {
     inner: Memory<Arc<dyn Clock>>,
     permits: Semaphore,
@@ -582,8 +594,8 @@ struct Late {
 
 impl Store for Late {
     async fn decide(&self, batch: Batch) -> Answers {
-        let gives_back = |check: &Check| matches!(check.charge, Charge::Refund { .. });
-        let is_held = !batch.groups.iter().flat_map(|group| group.iter()).all(gives_back);
+        let is_refund = |check: &Check| matches!(check.charge, Charge::Refund { .. });
+        let is_held = !batch.groups.iter().flat_map(|group| group.iter()).all(is_refund);
         let answers = self.inner.decide(batch).await;
         if is_held {
             self.permits.acquire().await.unwrap().forget();
@@ -606,7 +618,7 @@ async fn a_refusal_that_arrives_after_a_refund_is_not_cached() {
     ask(&cache, vec![check("k", daily(1), 0, refund)]).await;
     cache.inner().permits.add_permits(2);
     assert!(!refused.await[0].allowed);
-    assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed, "a hit was given back");
+    assert!(ask(&cache, vec![one("k", daily(1))]).await[0].allowed, "a hit was refunded");
 }
 
 #[tokio::test]
@@ -628,7 +640,7 @@ async fn a_refusal_that_arrives_after_a_reset_is_not_cached() {
 async fn a_late_refusal_is_cached_no_longer_than_its_window() {
     let cache = late(0);
     let wait = Duration::from_millis(200);
-    // The limit passes a hit every 100 ms.
+    // The limit allows a hit every 100 ms.
     let limit = Limit::new(Algorithm::Gcra, 600, Window::from_seconds(60).unwrap(), None).unwrap();
     let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Charge::Exactly(600))]));
     let refused = Box::pin(ask(&cache, vec![one("k", limit)]));
@@ -643,7 +655,7 @@ async fn a_late_refusal_is_cached_no_longer_than_its_window() {
     assert!(spent[0].allowed && !refused[0].allowed);
     assert!(refused[0].retry_after.unwrap() < wait);
     let mut again = Box::pin(ask(&cache, vec![one("k", limit)]));
-    assert!(futures::poll!(&mut again).is_pending(), "answered without being asked");
+    assert!(futures::poll!(&mut again).is_pending(), "the cache answers without a call");
 }
 
 #[tokio::test]
@@ -653,7 +665,7 @@ async fn a_refusal_by_hits_of_its_own_request_is_not_cached() {
         let twice = |at| check("k", daily(limit), at, Charge::Exactly(hits));
         let decisions = ask(&cache, vec![twice(0), twice(1)]).await;
         assert!(!decisions[1].allowed);
-        assert!(ask(&cache, vec![twice(0)]).await[0].allowed, "nothing was stored");
+        assert!(ask(&cache, vec![twice(0)]).await[0].allowed, "no refusal was cached");
     }
 }
 

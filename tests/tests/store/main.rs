@@ -1,5 +1,4 @@
-//! Every store and every layer, held to what a store must do; and the scripts in Redis, held to the Rust
-//! they must equal.
+//! Tests of every store and layer with one suite, and the proof that the scripts in Redis equal the algorithms in Rust.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The embedded memory store.
+//! Tests of the store in memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,9 +48,12 @@ async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
         vec![check("a", limit, 0, Charge::Exactly(1)), check("d", limit, 1, Charge::Exactly(1))];
     let answers = store.decide(Batch::single(both.into(), None)).await;
     assert_eq!((answers[0].unwrap().charged, answers[1]), (0, Err(StoreError::Full)));
-    assert_eq!(ask(&store, one("a")).await[0].remaining, 8, "live counters go on");
+    assert_eq!(ask(&store, one("a")).await[0].remaining, 8, "existing counters still count");
     for take in [Charge::Exactly(0), Charge::Refund { hits: 1, receipt: None }] {
-        assert!(ask(&store, vec![check("d", limit, 0, take)]).await[0].allowed, "needs no room");
+        assert!(
+            ask(&store, vec![check("d", limit, 0, take)]).await[0].allowed,
+            "peeks and refunds create no counter"
+        );
     }
     let peek_first =
         vec![check("d", limit, 0, Charge::Exactly(0)), check("d", limit, 1, Charge::Exactly(1))];
@@ -110,14 +113,14 @@ async fn expired_counters_are_swept_under_traffic_and_when_idle() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_found_after_the_store_grows_and_shrinks() {
-    // One shard.
+    // So few counters have one shard only.
     let (store, clock) = memory(2_040);
     let limit = per_day(Algorithm::Gcra, 86_400);
     let take = async |name: usize, hits| {
         let check = check(&name.to_string(), limit, 0, Charge::Exactly(hits));
         ask(&store, vec![check]).await[0].remaining
     };
-    // Most of them come back within a few seconds.
+    // Most counters expire within a few seconds.
     let hits = |name: usize| if name.is_multiple_of(100) { 10 } else { 1 };
     for name in 0..2_000 {
         take(name, hits(name)).await;
@@ -148,7 +151,7 @@ async fn a_clock_that_steps_back_admits_no_more() {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000;
 
-/// The wall clock is set forwards by a year and back, and counters are used up meanwhile.
+/// The wall clock is set forwards by a year, counters are used up, and the clock is set back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_jump_refuses_for_at_most_one_window() {
     for algorithm in Algorithm::ALL {
@@ -157,7 +160,7 @@ async fn a_clock_jump_refuses_for_at_most_one_window() {
         let one = async || ask(&store, vec![check("k", limit, 0, Charge::Exactly(1))]).await[0];
         assert!(one().await.allowed && one().await.allowed && !one().await.allowed);
         clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
-        // Fixed windows follow the wall clock, and everything else time itself.
+        // Fixed windows follow the wall clock, all other algorithms the elapsed time.
         let begins_anew = algorithm == Algorithm::FixedWindow;
         assert_eq!(one().await.allowed, begins_anew, "{algorithm:?}");
         assert_eq!(one().await.allowed, begins_anew, "{algorithm:?}");
@@ -165,7 +168,7 @@ async fn a_clock_jump_refuses_for_at_most_one_window() {
         assert!(!refused.allowed, "{algorithm:?}");
         clock.set_wall(START);
         let back = one().await;
-        assert!(!back.allowed, "{algorithm:?}: what was used meanwhile counts");
+        assert!(!back.allowed, "{algorithm:?}: hits used during the jump count");
         assert!(back.retry_after.unwrap() <= DAY * 2, "{algorithm:?}: {back:?}");
         assert!(back.reset_after <= DAY * 2, "{algorithm:?}: {back:?}");
         clock.advance(DAY * 2);
@@ -173,7 +176,7 @@ async fn a_clock_jump_refuses_for_at_most_one_window() {
     }
 }
 
-/// Whatever the wall clock does, only fixed windows notice.
+/// Jumps of the wall clock affect fixed windows only.
 #[tokio::test(flavor = "multi_thread")]
 async fn sweeps_follow_elapsed_time_not_the_wall_clock() {
     for algorithm in Algorithm::ALL {
@@ -197,7 +200,7 @@ async fn sweeps_follow_elapsed_time_not_the_wall_clock() {
     }
 }
 
-/// Some time, and then a group of checks on a few counters, so that most groups ask one of them twice.
+/// A time span, and then a group of checks on a few counters. Most groups check one counter twice.
 fn steps() -> impl Strategy<Value = (u64, Vec<Check>)> {
     let hits = || prop_oneof![6 => 0..=3_u64, 1 => Just(u64::MAX)];
     let take = prop_oneof![

@@ -1,11 +1,10 @@
-//! Counters settled by core, and kept as the scripts keep them in Redis:
+//! A model of the scripts: counters are settled by core, and stored as the scripts store them in Redis:
 //!
-//! - A counter is stored at the end of a call if one of its checks was charged in the end or gave back
-//!   something. Else it stays as it was, not even advanced to the present.
-//! - It is stored as it is at the present under the limit of the last check on it. If it is then as if
-//!   never used, it is removed.
-//! - Where keys expire, it goes once the milliseconds have passed, rounded up, in which it would be as if
-//!   never used.
+//! - A counter is stored at the end of a call if one of its checks was charged or refunded hits. Otherwise it stays
+//!   unchanged, not even advanced to the current time.
+//! - The stored state is that of the current time, under the limit of the last check. If the counter is unused in this
+//!   state, it is removed.
+//! - If keys expire, the counter is removed after the number of milliseconds, rounded up, after which it is unused.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +14,21 @@ use sluicegate_core::{
 };
 use sluicegate_core_testkit::settle_states;
 
-/// The longest life of a key, in microseconds.
+/// The longest expiry of a key, in microseconds.
 const EXPIRY_MAX: u64 = (1 << 53) - 1;
 
-/// The counters that are there.
+/// The stored counters.
 #[derive(Default)]
 pub(crate) struct Model {
     kept: BTreeMap<Vec<u8>, Kept>,
-    /// The milliseconds that each counter stored by the last call was given to live.
+    /// The expiry in milliseconds of each counter that the last call stored.
     pub(crate) given: BTreeMap<Vec<u8>, u64>,
 }
 
 /// A stored counter.
 struct Kept {
     state: State,
-    /// The last millisecond.
+    /// The last millisecond at which the counter exists, since the Unix epoch.
     expires: u64,
 }
 
@@ -41,7 +40,7 @@ struct Open {
 }
 
 impl Model {
-    /// The state of a counter, whether or not it is there.
+    /// The state of a counter; of an unused one if it is not stored.
     pub(crate) fn state(&self, check: &Check) -> State {
         let kept = self.kept.get(check.key.as_bytes()).map(|kept| kept.state.clone());
         kept.unwrap_or_else(|| State::new(check.limit.algorithm()))
@@ -74,7 +73,7 @@ impl Model {
                 })
                 .collect();
             for (position, slot) in slots.iter().enumerate() {
-                open[slot.unwrap()].changed |= gives_back(group, &slots, &states, position, now);
+                open[slot.unwrap()].changed |= refunds_hits(group, &slots, &states, position, now);
             }
             let settled = settle_states(group, &slots, &mut states, now, StoreError::Full);
             for (slot, answer) in slots.iter().zip(&settled) {
@@ -105,9 +104,9 @@ impl Model {
     }
 }
 
-/// Whether a check gives back something, by the state before and after it. Before it are the checks of
-/// its descriptor, not yet undone, and the descriptors before, undone where they are over.
-fn gives_back(
+/// Whether a check refunds hits: whether it changes the state after the checks before it. The earlier checks of its own
+/// descriptor are not undone yet; those of earlier descriptors are, if their descriptor is over its limit.
+fn refunds_hits(
     group: &[Check],
     slots: &[Option<usize>],
     states: &[State],

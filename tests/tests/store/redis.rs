@@ -1,4 +1,4 @@
-//! The store in Redis, on one server and on a cluster.
+//! Tests of the store in Redis, on one server and on a cluster.
 
 use std::{
     num::NonZeroUsize,
@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::conformance::{self, ask, check, per_day};
 
-/// A store with keys of its own, once it is connected.
+/// A connected store with its own key prefix.
 pub(crate) async fn store(url: &str) -> Redis {
     static STORES: AtomicUsize = AtomicUsize::new(0);
     let prefix = format!("test{}:", STORES.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ async fn a_cluster_conforms() {
     conformance::suite(async || store(&cluster.url()).await).await;
 }
 
-/// A check of a counter without a tenant, which lies on whatever slot.
+/// A check of a counter without a tenant, so its slot depends on its name.
 fn apart(name: &str, limit: Limit, descriptor: usize) -> Check {
     let entries = [Entry { key: b"name", value: name.as_bytes() }];
     let key = KeyBuilder::new("conformance", None, &entries, &[]).key_for(&limit);
@@ -106,7 +106,7 @@ async fn charges_of_a_slot_are_refunded_when_another_slot_refuses() {
     }
 }
 
-/// Groups alike but for their keys, of which some are refused by their last check: what a call for many tenants is.
+/// Groups that differ only in their keys, some of them refused by their last check: a typical call for many tenants.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_similar_groups_are_answered_as_in_memory() {
     let redis = harness::Redis::start().await;
@@ -124,7 +124,7 @@ async fn many_similar_groups_are_answered_as_in_memory() {
         checks.collect::<Group>()
     };
     for round in 0..4 {
-        // Every third tenant asks more often, and so is refused sooner than its neighbours.
+        // Every third tenant sends more requests, so it is refused sooner than the others.
         let asked = (0..60).filter(|tenant| round > 0 || tenant % 3 == 0);
         let groups: SmallVec<[Group; 1]> = asked.map(group).collect();
         let batch = || Batch { groups: groups.clone(), deadline: None };

@@ -1,4 +1,4 @@
-//! What the scripts ask of Redis, and what they leave there.
+//! Commands that the scripts send to Redis, and the keys that they write.
 
 use sluicegate_core::{Algorithm, Charge, Check, Limit, Time, Window, store::RefusalScope};
 use sluicegate_simulation::embedded::EmbeddedRedis;
@@ -17,7 +17,7 @@ fn call(checks: &[Check], micros: u64) -> Call {
     Call::new(b"", [checks], Some(Time::from_micros(micros)))
 }
 
-/// The commands of a call at a time.
+/// The Redis commands of a call at this time.
 fn commands(fake: &EmbeddedRedis, checks: &[Check], micros: u64) -> Vec<String> {
     fake.eval(&call(checks, micros), Time::from_micros(micros)).unwrap();
     fake.data.borrow().commands.clone()
@@ -65,9 +65,9 @@ fn plain_groups_cost_one_read_and_one_write_per_counter() {
     };
     assert_eq!(counts(&["a", "b"], START), ["MGET", "SET", "SET"]);
     assert_eq!(counts(&["a", "b", "c"], START + SECOND), ["MGET", "INCR", "INCR", "SET"]);
-    // One that is asked again is counted at once, too.
+    // A second check of the same counter costs another INCR.
     assert_eq!(counts(&["a", "a", "b"], START + SECOND), ["MGET", "INCR", "INCR", "INCR"]);
-    // In the last millisecond of its life it is of an earlier window.
+    // In the last millisecond before it expires, its count is of an earlier window.
     assert_eq!(counts(&["a"], START + 60 * SECOND), ["MGET", "INCR", "SET"]);
     assert_eq!(counts(&["a"], START + 61 * SECOND), ["MGET", "INCR"]);
 }
@@ -97,7 +97,7 @@ fn every_key_expires_and_small_states_are_integers() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
         let one = check("one", limit(algorithm, 10), Charge::Exactly(1), 0, RefusalScope::Request);
-        // By Redis' own time.
+        // The time of Redis.
         redis.eval(&Call::new(b"", [[&one]], None));
         let key = String::from_utf8(one.key.as_bytes().to_vec()).unwrap();
         let left = redis.command("PTTL", [key.as_str()]).as_i64().unwrap();

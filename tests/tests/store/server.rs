@@ -1,4 +1,4 @@
-//! A real Redis server and one connection to it.
+//! A real Redis server with a blocking connection.
 
 use fred::{
     prelude::*,
@@ -9,7 +9,7 @@ use sluicegate_store::redis::{Call, Reply};
 use sluicegate_tests as harness;
 use tokio::runtime::{Builder, Runtime};
 
-/// A server that ends with the test, for tests that do not wait.
+/// A Redis server that ends with the test, for tests without async code.
 pub(crate) struct Redis {
     client: Client,
     _server: harness::Redis,
@@ -67,7 +67,7 @@ pub(crate) fn script(call: &Call) -> Vec<Value> {
     std::iter::once(call.script.text.as_str().into()).chain(arguments).collect()
 }
 
-/// A reply, as the store reads it.
+/// Converts a reply to the type that the store decodes.
 pub(crate) fn reply(value: &Value) -> Reply {
     match value {
         Value::Null => Reply::Nil,

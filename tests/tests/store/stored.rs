@@ -41,7 +41,7 @@ pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
     State::from_numbers(limit.algorithm(), &numbers)
 }
 
-/// The numbers that are packed into one; all but the first are below their base.
+/// Unpacks numbers from one: all but the first are below their base.
 fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
     let mut numbers = Numbers::new();
     for base in bases {
