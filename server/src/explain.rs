@@ -14,7 +14,7 @@ use sluicegate_proto::{
 };
 use sluicegate_store::redis::{KeyPrefix, hash_slot};
 
-use crate::{grpc, telemetry::KeyHash};
+use crate::{grpc, telemetry::KeyHasher};
 
 /// Explains a request by the rules. The plan has the peeks that read the counters.
 pub(crate) fn explain(
@@ -73,11 +73,11 @@ pub(crate) fn add_counter_states(
 pub(crate) fn add_key_hashes(
     response: &mut wire::ExplainResponse,
     peeks: &[Check],
-    hash: &KeyHash,
+    hasher: &KeyHasher,
 ) {
     let limits = response.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits);
     for (limit, check) in limits.zip(peeks) {
-        limit.key_hash = hash.of(check.key.as_bytes());
+        limit.key_hash = hasher.hash(check.key.as_bytes());
     }
 }
 

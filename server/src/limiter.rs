@@ -12,7 +12,7 @@ use sluicegate_store::{Deferred, Stack};
 use crate::{
     decision::DecisionRecord,
     limits::Snapshot,
-    telemetry::{DecisionLog, RefusalReason, RequestSpan, RequestTrace, Telemetry},
+    telemetry::{DecisionLog, Metrics, RefusalReason, RequestSpan, RequestTrace},
 };
 
 /// Why a request was not decided.
@@ -34,7 +34,7 @@ impl From<Deferred> for Undecided {
 pub(crate) struct Limiter {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     decision_timeout: Duration,
     log: Option<Arc<DecisionLog>>,
 }
@@ -43,16 +43,16 @@ impl Limiter {
     pub(crate) fn new(
         snapshot: Arc<ArcSwap<Snapshot>>,
         store: Arc<Stack>,
-        telemetry: Arc<Telemetry>,
+        metrics: Arc<Metrics>,
         decision_timeout: Duration,
         log: Option<Arc<DecisionLog>>,
     ) -> Self {
-        Self { snapshot, store, telemetry, decision_timeout, log }
+        Self { snapshot, store, metrics, decision_timeout, log }
     }
 
     /// Records that a request is refused (OVER_LIMIT) without a decision. Returns whether it is shadowed: with
     /// `--shadow-mode`, the request is allowed all the same.
-    pub(crate) fn refuse_undecided(
+    pub(crate) fn record_refusal(
         &self,
         reason: RefusalReason,
         domain: Option<&str>,
@@ -60,13 +60,13 @@ impl Limiter {
         trace: &mut RequestTrace,
     ) -> bool {
         match reason {
-            RefusalReason::OverBound(bound) => self.telemetry.over_bounds.count(bound),
-            RefusalReason::Shed => self.telemetry.shed.add(1),
+            RefusalReason::OverBound(bound) => self.metrics.over_bounds.count(bound),
+            RefusalReason::Shed => self.metrics.shed.add(1),
         }
         let snapshot = self.snapshot.load();
         let shadowed = snapshot.rules.modes.shadow_mode;
         if shadowed {
-            self.telemetry.shadowed.add(1);
+            self.metrics.shadowed.add(1);
         }
         trace.with_span(|span| span.set_refused_undecided(reason, descriptors, shadowed));
         if let Some(log) = &self.log {
@@ -107,12 +107,12 @@ impl Limiter {
         let answers = self.store.decide(Arc::clone(&group), Some(deadline)).await; // the failure policy is inside
         let took = started.elapsed();
         trace.with_span(|span| span.end_decide(group.len(), answers.as_deref().ok()));
-        self.telemetry.deadlines.record_overrun(took.saturating_sub(within));
-        let decisions = answers.inspect_err(|_| self.telemetry.deferred.add(1))?;
+        self.metrics.deadlines.record_overrun(took.saturating_sub(within));
+        let decisions = answers.inspect_err(|_| self.metrics.deferred.add(1))?;
         let verdict = respond(&plan, &decisions); // pure
         let record =
             DecisionRecord { plan: &plan, group: &group, decisions: &decisions, verdict: &verdict };
-        self.telemetry.record(&snapshot.metrics, &record, request, took);
+        self.metrics.record(&snapshot.rule_set_metrics, &record, request, took);
         trace.with_span(|span| span.set_verdict(&record));
         if let Some(log) = &self.log {
             log.log(request, &record, trace.trace_id);

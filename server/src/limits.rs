@@ -14,8 +14,8 @@ use sluicegate_core::rules::{
 use sluicegate_limits::{FileContents, ReadBounds};
 
 use crate::{
-    reloaded::{Reload, Reloaded},
-    telemetry::{HITS, Observe, RuleMetrics, Telemetry, catalogue},
+    reloaded::{ReloadOutcome, Reloaded},
+    telemetry::{HIT_METRICS, Metrics, Observe, RuleSetMetrics, catalogue},
 };
 
 /// The most warnings that a load logs; `sluicegate validate` prints more.
@@ -31,7 +31,7 @@ const CHANGES_LOGGED: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) rules: RuleSet,
-    pub(crate) metrics: RuleMetrics,
+    pub(crate) rule_set_metrics: RuleSetMetrics,
     /// 1 for the first snapshot, one more for each that replaces it.
     pub(crate) generation: usize,
     /// Hash that is equal for processes with the same limits in force.
@@ -65,12 +65,13 @@ impl RejectedFiles {
 }
 
 impl Snapshot {
-    fn new(rules: RuleSet, hash: u64, before: Option<&Self>, telemetry: &Telemetry) -> Self {
-        let metrics = telemetry.rules(&rules, before.map(|it| (&it.rules, &it.metrics)));
+    fn new(rules: RuleSet, hash: u64, before: Option<&Self>, metrics: &Metrics) -> Self {
+        let before_metrics = before.map(|it| (&it.rules, &it.rule_set_metrics));
+        let rule_set_metrics = metrics.rule_set_metrics(&rules, before_metrics);
         let generation = before.map_or(0, |before| before.generation) + 1;
         Self {
             rules,
-            metrics,
+            rule_set_metrics,
             generation,
             hash,
             loaded_at: SystemTime::now(),
@@ -80,30 +81,33 @@ impl Snapshot {
 }
 
 /// Registers the metrics of the rules in force.
-pub(crate) fn register_metrics(telemetry: &Telemetry, snapshot: &Arc<ArcSwap<Snapshot>>) {
+pub(crate) fn register_metrics(metrics: &Metrics, snapshot: &Arc<ArcSwap<Snapshot>>) {
     let counts = |metric, read: fn(&Snapshot, Observe<'_, u64>)| {
         let current = Arc::clone(snapshot);
-        telemetry.register_counts(metric, move |observe| read(&current.load(), observe));
+        metrics.register_labelled_counter(metric, move |observe| read(&current.load(), observe));
     };
-    counts(catalogue::REQUESTS, |it, observe| it.metrics.counters.observe_requests(observe));
+    counts(catalogue::REQUESTS, |it, observe| it.rule_set_metrics.counts.observe_requests(observe));
     counts(catalogue::DECISIONS, |it, observe| {
-        it.metrics.counters.observe_decisions(&it.rules, observe);
+        it.rule_set_metrics.counts.observe_decisions(&it.rules, observe);
     });
-    counts(catalogue::UNMATCHED, |it, observe| it.metrics.counters.observe_unmatched(observe));
-    for (metric, count) in HITS {
+    counts(catalogue::UNMATCHED, |it, observe| {
+        it.rule_set_metrics.counts.observe_unmatched(observe);
+    });
+    for (metric, count) in HIT_METRICS {
         let current = Arc::clone(snapshot);
-        telemetry.register_counts(metric, move |observe| {
+        metrics.register_labelled_counter(metric, move |observe| {
             let current = current.load();
-            current.metrics.counters.observe_hits(&current.rules, count, observe);
+            current.rule_set_metrics.counts.observe_hits(&current.rules, count, observe);
         });
     }
     let current = Arc::clone(snapshot);
-    telemetry.register_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
+    metrics.register_gauge(catalogue::CONFIG_GENERATION, move || current.load().generation);
     let current = Arc::clone(snapshot);
-    telemetry
-        .register_gauges(catalogue::CONFIG_HASH, move |observe| observe(current.load().hash, &[]));
+    metrics.register_labelled_gauge(catalogue::CONFIG_HASH, move |observe| {
+        observe(current.load().hash, &[]);
+    });
     let current = Arc::clone(snapshot);
-    telemetry.register_gauge(catalogue::RULES, move || current.load().metrics.counters.len());
+    metrics.register_gauge(catalogue::RULES, move || current.load().rule_set_metrics.counts.len());
 }
 
 /// Limits files without mistakes, which are not in force yet.
@@ -146,12 +150,12 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Puts the first rule set in force.
-    pub(crate) fn new(compiled: CompiledLimits, telemetry: &Telemetry) -> Self {
+    pub(crate) fn new(compiled: CompiledLimits, metrics: &Metrics) -> Self {
         let CompiledLimits { files, contents, rules } = compiled;
         log_warnings(&rules);
-        telemetry.limits_loads.succeeded();
+        metrics.limits_loads.succeeded();
         let hash = contents.hash(&files.options);
-        let first = Snapshot::new(rules, hash, None, telemetry);
+        let first = Snapshot::new(rules, hash, None, metrics);
         Self { files, snapshot: Reloaded::new(contents, first), rejected: Arc::default() }
     }
 
@@ -173,7 +177,7 @@ impl Limits {
     /// Reads the files again, and puts them in force if they have changed and have no mistakes. Returns whether the
     /// limits in force have changed. If an operator `requested` the reload, unchanged files are logged, and the
     /// mistakes of rejected files are logged again. Blocks, for seconds if the files are large.
-    pub(crate) fn reload(&self, telemetry: &Telemetry, requested: bool) -> bool {
+    pub(crate) fn reload(&self, metrics: &Metrics, requested: bool) -> bool {
         let contents = FileContents::read(&self.files.paths, self.files.bounds);
         let options = &self.files.options;
         let mut changes = Vec::new();
@@ -181,29 +185,29 @@ impl Limits {
             let rules = contents.compile(options)?;
             log_warnings(&rules);
             changes = diff(&before.rules, &rules);
-            Ok(Snapshot::new(rules, contents.hash(options), Some(before), telemetry))
+            Ok(Snapshot::new(rules, contents.hash(options), Some(before), metrics))
         });
         match reload {
-            Ok(Reload::Unchanged) => {
+            Ok(ReloadOutcome::Unchanged) => {
                 if requested {
                     tracing::info!("limits files unchanged");
                 }
                 false
             }
-            Ok(Reload::Restored) => {
-                telemetry.limits_loads.restored();
+            Ok(ReloadOutcome::Restored) => {
+                metrics.limits_loads.restored();
                 self.rejected.store(None);
                 tracing::info!("limits files restored, equal to those in force");
                 false
             }
-            Ok(Reload::Replaced) => {
-                telemetry.limits_loads.succeeded();
+            Ok(ReloadOutcome::Replaced) => {
+                metrics.limits_loads.succeeded();
                 self.rejected.store(None);
                 log_changes(&self.snapshot.load(), &changes);
                 true
             }
             Err(mistakes) => {
-                telemetry.limits_loads.failed();
+                metrics.limits_loads.failed();
                 log_mistakes(&mistakes);
                 self.rejected.store(Some(RejectedFiles::new(&mistakes)));
                 false

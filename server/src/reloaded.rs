@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub(crate) struct Reloaded<S, T> {
     value: Arc<ArcSwap<T>>,
-    sources: Mutex<Sources<S>>,
+    state: Mutex<SourceState<S>>,
 }
 
-/// The sources that were read.
+/// The source of the value in force, and the one that was rejected since, if there is one.
 #[derive(Debug)]
-struct Sources<S> {
+struct SourceState<S> {
     /// The source of the value in force.
     in_force: S,
     /// The source that was read last, if it was rejected.
@@ -25,7 +25,7 @@ struct Sources<S> {
 
 /// The result of a reload without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reload {
+pub(crate) enum ReloadOutcome {
     /// The source has not changed since it was read last.
     Unchanged,
     /// The source equals the one in force again, after another one was rejected.
@@ -37,8 +37,8 @@ pub(crate) enum Reload {
 impl<S: PartialEq, T> Reloaded<S, T> {
     /// Puts the first value in force.
     pub(crate) fn new(source: S, value: T) -> Self {
-        let sources = Mutex::new(Sources { in_force: source, rejected: None });
-        Self { value: Arc::new(ArcSwap::from_pointee(value)), sources }
+        let state = Mutex::new(SourceState { in_force: source, rejected: None });
+        Self { value: Arc::new(ArcSwap::from_pointee(value)), state }
     }
 
     /// If the source has changed, puts the value in force that `build` returns for it and the previous value. With
@@ -51,23 +51,27 @@ impl<S: PartialEq, T> Reloaded<S, T> {
         source: S,
         repeat: bool,
         build: impl FnOnce(&S, &T) -> Result<T, E>,
-    ) -> Result<Reload, E> {
-        let mut sources = self.sources.lock();
-        if source == sources.in_force {
-            let was_rejected = sources.rejected.take().is_some();
-            return Ok(if was_rejected { Reload::Restored } else { Reload::Unchanged });
+    ) -> Result<ReloadOutcome, E> {
+        let mut state = self.state.lock();
+        if source == state.in_force {
+            let was_rejected = state.rejected.take().is_some();
+            return Ok(if was_rejected {
+                ReloadOutcome::Restored
+            } else {
+                ReloadOutcome::Unchanged
+            });
         }
-        if sources.rejected.as_ref() == Some(&source) && !repeat {
-            return Ok(Reload::Unchanged);
+        if state.rejected.as_ref() == Some(&source) && !repeat {
+            return Ok(ReloadOutcome::Unchanged);
         }
         match build(&source, &self.value.load()) {
             Ok(value) => {
                 self.value.store(Arc::new(value));
-                *sources = Sources { in_force: source, rejected: None };
-                Ok(Reload::Replaced)
+                *state = SourceState { in_force: source, rejected: None };
+                Ok(ReloadOutcome::Replaced)
             }
             Err(error) => {
-                sources.rejected = Some(source);
+                state.rejected = Some(source);
                 Err(error)
             }
         }
@@ -87,7 +91,7 @@ impl<S, T> Reloaded<S, T> {
 
     /// Whether the source that was read last was rejected.
     pub(crate) fn is_rejected(&self) -> bool {
-        self.sources.lock().rejected.is_some()
+        self.state.lock().rejected.is_some()
     }
 }
 
@@ -102,19 +106,19 @@ mod tests {
     #[test]
     fn a_rejected_source_keeps_the_value_and_fails_once() {
         let number = Reloaded::new("1", 1);
-        assert_eq!(number.reload("1", false, parse), Ok(Reload::Unchanged));
-        assert_eq!(number.reload("2", false, parse), Ok(Reload::Replaced));
+        assert_eq!(number.reload("1", false, parse), Ok(ReloadOutcome::Unchanged));
+        assert_eq!(number.reload("2", false, parse), Ok(ReloadOutcome::Replaced));
         assert_eq!((**number.load(), number.is_rejected()), (2, false));
         assert_eq!(number.reload("x", false, parse), Err(()));
         assert_eq!((**number.load(), number.is_rejected()), (2, true));
-        assert_eq!(number.reload("x", false, parse), Ok(Reload::Unchanged));
+        assert_eq!(number.reload("x", false, parse), Ok(ReloadOutcome::Unchanged));
         assert_eq!(number.reload("x", true, parse), Err(()));
         assert_eq!(number.reload("y", false, parse), Err(()));
-        assert_eq!(number.reload("2", false, parse), Ok(Reload::Restored));
+        assert_eq!(number.reload("2", false, parse), Ok(ReloadOutcome::Restored));
         assert_eq!((**number.load(), number.is_rejected()), (2, false));
-        assert_eq!(number.reload("2", false, parse), Ok(Reload::Unchanged));
+        assert_eq!(number.reload("2", false, parse), Ok(ReloadOutcome::Unchanged));
         assert_eq!(number.reload("y", false, parse), Err(()));
-        assert_eq!(number.reload("3", false, parse), Ok(Reload::Replaced));
+        assert_eq!(number.reload("3", false, parse), Ok(ReloadOutcome::Replaced));
         assert_eq!((**number.load(), number.is_rejected()), (3, false));
     }
 }

@@ -8,24 +8,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalAction {
     /// Drains and stops: SIGTERM, SIGQUIT.
-    Drain,
+    DrainAndStop,
     /// Stops without the drain delay: SIGINT, from a keyboard.
-    Stop,
+    StopWithoutDelay,
     /// Reads all files again: SIGHUP.
     Reload,
 }
 
 /// A signal that ends a server that is already stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EndSignal {
+pub(crate) struct SecondSignal {
     /// The name of the signal.
     pub(crate) name: &'static str,
     /// The exit code of a process that the signal ends: 128 plus the number of the signal, as in shells.
     pub(crate) exit_code: u8,
 }
 
-const INTERRUPT: EndSignal = EndSignal { name: "SIGINT", exit_code: 128 + 2 };
-const TERMINATE: EndSignal = EndSignal { name: "SIGTERM", exit_code: 128 + 15 };
+const INTERRUPT: SecondSignal = SecondSignal { name: "SIGINT", exit_code: 128 + 2 };
+const TERMINATE: SecondSignal = SecondSignal { name: "SIGTERM", exit_code: 128 + 15 };
 
 /// The signals that the server handles. Unhandled, each would end the process at once.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Signals {
     }
 
     /// Waits for a signal to stop, while the server starts. Other signals stay pending.
-    pub(crate) async fn stop(&mut self) {
+    pub(crate) async fn wait_for_stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -64,9 +64,9 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> SignalAction {
         loop {
             let ignored = tokio::select! {
-                _ = self.terminate.recv() => return SignalAction::Drain,
-                _ = self.quit.recv() => return SignalAction::Drain,
-                _ = self.interrupt.recv() => return SignalAction::Stop,
+                _ = self.terminate.recv() => return SignalAction::DrainAndStop,
+                _ = self.quit.recv() => return SignalAction::DrainAndStop,
+                _ = self.interrupt.recv() => return SignalAction::StopWithoutDelay,
                 _ = self.hang_up.recv() => return SignalAction::Reload,
                 _ = self.user_defined_1.recv() => "SIGUSR1",
                 _ = self.user_defined_2.recv() => "SIGUSR2",
@@ -79,7 +79,7 @@ impl Signals {
     }
 
     /// Waits for the signal that ends a server that is already stopping.
-    pub(crate) async fn end(&mut self) -> EndSignal {
+    pub(crate) async fn wait_for_second(&mut self) -> SecondSignal {
         tokio::select! {
             _ = self.interrupt.recv() => INTERRUPT,
             _ = self.terminate.recv() => TERMINATE,

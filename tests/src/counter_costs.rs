@@ -10,7 +10,7 @@ use sluicegate_core::{
 };
 use sluicegate_store::{
     self as store,
-    redis::{ConnectionSettings, KeyPrefix, Password, RedisSettings, RedisUrl},
+    redis::{KeyPrefix, Password, RedisConnectionSettings, RedisSettings, RedisUrl},
 };
 
 use crate::{Redis, until};
@@ -105,7 +105,7 @@ async fn used_memory(redis: &Redis) -> u64 {
 /// Returns a store with its counters in this Redis, after it has connected.
 pub async fn connect(redis: &Redis) -> store::Redis {
     let url: RedisUrl = redis.url().parse().unwrap();
-    let connection = ConnectionSettings {
+    let connection = RedisConnectionSettings {
         username: None,
         password: Password::None,
         tls: None,

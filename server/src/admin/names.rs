@@ -6,19 +6,23 @@ use sluicegate_core::CounterKey;
 use sluicegate_proto::text::descriptor::printable_bytes;
 use sluicegate_store::redis::KeyPrefix;
 
-use crate::{settings::TopLabels, telemetry::KeyHash};
+use crate::{settings::CounterNameFormat, telemetry::KeyHasher};
 
 /// Names counters and tenants by their keys or by hashes, according to `--top-labels`.
 #[derive(Clone)]
 pub(crate) struct CounterNames {
     prefix: KeyPrefix,
-    hash: Arc<KeyHash>,
-    labels: TopLabels,
+    hasher: Arc<KeyHasher>,
+    format: CounterNameFormat,
 }
 
 impl CounterNames {
-    pub(crate) const fn new(prefix: KeyPrefix, hash: Arc<KeyHash>, labels: TopLabels) -> Self {
-        Self { prefix, hash, labels }
+    pub(crate) const fn new(
+        prefix: KeyPrefix,
+        hasher: Arc<KeyHasher>,
+        format: CounterNameFormat,
+    ) -> Self {
+        Self { prefix, hasher, format }
     }
 
     /// The prefix of all keys.
@@ -28,28 +32,28 @@ impl CounterNames {
 
     /// The hash of a counter's key.
     pub(super) fn hash(&self, key: &CounterKey) -> String {
-        self.hash.of(key.as_bytes())
+        self.hasher.hash(key.as_bytes())
     }
 
     /// An id of the salt: two processes have the same id if and only if they have the same salt. `None` if names are
     /// plain.
-    pub(super) fn hash_id(&self) -> Option<String> {
-        (self.labels == TopLabels::Hashed).then(|| self.hash.of(b""))
+    pub(super) fn salt_id(&self) -> Option<String> {
+        (self.format == CounterNameFormat::Hashed).then(|| self.hasher.hash(b""))
     }
 
     /// The name of a counter.
     pub(super) fn counter(&self, key: &CounterKey) -> String {
-        match self.labels {
-            TopLabels::Plain => self.prefix.name(key),
-            TopLabels::Hashed => self.hash(key),
+        match self.format {
+            CounterNameFormat::Plain => self.prefix.name(key),
+            CounterNameFormat::Hashed => self.hash(key),
         }
     }
 
     /// The name of a tenant.
     pub(super) fn tenant(&self, value: &[u8]) -> String {
-        match self.labels {
-            TopLabels::Plain => printable_bytes(value),
-            TopLabels::Hashed => self.hash.of(value),
+        match self.format {
+            CounterNameFormat::Plain => printable_bytes(value),
+            CounterNameFormat::Hashed => self.hasher.hash(value),
         }
     }
 }

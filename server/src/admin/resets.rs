@@ -24,7 +24,7 @@ use super::{
     store::{PROGRESS_INTERVAL, code},
     tenant::Tenant,
 };
-use crate::telemetry::{AUDIT, Telemetry};
+use crate::telemetry::{AUDIT, Metrics};
 
 /// The most counters that a dry run counts.
 const DRY_RUN_COUNT_MAX: usize = 1_000_000;
@@ -39,7 +39,7 @@ const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Resets {
     store: Arc<Stack>,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     names: CounterNames,
     tasks: TaskTracker,
     ending: CancellationToken,
@@ -83,9 +83,9 @@ pub(super) const fn reset_mode(dry_run: bool) -> ResetMode {
 }
 
 impl Resets {
-    pub(super) fn new(store: Arc<Stack>, telemetry: Arc<Telemetry>, names: CounterNames) -> Self {
+    pub(super) fn new(store: Arc<Stack>, metrics: Arc<Metrics>, names: CounterNames) -> Self {
         let (tasks, ending) = (TaskTracker::new(), CancellationToken::new());
-        Self { store, telemetry, names, tasks, ending }
+        Self { store, metrics, names, tasks, ending }
     }
 
     /// Ends resets in progress after their current step, and waits until they are logged.
@@ -275,7 +275,7 @@ impl Resets {
 
     fn count(&self, counters: u64, mode: ResetMode) {
         if mode == ResetMode::Delete {
-            self.telemetry.counters_reset.add(counters);
+            self.metrics.counters_reset.add(counters);
         }
     }
 }

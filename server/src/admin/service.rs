@@ -29,7 +29,7 @@ use super::{
 use crate::{
     explain, grpc,
     limits::Snapshot,
-    telemetry::{KeyHash, Telemetry},
+    telemetry::{KeyHasher, Metrics},
 };
 
 /// The most concurrent explanations. Others wait.
@@ -45,11 +45,11 @@ const RESETTING_MAX: usize = 4;
 pub(crate) struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     names: CounterNames,
     status: StatusSources,
     /// Key hashes in explanations. `None` if there is no decision log to compare them with.
-    key_hash: Option<Arc<KeyHash>>,
+    key_hasher: Option<Arc<KeyHasher>>,
     explaining: Arc<Semaphore>,
     listing: Arc<Semaphore>,
     resetting: Arc<Semaphore>,
@@ -60,19 +60,19 @@ impl Admin {
     pub(crate) fn new(
         snapshot: Arc<ArcSwap<Snapshot>>,
         store: Arc<Stack>,
-        telemetry: Arc<Telemetry>,
+        metrics: Arc<Metrics>,
         names: CounterNames,
         status: StatusSources,
-        key_hash: Option<Arc<KeyHash>>,
+        key_hasher: Option<Arc<KeyHasher>>,
     ) -> Self {
-        let resets = Resets::new(Arc::clone(&store), Arc::clone(&telemetry), names.clone());
+        let resets = Resets::new(Arc::clone(&store), Arc::clone(&metrics), names.clone());
         Self {
             snapshot,
             store,
-            telemetry,
+            metrics,
             names,
             status,
-            key_hash,
+            key_hasher,
             explaining: Arc::new(Semaphore::new(EXPLAINING_MAX)),
             listing: Arc::new(Semaphore::new(LISTING_MAX)),
             resetting: Arc::new(Semaphore::new(RESETTING_MAX)),
@@ -177,8 +177,8 @@ impl AdminService for Admin {
         let ExplainRequest { domain, descriptors, hits_addend } = request.into_inner();
         let message = RateLimitRequest { domain, descriptors, hits_addend };
         let (mut explanation, peek_plan) = self.explain_with_counters(message, deadline).await?;
-        if let Some(hash) = &self.key_hash {
-            explain::add_key_hashes(&mut explanation, &peek_plan.peeks(), hash);
+        if let Some(hasher) = &self.key_hasher {
+            explain::add_key_hashes(&mut explanation, &peek_plan.peeks(), hasher);
         }
         Ok(Response::new(explanation))
     }
@@ -287,7 +287,7 @@ impl AdminService for Admin {
         &self,
         request: Request<wire::TopRequest>,
     ) -> Result<Response<wire::TopResponse>, Status> {
-        let top = self.telemetry.top.as_ref();
+        let top = self.metrics.top.as_ref();
         top::top(top, &self.names, request.get_ref()).map(Response::new)
     }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 use tonic::{Request, Status, service::Interceptor};
 
 use crate::{
-    reloaded::{Reload, Reloaded},
+    reloaded::{ReloadOutcome, Reloaded},
     secret::{self, SecretError},
 };
 
@@ -57,7 +57,7 @@ impl Token {
     ///
     /// # Errors
     /// The file has no token. The previous token stays in force, and the same error is not returned twice.
-    pub(crate) fn reload(&self) -> Result<Reload, TokenError> {
+    pub(crate) fn reload(&self) -> Result<ReloadOutcome, TokenError> {
         let token = read(&self.0.path);
         let content: Content =
             token.as_ref().map(String::clone).map_err(|error| format!("{error:?}"));

@@ -34,7 +34,7 @@ pub(super) fn top(
         first.then(b.rate.total_cmp(&a.rate)).then(b.count.cmp(&a.count)).then(a.key.cmp(&b.key))
     });
     listed.truncate(count);
-    let hash_id = names.hash_id();
+    let hash_id = names.salt_id();
     Ok(wire::TopResponse {
         counters: listed.iter().map(|it| counter(it, names)).collect(),
         window: WINDOW.try_into().ok(),

@@ -1,6 +1,6 @@
 //! The check of the settings before the server starts: reads all files that they name, and reports all mistakes.
 
-use sluicegate_store::redis::{ConnectionSettings, Password, TlsFiles};
+use sluicegate_store::redis::{Password, RedisConnectionSettings, TlsFiles};
 
 use super::{StartError, StartErrors};
 use crate::{
@@ -12,16 +12,16 @@ use crate::{
         AdminListen, AdminSettings, LimitsSettings, RedisArguments, ServeSettings, StoreChoice,
         TlsSettings,
     },
-    telemetry::{self, KeyHash},
+    telemetry::{self, KeyHasher},
 };
 
 /// Settings without mistakes, and the contents of the files that they name.
 pub(super) struct CheckedSettings {
-    pub(super) key_hash: KeyHash,
+    pub(super) key_hasher: KeyHasher,
     pub(super) capacity: Capacity,
     pub(super) limits: CompiledLimits,
     /// `None` if counters are in memory.
-    pub(super) redis: Option<ConnectionSettings>,
+    pub(super) redis: Option<RedisConnectionSettings>,
     pub(super) responder: Responder,
     pub(super) grpc_tls: Option<Tls>,
     /// `None` if the admin listener is off.
@@ -39,16 +39,17 @@ impl CheckedSettings {
         let store = &settings.store.store;
         let redis = check_redis(store, &settings.redis, &mut errors);
         let responder = errors.collect(Responder::new(&settings.response));
-        let grpc_tls = load_tls("gRPC", settings.grpc.tls.files(), &mut errors);
+        let grpc_tls = load_tls("gRPC", settings.grpc.tls.tls_settings(), &mut errors);
         let admin = check_admin(&settings.admin, &mut errors);
         let capacity = errors.collect(Capacity::new(&settings.connections, store));
         errors.collect(telemetry::check_otlp(&settings.otlp));
-        let key_hash = errors.collect(KeyHash::load(settings.log.key_hash_salt_file.as_deref()));
-        match (key_hash, capacity, limits, responder) {
-            (Some(key_hash), Some(capacity), Some(limits), Some(responder))
+        let key_hasher =
+            errors.collect(KeyHasher::load(settings.log.key_hash_salt_file.as_deref()));
+        match (key_hasher, capacity, limits, responder) {
+            (Some(key_hasher), Some(capacity), Some(limits), Some(responder))
                 if errors.is_empty() =>
             {
-                Ok(Self { key_hash, capacity, limits, redis, responder, grpc_tls, admin })
+                Ok(Self { key_hasher, capacity, limits, redis, responder, grpc_tls, admin })
             }
             _ => Err(errors),
         }
@@ -72,7 +73,7 @@ fn load_tls(
 
 fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<AdminAccess> {
     let AdminListen::At(address) = &settings.admin_listen else { return None };
-    let tls = load_tls("admin", settings.tls.files(), errors);
+    let tls = load_tls("admin", settings.tls.tls_settings(), errors);
     let token = settings.admin_token_file.as_deref().map(Token::load);
     let token = token.and_then(|token| errors.collect(token));
     let is_authenticated = settings.tls.client_ca.is_some() || settings.admin_token_file.is_some();
@@ -88,7 +89,7 @@ fn check_redis(
     store: &StoreChoice,
     redis: &RedisArguments,
     errors: &mut StartErrors,
-) -> Option<ConnectionSettings> {
+) -> Option<RedisConnectionSettings> {
     let StoreChoice::Redis(url) = store else { return None };
     let sources = (&url.password, &redis.redis_password, &redis.redis_password_file);
     let password = match sources {
@@ -117,7 +118,7 @@ fn check_redis(
         ));
     }
     let identity = redis.redis_tls_cert.clone().zip(redis.redis_tls_key.clone());
-    let connection = ConnectionSettings {
+    let connection = RedisConnectionSettings {
         username,
         password: password.unwrap_or(Password::None),
         tls: url.tls.then(|| TlsFiles { ca: redis.redis_tls_ca.clone(), identity }),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The time for HTTP requests and admin calls to complete after gRPC has stopped. They are local and short.
-pub(super) const LOCAL_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const HTTP_ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bound listeners. They do not accept connections yet.
 pub(super) struct BoundListeners {
@@ -152,7 +152,7 @@ impl AdminHandle {
     /// Stops after the calls and resets of counters in progress.
     pub(super) async fn stop(mut self) {
         self.health.end().await;
-        tokio::join!(self.server.stop("admin", LOCAL_DRAIN_TIMEOUT), self.resets.end());
+        tokio::join!(self.server.stop("admin", HTTP_ADMIN_DRAIN_TIMEOUT), self.resets.end());
     }
 }
 

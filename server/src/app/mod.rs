@@ -33,7 +33,7 @@ use self::{
 use crate::{
     settings::{ServeSettings, variable_warnings},
     signals::{SignalAction, Signals},
-    telemetry::{self, Telemetry, Traces},
+    telemetry::{self, Metrics, Traces},
     values::ListenAddress,
 };
 
@@ -52,7 +52,7 @@ pub struct App {
     reload_requests: watch::Sender<()>,
     /// Stops the background tasks: reloads, sweeps, measurements.
     background: CancellationToken,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     drain_delay: Duration,
     drain_timeout: Duration,
 }
@@ -122,7 +122,7 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     let start = move || runtime.block_on(App::start(&settings, Clocks::system()));
     let app = tokio::select! {
         app = tokio::task::spawn_blocking(start) => app.map_err(io::Error::from)??,
-        () = signals.stop() => {
+        () = signals.wait_for_stop() => {
             tracing::info!("stopped before serving");
             return Ok(ExitCode::SUCCESS);
         }
@@ -130,16 +130,16 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     let without_delay = loop {
         match signals.next().await {
             SignalAction::Reload => app.reload(),
-            SignalAction::Drain => break false,
-            SignalAction::Stop => break true,
+            SignalAction::DrainAndStop => break false,
+            SignalAction::StopWithoutDelay => break true,
         }
     };
     let stop = async move {
-        if without_delay { app.stop_without_delay().await } else { app.stop().await }
+        if without_delay { app.stop_without_delay().await } else { app.drain_and_stop().await }
     };
     tokio::select! {
         () = stop => Ok(ExitCode::SUCCESS),
-        signal = signals.end() => {
+        signal = signals.wait_for_second() => {
             tracing::warn!(signal = signal.name, "second signal: exiting without waiting for calls in progress");
             Ok(ExitCode::from(signal.exit_code))
         }

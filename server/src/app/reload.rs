@@ -11,8 +11,8 @@ use crate::{
     admin,
     limits::Limits,
     listen::Tls,
-    reloaded::Reload,
-    telemetry::{Attempts, Telemetry, catalogue},
+    reloaded::ReloadOutcome,
+    telemetry::{Attempts, Metrics, catalogue},
     watch::Watch,
 };
 
@@ -40,41 +40,41 @@ impl Reloader {
     }
 
     /// Starts to reload the limits in the background, when their files change.
-    pub(super) fn limits(&self, limits: Limits, telemetry: &Arc<Telemetry>, store: &Arc<Stack>) {
-        let (telemetry, store) = (Arc::clone(telemetry), Arc::clone(store));
+    pub(super) fn watch_limits(&self, limits: Limits, metrics: &Arc<Metrics>, store: &Arc<Stack>) {
+        let (metrics, store) = (Arc::clone(metrics), Arc::clone(store));
         let paths = limits.paths().to_vec();
         self.spawn(&paths, move |requested| {
-            if limits.reload(&telemetry, requested) {
+            if limits.reload(&metrics, requested) {
                 store.clear_deny_cache();
             }
         });
     }
 
     /// Starts to reload the TLS files of the listeners in the background, when they change.
-    pub(super) fn tls(&self, listeners: &[Tls], telemetry: &Arc<Telemetry>) {
+    pub(super) fn watch_tls(&self, listeners: &[Tls], metrics: &Arc<Metrics>) {
         let all = listeners.to_vec();
-        telemetry.register_gauge(catalogue::TLS_LAST_LOAD, move || {
+        metrics.register_gauge(catalogue::TLS_LAST_LOAD, move || {
             usize::from(!all.iter().any(Tls::is_rejected))
         });
         for tls in listeners {
-            let (tls, telemetry) = (tls.clone(), Arc::clone(telemetry));
+            let (tls, metrics) = (tls.clone(), Arc::clone(metrics));
             self.spawn(&tls.files(), move |_| {
-                report("TLS files", &tls.reload(), &telemetry.tls_loads);
+                report("TLS files", &tls.reload(), &metrics.tls_loads);
             });
         }
     }
 
     /// Starts to reload the admin token in the background, when its file changes.
-    pub(super) fn admin_token(&self, admin: Option<&AdminHandle>, telemetry: &Arc<Telemetry>) {
+    pub(super) fn watch_admin_token(&self, admin: Option<&AdminHandle>, metrics: &Arc<Metrics>) {
         let token = admin.and_then(|admin| admin.token.clone());
         let current = token.clone();
-        telemetry.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
+        metrics.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
             usize::from(!current.as_ref().is_some_and(admin::Token::is_rejected))
         });
         if let Some(token) = token {
-            let telemetry = Arc::clone(telemetry);
+            let metrics = Arc::clone(metrics);
             self.spawn(&[token.path().to_owned()], move |_| {
-                report("admin token", &token.reload(), &telemetry.admin_token_loads);
+                report("admin token", &token.reload(), &metrics.admin_token_loads);
             });
         }
     }
@@ -114,11 +114,11 @@ async fn changed_or_requested(watch: &mut Watch, requests: &mut watch::Receiver<
 }
 
 /// Counts and logs the result of a reload, unless the files are unchanged.
-fn report<E: Error + 'static>(files: &str, reload: &Result<Reload, E>, loads: &Attempts) {
+fn report<E: Error + 'static>(files: &str, reload: &Result<ReloadOutcome, E>, loads: &Attempts) {
     match reload {
-        Ok(Reload::Unchanged) => {}
-        Ok(Reload::Restored) => tracing::info!("{files} restored, equal to those in force"),
-        Ok(Reload::Replaced) => {
+        Ok(ReloadOutcome::Unchanged) => {}
+        Ok(ReloadOutcome::Restored) => tracing::info!("{files} restored, equal to those in force"),
+        Ok(ReloadOutcome::Replaced) => {
             loads.succeeded();
             tracing::info!("{files} reloaded");
         }

@@ -8,7 +8,7 @@ use std::{
 use arc_swap::ArcSwap;
 use sluicegate_store::{
     Clocks, MemorySettings, RedisStackSettings, Stack,
-    redis::{ConnectionSettings, FileError, RedisSettings},
+    redis::{FileError, RedisConnectionSettings, RedisSettings},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ use crate::{
     listen::{self, Tls},
     settings::{AdminListen, ServeSettings, StoreChoice},
     telemetry::{
-        self, BoundValues, DecisionLog, KeyHash, MetricsError, OtlpError, Telemetry, Traces,
+        self, DecisionLog, KeyHasher, Metrics, MetricsError, OtlpError, RefusalBoundValues, Traces,
         catalogue,
     },
 };
@@ -48,13 +48,13 @@ impl App {
     /// All mistakes in the settings, or an error of the system.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartErrors> {
         let started_at = Instant::now();
-        let CheckedSettings { key_hash, capacity, limits, redis, responder, grpc_tls, admin } =
+        let CheckedSettings { key_hasher, capacity, limits, redis, responder, grpc_tls, admin } =
             CheckedSettings::new(settings)?;
 
-        let telemetry = Arc::new(new_telemetry(settings)?);
-        let limits = Limits::new(limits, &telemetry);
+        let metrics = Arc::new(new_metrics(settings)?);
+        let limits = Limits::new(limits, &metrics);
         let store = Arc::new(open_store(settings, redis, capacity.redis, clocks)?);
-        let components = Components::new(settings, &limits, &store, &telemetry, key_hash)?;
+        let components = Components::new(settings, &limits, &store, &metrics, key_hasher)?;
         let rls = components.rls(settings, responder);
         let (services, grpc_health) = Services::new(
             &settings.grpc,
@@ -63,8 +63,8 @@ impl App {
             components.traces.clone(),
         )
         .await?;
-        listen::register_metrics(&telemetry, &capacity);
-        grpc::register_metrics(&telemetry, &services);
+        listen::register_metrics(&metrics, &capacity);
+        grpc::register_metrics(&metrics, &services);
         components.register_metrics(settings);
 
         wait_for_store(settings, &store).await;
@@ -97,16 +97,16 @@ impl App {
         let is_required = settings.failure.health_requires_store;
         run_until(&follow_store, health.clone().follow_store(Arc::clone(&store), is_required));
         run_until(&background, sweep(Arc::clone(&store)));
-        let monitored = Arc::clone(&telemetry);
+        let monitored = Arc::clone(&metrics);
         run_until(&background, async move { monitored.deadlines.run_probe().await });
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
         let tls: Vec<_> = grpc_tls.into_iter().chain(admin_tls).collect();
-        register_tls_failures(&telemetry, tls.clone());
+        register_tls_failures(&metrics, tls.clone());
         let snapshot = limits.current();
         let reloader = Reloader::new(settings.poll_interval, &background);
-        reloader.limits(limits, &telemetry, &store);
-        reloader.tls(&tls, &telemetry);
-        reloader.admin_token(admin.as_ref(), &telemetry);
+        reloader.watch_limits(limits, &metrics, &store);
+        reloader.watch_tls(&tls, &metrics);
+        reloader.watch_admin_token(admin.as_ref(), &metrics);
 
         let admin_address =
             admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
@@ -124,7 +124,7 @@ impl App {
             traces: components.traces,
             reload_requests: reloader.requests(),
             background,
-            telemetry,
+            metrics,
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
         })
@@ -135,8 +135,8 @@ impl App {
 struct Components {
     snapshot: Arc<ArcSwap<Snapshot>>,
     store: Arc<Stack>,
-    telemetry: Arc<Telemetry>,
-    key_hash: Arc<KeyHash>,
+    metrics: Arc<Metrics>,
+    key_hasher: Arc<KeyHasher>,
     in_flight: InFlight,
     log: Option<Arc<DecisionLog>>,
     traces: Option<Arc<Traces>>,
@@ -147,11 +147,11 @@ impl Components {
         settings: &ServeSettings,
         limits: &Limits,
         store: &Arc<Stack>,
-        telemetry: &Arc<Telemetry>,
-        key_hash: KeyHash,
+        metrics: &Arc<Metrics>,
+        key_hasher: KeyHasher,
     ) -> Result<Self, OtlpError> {
-        let key_hash = Arc::new(key_hash);
-        let log = DecisionLog::new(&settings.log, &key_hash).map(Arc::new);
+        let key_hasher = Arc::new(key_hasher);
+        let log = DecisionLog::new(&settings.log, &key_hasher).map(Arc::new);
         let redis = match &settings.store.store {
             StoreChoice::Memory => None,
             StoreChoice::Redis(url) => Some(&url.deployment),
@@ -160,8 +160,8 @@ impl Components {
         Ok(Self {
             snapshot: limits.current(),
             store: Arc::clone(store),
-            telemetry: Arc::clone(telemetry),
-            key_hash,
+            metrics: Arc::clone(metrics),
+            key_hasher,
             in_flight: InFlight::new(settings.max_in_flight.get()),
             log,
             traces,
@@ -173,12 +173,12 @@ impl Components {
         let limiter = Limiter::new(
             Arc::clone(&self.snapshot),
             Arc::clone(&self.store),
-            Arc::clone(&self.telemetry),
+            Arc::clone(&self.metrics),
             settings.failure.decision_timeout,
             self.log.clone(),
         );
-        let request_bytes = settings.bounds.request_max_bytes.get();
-        Arc::new(Rls::new(limiter, responder, Arc::clone(&self.telemetry), request_bytes))
+        let request_bytes = settings.request_bounds.request_max_bytes.get();
+        Arc::new(Rls::new(limiter, responder, Arc::clone(&self.metrics), request_bytes))
     }
 
     /// The routes of the HTTP listener.
@@ -187,7 +187,7 @@ impl Components {
             rls,
             in_flight: self.in_flight.clone(),
             snapshot: Arc::clone(&self.snapshot),
-            telemetry: Arc::clone(&self.telemetry),
+            metrics: Arc::clone(&self.metrics),
             serving: Arc::clone(is_serving),
             store: Arc::clone(&self.store),
             traces: self.traces.clone(),
@@ -211,58 +211,59 @@ impl Components {
             counters_max: settings.store.memory_max_counters.get(),
         };
         let prefix = settings.store.key_prefix.clone();
-        let names = CounterNames::new(prefix, Arc::clone(&self.key_hash), settings.top.top_labels);
+        let names =
+            CounterNames::new(prefix, Arc::clone(&self.key_hasher), settings.top.top_labels);
         Admin::new(
             Arc::clone(&self.snapshot),
             Arc::clone(&self.store),
-            Arc::clone(&self.telemetry),
+            Arc::clone(&self.metrics),
             names,
             status,
-            self.log.is_some().then(|| Arc::clone(&self.key_hash)),
+            self.log.is_some().then(|| Arc::clone(&self.key_hasher)),
         )
     }
 
     fn register_metrics(&self, settings: &ServeSettings) {
-        let Self { snapshot, store, telemetry, key_hash, in_flight, log, traces } = self;
-        telemetry.register_own();
-        limits::register_metrics(telemetry, snapshot);
+        let Self { snapshot, store, metrics, key_hasher, in_flight, log, traces } = self;
+        metrics.register_own();
+        limits::register_metrics(metrics, snapshot);
         let counters_max = settings.store.memory_max_counters.get();
-        telemetry::register_store(telemetry, store, counters_max, key_hash);
+        telemetry::register_store(metrics, store, counters_max, key_hasher);
         let in_flight = in_flight.clone();
-        telemetry.register_gauge(catalogue::IN_FLIGHT, move || in_flight.current());
+        metrics.register_gauge(catalogue::IN_FLIGHT, move || in_flight.current());
         let max = settings.max_in_flight.get();
-        telemetry.register_gauge(catalogue::IN_FLIGHT_MAX, move || max);
+        metrics.register_gauge(catalogue::IN_FLIGHT_MAX, move || max);
         let log = log.clone();
         let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
-        telemetry.register_count(catalogue::DECISION_LOG_DROPPED, dropped);
-        telemetry.register_count(catalogue::LOG_LINES_DROPPED, telemetry::log_lines_dropped);
-        telemetry.register_count(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
+        metrics.register_counter(catalogue::DECISION_LOG_DROPPED, dropped);
+        metrics.register_counter(catalogue::LOG_LINES_DROPPED, telemetry::log_lines_dropped);
+        metrics.register_counter(catalogue::LOG_LINES_SUPPRESSED, telemetry::log_lines_suppressed);
         let count = |read: fn(&Traces) -> u64| {
             let traces = traces.clone();
             move || traces.as_deref().map_or(0, read)
         };
-        telemetry.register_count(catalogue::TRACED, count(Traces::ended));
-        telemetry.register_count(catalogue::TRACED_SENT, count(Traces::sent));
+        metrics.register_counter(catalogue::TRACED, count(Traces::traced));
+        metrics.register_counter(catalogue::TRACED_SENT, count(Traces::sent));
     }
 }
 
-fn new_telemetry(settings: &ServeSettings) -> Result<Telemetry, MetricsError> {
+fn new_metrics(settings: &ServeSettings) -> Result<Metrics, MetricsError> {
     let waiting = &settings.grpc.bounds;
-    let bounds = BoundValues {
-        request_bytes: settings.bounds.request_max_bytes.get(),
+    let bounds = RefusalBoundValues {
+        request_bytes: settings.request_bounds.request_max_bytes.get(),
         message_bytes: settings.grpc.grpc_max_message_bytes.get(),
-        large_requests: grpc::LARGE_MAX,
+        large_requests: grpc::LARGE_REQUESTS_MAX,
         waiting_bytes: waiting.grpc_max_waiting_bytes.get(),
         waiting_bytes_per_connection: waiting.grpc_max_waiting_bytes_per_connection.get(),
         body_bytes: http::BODY_BYTES_MAX,
     };
-    Telemetry::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
+    Metrics::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
 }
 
 /// The store that the settings choose. `connection`: the settings of connections to Redis.
 fn open_store(
     settings: &ServeSettings,
-    connection: Option<ConnectionSettings>,
+    connection: Option<RedisConnectionSettings>,
     connections_max: usize,
     clocks: Clocks,
 ) -> Result<Stack, FileError> {
@@ -298,9 +299,9 @@ async fn wait_for_store(settings: &ServeSettings, store: &Stack) {
     }
 }
 
-fn register_tls_failures(telemetry: &Telemetry, listeners: Vec<Tls>) {
+fn register_tls_failures(metrics: &Metrics, listeners: Vec<Tls>) {
     let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
-    telemetry.register_count(catalogue::TLS_FAILURES, failed);
+    metrics.register_counter(catalogue::TLS_FAILURES, failed);
 }
 
 /// Runs a task until a token is cancelled.

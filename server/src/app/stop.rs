@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{App, listeners::LOCAL_DRAIN_TIMEOUT};
+use super::{App, listeners::HTTP_ADMIN_DRAIN_TIMEOUT};
 use crate::telemetry;
 
 /// The time to send the last metrics and traces to a collector.
@@ -13,12 +13,12 @@ impl App {
     /// drain timeout to complete.
     pub async fn stop_without_delay(mut self) {
         self.drain_delay = Duration::ZERO;
-        self.stop().await;
+        self.drain_and_stop().await;
     }
 
     /// Reports NOT_SERVING, serves for the drain delay, then gives calls in progress the drain timeout to complete. The
     /// HTTP and admin listeners stop last, so that the drain can be observed.
-    pub async fn stop(self) {
+    pub async fn drain_and_stop(self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
         self.follow_store.cancel();
         self.health.set(false).await;
@@ -27,7 +27,7 @@ impl App {
         health.grpc.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
         let http = async {
-            self.http.stop("HTTP", LOCAL_DRAIN_TIMEOUT).await;
+            self.http.stop("HTTP", HTTP_ADMIN_DRAIN_TIMEOUT).await;
             // After HTTP, whose requests cause refunds too.
             self.store.finish().await;
         };
@@ -44,7 +44,7 @@ impl App {
             }
         };
         let metrics = async {
-            let shutdown = tokio::task::spawn_blocking(move || self.telemetry.shut_down());
+            let shutdown = tokio::task::spawn_blocking(move || self.metrics.shut_down());
             if tokio::time::timeout(TELEMETRY_TIMEOUT, shutdown).await.is_err() {
                 tracing::warn!("the last metrics were not sent to the collector");
             }
@@ -68,8 +68,8 @@ mod tests {
         let (_, rest) = chart.split_once("add .Values.drain.delaySeconds ").unwrap();
         let (sum, _) = rest.split_once(" -}}").unwrap();
         let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
-        let http = LOCAL_DRAIN_TIMEOUT + FINISH_TIMEOUT;
-        let admin = LOCAL_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
+        let http = HTTP_ADMIN_DRAIN_TIMEOUT + FINISH_TIMEOUT;
+        let admin = HTTP_ADMIN_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
         let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
         assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");
     }

@@ -1,5 +1,5 @@
 //! Counts of reached bounds on the connections and calls of the gRPC listener. Bounds on requests, which refuse them,
-//! are in [`crate::telemetry::Bound`].
+//! are in [`crate::telemetry::RefusalBound`].
 
 use crate::telemetry::Count;
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::{Status, metadata::MetadataValue};
 
 use super::waiting::{CallBytes, ConnectionBytes};
-use crate::telemetry::Bound;
+use crate::telemetry::RefusalBound;
 
 /// Bytes of gRPC's prefix of each message: a flag and the length.
 pub(super) const PREFIX: usize = 5;
@@ -26,7 +26,7 @@ pub(super) const IDENTITY: &str = "identity";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
     /// The body exceeds a bound.
-    OverBound(Bound),
+    OverBound(RefusalBound),
     /// The stream ended before the end of the body.
     Truncated,
 }
@@ -75,7 +75,7 @@ impl<'a> MessageReader<'a> {
 
     /// Marks the call as waiting for the rest of its body. Copies what was read, so that the call does not retain the
     /// buffer of the HTTP/2 connection.
-    pub(super) fn begin_wait(&mut self) -> Result<(), Bound> {
+    pub(super) fn begin_wait(&mut self) -> Result<(), RefusalBound> {
         self.held.begin_wait()?;
         self.join(&[])
     }
@@ -94,7 +94,7 @@ impl<'a> MessageReader<'a> {
         (!self.body.is_end_stream()).then_some(self.body)
     }
 
-    fn add(&mut self, data: Bytes) -> Result<(), Bound> {
+    fn add(&mut self, data: Bytes) -> Result<(), RefusalBound> {
         if self.read().is_empty() && !self.held.is_waiting() {
             self.first = data;
         } else {
@@ -102,7 +102,7 @@ impl<'a> MessageReader<'a> {
         }
         let declared = prefix(self.read()).map_or(0, |(_, length)| length);
         if declared > self.message_max || self.read().len() > PREFIX + self.message_max {
-            return Err(Bound::MessageBytes);
+            return Err(RefusalBound::MessageBytes);
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl<'a> MessageReader<'a> {
     }
 
     /// Appends to a copy of what was read.
-    fn join(&mut self, data: &[u8]) -> Result<(), Bound> {
+    fn join(&mut self, data: &[u8]) -> Result<(), RefusalBound> {
         let first = std::mem::take(&mut self.first);
         let length = self.joined.len() + first.len() + data.len();
         let capacity = self.joined.capacity();

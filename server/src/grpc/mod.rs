@@ -19,6 +19,6 @@ pub(crate) use decode::request as decode;
 pub(crate) use health::Health;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
-pub(crate) use rls::{AnswerError, DecodeError, EncodedRequest, LARGE_MAX, Rls};
+pub(crate) use rls::{AnswerError, DecodeError, EncodedRequest, LARGE_REQUESTS_MAX, Rls};
 pub(crate) use server::{Services, reflection, register_metrics};
 pub(crate) use timeout::{caller_timeout, decision_timeout};

@@ -22,7 +22,7 @@ use crate::{
     decision::DecisionRecord,
     limiter::{Limiter, Undecided},
     offload::Offload,
-    telemetry::{Bound, RefusalReason, RequestTrace, Telemetry},
+    telemetry::{Metrics, RefusalBound, RefusalReason, RequestTrace},
 };
 
 /// A protobuf message of at least this many bytes is large: it is decoded and decided on a separate thread.
@@ -39,13 +39,13 @@ const SMALL_SEARCHED_MAX: usize = 1 << 20;
 
 /// For a message with fewer bytes, the cost of patterns is not considered: requests of this size are too frequent for
 /// separate threads.
-const SMALL_MIN: usize = 16 * 1024;
+const PATTERNS_IGNORED_BELOW: usize = 16 * 1024;
 
 /// The most large requests that are decided concurrently.
-const LARGE_AT_ONCE: usize = 4;
+const LARGE_RUNNING_MAX: usize = 4;
 
 /// The most large requests that are decided or wait for it.
-pub(crate) const LARGE_MAX: usize = 68;
+pub(crate) const LARGE_REQUESTS_MAX: usize = 68;
 
 /// Answers rate limit requests of all listeners.
 pub(crate) struct Rls {
@@ -57,7 +57,7 @@ pub(crate) struct Rls {
 struct RequestHandler {
     limiter: Limiter,
     responder: Responder,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     bytes_max: usize,
 }
 
@@ -114,7 +114,7 @@ impl EncodedRequest {
             Self::Other(message, _) => (message.len(), LARGE_OTHER_MIN),
         };
         if length >= large_min
-            || (length >= SMALL_MIN
+            || (length >= PATTERNS_IGNORED_BELOW
                 && length.saturating_mul(substring_patterns_max()) > SMALL_SEARCHED_MAX)
         {
             return Handling::Offloaded;
@@ -150,11 +150,11 @@ impl Rls {
     pub(crate) fn new(
         limiter: Limiter,
         responder: Responder,
-        telemetry: Arc<Telemetry>,
+        metrics: Arc<Metrics>,
         bytes_max: usize,
     ) -> Self {
-        let handler = Arc::new(RequestHandler { limiter, responder, telemetry, bytes_max });
-        Self { handler, large: Offload::new(LARGE_AT_ONCE, LARGE_MAX) }
+        let handler = Arc::new(RequestHandler { limiter, responder, metrics, bytes_max });
+        Self { handler, large: Offload::new(LARGE_RUNNING_MAX, LARGE_REQUESTS_MAX) }
     }
 
     /// Answers one request. If it is `shed`, it is refused without a decision. `within` is the time until the caller's
@@ -187,7 +187,7 @@ impl Rls {
     /// Refuses a request that exceeds a bound and was not decoded.
     pub(crate) fn refuse_over_bound(
         &self,
-        bound: Bound,
+        bound: RefusalBound,
         trace: &mut RequestTrace,
     ) -> RateLimitResponse {
         self.handler.refuse_over_bound(bound, None, 0, trace)
@@ -203,8 +203,9 @@ impl Rls {
         trace: &mut RequestTrace,
     ) -> Result<RateLimitResponse, AnswerError> {
         let arrived = Instant::now();
-        let refuse =
-            |trace: &mut RequestTrace| Ok(self.refuse_over_bound(Bound::LargeRequests, trace));
+        let refuse = |trace: &mut RequestTrace| {
+            Ok(self.refuse_over_bound(RefusalBound::LargeRequests, trace))
+        };
         let Some(ticket) = self.large.admit() else { return refuse(trace) };
         let permit = tokio::time::timeout(within.unwrap_or(Duration::MAX), ticket.wait());
         let Ok(permit) = permit.await else { return refuse(trace) };
@@ -256,7 +257,7 @@ impl RequestHandler {
         let request = match decode::request(message, self.bytes_max) {
             Ok(request) => request,
             Err(RequestError::Invalid(error)) => {
-                self.telemetry.invalid.add(1);
+                self.metrics.invalid.add(1);
                 return Err(error.into());
             }
             Err(RequestError::TooLarge(bound)) => {
@@ -273,7 +274,7 @@ impl RequestHandler {
             Ok(response) => Ok(response),
             Err(Undecided::Deferred(error)) => Err(error.into()),
             Err(Undecided::TooCostly) => {
-                Ok(self.refuse_over_bound(Bound::SearchedBytes, domain, descriptors, trace))
+                Ok(self.refuse_over_bound(RefusalBound::SearchedBytes, domain, descriptors, trace))
             }
         }
     }
@@ -281,7 +282,7 @@ impl RequestHandler {
     /// Refuses a request that exceeds a bound.
     fn refuse_over_bound(
         &self,
-        bound: Bound,
+        bound: RefusalBound,
         domain: Option<&str>,
         descriptors: usize,
         trace: &mut RequestTrace,
@@ -297,7 +298,7 @@ impl RequestHandler {
         descriptors: usize,
         trace: &mut RequestTrace,
     ) -> RateLimitResponse {
-        let shadowed = self.limiter.refuse_undecided(reason, domain, descriptors, trace);
+        let shadowed = self.limiter.record_refusal(reason, domain, descriptors, trace);
         response::undecided(descriptors, shadowed)
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     listen::{self, Connection},
     settings::GrpcSettings,
-    telemetry::{Telemetry, Traces, catalogue},
+    telemetry::{Metrics, Traces, catalogue},
 };
 
 /// Health names: the whole server, the name that envoyproxy/ratelimit uses, the service.
@@ -86,16 +86,16 @@ impl Services {
 }
 
 /// Registers the metrics of bounds on calls and connections.
-pub(crate) fn register_metrics(telemetry: &Telemetry, services: &Services) {
+pub(crate) fn register_metrics(metrics: &Metrics, services: &Services) {
     let calls = Arc::clone(&services.calls);
-    telemetry.register_counts(catalogue::GRPC_BOUNDS_MET, move |observe| {
+    metrics.register_labelled_counter(catalogue::GRPC_BOUNDS_MET, move |observe| {
         for (bound, met) in calls.bounds_met().all() {
             observe(met.get(), &[bound.name()]);
         }
     });
     let gauge = |metric, read: fn(&Calls) -> usize| {
         let calls = Arc::clone(&services.calls);
-        telemetry.register_gauge(metric, move || read(&calls));
+        metrics.register_gauge(metric, move || read(&calls));
     };
     gauge(catalogue::GRPC_WAITING_CALLS, Calls::waiting);
     gauge(catalogue::GRPC_WAITING_BYTES, Calls::waiting_bytes);

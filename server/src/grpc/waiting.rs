@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::telemetry::Bound;
+use crate::telemetry::RefusalBound;
 
 /// The bytes of a waiting call beside its message: stream, task, remaining headers.
 const CALL_BYTES: usize = 8192;
@@ -57,18 +57,18 @@ impl ConnectionBytes {
         Self { held: AtomicUsize::new(0), all }
     }
 
-    fn reserve(&self, bytes: usize) -> Result<(), Bound> {
+    fn reserve(&self, bytes: usize) -> Result<(), RefusalBound> {
         let before = self.held.fetch_add(bytes, Ordering::Relaxed);
         let after = before + bytes;
         if after > self.all.max_per_connection {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(Bound::WaitingBytesPerConnection);
+            return Err(RefusalBound::WaitingBytesPerConnection);
         }
         let shared = beyond_allowance(after) - beyond_allowance(before);
         if shared > 0 && self.all.held.fetch_add(shared, Ordering::Relaxed) + shared > self.all.max
         {
             self.release(bytes);
-            return Err(Bound::WaitingBytes);
+            return Err(RefusalBound::WaitingBytes);
         }
         Ok(())
     }
@@ -101,14 +101,14 @@ impl<'a> CallBytes<'a> {
     }
 
     /// Holds more bytes.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Bound> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), RefusalBound> {
         self.connection.reserve(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
     /// Counts the call as waiting for its message.
-    pub(super) fn begin_wait(&mut self) -> Result<(), Bound> {
+    pub(super) fn begin_wait(&mut self) -> Result<(), RefusalBound> {
         self.is_waiting = true;
         self.connection.all.calls.fetch_add(1, Ordering::Relaxed);
         self.grow(CALL_BYTES)
@@ -144,7 +144,10 @@ pub(super) struct ResponseBytes {
 
 impl ResponseBytes {
     /// Holds a response of this length.
-    pub(super) fn hold(connection: &Arc<ConnectionBytes>, length: usize) -> Result<Self, Bound> {
+    pub(super) fn hold(
+        connection: &Arc<ConnectionBytes>,
+        length: usize,
+    ) -> Result<Self, RefusalBound> {
         let bytes = length + CALL_BYTES;
         connection.reserve(bytes)?;
         Ok(Self { connection: Arc::clone(connection), bytes })
@@ -170,12 +173,12 @@ mod tests {
         assert_eq!(first.grow(CONNECTION_ALLOWANCE), Ok(()));
         assert_eq!(all.held(), 0);
         assert_eq!(second.grow(1_000), Ok(()));
-        assert_eq!(second.grow(1), Err(Bound::WaitingBytes));
+        assert_eq!(second.grow(1), Err(RefusalBound::WaitingBytes));
         assert_eq!(all.held(), 1_000);
         // The other connection still has its allowance.
         let mut third = CallBytes::empty(&other);
         assert_eq!(third.begin_wait(), Ok(()));
-        assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(Bound::WaitingBytes));
+        assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(RefusalBound::WaitingBytes));
         assert_eq!((all.held(), all.calls()), (1_000, 1));
         // The first releases the shared part, although the second reserved it.
         drop(first);
@@ -191,7 +194,7 @@ mod tests {
         let connection = ConnectionBytes::new(Arc::clone(&all));
         let mut call = CallBytes::empty(&connection);
         assert_eq!(call.grow(2 * CONNECTION_ALLOWANCE), Ok(()));
-        assert_eq!(call.grow(1), Err(Bound::WaitingBytesPerConnection));
+        assert_eq!(call.grow(1), Err(RefusalBound::WaitingBytesPerConnection));
         drop(call);
         assert_eq!(all.held(), 0);
     }

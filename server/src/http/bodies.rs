@@ -12,10 +12,10 @@ use crate::listen::{ByteBudget, HeldBytes};
 
 /// Bytes of each body that do not count towards [`BODY_BYTES_MAX`], so that large bodies never cause the rejection of
 /// small ones.
-const FREE_BYTES: usize = 64 * 1024;
+const UNCOUNTED_BYTES: usize = 64 * 1024;
 
-/// The most bytes of all bodies in progress, beyond [`FREE_BYTES`] each. Buffers grow by doubling, so they use up to
-/// twice as much memory.
+/// The most bytes of all bodies in progress, beyond [`UNCOUNTED_BYTES`] each. Buffers grow by doubling, so they use up
+/// to twice as much memory.
 pub(crate) const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads bodies within bounds.
@@ -72,7 +72,7 @@ impl BodyReader {
             if length > self.max {
                 return Err(BodyError::TooLarge);
             }
-            if !self.budget.hold(&mut held, length.saturating_sub(FREE_BYTES)) {
+            if !self.budget.hold(&mut held, length.saturating_sub(UNCOUNTED_BYTES)) {
                 return Err(BodyError::TooManyBytes);
             }
             read.extend_from_slice(&bytes);
@@ -105,12 +105,15 @@ mod tests {
     async fn large_bodies_share_a_budget_that_small_ones_do_not_need() {
         let held_max = BODY_BYTES_MAX;
         let reader = BodyReader::new(held_max);
-        let half = FREE_BYTES + held_max / 2;
+        let half = UNCOUNTED_BYTES + held_max / 2;
         let held = [reader.read(body(half)).await, reader.read(body(half)).await];
         assert!(held.iter().all(Result::is_ok));
-        assert_eq!(reader.read(body(FREE_BYTES + 1)).await.unwrap_err(), BodyError::TooManyBytes);
-        assert!(reader.read(body(FREE_BYTES)).await.is_ok());
+        assert_eq!(
+            reader.read(body(UNCOUNTED_BYTES + 1)).await.unwrap_err(),
+            BodyError::TooManyBytes
+        );
+        assert!(reader.read(body(UNCOUNTED_BYTES)).await.is_ok());
         drop(held);
-        assert!(reader.read(body(FREE_BYTES + 1)).await.is_ok());
+        assert!(reader.read(body(UNCOUNTED_BYTES + 1)).await.is_ok());
     }
 }

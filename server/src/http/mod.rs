@@ -1,6 +1,5 @@
 //! The HTTP listener: `/json`, `/healthcheck`, `/livez`, `/metrics`, `/stats`, `/rlconfig`.
 
-mod answer_timer;
 mod bodies;
 mod head_timer;
 mod health;
@@ -9,6 +8,7 @@ mod pages;
 mod rlconfig;
 mod server;
 mod stats;
+mod write_timeout;
 
 use std::{
     convert::Infallible,
@@ -37,7 +37,7 @@ pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::RenderPool, server::Server}
 use crate::{
     grpc::{AnswerError, EncodedRequest, InFlight, Rls},
     limits::Snapshot,
-    telemetry::{Bound, RequestTrace, Telemetry, Traces},
+    telemetry::{Metrics, RefusalBound, RequestTrace, Traces},
 };
 
 /// The state of the handlers.
@@ -45,7 +45,7 @@ pub(crate) struct HttpState {
     pub(crate) rls: Arc<Rls>,
     pub(crate) in_flight: InFlight,
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
-    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) serving: Arc<AtomicBool>,
     pub(crate) store: Arc<Stack>,
     pub(crate) traces: Option<Arc<Traces>>,
@@ -73,7 +73,7 @@ pub(crate) fn router(state: HttpState) -> Router {
 async fn json(
     State(state): State<Arc<HttpState>>,
     TraceExtractor(mut trace): TraceExtractor,
-    bound: Option<Extension<Bound>>,
+    bound: Option<Extension<RefusalBound>>,
     body: Bytes,
 ) -> Response {
     let response = match bound {
@@ -148,7 +148,7 @@ async fn livez() -> &'static str {
 
 /// `/metrics`: the metrics in Prometheus' text format.
 async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
-    page(state, Page::Metrics, |state| match state.telemetry.render() {
+    page(state, Page::Metrics, |state| match state.metrics.render() {
         Ok(text) => Rendered::ok(prometheus::TEXT_FORMAT, text),
         Err(error) => Rendered::error(&error),
     })
@@ -158,7 +158,7 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
 /// `/stats`: counters under the names of envoyproxy/ratelimit.
 async fn stats(State(state): State<Arc<HttpState>>) -> Response {
     page(state, Page::Stats, |it| {
-        Rendered::ok(PLAIN, stats::render(&it.telemetry, &it.snapshot.load(), &it.store))
+        Rendered::ok(PLAIN, stats::render(&it.metrics, &it.snapshot.load(), &it.store))
     })
     .await
 }

@@ -27,13 +27,13 @@ use tokio_util::{io::InspectReader, sync::CancellationToken};
 use tower::ServiceExt as _;
 
 use super::{
-    answer_timer::WriteTimeout,
     bodies::{BodyError, BodyReader},
     head_timer::HeadTimer,
+    write_timeout::WriteTimeout,
 };
 use crate::{
     listen::{self, Admission, Connection, ConnectionHandle, RequestBound},
-    telemetry::Bound,
+    telemetry::RefusalBound,
 };
 
 /// The most bytes of a request's head.
@@ -166,10 +166,10 @@ fn closing(mut response: Response) -> Response {
 
 impl BodyError {
     /// The bound that the body exceeds. A rate limit request with such a body is refused, not answered with an error.
-    const fn exceeded_bound(&self) -> Option<Bound> {
+    const fn exceeded_bound(&self) -> Option<RefusalBound> {
         match self {
-            Self::TooLarge => Some(Bound::MessageBytes),
-            Self::TooManyBytes => Some(Bound::BodyBytes),
+            Self::TooLarge => Some(RefusalBound::MessageBytes),
+            Self::TooManyBytes => Some(RefusalBound::BodyBytes),
             Self::Timeout | Self::Unreadable(_) => None,
         }
     }

@@ -9,36 +9,38 @@ use sluicegate_store::Stack;
 
 use crate::{
     limits::Snapshot,
-    telemetry::{HITS, HitLabels, OTHER, OVERRIDE, Telemetry, catalogue, visit_hits},
+    telemetry::{
+        HIT_METRICS, HitLabels, Metrics, OTHER_LABEL, OVERRIDE_LABEL, catalogue, visit_hits,
+    },
 };
 
 /// The lines. Only rules with at least one hit have lines.
-pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) -> String {
+pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot, store: &Stack) -> String {
     let mut lines = Lines::default();
-    visit_hits(&snapshot.rules, &snapshot.metrics.counters, |labels, hits| {
+    visit_hits(&snapshot.rules, &snapshot.rule_set_metrics.counts, |labels, hits| {
         let (key, domain) = (key(&labels), sanitize(labels.domain));
-        for (metric, count) in HITS {
+        for (metric, count) in HIT_METRICS {
             lines.add(metric, &[("KEY", &key), ("DOMAIN", &domain)], count(hits).get());
         }
     });
-    telemetry.unknown_domain.for_each(|domain, count| {
+    metrics.unknown_domain.for_each(|domain, count| {
         if count.get() > 0 {
             lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &sanitize(domain))], count.get());
         }
     });
-    let loads = &telemetry.limits_loads;
+    let loads = &metrics.limits_loads;
     for (result, count) in [("success", &loads.success), ("error", &loads.failure)] {
         lines.add(catalogue::CONFIG_LOADS, &[("{success,error}", result)], count.get());
     }
-    lines.add(catalogue::SHADOWED, &[], telemetry.shadowed.get());
-    lines.add(catalogue::INVALID, &[], telemetry.invalid.get());
+    lines.add(catalogue::SHADOWED, &[], metrics.shadowed.get());
+    lines.add(catalogue::INVALID, &[], metrics.invalid.get());
     lines.add(catalogue::REQUESTS_UNANSWERED, &[], store.requests_unanswered());
     if let Some(redis) = store.as_redis() {
         lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());
         let open: usize = redis.status().iter().map(|server| server.connections).sum();
         lines.add(catalogue::REDIS_CONNECTIONS_OPEN, &[], u64::try_from(open).unwrap_or(u64::MAX));
         lines.add(
-            catalogue::REFUSALS,
+            catalogue::DENY_CACHE_REFUSALS,
             &[],
             u64::try_from(store.deny_cache_refusals()).unwrap_or(u64::MAX),
         );
@@ -48,9 +50,9 @@ pub(super) fn render(telemetry: &Telemetry, snapshot: &Snapshot, store: &Stack) 
 
 /// The name of the rule in envoyproxy/ratelimit.
 fn key(labels: &HitLabels<'_>) -> String {
-    let Some(rule) = labels.rule else { return OVERRIDE.to_owned() };
+    let Some(rule) = labels.rule else { return OVERRIDE_LABEL.to_owned() };
     match (labels.key, &rule.stats_key) {
-        (Some(OTHER), _) => format!("{}.{OTHER}", rule.path),
+        (Some(OTHER_LABEL), _) => format!("{}.{OTHER_LABEL}", rule.path),
         (Some(key), _) => key.to_owned(),
         (None, StatsKey::Fixed(key)) => key.to_string(),
         (None, StatsKey::ByValue(_)) => rule.path.to_string(),

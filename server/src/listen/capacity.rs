@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 
 use super::{Admission, AdmissionBounds, Handshake};
-use crate::settings::{ConnectionSettings, StoreChoice};
+use crate::settings::{ListenerConnectionSettings, StoreChoice};
 
 /// File descriptors reserved for everything but connections of callers and connections to Redis: a collector, files,
 /// queries for the Redis servers, and the runtime.
@@ -94,7 +94,7 @@ impl Capacity {
     /// # Errors
     /// There are fewer descriptors than the settings require.
     pub(crate) fn new(
-        settings: &ConnectionSettings,
+        settings: &ListenerConnectionSettings,
         store: &StoreChoice,
     ) -> Result<Self, CapacityError> {
         let shares = Shares::of(settings, store, raise_file_limit()?)?;
@@ -123,7 +123,7 @@ impl Capacity {
 
 impl Shares {
     fn of(
-        settings: &ConnectionSettings,
+        settings: &ListenerConnectionSettings,
         store: &StoreChoice,
         files: usize,
     ) -> Result<Self, CapacityError> {
@@ -173,9 +173,9 @@ mod tests {
 
     use super::*;
 
-    fn settings(grpc: Option<usize>, http: Option<usize>) -> ConnectionSettings {
+    fn settings(grpc: Option<usize>, http: Option<usize>) -> ListenerConnectionSettings {
         let number = |it: Option<usize>| it.map(|it| it.try_into().unwrap());
-        ConnectionSettings {
+        ListenerConnectionSettings {
             grpc_max_connections: number(grpc),
             http_max_connections: number(http),
             max_pending_connections_per_address: 256,

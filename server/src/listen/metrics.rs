@@ -2,15 +2,15 @@
 
 use super::{Admission, Capacity, DropReason, RequestBound};
 use crate::telemetry::{
-    Telemetry,
+    Metrics,
     catalogue::{self, Gauge},
 };
 
 /// Registers the metrics of all listeners.
-pub(crate) fn register_metrics(telemetry: &Telemetry, capacity: &Capacity) {
+pub(crate) fn register_metrics(metrics: &Metrics, capacity: &Capacity) {
     let gauge = |metric: Gauge, read: fn(&Admission) -> usize| {
         let capacity = capacity.clone();
-        telemetry.register_gauges(metric, move |observe| {
+        metrics.register_labelled_gauge(metric, move |observe| {
             for (listener, admission) in capacity.listeners() {
                 observe(u64::try_from(read(admission)).unwrap_or(u64::MAX), &[listener]);
             }
@@ -20,7 +20,7 @@ pub(crate) fn register_metrics(telemetry: &Telemetry, capacity: &Capacity) {
     gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
     gauge(catalogue::CONNECTIONS_MAX, Admission::max);
     let with_request_bounds = capacity.clone();
-    telemetry.register_counts(catalogue::REQUEST_BOUNDS_MET, move |observe| {
+    metrics.register_labelled_counter(catalogue::REQUEST_BOUNDS_MET, move |observe| {
         let Capacity { http, admin, .. } = &with_request_bounds;
         for (listener, admission) in [("http", http), ("admin", admin)] {
             for bound in RequestBound::ALL {
@@ -29,7 +29,7 @@ pub(crate) fn register_metrics(telemetry: &Telemetry, capacity: &Capacity) {
         }
     });
     let capacity = capacity.clone();
-    telemetry.register_counts(catalogue::CONNECTIONS_DROPPED, move |observe| {
+    metrics.register_labelled_counter(catalogue::CONNECTIONS_DROPPED, move |observe| {
         for (listener, admission) in capacity.listeners() {
             for reason in DropReason::ALL {
                 observe(admission.dropped(reason), &[listener, reason.label()]);

@@ -29,7 +29,7 @@ use super::{
     Admission, AdmissionBounds, Connection, DropReason, Handshake, Listener, Tls, TlsError,
     admission::{ConnectionGuard, IDLE_SWEEPS, SILENT_AGE},
 };
-use crate::{reloaded::Reload, settings::TlsSettings, values::ListenAddress};
+use crate::{reloaded::ReloadOutcome, settings::TlsSettings, values::ListenAddress};
 
 /// A timeout that no step reaches.
 const BOUND: Duration = Duration::from_secs(30);
@@ -381,13 +381,13 @@ async fn replaced_files_count_for_new_connections() {
     let server = files.serve(files.settings()).await;
     let mut old = server.connect(None).await.unwrap();
     assert_eq!(shown(&old), files.server.der());
-    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Unchanged);
 
     let next = files.authority.issue("localhost");
     files.write("cert.pem", &next.certificate);
     files.write("key.pem", &next.key);
-    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
-    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Replaced);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Unchanged);
     assert_eq!(shown(&server.connect(None).await.unwrap()), next.der());
     exchange(&mut old).await.unwrap();
 }
@@ -399,7 +399,7 @@ async fn a_replaced_client_ca_counts_for_new_connections() {
     let (next, old_client) = (Authority::new(), files.authority.issue("envoy"));
     server.connect(Some(&old_client)).await.unwrap();
     files.write("ca.pem", &next.pem());
-    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Replaced);
     server.connect(Some(&old_client)).await.unwrap_err();
     server.connect(Some(&next.issue("envoy"))).await.unwrap();
 }
@@ -411,11 +411,11 @@ async fn a_broken_pair_changes_nothing_and_is_reported_once() {
     let next = files.authority.issue("localhost");
     files.write("cert.pem", &next.certificate);
     assert!(matches!(server.tls.reload(), Err(TlsError::KeyMismatch { .. })));
-    assert_eq!(server.tls.reload().unwrap(), Reload::Unchanged);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Unchanged);
     assert_eq!(shown(&server.connect(None).await.unwrap()), files.server.der());
 
     files.write("key.pem", &next.key);
-    assert_eq!(server.tls.reload().unwrap(), Reload::Replaced);
+    assert_eq!(server.tls.reload().unwrap(), ReloadOutcome::Replaced);
     assert_eq!(shown(&server.connect(None).await.unwrap()), next.der());
 }
 

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client_names::ClientNameVerifier;
 use crate::{
-    reloaded::{Reload, Reloaded},
+    reloaded::{ReloadOutcome, Reloaded},
     settings::TlsSettings,
 };
 
@@ -126,7 +126,7 @@ impl Tls {
     ///
     /// # Errors
     /// Those of [`Tls::load`]. The previous configuration stays in force, and the same error is not returned twice.
-    pub(crate) fn reload(&self) -> Result<Reload, TlsError> {
+    pub(crate) fn reload(&self) -> Result<ReloadOutcome, TlsError> {
         let TlsState { settings, config, .. } = &*self.0;
         config.reload(FileContents::read(settings), false, |contents, _| contents.build(settings))
     }

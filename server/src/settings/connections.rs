@@ -9,7 +9,7 @@ use super::positive_duration;
 /// Bounds on the connections of the listeners.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connections")]
-pub struct ConnectionSettings {
+pub struct ListenerConnectionSettings {
     /// Maximum number of gRPC connections. At the maximum, a new one replaces the oldest without a complete request,
     /// or the one idle longest. Default: 16384, or what the limit of open files allows.
     #[arg(long, env = "SLUICEGATE_GRPC_MAX_CONNECTIONS", value_name = "CONNECTIONS")]

@@ -4,7 +4,6 @@
 //! (limits, TLS, admin token) and the log level.
 
 mod admin;
-mod bounds;
 mod config_file;
 mod connections;
 mod explain;
@@ -16,6 +15,7 @@ mod metrics;
 mod nearest;
 mod otlp;
 mod parse;
+mod request_bounds;
 mod response;
 mod store;
 mod tls;
@@ -28,8 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use self::{
     admin::{AdminListen, AdminSettings},
-    bounds::BoundSettings,
-    connections::ConnectionSettings,
+    connections::ListenerConnectionSettings,
     explain::ExplainArguments,
     grpc::GrpcSettings,
     grpc_bounds::GrpcBoundSettings,
@@ -38,10 +37,11 @@ pub use self::{
     metrics::MetricSettings,
     otlp::{OtlpEndpoint, OtlpEndpointError, OtlpSettings},
     parse::ParseError,
+    request_bounds::RequestBoundSettings,
     response::{ResponseHeaders, ResponseSettings},
     store::{FailureSettings, RedisArguments, StoreChoice, StoreChoiceError, StoreSettings},
     tls::{AdminTlsSettings, GrpcTlsSettings},
-    top::{TopLabels, TopSettings},
+    top::{CounterNameFormat, TopSettings},
 };
 pub(crate) use self::{
     metrics::SERIES_MAX, tls::TlsSettings, variables::warnings as variable_warnings,
@@ -137,7 +137,7 @@ pub struct ServeSettings {
 
     /// Bounds on the connections of the listeners.
     #[command(flatten)]
-    pub connections: ConnectionSettings,
+    pub connections: ListenerConnectionSettings,
 
     /// Maximum number of requests in flight. Further requests are refused (OVER_LIMIT) before matching.
     #[arg(
@@ -151,7 +151,7 @@ pub struct ServeSettings {
 
     /// Bounds on one request.
     #[command(flatten)]
-    pub bounds: BoundSettings,
+    pub request_bounds: RequestBoundSettings,
 
     /// Time to keep serving after SIGTERM while health reports NOT_SERVING, so that callers can switch to other
     /// replicas. Set it longer than two of their health checks, or their DNS refresh interval.

@@ -80,7 +80,7 @@ macro_rules! listener_tls {
 
         impl $settings {
             /// The TLS files; `None` if the listener has no TLS.
-            pub(crate) fn files(&self) -> Option<TlsSettings> {
+            pub(crate) fn tls_settings(&self) -> Option<TlsSettings> {
                 Some(TlsSettings {
                     certificate: self.certificate.clone()?,
                     key: self.key.clone()?,

@@ -19,12 +19,12 @@ pub struct TopSettings {
     /// Names of counters in sluicectl top, and in the log of resets: keys, which contain values of requests, or
     /// hashes.
     #[arg(long, env = "SLUICEGATE_TOP_LABELS", value_name = "LABELS", default_value = "hashed")]
-    pub top_labels: TopLabels,
+    pub top_labels: CounterNameFormat,
 }
 
 /// How counters are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TopLabels {
+pub enum CounterNameFormat {
     /// Keys.
     Plain,
     /// Hashes of keys.

@@ -14,7 +14,7 @@ pub(crate) fn warnings(variables: impl Iterator<Item = String>) -> Vec<String> {
     let mut known = BTreeSet::new();
     collect(&Cli::command(), &mut known);
     let is_unknown = |name: &String| {
-        name.strip_prefix(PREFIX).is_some_and(|rest| !is_of_kubernetes(rest))
+        name.strip_prefix(PREFIX).is_some_and(|rest| !is_set_by_kubernetes(rest))
             && !known.contains(name)
     };
     let warning = |name: String| match nearest(&name, known.iter().map(String::as_str)) {
@@ -33,9 +33,9 @@ fn collect(command: &Command, into: &mut BTreeSet<String>) {
 
 /// Whether Kubernetes sets this variable in every pod for a Service named `sluicegate` or `sluicegate-…`:
 /// `SERVICE_HOST`, `SERVICE_PORT_GRPC`, `PORT`, `PORT_8081_TCP_ADDR`. `name` is without the prefix.
-fn is_of_kubernetes(name: &str) -> bool {
+fn is_set_by_kubernetes(name: &str) -> bool {
     let words: Vec<_> = name.split('_').collect();
-    let ends_or_goes_on = |of_service: &[&str]| match of_service {
+    let is_service_variable = |words: &[&str]| match words {
         ["SERVICE", "HOST"] | ["PORT"] | ["SERVICE", "PORT", ..] => true,
         ["PORT", number, "TCP" | "UDP" | "SCTP", rest @ ..] => {
             let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
@@ -43,7 +43,7 @@ fn is_of_kubernetes(name: &str) -> bool {
         }
         _ => false,
     };
-    (0..words.len()).any(|start| words.get(start..).is_some_and(ends_or_goes_on))
+    (0..words.len()).any(|start| words.get(start..).is_some_and(is_service_variable))
 }
 
 #[cfg(test)]

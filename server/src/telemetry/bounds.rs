@@ -17,7 +17,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A bound for which a request is refused. Values of end users can cause it, so it is not answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum RefusalBound {
     /// Descriptors of a request.
     Descriptors,
     /// Entries of a descriptor.
@@ -42,7 +42,7 @@ pub(crate) enum Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     /// A bound is exceeded.
-    OverBound(Bound),
+    OverBound(RefusalBound),
     /// There are too many requests in flight.
     Shed,
 }
@@ -57,7 +57,7 @@ impl RefusalReason {
     }
 }
 
-impl Bound {
+impl RefusalBound {
     /// All bounds.
     pub(crate) const ALL: [Self; 9] = [
         Self::Descriptors,
@@ -87,7 +87,7 @@ impl Bound {
     }
 }
 
-impl From<TooLarge> for Bound {
+impl From<TooLarge> for RefusalBound {
     fn from(error: TooLarge) -> Self {
         match error {
             TooLarge::Descriptors => Self::Descriptors,
@@ -99,7 +99,7 @@ impl From<TooLarge> for Bound {
 
 /// The values of the bounds that settings or other modules define.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct BoundValues {
+pub(crate) struct RefusalBoundValues {
     pub(crate) request_bytes: usize,
     pub(crate) message_bytes: usize,
     pub(crate) large_requests: usize,
@@ -108,45 +108,47 @@ pub(crate) struct BoundValues {
     pub(crate) body_bytes: usize,
 }
 
-impl BoundValues {
-    const fn value(self, bound: Bound) -> usize {
+impl RefusalBoundValues {
+    const fn value(self, bound: RefusalBound) -> usize {
         match bound {
-            Bound::Descriptors => DESCRIPTORS_MAX,
-            Bound::Entries => ENTRIES_MAX,
-            Bound::Bytes => self.request_bytes,
-            Bound::MessageBytes => self.message_bytes,
-            Bound::SearchedBytes => SEARCHED_MAX,
-            Bound::LargeRequests => self.large_requests,
-            Bound::WaitingBytes => self.waiting_bytes,
-            Bound::WaitingBytesPerConnection => self.waiting_bytes_per_connection,
-            Bound::BodyBytes => self.body_bytes,
+            RefusalBound::Descriptors => DESCRIPTORS_MAX,
+            RefusalBound::Entries => ENTRIES_MAX,
+            RefusalBound::Bytes => self.request_bytes,
+            RefusalBound::MessageBytes => self.message_bytes,
+            RefusalBound::SearchedBytes => SEARCHED_MAX,
+            RefusalBound::LargeRequests => self.large_requests,
+            RefusalBound::WaitingBytes => self.waiting_bytes,
+            RefusalBound::WaitingBytesPerConnection => self.waiting_bytes_per_connection,
+            RefusalBound::BodyBytes => self.body_bytes,
         }
     }
 }
 
 /// Counts requests that are refused because of bounds.
 #[derive(Debug)]
-pub(crate) struct OverBounds {
-    values: BoundValues,
-    counts: [OverBound; Bound::ALL.len()],
+pub(crate) struct OverBoundCounts {
+    values: RefusalBoundValues,
+    counts: [OverBoundCount; RefusalBound::ALL.len()],
 }
 
 /// Counts requests that are refused because of one bound.
 #[derive(Debug)]
-struct OverBound {
+struct OverBoundCount {
     count: Count,
     warnings: LogLimit,
 }
 
-impl OverBounds {
-    pub(crate) fn new(values: BoundValues) -> Self {
-        let new =
-            |_| OverBound { count: Count::default(), warnings: LogLimit::every(WARNING_INTERVAL) };
-        Self { values, counts: Bound::ALL.map(new) }
+impl OverBoundCounts {
+    pub(crate) fn new(values: RefusalBoundValues) -> Self {
+        let new = |_| OverBoundCount {
+            count: Count::default(),
+            warnings: LogLimit::every(WARNING_INTERVAL),
+        };
+        Self { values, counts: RefusalBound::ALL.map(new) }
     }
 
     /// Counts a request, and logs a warning at most once a minute.
-    pub(crate) fn count(&self, bound: Bound) {
+    pub(crate) fn count(&self, bound: RefusalBound) {
         let Some((_, over)) = self.each().find(|(it, _)| *it == bound) else { return };
         over.count.add(1);
         if over.warnings.try_acquire() {
@@ -165,8 +167,8 @@ impl OverBounds {
         self.each().for_each(|(bound, over)| observe(bound.name(), over.count.get()));
     }
 
-    fn each(&self) -> impl Iterator<Item = (Bound, &OverBound)> {
-        Bound::ALL.into_iter().zip(&self.counts)
+    fn each(&self) -> impl Iterator<Item = (RefusalBound, &OverBoundCount)> {
+        RefusalBound::ALL.into_iter().zip(&self.counts)
     }
 }
 
@@ -176,8 +178,8 @@ mod tests {
 
     #[test]
     fn each_bound_has_its_own_count() {
-        let bounds = OverBounds::new(BoundValues::default());
-        for bound in [Bound::Bytes, Bound::Entries, Bound::Bytes] {
+        let bounds = OverBoundCounts::new(RefusalBoundValues::default());
+        for bound in [RefusalBound::Bytes, RefusalBound::Entries, RefusalBound::Bytes] {
             bounds.count(bound);
         }
         let mut counts = Vec::new();

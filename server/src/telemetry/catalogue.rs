@@ -261,7 +261,7 @@ catalogue! {
          whose callers have disconnected.";
     Counter SPLIT_ABANDONED = "sluicegate_split_requests_abandoned_total" []:
         "Multi-slot requests that were settled after their callers had disconnected.";
-    Gauge REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
+    Gauge DENY_CACHE_REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
         "Refusals in the deny cache, which remembers refusals of Redis for up to a second.";
     Gauge FALLBACK_COUNTERS = "sluicegate_fallback_counters" []:
         "Recently checked counters whose remaining hits this process knows. `on_failure: local` starts from them.";
@@ -374,7 +374,7 @@ mod tests {
     use sluicegate_core::store::DecisionSource;
 
     use super::{ALL, BOUND, CODE, Kind, LABELS, SOURCE};
-    use crate::telemetry::{Bound, decisions::CODES};
+    use crate::telemetry::{RefusalBound, decisions::CODES};
 
     #[test]
     fn the_migration_page_maps_upstreams_names() {
@@ -420,7 +420,7 @@ mod tests {
             |values: &str, value: &str| assert!(values.contains(&format!("`{value}`")), "{value}");
         CODES.iter().for_each(|code| has(CODE.values, code));
         DecisionSource::ALL.iter().for_each(|source| has(SOURCE.values, source.name()));
-        Bound::ALL.iter().for_each(|bound| has(BOUND.values, bound.name()));
+        RefusalBound::ALL.iter().for_each(|bound| has(BOUND.values, bound.name()));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use opentelemetry::trace::TraceId;
 use sluicegate_core::{Code, Request, Status, request::Hits, rule::DisplayedRate, rules::Domain};
 use tracing::Level;
 
-use super::{bounds::RefusalReason, count::Count, decisions::OVERRIDE, key_hash::KeyHash};
+use super::{
+    bounds::RefusalReason, count::Count, decisions::OVERRIDE_LABEL, key_hasher::KeyHasher,
+};
 use crate::{decision::DecisionRecord, settings::LogSettings};
 
 /// The target of the log lines.
@@ -24,7 +26,7 @@ pub(crate) struct DecisionLog {
     /// The share of the refused requests that are logged, above 0.
     ratio: f64,
     rate: LinesPerSecond,
-    hash: Arc<KeyHash>,
+    hasher: Arc<KeyHasher>,
     /// Lines that were dropped because of the rate.
     dropped: Count,
 }
@@ -67,12 +69,12 @@ impl Line<'_> {
 
 impl DecisionLog {
     /// The decision log; `None` if the settings disable it.
-    pub(crate) fn new(settings: &LogSettings, hash: &Arc<KeyHash>) -> Option<Self> {
+    pub(crate) fn new(settings: &LogSettings, hasher: &Arc<KeyHasher>) -> Option<Self> {
         let ratio = settings.decision_log_ratio.get();
         (ratio > 0.0).then(|| Self {
             ratio,
             rate: LinesPerSecond::new(settings.decision_log_max_per_second.get()),
-            hash: Arc::clone(hash),
+            hasher: Arc::clone(hasher),
             dropped: Count::default(),
         })
     }
@@ -105,7 +107,7 @@ impl DecisionLog {
                 let (Hits::Add(hits) | Hits::Refund(hits)) = descriptor.hits;
                 let line = Line {
                     domain: Some(&domain.name),
-                    rule: Some(status.rule.map_or(OVERRIDE, |rule| &rule.path)),
+                    rule: Some(status.rule.map_or(OVERRIDE_LABEL, |rule| &rule.path)),
                     limit: status.current_limit.map(|limit| limit.displayed),
                     limit_name: status.current_limit.and_then(|limit| limit.name),
                     algorithm: Some(check.limit.algorithm().name()),
@@ -113,7 +115,7 @@ impl DecisionLog {
                     hits: Some(hits),
                     source: decision.source.name(),
                     retry_after: decision.retry_after,
-                    key_hash: Some(self.hash.of(check.key.as_bytes())),
+                    key_hash: Some(self.hasher.hash(check.key.as_bytes())),
                     trace_id,
                 };
                 line.write();

@@ -7,19 +7,19 @@ use sluicegate_core::{Code, Rule, Status, rules::RuleSet, store::DecisionSource}
 use super::{
     catalogue::{self, Counter},
     count::Count,
-    hits::Hits,
+    hits::HitCounts,
     instruments::Observe,
     series::{Series, SeriesQuota},
 };
 
 /// The counts of one rule.
 #[derive(Debug)]
-pub(crate) struct RuleCounters {
+pub(crate) struct RuleCounts {
     /// Decisions by source and outcome.
     decisions: [OutcomeCounts; DecisionSource::ALL.len()],
-    pub(super) hits: Hits,
+    pub(super) hits: HitCounts,
     /// Hits by values of the request. Used instead of `hits` for rules with `detailed_metric` or `value_to_metric`.
-    pub(super) by_value: Series<Hits>,
+    pub(super) by_value: Series<HitCounts>,
 }
 
 /// The outcomes, as values of the label `code`.
@@ -47,10 +47,10 @@ impl OutcomeCounts {
     }
 }
 
-impl RuleCounters {
+impl RuleCounts {
     fn new(quota: &Arc<SeriesQuota>) -> Arc<Self> {
         let by_value = Series::new(quota);
-        Arc::new(Self { decisions: <[_; _]>::default(), hits: Hits::default(), by_value })
+        Arc::new(Self { decisions: <[_; _]>::default(), hits: HitCounts::default(), by_value })
     }
 
     /// Counts the decision on one descriptor.
@@ -62,7 +62,7 @@ impl RuleCounters {
     }
 
     /// Calls `visit` with the hits by label, if there were any.
-    fn visit_hits(&self, mut visit: impl FnMut(Option<&str>, &Hits)) {
+    fn visit_hits(&self, mut visit: impl FnMut(Option<&str>, &HitCounts)) {
         if self.hits.has_any() {
             visit(None, &self.hits);
         }
@@ -76,44 +76,44 @@ impl RuleCounters {
 
 /// The counts of one domain that do not belong to one of its rules.
 #[derive(Debug)]
-pub(crate) struct DomainCounters {
+pub(crate) struct DomainCounts {
     /// Requests by outcome.
     pub(super) requests: OutcomeCounts,
     /// Descriptors that matched no rule, and have no override.
     pub(super) unmatched: Count,
     /// Descriptors that matched no rule, and have an override.
-    pub(super) overridden: Arc<RuleCounters>,
+    pub(super) overridden: Arc<RuleCounts>,
 }
 
 /// The value of the label `rule` if an override applied and no rule matched.
-pub(crate) const OVERRIDE: &str = "(override)";
+pub(crate) const OVERRIDE_LABEL: &str = "(override)";
 
 /// The counts of a rule set. The counts of rules and domains that remain are shared with the next rule set.
 #[derive(Debug, Default)]
-pub(crate) struct RuleSetCounters {
+pub(crate) struct RuleSetCounts {
     /// By rule id.
-    pub(super) rules: Vec<Arc<RuleCounters>>,
-    pub(super) domains: HashMap<Box<str>, Arc<DomainCounters>>,
+    pub(super) rules: Vec<Arc<RuleCounts>>,
+    pub(super) domains: HashMap<Box<str>, Arc<DomainCounts>>,
 }
 
-impl RuleSetCounters {
+impl RuleSetCounts {
     /// Counters for `rules`. Those of rules with the same domain and path in `before` continue.
     pub(super) fn new(
         rules: &RuleSet,
         before: Option<(&RuleSet, &Self)>,
         detailed: &Arc<SeriesQuota>,
     ) -> Self {
-        let mut known: HashMap<(&str, &str), &Arc<RuleCounters>> = HashMap::new();
-        if let Some((rules, counters)) = before {
-            let counters = rules.rules().zip(&counters.rules);
-            known.extend(counters.map(|((domain, rule), it)| ((&*domain.name, &*rule.path), it)));
+        let mut known: HashMap<(&str, &str), &Arc<RuleCounts>> = HashMap::new();
+        if let Some((rules, counts)) = before {
+            let counts = rules.rules().zip(&counts.rules);
+            known.extend(counts.map(|((domain, rule), it)| ((&*domain.name, &*rule.path), it)));
         }
         let kept = |domain: &str, path: &str| known.get(&(domain, path)).map(|it| Arc::clone(it));
         let domain = |name: &str| before?.1.domains.get(name).cloned();
-        let new_rule = || RuleCounters::new(detailed);
+        let new_rule = || RuleCounts::new(detailed);
         let new_domain = || {
             let (requests, unmatched) = (OutcomeCounts::default(), Count::default());
-            Arc::new(DomainCounters { requests, unmatched, overridden: new_rule() })
+            Arc::new(DomainCounts { requests, unmatched, overridden: new_rule() })
         };
         Self {
             rules: rules
@@ -129,10 +129,10 @@ impl RuleSetCounters {
 }
 
 /// Selects the count of one kind of hits.
-type CountOf = fn(&Hits) -> &Count;
+type CountOf = fn(&HitCounts) -> &Count;
 
 /// The metrics of hits, and the count of each.
-pub(crate) const HITS: [(Counter, CountOf); 7] = [
+pub(crate) const HIT_METRICS: [(Counter, CountOf); 7] = [
     (catalogue::HITS, |hits| &hits.total),
     (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
     (catalogue::HITS_NEAR_LIMIT, |hits| &hits.near_limit),
@@ -154,21 +154,21 @@ pub(crate) struct HitLabels<'a> {
 /// Calls `visit` with the hits of each rule that has counted any.
 pub(crate) fn visit_hits(
     rules: &RuleSet,
-    counters: &RuleSetCounters,
-    mut visit: impl FnMut(HitLabels<'_>, &Hits),
+    counts: &RuleSetCounts,
+    mut visit: impl FnMut(HitLabels<'_>, &HitCounts),
 ) {
-    for ((domain, rule), counters) in rules.rules().zip(&counters.rules) {
+    for ((domain, rule), counts) in rules.rules().zip(&counts.rules) {
         let (domain, rule) = (&*domain.name, Some(rule));
-        counters.visit_hits(|key, hits| visit(HitLabels { domain, rule, key }, hits));
+        counts.visit_hits(|key, hits| visit(HitLabels { domain, rule, key }, hits));
     }
-    for (domain, counters) in &counters.domains {
-        counters
+    for (domain, counts) in &counts.domains {
+        counts
             .overridden
             .visit_hits(|key, hits| visit(HitLabels { domain, rule: None, key }, hits));
     }
 }
 
-impl RuleSetCounters {
+impl RuleSetCounts {
     /// The number of rules.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
@@ -177,7 +177,7 @@ impl RuleSetCounters {
     /// Observes one kind of hits.
     pub(crate) fn observe_hits(&self, rules: &RuleSet, count: CountOf, observe: Observe<'_, u64>) {
         visit_hits(rules, self, |labels, hits| {
-            let rule = labels.rule.map_or(OVERRIDE, |rule| &*rule.path);
+            let rule = labels.rule.map_or(OVERRIDE_LABEL, |rule| &*rule.path);
             let hits = count(hits).get();
             match labels.key {
                 Some(key) => observe(hits, &[labels.domain, rule, key]),
@@ -188,31 +188,31 @@ impl RuleSetCounters {
 
     /// Observes the requests of all domains, also those without any, so that alerts can detect that requests stopped.
     pub(crate) fn observe_requests(&self, observe: Observe<'_, u64>) {
-        for (domain, counters) in &self.domains {
-            counters.requests.each().for_each(|(code, count)| observe(count, &[domain, code]));
+        for (domain, counts) in &self.domains {
+            counts.requests.each().for_each(|(code, count)| observe(count, &[domain, code]));
         }
     }
 
     /// Observes the descriptors of all domains that matched no limit.
     pub(crate) fn observe_unmatched(&self, observe: Observe<'_, u64>) {
-        for (domain, counters) in &self.domains {
-            observe(counters.unmatched.get(), &[&**domain]);
+        for (domain, counts) in &self.domains {
+            observe(counts.unmatched.get(), &[&**domain]);
         }
     }
 
     /// Observes the decisions of all rules that have decided any.
     pub(crate) fn observe_decisions(&self, rules: &RuleSet, observe: Observe<'_, u64>) {
-        for ((domain, rule), counters) in rules.rules().zip(&self.rules) {
-            observe_outcomes(&domain.name, &rule.path, counters, observe);
+        for ((domain, rule), counts) in rules.rules().zip(&self.rules) {
+            observe_outcomes(&domain.name, &rule.path, counts, observe);
         }
-        for (domain, counters) in &self.domains {
-            observe_outcomes(domain, OVERRIDE, &counters.overridden, observe);
+        for (domain, counts) in &self.domains {
+            observe_outcomes(domain, OVERRIDE_LABEL, &counts.overridden, observe);
         }
     }
 }
 
-fn observe_outcomes(domain: &str, rule: &str, counters: &RuleCounters, observe: Observe<'_, u64>) {
-    for (source, by_code) in DecisionSource::ALL.iter().zip(&counters.decisions) {
+fn observe_outcomes(domain: &str, rule: &str, counts: &RuleCounts, observe: Observe<'_, u64>) {
+    for (source, by_code) in DecisionSource::ALL.iter().zip(&counts.decisions) {
         for (code, count) in by_code.each().filter(|(_, count)| *count > 0) {
             observe(count, &[domain, rule, code, source.name()]);
         }

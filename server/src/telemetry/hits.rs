@@ -9,7 +9,7 @@ use crate::values::NearLimitRatio;
 
 /// Hits of one rule.
 #[derive(Debug, Default)]
-pub(crate) struct Hits {
+pub(crate) struct HitCounts {
     /// All requested hits.
     pub(crate) total: Count,
     /// Hits that the rule allowed.
@@ -26,7 +26,7 @@ pub(crate) struct Hits {
     pub(crate) refunded: Count,
 }
 
-impl Hits {
+impl HitCounts {
     /// Whether any hits were requested or refunded.
     pub(super) fn has_any(&self) -> bool {
         self.total.get() > 0 || self.refunded.get() > 0

@@ -56,12 +56,12 @@ pub(super) struct Instruments {
 
 /// Records values of a histogram.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct HistogramRecorder {
     scraped: SdkHistogram<f64>,
     pushed: Option<SdkHistogram<f64>>,
 }
 
-impl Recorder {
+impl HistogramRecorder {
     pub(crate) fn record(&self, value: f64) {
         self.scraped.record(value, &[]);
         if let Some(pushed) = &self.pushed {
@@ -122,7 +122,11 @@ impl Instruments {
     }
 
     /// Registers a histogram whose buckets have these upper bounds.
-    pub(super) fn register_histogram(&self, metric: Histogram, bounds: &[f64]) -> Recorder {
+    pub(super) fn register_histogram(
+        &self,
+        metric: Histogram,
+        bounds: &[f64],
+    ) -> HistogramRecorder {
         let histogram = |provider: &SdkMeterProvider| {
             meter(provider)
                 .f64_histogram(metric.name)
@@ -132,7 +136,7 @@ impl Instruments {
                 .build()
         };
         let scraped = histogram(&self.scraped_histograms);
-        Recorder { scraped, pushed: self.pushed.as_ref().map(histogram) }
+        HistogramRecorder { scraped, pushed: self.pushed.as_ref().map(histogram) }
     }
 
     /// Registers a counter of integers.

@@ -12,13 +12,13 @@ use sluicegate_core::{
 };
 
 use super::{
-    bounds::{BoundValues, OverBounds},
+    bounds::{OverBoundCounts, RefusalBoundValues},
     catalogue::{self, Counter, Gauge},
     count::{Attempts, Count},
     deadline_monitor::DeadlineMonitor,
-    decisions::RuleSetCounters,
-    hits::Hits,
-    instruments::{Instruments, MetricsError, Observe, Recorder},
+    decisions::RuleSetCounts,
+    hits::HitCounts,
+    instruments::{HistogramRecorder, Instruments, MetricsError, Observe},
     otlp, push,
     series::{Series, SeriesQuota},
     top::{RuleLabels, Top},
@@ -40,15 +40,15 @@ const DURATION_BOUNDS: [f64; 18] = [
 
 /// The counts of a rule set, and the labels of its rules.
 #[derive(Debug)]
-pub(crate) struct RuleMetrics {
-    pub(crate) counters: RuleSetCounters,
+pub(crate) struct RuleSetMetrics {
+    pub(crate) counts: RuleSetCounts,
     labels: RuleLabels,
 }
 
 /// The metrics of the process.
-pub(crate) struct Telemetry {
+pub(crate) struct Metrics {
     instruments: Instruments,
-    duration: Recorder,
+    duration: HistogramRecorder,
     near: NearLimitRatio,
     /// The quota of series with values of requests.
     detailed: Arc<SeriesQuota>,
@@ -56,7 +56,7 @@ pub(crate) struct Telemetry {
     pub(crate) shadowed: Count,
     pub(crate) invalid: Count,
     pub(crate) shed: Count,
-    pub(crate) over_bounds: OverBounds,
+    pub(crate) over_bounds: OverBoundCounts,
     pub(crate) overrides_ignored: Count,
     pub(crate) deferred: Count,
     pub(crate) deadlines: DeadlineMonitor,
@@ -69,13 +69,13 @@ pub(crate) struct Telemetry {
     pub(crate) top: Option<Top>,
 }
 
-impl Telemetry {
+impl Metrics {
     /// Metrics of one process, all zero.
     pub(crate) fn new(
         settings: &MetricSettings,
         otlp: &OtlpSettings,
         top_keys: usize,
-        bounds: BoundValues,
+        bounds: RefusalBoundValues,
     ) -> Result<Self, MetricsError> {
         let pushes = Arc::<Attempts>::default();
         let instruments = Instruments::new(&otlp::resource(), push::reader(otlp, &pushes)?)?;
@@ -95,7 +95,7 @@ impl Telemetry {
             shadowed: Count::default(),
             invalid: Count::default(),
             shed: Count::default(),
-            over_bounds: OverBounds::new(bounds),
+            over_bounds: OverBoundCounts::new(bounds),
             overrides_ignored: Count::default(),
             deferred: Count::default(),
             deadlines: DeadlineMonitor::default(),
@@ -109,14 +109,14 @@ impl Telemetry {
     }
 
     /// The counts and labels of a rule set. Counts of rules that are also in the rule set `before` continue.
-    pub(crate) fn rules(
+    pub(crate) fn rule_set_metrics(
         &self,
         rules: &RuleSet,
-        before: Option<(&RuleSet, &RuleMetrics)>,
-    ) -> RuleMetrics {
-        let before = before.map(|(rules, metrics)| (rules, &metrics.counters));
-        RuleMetrics {
-            counters: RuleSetCounters::new(rules, before, &self.detailed),
+        before: Option<(&RuleSet, &RuleSetMetrics)>,
+    ) -> RuleSetMetrics {
+        let before = before.map(|(rules, metrics)| (rules, &metrics.counts));
+        RuleSetMetrics {
+            counts: RuleSetCounts::new(rules, before, &self.detailed),
             labels: RuleLabels::new(rules),
         }
     }
@@ -124,7 +124,7 @@ impl Telemetry {
     /// Counts a decided request in the counts of its rules.
     pub(crate) fn record(
         &self,
-        rules: &RuleMetrics,
+        rules: &RuleSetMetrics,
         record: &DecisionRecord<'_, '_>,
         request: &Request<'_>,
         took: Duration,
@@ -141,35 +141,35 @@ impl Telemetry {
             self.unknown_domain.with(request.domain(), |it| it.add(1));
             return;
         };
-        let domain_counters = rules.counters.domains.get(&domain.name);
+        let domain_counts = rules.counts.domains.get(&domain.name);
         let mut digests = DigestCache::new();
-        if let Some(counters) = domain_counters {
-            counters.requests.add(verdict.code, verdict.shadowed);
+        if let Some(counts) = domain_counts {
+            counts.requests.add(verdict.code, verdict.shadowed);
         }
         for (status, descriptor) in verdict.statuses.iter().zip(request.descriptors()) {
-            let rule_counters = status.rule.and_then(|rule| rules.counters.rules.get(rule.id));
+            let rule_counts = status.rule.and_then(|rule| rules.counts.rules.get(rule.id));
             let check =
                 status.check_position.and_then(|at| Some((group.get(at)?, decisions.get(at)?)));
-            match (check, domain_counters) {
-                (Some((check, decision)), Some(domain_counters)) => {
-                    let counters = rule_counters.unwrap_or(&domain_counters.overridden);
-                    counters.count_decision(status, decision.source);
-                    let count = |hits: &Hits| hits.count(self.near, check, decision, status);
+            match (check, domain_counts) {
+                (Some((check, decision)), Some(domain_counts)) => {
+                    let counts = rule_counts.unwrap_or(&domain_counts.overridden);
+                    counts.count_decision(status, decision.source);
+                    let count = |hits: &HitCounts| hits.count(self.near, check, decision, status);
                     match status.rule.map(|rule| &rule.stats_key) {
                         Some(key @ StatsKey::ByValue(_)) => {
-                            counters
+                            counts
                                 .by_value
                                 .with(&key.for_entries(&descriptor.entries, &mut digests), count);
                         }
-                        Some(StatsKey::Fixed(_)) | None => count(&counters.hits),
+                        Some(StatsKey::Fixed(_)) | None => count(&counts.hits),
                     }
                     if let Some(top) = &self.top {
                         let label = || rules.labels.of(plan, status);
                         top.count(status, check, decision, label);
                     }
                 }
-                (None, Some(domain_counters)) if rule_counters.is_none() => {
-                    domain_counters.unmatched.add(1);
+                (None, Some(domain_counts)) if rule_counts.is_none() => {
+                    domain_counts.unmatched.add(1);
                 }
                 // Descriptors of unlimited rules are not counted.
                 (None | Some(_), _) => {}
@@ -188,7 +188,7 @@ impl Telemetry {
     }
 
     /// Registers a counter without labels.
-    pub(crate) fn register_count(
+    pub(crate) fn register_counter(
         &self,
         metric: Counter,
         read: impl Fn() -> u64 + Send + Sync + 'static,
@@ -197,7 +197,7 @@ impl Telemetry {
     }
 
     /// Registers a counter with labels.
-    pub(crate) fn register_counts(
+    pub(crate) fn register_labelled_counter(
         &self,
         metric: Counter,
         read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
@@ -206,7 +206,7 @@ impl Telemetry {
     }
 
     /// Registers a counter of seconds.
-    pub(crate) fn register_seconds_count(
+    pub(crate) fn register_seconds_counter(
         &self,
         metric: Counter,
         read: impl Fn() -> Duration + Send + Sync + 'static,
@@ -220,13 +220,13 @@ impl Telemetry {
         metric: Gauge,
         read: impl Fn() -> usize + Send + Sync + 'static,
     ) {
-        self.register_gauges(metric, move |observe| {
+        self.register_labelled_gauge(metric, move |observe| {
             observe(u64::try_from(read()).unwrap_or(u64::MAX), &[]);
         });
     }
 
     /// Registers a gauge with labels.
-    pub(crate) fn register_gauges(
+    pub(crate) fn register_labelled_gauge(
         &self,
         metric: Gauge,
         read: impl Fn(Observe<'_, u64>) + Send + Sync + 'static,
@@ -239,53 +239,53 @@ impl Telemetry {
         &self,
         metric: catalogue::Histogram,
         bounds: &[f64],
-    ) -> Recorder {
+    ) -> HistogramRecorder {
         self.instruments.register_histogram(metric, bounds)
     }
 
     /// Registers the metrics of this struct's counts.
     pub(crate) fn register_own(self: &Arc<Self>) {
         let own = |read: fn(&Self) -> &Count| {
-            let telemetry = Arc::clone(self);
-            move || read(&telemetry).get()
+            let metrics = Arc::clone(self);
+            move || read(&metrics).get()
         };
-        self.register_count(catalogue::SHADOWED, own(|it| &it.shadowed));
-        let telemetry = Arc::clone(self);
+        self.register_counter(catalogue::SHADOWED, own(|it| &it.shadowed));
+        let metrics = Arc::clone(self);
         self.instruments.register_counter(catalogue::UNKNOWN_DOMAIN, move |observe| {
-            telemetry.unknown_domain.for_each(|domain, count| {
+            metrics.unknown_domain.for_each(|domain, count| {
                 if count.get() > 0 {
                     observe(count.get(), &[domain]);
                 }
             });
         });
-        self.register_count(catalogue::INVALID, own(|it| &it.invalid));
-        self.register_count(catalogue::SHED, own(|it| &it.shed));
-        let telemetry = Arc::clone(self);
+        self.register_counter(catalogue::INVALID, own(|it| &it.invalid));
+        self.register_counter(catalogue::SHED, own(|it| &it.shed));
+        let metrics = Arc::clone(self);
         self.instruments.register_counter(catalogue::OVER_BOUND, move |observe| {
-            telemetry.over_bounds.for_each(|bound, count| observe(count, &[bound]));
+            metrics.over_bounds.for_each(|bound, count| observe(count, &[bound]));
         });
-        self.register_count(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
-        self.register_count(catalogue::DEFERRED, own(|it| &it.deferred));
-        self.register_count(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
-        self.register_count(catalogue::LATE, own(|it| &it.deadlines.late));
-        let telemetry = Arc::clone(self);
+        self.register_counter(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
+        self.register_counter(catalogue::DEFERRED, own(|it| &it.deferred));
+        self.register_counter(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
+        self.register_counter(catalogue::LATE, own(|it| &it.deadlines.late));
+        let metrics = Arc::clone(self);
         self.instruments.register_seconds_gauge(catalogue::SCHEDULING_DELAY, move || {
-            Some(telemetry.deadlines.longest_delay())
+            Some(metrics.deadlines.longest_delay())
         });
         self.register_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.register_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
         self.register_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
         self.register_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
-        let telemetry = Arc::clone(self);
+        let metrics = Arc::clone(self);
         self.register_gauge(catalogue::CONFIG_LAST_LOAD, move || {
-            usize::from(!telemetry.limits_loads.has_last_failed())
+            usize::from(!metrics.limits_loads.has_last_failed())
         });
     }
 
     fn register_attempts(self: &Arc<Self>, metric: Counter, read: fn(&Self) -> &Attempts) {
-        let telemetry = Arc::clone(self);
+        let metrics = Arc::clone(self);
         self.instruments.register_counter(metric, move |observe| {
-            let attempts = read(&telemetry);
+            let attempts = read(&metrics);
             observe(attempts.success.get(), &["success"]);
             observe(attempts.failure.get(), &["failure"]);
         });

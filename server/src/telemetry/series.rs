@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 const NAME_MAX: usize = 256;
 
 /// The name of all names beyond the bounds.
-pub(crate) const OTHER: &str = "(other)";
+pub(crate) const OTHER_LABEL: &str = "(other)";
 
 /// A bound on the number of names in all [`Series`] that share it.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl<T: Default> Series<T> {
         for (name, it) in &named {
             visit(name, it);
         }
-        visit(OTHER, &self.other);
+        visit(OTHER_LABEL, &self.other);
     }
 
     /// Adds a name, and returns its value; `None` if the quota is exhausted.
@@ -100,7 +100,7 @@ impl<T> Drop for Series<T> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{NAME_MAX, OTHER, Series, SeriesQuota};
+    use super::{NAME_MAX, OTHER_LABEL, Series, SeriesQuota};
     use crate::telemetry::count::Count;
 
     fn counts(series: &Series<Count>) -> BTreeMap<String, u64> {
@@ -119,7 +119,7 @@ mod tests {
             assert!(!series.named.is_locked(), "{name}");
             names.push(name.to_owned());
         });
-        assert_eq!(names, ["a", "b", OTHER]);
+        assert_eq!(names, ["a", "b", OTHER_LABEL]);
     }
 
     #[test]
@@ -133,9 +133,10 @@ mod tests {
         for name in ["c", "d", "e", "c"] {
             second.with(name, |it| it.add(1));
         }
-        let expected = [("a", 2), ("b", 1), (OTHER, 1)].map(|(name, it)| (name.to_owned(), it));
+        let expected =
+            [("a", 2), ("b", 1), (OTHER_LABEL, 1)].map(|(name, it)| (name.to_owned(), it));
         assert_eq!(counts(&first), BTreeMap::from(expected));
-        let expected = [("c", 2), (OTHER, 2)].map(|(name, it)| (name.to_owned(), it));
+        let expected = [("c", 2), (OTHER_LABEL, 2)].map(|(name, it)| (name.to_owned(), it));
         assert_eq!(counts(&second), BTreeMap::from(expected));
         drop(first);
         second.with("d", |it| it.add(1));

@@ -14,7 +14,7 @@ use sluicegate_store::{
 };
 
 use super::{
-    KeyHash, Telemetry,
+    KeyHasher, Metrics,
     catalogue::{self, Counter, Gauge},
 };
 
@@ -32,10 +32,10 @@ const UNUSABLE_MAX: usize = 100;
 
 /// Registers the metrics of the store. `counters_max`: the most counters in this process's memory.
 pub(crate) fn register(
-    telemetry: &Telemetry,
+    metrics: &Metrics,
     store: &Arc<Stack>,
     counters_max: usize,
-    hash: &Arc<KeyHash>,
+    hasher: &Arc<KeyHasher>,
 ) {
     let read = |read: fn(&Stack) -> usize| {
         let store = Arc::clone(store);
@@ -45,38 +45,38 @@ pub(crate) fn register(
         let store = Arc::clone(store);
         move || read(&store)
     };
-    telemetry.register_gauge(catalogue::COUNTERS, read(Stack::counters));
-    telemetry.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
-    telemetry.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
+    metrics.register_gauge(catalogue::COUNTERS, read(Stack::counters));
+    metrics.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
+    metrics.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     let degraded = Arc::clone(store);
-    telemetry.register_seconds_count(catalogue::STORE_DEGRADED_SECONDS, move || {
+    metrics.register_seconds_counter(catalogue::STORE_DEGRADED_SECONDS, move || {
         degraded.total_degraded_time()
     });
-    telemetry.register_count(catalogue::UNANSWERED, count(Stack::unanswered));
-    telemetry.register_count(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
+    metrics.register_counter(catalogue::UNANSWERED, count(Stack::unanswered));
+    metrics.register_counter(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
     let Some(redis) = store.as_redis() else { return };
-    telemetry.register_gauge(catalogue::REFUSALS, read(Stack::deny_cache_refusals));
+    metrics.register_gauge(catalogue::DENY_CACHE_REFUSALS, read(Stack::deny_cache_refusals));
     let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
-    telemetry.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
-    telemetry.register_count(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
-    telemetry.register_count(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
-    telemetry.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::refunds_and_late_calls));
-    telemetry.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot));
-    telemetry.register_count(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
-    telemetry.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
-    register_fallback(telemetry, store);
-    let batches = telemetry.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
+    metrics.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
+    metrics.register_counter(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
+    metrics.register_counter(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
+    metrics.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::refunds_and_late_calls));
+    metrics.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot));
+    metrics.register_counter(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
+    metrics.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
+    register_fallback(metrics, store);
+    let batches = metrics.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));
-    let log = UnusableLog { hash: Arc::clone(hash), logged: Mutex::new(LoggedKeys::new()) };
+    let log = UnusableLog { hasher: Arc::clone(hasher), logged: Mutex::new(LoggedKeys::new()) };
     redis.stats().on_unusable(move |key| log.log(&key));
-    register_redis(telemetry, store, redis);
+    register_redis(metrics, store, redis);
 }
 
 /// Registers the metrics of the local fallback.
-fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
+fn register_fallback(metrics: &Metrics, store: &Arc<Stack>) {
     let gauge = |metric: Gauge, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
-        telemetry.register_gauge(metric, move || {
+        metrics.register_gauge(metric, move || {
             usize::try_from(read(store.fallback_stats())).unwrap_or(usize::MAX)
         });
     };
@@ -84,7 +84,7 @@ fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
     gauge(catalogue::FALLBACK_UNDEBITED, |it| it.undebited);
     let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
-        telemetry.register_count(metric, move || read(store.fallback_stats()));
+        metrics.register_counter(metric, move || read(store.fallback_stats()));
     };
     count(catalogue::FALLBACK_EVICTED, |it| it.evicted);
     count(catalogue::FALLBACK_FOUND, |it| it.found);
@@ -96,7 +96,7 @@ fn register_fallback(telemetry: &Telemetry, store: &Arc<Stack>) {
 
 /// Logs keys of counters with values that cannot be their states.
 struct UnusableLog {
-    hash: Arc<KeyHash>,
+    hasher: Arc<KeyHasher>,
     logged: Mutex<LoggedKeys>,
 }
 
@@ -114,7 +114,7 @@ impl LoggedKeys {
 
 impl UnusableLog {
     fn log(&self, key: &CounterKey) {
-        let hash = self.hash.of(key.as_bytes());
+        let hash = self.hasher.hash(key.as_bytes());
         let mut logged = self.logged.lock();
         if logged.since.elapsed() >= UNUSABLE_INTERVAL {
             *logged = LoggedKeys::new();
@@ -129,13 +129,13 @@ impl UnusableLog {
 }
 
 /// Registers the metrics of Redis servers and calls.
-fn register_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
+fn register_redis(metrics: &Metrics, store: &Arc<Stack>, redis: &Redis) {
     let stats = redis.stats();
-    let calls = telemetry.register_histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
+    let calls = metrics.register_histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
     stats.on_call(move |took| calls.record(took.as_secs_f64()));
     let count = |metric: Counter, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(stats);
-        telemetry.register_count(metric, move || read(&stats).get());
+        metrics.register_counter(metric, move || read(&stats).get());
     };
     count(catalogue::REDIS_CALLS, |it| &it.calls);
     count(catalogue::REDIS_CONNECTIONS, |it| &it.connections);
@@ -146,7 +146,7 @@ fn register_redis(telemetry: &Telemetry, store: &Arc<Stack>, redis: &Redis) {
     count(catalogue::REDIS_COUNTERS_UNUSABLE, |it| &it.counters_unusable);
     let gauge = |metric: Gauge, read: fn(&NodeStatus) -> Option<u64>| {
         let store = Arc::clone(store);
-        telemetry.register_gauges(metric, move |observe| {
+        metrics.register_labelled_gauge(metric, move |observe| {
             let servers = store.as_redis().map(Redis::status).unwrap_or_default();
             for server in &servers {
                 if let Some(value) = read(server) {

@@ -152,7 +152,7 @@ impl Traces {
     }
 
     /// The number of traced requests.
-    pub(crate) fn ended(&self) -> u64 {
+    pub(crate) fn traced(&self) -> u64 {
         self.spans.as_ref().map_or(0, |spans| spans.counts.ended.get())
     }
 

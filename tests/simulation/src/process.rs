@@ -12,7 +12,7 @@ use std::{
 use sluicegate_core::{Time, defect_fixes::DefectFix};
 use sluicegate_store::{
     Clock, ClockTimes, Clocks, MemorySettings, RedisStackSettings, Stack,
-    redis::{ConnectionSettings, Deployment, KeyPrefix, Password, RedisSettings},
+    redis::{Deployment, KeyPrefix, Password, RedisConnectionSettings, RedisSettings},
 };
 use tokio::time::Instant;
 
@@ -65,7 +65,7 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
         StoreKind::Memory | StoreKind::Single => Deployment::Single(State::address(0)),
     };
     let (world, is_jittery) = (world.clone(), scenario.is_jittery);
-    let connection = ConnectionSettings {
+    let connection = RedisConnectionSettings {
         username: None,
         password: Password::None,
         tls: None,

@@ -90,7 +90,7 @@ impl Server {
         let Self { app, channel, grpc, http, .. } = self;
         // An open connection would delay the shutdown.
         drop((channel, grpc, http));
-        app.stop().await;
+        app.drain_and_stop().await;
     }
 
     /// Sets the clock, in seconds since 1970.

@@ -344,5 +344,5 @@ async fn a_server_whose_clock_is_wrong_admits_no_more() {
     let addresses = [ahead.grpc_address().to_string(), right.grpc.clone()];
     let load = Load::start(&addresses, 100, Duration::ZERO, hits_on_all()).await;
     assert_bounds_hold(load).await;
-    ahead.stop().await;
+    ahead.drain_and_stop().await;
 }

@@ -252,8 +252,8 @@ async fn clocks_3s_apart_cause_no_finding() {
         // At least three windows, so that their beginning matters.
         assert!(limit["admitted_hits"].as_u64().unwrap() > 40, "{report:#}");
     }
-    alone.stop().await;
-    ahead.stop().await;
+    alone.drain_and_stop().await;
+    ahead.drain_and_stop().await;
 }
 
 // === Invalid arguments ===

@@ -15,7 +15,7 @@ use sluicegate_core::{
 };
 use sluicegate_store::{
     FailurePolicy, Memory, MemorySettings, Redis, SystemClock,
-    redis::{ConnectionSettings, KeyPrefix, Password, RedisSettings, RedisUrl},
+    redis::{KeyPrefix, Password, RedisConnectionSettings, RedisSettings, RedisUrl},
 };
 use sluicegate_tests::{self as harness, until};
 use smallvec::SmallVec;
@@ -29,7 +29,7 @@ pub(crate) async fn store(url: &str) -> Redis {
     let url: RedisUrl = url.parse().unwrap();
     let settings = RedisSettings {
         deployment: url.deployment,
-        connection: ConnectionSettings {
+        connection: RedisConnectionSettings {
             username: url.username,
             password: url.password.map_or(Password::None, Password::Given),
             tls: None,

@@ -37,7 +37,7 @@ use crate::{
     },
     listen,
     settings::GrpcSettings,
-    telemetry::{Bound, RequestTrace, Traces},
+    telemetry::{RefusalBound, RequestTrace, Traces},
 };
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -273,7 +273,7 @@ impl ConnectionCalls {
     fn refuse_unread(
         &self,
         reader: MessageReader<'_>,
-        bound: Bound,
+        bound: RefusalBound,
         trace: &mut RequestTrace,
     ) -> Response<ResponseBody> {
         if let Some(mut rest) = reader.into_rest() {

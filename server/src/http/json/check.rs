@@ -20,8 +20,8 @@ const VALUES_MAX: usize = 65_536;
 pub(super) fn check(body: &[u8]) -> Result<(), JsonError> {
     let (too_large, values) = (Cell::new(None), Cell::new(0));
     let mut json = serde_json::Deserializer::from_slice(body);
-    let node = Node { level: Level::Request, too_large: &too_large, values: &values };
-    match node.deserialize(&mut json).and_then(|()| json.end()) {
+    let check = ValueCheck { position: Position::Request, too_large: &too_large, values: &values };
+    match check.deserialize(&mut json).and_then(|()| json.end()) {
         Ok(()) => Ok(()),
         Err(error) => Err(too_large.get().map_or_else(|| error.into(), JsonError::TooLarge)),
     }
@@ -29,7 +29,7 @@ pub(super) fn check(body: &[u8]) -> Result<(), JsonError> {
 
 /// The position of a value in a request.
 #[derive(Clone, Copy)]
-enum Level {
+enum Position {
     Request,
     Descriptors,
     Descriptor,
@@ -37,7 +37,7 @@ enum Level {
     Other,
 }
 
-impl Level {
+impl Position {
     /// The position of the value of a key.
     fn below(self, key: &str) -> Self {
         match (self, key) {
@@ -59,15 +59,15 @@ impl Level {
 
 /// Checks one value.
 #[derive(Clone, Copy)]
-struct Node<'a> {
-    level: Level,
+struct ValueCheck<'a> {
+    position: Position,
     /// Set to the bound that is exceeded.
     too_large: &'a Cell<Option<TooLarge>>,
     /// The number of values so far.
     values: &'a Cell<usize>,
 }
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+impl<'de> DeserializeSeed<'de> for ValueCheck<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -79,7 +79,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for ValueCheck<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,9 +111,9 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
-        let (level, bound) = self.level.elements();
+        let (position, bound) = self.position.elements();
         let mut count = 0;
-        while array.next_element_seed(Self { level, ..self })?.is_some() {
+        while array.next_element_seed(Self { position, ..self })?.is_some() {
             count += 1;
             if let Some((max, too_large)) = bound
                 && count > max
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for Node<'_> {
                     "an object has more than {KEYS_MAX} keys"
                 )));
             }
-            object.next_value_seed(Self { level: self.level.below(&key), ..self })?;
+            object.next_value_seed(Self { position: self.position.below(&key), ..self })?;
             keys.push(key);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use sluicegate_core::{Plan, Status, rules::RuleSet};
 
-use crate::telemetry::OVERRIDE;
+use crate::telemetry::OVERRIDE_LABEL;
 
 /// The label of a rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl RuleLabels {
             last = Some(name);
         }
         for domain in rules.domains() {
-            let label = RuleLabel { domain: Arc::from(&*domain.name), rule: OVERRIDE.into() };
+            let label = RuleLabel { domain: Arc::from(&*domain.name), rule: OVERRIDE_LABEL.into() };
             labels.overrides.insert(domain.name.clone(), Arc::new(label));
         }
         labels

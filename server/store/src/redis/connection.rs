@@ -44,7 +44,7 @@ pub trait Connect: std::fmt::Debug + Send + Sync {
 
 /// How to connect to a server.
 #[derive(Clone, Debug)]
-pub struct ConnectionSettings {
+pub struct RedisConnectionSettings {
     /// ACL user.
     pub username: Option<String>,
     /// Its password.
@@ -156,7 +156,7 @@ pub(super) enum ConnectError {
     Timeout,
 }
 
-impl ConnectionSettings {
+impl RedisConnectionSettings {
     /// Reads the files, to report mistakes at start-up.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ impl Connection {
     /// Connects and authenticates.
     pub(super) async fn open(
         address: &Address,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
     ) -> Result<Self, ConnectError> {
         let (password, tls) = settings.secrets().await?;
         let limit = settings.connect_timeout;
@@ -301,7 +301,7 @@ impl Connection {
     /// Authenticates and selects the database.
     async fn authenticate(
         &self,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
         password: Option<String>,
     ) -> Result<(), ConnectError> {
         let secret = password.as_deref().unwrap_or_default();

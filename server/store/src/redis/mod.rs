@@ -56,7 +56,7 @@ use topology::{SlotMap, Topology};
 
 pub use call::{Call, DecodedReply, UnexpectedReply};
 pub use call_error::LATE_REPLY_TIMEOUT;
-pub use connection::{ByteStream, Connect, ConnectionSettings, FileError, Password, TlsFiles};
+pub use connection::{ByteStream, Connect, FileError, Password, RedisConnectionSettings, TlsFiles};
 pub use inspect::Cursor;
 pub use key_prefix::{KEY_PREFIX_MAX, KeyPrefix, KeyPrefixError};
 pub use memory_info::MemoryInfo;
@@ -78,7 +78,7 @@ pub struct RedisSettings {
     /// The servers.
     pub deployment: Deployment,
     /// How to connect to each server.
-    pub connection: ConnectionSettings,
+    pub connection: RedisConnectionSettings,
     /// Connections to each server.
     pub connections: NonZeroUsize,
     /// The most connections to all servers together. With many servers, each has fewer connections, and some have

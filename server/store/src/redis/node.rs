@@ -27,7 +27,7 @@ use super::{
     call::Call,
     call_error::{CallError, CommandError, LateReply, Replies, until_deadline},
     command::command,
-    connection::{ConnectError, Connection, ConnectionSettings},
+    connection::{ConnectError, Connection, RedisConnectionSettings},
     error_code::{ErrorCode, first_word},
     memory_info::MemoryInfo,
     pipeline::{CommandSender, PendingReply, PipelineError},
@@ -106,7 +106,7 @@ impl Node {
     pub(super) fn start<E: TopologyHandle>(
         address: Address,
         sockets: &Arc<Sockets>,
-        settings: &Arc<ConnectionSettings>,
+        settings: &Arc<RedisConnectionSettings>,
         topology: &Arc<E>,
         stats: &Arc<Stats>,
         cancelled: &CancellationToken,

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Address, Deployment, Reply, Stats,
-    connection::{ConnectError, Connection, ConnectionSettings},
+    connection::{ConnectError, Connection, RedisConnectionSettings},
     degraded_timer::DegradedTimer,
     node::{Node, TopologyHandle},
     slots::{self, Claim, ClusterNode, SLOTS},
@@ -63,7 +63,7 @@ pub(super) struct Topology {
     /// Number of servers without a socket, as last divided.
     without_socket: AtomicUsize,
     without_socket_log_limit: LogLimit,
-    settings: Arc<ConnectionSettings>,
+    settings: Arc<RedisConnectionSettings>,
     stats: Arc<Stats>,
     refresh_requested: Notify,
     degraded_timer: DegradedTimer,
@@ -80,7 +80,7 @@ impl Topology {
     pub(super) fn start(
         deployment: Deployment,
         sockets: Sockets,
-        settings: ConnectionSettings,
+        settings: RedisConnectionSettings,
         stats: &Arc<Stats>,
         cancelled: &CancellationToken,
     ) -> Arc<Self> {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     fn topology(deployment: Deployment) -> Arc<Topology> {
-        let settings = ConnectionSettings {
+        let settings = RedisConnectionSettings {
             username: None,
             password: Password::None,
             tls: None,

@@ -14,7 +14,7 @@ use crate::{
     backoff, clock,
     redis::{
         call_error::LATE_REPLY_TIMEOUT,
-        connection::{ConnectError, Connection, ConnectionSettings},
+        connection::{ConnectError, Connection, RedisConnectionSettings},
         error_code::is_cluster_down,
         pipeline::ConnectionEnd,
         pooled::PooledConnection,
@@ -38,7 +38,7 @@ impl Node {
     pub(super) async fn keep<E: TopologyHandle>(
         self: Arc<Self>,
         number: usize,
-        settings: Arc<ConnectionSettings>,
+        settings: Arc<RedisConnectionSettings>,
         topology: Arc<E>,
     ) {
         let Some(place) = self.pool.get(number) else { return };
@@ -75,7 +75,7 @@ impl Node {
         &self,
         place: &ArcSwapOption<PooledConnection>,
         was_open: &mut bool,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
         topology: &E,
     ) -> (Duration, Option<JoinSet<()>>) {
         let _permit = self.sockets.acquire().await;
@@ -130,7 +130,7 @@ impl Node {
     /// Opens and checks a connection, and loads the scripts.
     async fn open<E: TopologyHandle>(
         &self,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
         topology: &E,
     ) -> Result<Connection, ConnectError> {
         let connection = Connection::open(&self.address, settings).await?;

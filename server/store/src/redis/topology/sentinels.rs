@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::redis::{
     Address, Reply, Stats,
-    connection::{ConnectError, Connection, ConnectionSettings, Password},
+    connection::{ConnectError, Connection, Password, RedisConnectionSettings},
     error_code::is_password_rejected,
 };
 
@@ -22,7 +22,7 @@ impl Sentinels {
         &mut self,
         addresses: &[Address],
         name: &str,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
         stats: &Stats,
     ) -> Option<(Address, u64)> {
         let first = self.next;
@@ -45,7 +45,7 @@ impl Sentinels {
         &mut self,
         address: &Address,
         name: &str,
-        settings: &ConnectionSettings,
+        settings: &RedisConnectionSettings,
     ) -> Result<Option<(Address, u64)>, ConnectError> {
         if !self.connections.contains_key(address) {
             self.connections.insert(address.clone(), connect(address, settings).await?);
@@ -74,13 +74,14 @@ impl Sentinels {
 /// sentinels have none.
 async fn connect(
     address: &Address,
-    settings: &ConnectionSettings,
+    settings: &RedisConnectionSettings,
 ) -> Result<Connection, ConnectError> {
     // Sentinels have no databases.
-    let settings = ConnectionSettings { database: 0, ..settings.clone() };
+    let settings = RedisConnectionSettings { database: 0, ..settings.clone() };
     match Connection::open(address, &settings).await {
         Err(ConnectError::ErrorReply(why)) if is_password_rejected(&why) => {
-            let open = ConnectionSettings { username: None, password: Password::None, ..settings };
+            let open =
+                RedisConnectionSettings { username: None, password: Password::None, ..settings };
             Connection::open(address, &open).await.map_err(|_| ConnectError::ErrorReply(why))
         }
         opened => opened,

@@ -7,7 +7,7 @@ use clap::Args;
 /// Bounds on one request.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Bounds")]
-pub struct BoundSettings {
+pub struct RequestBoundSettings {
     /// Maximum bytes of the domain, keys and values of one request together. A larger request is refused
     /// (OVER_LIMIT). The default allows 65 copies of the largest header that Envoy accepts by default.
     #[arg(

@@ -13,10 +13,10 @@ use tokio::{
 };
 
 /// The longest time in which the peer reads no byte of a response.
-const ANSWER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time for the peer to read all responses that wait for it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeouts of a peer.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ impl Deadlines {
 impl<T, F: Fn()> WriteTimeout<T, F> {
     /// Applies the timeouts to a connection. `on_timeout` is called when a write times out.
     pub(super) const fn new(connection: T, on_timeout: F) -> Self {
-        let timeouts = Timeouts { stall: ANSWER_STALL_TIMEOUT, total: ANSWER_TIMEOUT };
+        let timeouts = Timeouts { stall: RESPONSE_STALL_TIMEOUT, total: RESPONSE_READ_TIMEOUT };
         Self { connection, timeouts, on_timeout, deadlines: None }
     }
 

@@ -11,9 +11,9 @@ const DIGITS: usize = 16;
 const CONTEXT: &str = "sluicegate 2026-11 keys of counters";
 
 /// Hashes counter keys with a salt.
-pub(crate) struct KeyHash([u8; blake3::KEY_LEN]);
+pub(crate) struct KeyHasher([u8; blake3::KEY_LEN]);
 
-impl KeyHash {
+impl KeyHasher {
     /// Hashes with this salt.
     fn new(salt: &[u8]) -> Self {
         Self(blake3::derive_key(CONTEXT, salt))
@@ -31,7 +31,7 @@ impl KeyHash {
     }
 
     /// The hash of a counter's key, without `--key-prefix`.
-    pub(crate) fn of(&self, key: &[u8]) -> String {
+    pub(crate) fn hash(&self, key: &[u8]) -> String {
         let mut hash = blake3::keyed_hash(&self.0, key).to_hex();
         hash.truncate(DIGITS);
         hash.to_string()
@@ -44,19 +44,21 @@ mod tests {
 
     #[test]
     fn the_hash_depends_on_the_salt() {
-        let (one, same) = (KeyHash::new(b"salt"), KeyHash::new(b"salt"));
-        let hash = one.of(b"s1:fw:60:{api:user=bob}");
-        assert_eq!((hash.len(), &hash), (DIGITS, &same.of(b"s1:fw:60:{api:user=bob}")));
+        let (one, same) = (KeyHasher::new(b"salt"), KeyHasher::new(b"salt"));
+        let hash = one.hash(b"s1:fw:60:{api:user=bob}");
+        assert_eq!((hash.len(), &hash), (DIGITS, &same.hash(b"s1:fw:60:{api:user=bob}")));
         assert!(hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
-        assert_ne!(hash, one.of(b"s1:fw:60:{api:user=eve}"));
-        for other in
-            [KeyHash::new(b"pepper"), KeyHash::load(None).unwrap(), KeyHash::load(None).unwrap()]
-        {
-            assert_ne!(hash, other.of(b"s1:fw:60:{api:user=bob}"));
+        assert_ne!(hash, one.hash(b"s1:fw:60:{api:user=eve}"));
+        for other in [
+            KeyHasher::new(b"pepper"),
+            KeyHasher::load(None).unwrap(),
+            KeyHasher::load(None).unwrap(),
+        ] {
+            assert_ne!(hash, other.hash(b"s1:fw:60:{api:user=bob}"));
         }
         assert_ne!(
-            KeyHash::load(None).unwrap().of(b"key"),
-            KeyHash::load(None).unwrap().of(b"key")
+            KeyHasher::load(None).unwrap().hash(b"key"),
+            KeyHasher::load(None).unwrap().hash(b"key")
         );
     }
 
@@ -66,7 +68,9 @@ mod tests {
         let file = folder.path().join("salt");
         let load = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            KeyHash::load(Some(&file)).map(|it| it.of(b"key")).map_err(|error| error.to_string())
+            KeyHasher::load(Some(&file))
+                .map(|it| it.hash(b"key"))
+                .map_err(|error| error.to_string())
         };
         let salted = load("0123456789abcdef").unwrap();
         assert_eq!(load("  0123456789abcdef\r\nmore").unwrap(), salted);
@@ -74,7 +78,7 @@ mod tests {
         for short in ["", "\n0123456789abcdef", "0123456789abcde"] {
             assert!(load(short).unwrap_err().contains("less than 16 bytes"), "{short:?}");
         }
-        let error = KeyHash::load(Some(Path::new("/nowhere"))).map(|_| ()).unwrap_err();
+        let error = KeyHasher::load(Some(Path::new("/nowhere"))).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("cannot read /nowhere"), "{error}");
     }
 }
