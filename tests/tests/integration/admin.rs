@@ -62,15 +62,15 @@ fn client(server: &Sluicegate) -> AdminClient {
     builder.connect_admin_lazy().unwrap()
 }
 
-fn question() -> Check {
+fn check() -> Check {
     Check::new("api").descriptor([("user", "bob")])
 }
 
 async fn shows(server: &Sluicegate, token: &str) -> Result<(), CallError> {
-    client(server).with_token(token).unwrap().explain(question()).await.map(|_| ())
+    client(server).with_token(token).unwrap().explain(check()).await.map(|_| ())
 }
 
-fn is_turned_away(answer: Result<(), CallError>) {
+fn assert_unauthenticated(answer: Result<(), CallError>) {
     match answer {
         Err(CallError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
         other => panic!("{other:?}"),
@@ -80,12 +80,12 @@ fn is_turned_away(answer: Result<(), CallError>) {
 #[tokio::test]
 async fn calls_need_the_token() {
     let server = guarded("the-operators-secret\nnot this\n", &[]).await;
-    let bare = client(&server).explain(question()).await.map(|_| ());
-    is_turned_away(bare);
+    let bare = client(&server).explain(check()).await.map(|_| ());
+    assert_unauthenticated(bare);
     for wrong in
         ["wrong", "the-operators-secre", "the-operators-secrets", "THE-OPERATORS-SECRET", "not"]
     {
-        is_turned_away(shows(&server, wrong).await);
+        assert_unauthenticated(shows(&server, wrong).await);
     }
     shows(&server, "the-operators-secret").await.unwrap();
 
@@ -134,11 +134,11 @@ async fn sluicectl_sends_the_token_of_a_file() {
     let wrong = put(server.folder(), "wrong", "guess");
     let answer = sluicectl(&["--token-file", &wrong]).await;
     assert!(answer.stderr.contains("wrong token"), "{answer:?}");
-    for (text, said) in [("", "visible ASCII"), ("two words", "visible ASCII")] {
+    for (text, expected) in [("", "visible ASCII"), ("two words", "visible ASCII")] {
         let file = put(server.folder(), "broken", text);
         let answer = sluicectl(&["--token-file", &file]).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (2, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said), "{answer:?}");
+        assert!(answer.stderr.contains(expected), "{answer:?}");
     }
     let answer = sluicectl(&["--token-file", "/nowhere/token"]).await;
     assert_eq!(answer.code, 2);
@@ -151,7 +151,7 @@ async fn a_replaced_token_is_reloaded_and_an_invalid_one_rejected() {
     shows(&server, "the-first-of-tokens").await.unwrap();
     put(server.folder(), "token", "the-second-of-tokens\n");
     until("the new token", || async { shows(&server, "the-second-of-tokens").await.ok() }).await;
-    is_turned_away(shows(&server, "the-first-of-tokens").await);
+    assert_unauthenticated(shows(&server, "the-first-of-tokens").await);
     let loads = async |result: &str| {
         server.metric(&format!("sluicegate_admin_token_loads_total{{result=\"{result}\"}}")).await
     };
@@ -270,13 +270,13 @@ async fn explanations_stop_when_their_callers_disconnect() {
         let (mut client, request) = (client.clone(), request.clone());
         let impatient = Duration::from_millis(100);
         let answer = tokio::time::timeout(impatient, client.explain(request)).await;
-        assert!(answer.is_err(), "not enough to do: {answer:?}");
+        assert!(answer.is_err(), "the explanations ended too soon: {answer:?}");
     }
     // A thread for each concurrent explanation, and two for other work.
     let most = before + 4 + 2;
     assert!(threads(&server) <= most, "{} of {most}", threads(&server));
     // Waiting callers are served.
-    self::client(&server).explain(question()).await.unwrap();
+    self::client(&server).explain(check()).await.unwrap();
 
     let started = Instant::now();
     let hanging = tokio::spawn(async move { client.clone().explain(request).await });
@@ -401,7 +401,7 @@ async fn network_addresses_need_a_token_or_client_ca() {
 #[tokio::test]
 async fn an_unusable_token_file_prevents_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    for (text, said) in [
+    for (text, expected) in [
         ("two words", "is no token"),
         ("", "less than 16 bytes"),
         ("\nthe-second-of-tokens", "less than 16 bytes"),
@@ -410,7 +410,7 @@ async fn an_unusable_token_file_prevents_the_start() {
         let file = put(folder.path(), "token", text);
         let answer = refused(&["--admin-token-file", &file]).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said) && answer.stderr.contains(&file), "{answer:?}");
+        assert!(answer.stderr.contains(expected) && answer.stderr.contains(&file), "{answer:?}");
     }
     let answer = refused(&["--admin-token-file", "/nowhere/token"]).await;
     assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
@@ -425,7 +425,7 @@ async fn the_admin_listener_can_be_a_unix_socket_or_off() {
     assert_eq!(server.admin, socket);
     let endpoint = socket.parse().unwrap();
     let client = AdminClient::builder(endpoint).connect_admin_lazy().unwrap();
-    client.explain(question()).await.unwrap();
+    client.explain(check()).await.unwrap();
 
     let server = Sluicegate::start(LIMITS, &["--admin-listen", "off"]).await;
     assert_eq!(server.admin, "off");
@@ -443,7 +443,7 @@ async fn the_admin_listener_lasts_as_long_as_http() {
         (health(&server, "").await == ServingStatus::NotServing).then_some(())
     })
     .await;
-    client(&server).explain(question()).await.unwrap();
+    client(&server).explain(check()).await.unwrap();
     assert_eq!(server.get("/healthcheck").await.0, 500);
     // A gRPC call in progress is answered while both listeners are open.
     store.release();

@@ -16,7 +16,7 @@ async fn ask(gateway: &Gateway) -> Answer {
 }
 
 /// Names of all rate limit headers.
-const TOLD: [&str; 6] = [
+const HEADERS: [&str; 6] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
@@ -26,12 +26,12 @@ const TOLD: [&str; 6] = [
 ];
 
 /// The rate limit headers of a response.
-fn told(answer: &Answer) -> Vec<(&'static str, &str)> {
-    TOLD.into_iter().filter_map(|name| Some((name, answer.header(name)?))).collect()
+fn rate_limit_headers(answer: &Answer) -> Vec<(&'static str, &str)> {
+    HEADERS.into_iter().filter_map(|name| Some((name, answer.header(name)?))).collect()
 }
 
 /// The same, with `end` in place of the seconds until the long window ends, which may differ by one.
-fn told_until_end(answer: &Answer) -> Vec<(&'static str, String)> {
+fn headers_until_end(answer: &Answer) -> Vec<(&'static str, String)> {
     let left = until_long_window_ends();
     let around = left.saturating_sub(2)..=left + 60;
     let until_end = |text: &str| {
@@ -39,7 +39,7 @@ fn told_until_end(answer: &Answer) -> Vec<(&'static str, String)> {
         let seconds = numbers.filter(|it| it.parse().is_ok_and(|it| around.contains(&it)));
         seconds.fold(text.to_owned(), |text, seconds| text.replace(seconds, "end"))
     };
-    told(answer).into_iter().map(|(name, value)| (name, until_end(value))).collect()
+    rate_limit_headers(answer).into_iter().map(|(name, value)| (name, until_end(value))).collect()
 }
 
 fn expected(headers: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
@@ -68,7 +68,7 @@ async fn no_headers_or_metadata_are_sent_by_default() {
     let gateway = gateway(TWO_A_DAY, &[]).await;
     for status in [200, 200, 429] {
         let answer = ask(&gateway).await;
-        assert_eq!((answer.status, told(&answer)), (status, vec![]));
+        assert_eq!((answer.status, rate_limit_headers(&answer)), (status, vec![]));
     }
     gateway.assert_all_decided(2, 1).await;
 }
@@ -84,7 +84,7 @@ async fn draft_03_shows_the_limit_closest_to_refusing() {
             ("x-ratelimit-remaining", left),
             ("x-ratelimit-reset", "end"),
         ]);
-        assert_eq!(told_until_end(&answer), headers);
+        assert_eq!(headers_until_end(&answer), headers);
     }
     let refused = ask(&gateway).await;
     assert_eq!(refused.status, 429);
@@ -94,7 +94,7 @@ async fn draft_03_shows_the_limit_closest_to_refusing() {
         ("x-ratelimit-reset", "end"),
         ("retry-after", "end"),
     ]);
-    assert_eq!(told_until_end(&refused), headers);
+    assert_eq!(headers_until_end(&refused), headers);
     gateway.assert_all_decided(2, 1).await;
 }
 
@@ -107,7 +107,7 @@ async fn draft_03_headers_can_be_renamed() {
     assert_eq!(answer.header("x-quota"), Some("2"));
     assert_eq!(answer.header("x-left"), Some("1"));
     assert!(answer.number("x-wait") > 0);
-    assert_eq!(told(&answer), []);
+    assert_eq!(rate_limit_headers(&answer), []);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn draft_11_shows_every_limit_by_name() {
         assert_eq!(answer.status, 200);
         let left = format!("\"daily\";r={daily};t=end, \"5-per-82800s\";r={other};t=82800");
         let headers = expected(&[("ratelimit-policy", policy), ("ratelimit", &left)]);
-        assert_eq!(told_until_end(&answer), headers);
+        assert_eq!(headers_until_end(&answer), headers);
     }
     let refused = ask(&gateway).await;
     assert_eq!(refused.status, 429);

@@ -1,4 +1,4 @@
-//! The benchmark runs. Its measurements in this test mean nothing.
+//! Tests that the benchmark runs and prints every row. Its measurements in this test are meaningless.
 
 use sluicegate_tests::{binary, finish};
 use tokio::process::Command;

@@ -1,4 +1,4 @@
-//! Limits are exact, for any number of callers and servers.
+//! Tests that limits are exact for any number of callers and replicas.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -200,7 +200,7 @@ descriptors:
     let all: usize = of_owners.iter().sum();
     assert!(all <= SHARED && of_owners.iter().all(|&own| own <= OWN), "{of_owners:?}");
     let given_back = async |all: usize| {
-        until("hits to be given back", || async {
+        until("refunds to be made", || async {
             (fleet.remaining(&[("shared", "x")]).await == SHARED - all).then_some(())
         })
         .await;

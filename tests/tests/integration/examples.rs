@@ -1,4 +1,4 @@
-//! The example limits do what their comments say.
+//! Tests that the example limits behave as their comments describe.
 
 use std::time::Duration;
 
@@ -60,7 +60,10 @@ async fn the_public_api_decides_all_levels_together() {
         assert!(!refused.allowed);
         assert!(refused.retry_after().unwrap() <= Duration::from_secs(60));
         // If the day ends in between, more hits remain, never fewer.
-        assert!(refused.statuses[0].remaining >= 100_000 - 30, "refusals cost the tenant nothing");
+        assert!(
+            refused.statuses[0].remaining >= 100_000 - 30,
+            "refusals are not charged to the tenant"
+        );
         assert!(refused.statuses[3].remaining >= 3_000 - 30);
     }
     let other_route = [("tenant", "acme"), ("user", "ann"), ("route", "export")];
@@ -99,10 +102,10 @@ async fn tokens_are_charged_after_the_response_even_past_the_limit() {
     let check = |descriptor| client.check(Check::new("llm_gateway").descriptor(descriptor));
     assert!(check(tokens().peek()).await.unwrap().allowed);
     for _ in 0..2 {
-        assert!(check(tokens().hits(15_000)).await.unwrap().allowed, "something was left before");
+        assert!(check(tokens().hits(15_000)).await.unwrap().allowed, "some tokens remained before");
     }
     let refused = check(tokens().peek()).await.unwrap();
-    assert!(!refused.allowed, "20,000 tokens and a debt of 10,000");
+    assert!(!refused.allowed, "20,000 tokens, of which 10,000 are beyond the limit");
     // 10,000 per minute: refilling the excess and one token takes 60.006 s.
     let wait = refused.retry_after().unwrap();
     assert!(wait > Duration::from_secs(20) && wait <= Duration::from_secs(61), "{wait:?}");

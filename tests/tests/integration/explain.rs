@@ -182,12 +182,12 @@ fn is_printed(printed: &str, folder: &Path, first: &str, state: &str) {
 async fn json_has_every_key() {
     let server = Sluicegate::start(&long_windows(LIMITS), &[]).await;
     take(&server, "vip", "eve", 1).await;
-    let said =
+    let explanation =
         explain_json(&server, &["--descriptor", "vip=eve", "--descriptor", "user=eve"]).await;
-    assert_eq!(said["would_pass"], true);
+    assert_eq!(explanation["would_pass"], true);
     let file = server.folder().join("limits.yaml").display().to_string();
     let vip = json!({ "path": "vip", "file": file, "line": 15 });
-    let mut limited = said["descriptors"][0].clone();
+    let mut limited = explanation["descriptors"][0].clone();
     let reset_after = limited["limits"][0]["counter"]["reset_after_seconds"].take();
     let window = long_window();
     let left = 1..=u64::from(window.seconds());
@@ -219,7 +219,7 @@ async fn json_has_every_key() {
                 "shadow_mode": false,
                 "quota_mode": false,
                 "counter_key": long_windows("s1:fw:86400:{api:vip=eve}"),
-                "hash_slot": said["descriptors"][0]["limits"][0]["hash_slot"],
+                "hash_slot": explanation["descriptors"][0]["limits"][0]["hash_slot"],
                 "key_hash": null,
                 "counter": {
                     "used": 1,
@@ -233,7 +233,7 @@ async fn json_has_every_key() {
             "replaced_limits": [],
         })
     );
-    let replaced = &said["descriptors"][1];
+    let replaced = &explanation["descriptors"][1];
     assert_eq!(replaced["outcome"], "replaced");
     assert_eq!(replaced["replaced_limits"], json!([{ "name": "base", "replaced_by": vip }]));
     assert_eq!(replaced["limits"], json!([]));
@@ -269,8 +269,8 @@ async fn validate_explains_the_same_without_counters() {
     let mut unknown = Command::new(binary("sluicegate"));
     unknown.arg("validate").arg(&file);
     unknown.args(["--explain", "--domain", "none", "--descriptor", "a=b"]);
-    let said = finish(unknown).await.stdout;
-    assert!(said.contains("no limits file has this domain"), "{said}");
+    let explanation = finish(unknown).await.stdout;
+    assert!(explanation.contains("no limits file has this domain"), "{explanation}");
 }
 
 /// Charges the counters with different numbers of hits.
@@ -287,14 +287,14 @@ async fn explain_all(server: &Sluicegate) {
             for (value, used) in [("used", count), ("fresh", 0)] {
                 let descriptor = format!("{name}={value}");
                 let question = ["--descriptor", &descriptor, "--hits", hits];
-                let said = explain_json(server, &question).await;
-                let counter = &said["descriptors"][0]["limits"][0]["counter"];
-                assert_eq!(counter["used"], used, "{said}");
-                assert_eq!(counter["remaining"], 10 - used, "{said}");
+                let explanation = explain_json(server, &question).await;
+                let counter = &explanation["descriptors"][0]["limits"][0]["counter"];
+                assert_eq!(counter["used"], used, "{explanation}");
+                assert_eq!(counter["remaining"], 10 - used, "{explanation}");
                 let needs: u64 = hits.parse::<i64>().unwrap().max(1).try_into().unwrap();
-                assert_eq!(counter["would_pass"], needs <= 10 - used, "{said}");
+                assert_eq!(counter["would_pass"], needs <= 10 - used, "{explanation}");
                 let waits = counter["retry_after_seconds"].as_u64();
-                assert_eq!(waits.is_some(), needs > 10 - used && needs <= 10, "{said}");
+                assert_eq!(waits.is_some(), needs > 10 - used && needs <= 10, "{explanation}");
             }
         }
     }
@@ -350,8 +350,10 @@ async fn the_counter_key_is_the_key_in_redis() {
     for name in NAMES {
         // Bytes that are escaped in a key.
         take(&server, name, "a {b}:c=%", 1).await;
-        let said = explain_json(&server, &["--descriptor", &format!("{name}=a {{b}}:c=%")]).await;
-        let key = said["descriptors"][0]["limits"][0]["counter_key"].as_str().unwrap().to_owned();
+        let explanation =
+            explain_json(&server, &["--descriptor", &format!("{name}=a {{b}}:c=%")]).await;
+        let key =
+            explanation["descriptors"][0]["limits"][0]["counter_key"].as_str().unwrap().to_owned();
         assert!(key.starts_with("shop:s1:"), "{key}");
         let kept = redis.keys("shop:s1:??:*").await;
         assert_eq!(kept.into_iter().collect::<Vec<_>>(), [key.as_str()]);
@@ -367,18 +369,18 @@ async fn the_hash_slot_is_that_of_the_cluster() {
     let question = ["--descriptor", "tenant=acme,path=/v1/x", "--descriptor", "user=eve"];
     let request = [&[("tenant", "acme"), ("path", "/v1/x")][..], &[("user", "eve")]];
     server.should_rate_limit(sluicegate_tests::request(&request)).await.unwrap();
-    let said = explain_json(&server, &question).await;
+    let explanation = explain_json(&server, &question).await;
     let kept = cluster.keys("shop:s1:??:*").await;
     assert_eq!(kept.len(), 2);
     for position in 0..2 {
-        let limit = &said["descriptors"][position]["limits"][0];
+        let limit = &explanation["descriptors"][position]["limits"][0];
         let key = limit["counter_key"].as_str().unwrap();
         assert!(kept.contains(key), "{key} of {kept:?}");
         assert_eq!(limit["hash_slot"], cluster.slot(key).await);
-        assert_eq!(limit["counter"]["used"], 1, "{said}");
+        assert_eq!(limit["counter"]["used"], 1, "{explanation}");
     }
-    assert_eq!(said["would_pass"], true);
-    let first = &said["descriptors"][0]["limits"][0]["counter_key"];
+    assert_eq!(explanation["would_pass"], true);
+    let first = &explanation["descriptors"][0]["limits"][0]["counter_key"];
     assert_eq!(*first, long_windows("shop:s1:fw:86400:{acme}:api:tenant:path=/v1/x"));
 }
 
@@ -406,12 +408,15 @@ async fn an_unavailable_store_leaves_the_rest_explained() {
         let question = ["--descriptor", "user=eve", "--descriptor", "tenant=acme"];
         let answer = explain(&server, &question).await;
         assert_eq!((answer.code, &*answer.stderr), (3, ""));
-        let said = answer.stdout;
-        assert!(said.starts_with("unknown whether it would pass: "), "{said}");
-        assert!(said.contains("limited by rule user (") && said.contains("level 1, user=eve"));
+        let explanation = answer.stdout;
+        assert!(explanation.starts_with("unknown whether it would pass: "), "{explanation}");
+        assert!(
+            explanation.contains("limited by rule user (")
+                && explanation.contains("level 1, user=eve")
+        );
         let counter = long_windows("counter  s1:fw:86400:{api:user=eve}");
-        assert!(said.contains(&counter), "{said}");
-        assert!(said.contains("state    not known: the store "), "{said}");
+        assert!(explanation.contains(&counter), "{explanation}");
+        assert!(explanation.contains("state    not known: the store "), "{explanation}");
         let json = explain_json(&server, &question).await;
         assert_eq!(json["would_pass"], Value::Null);
         let limit = &json["descriptors"][0]["limits"][0];
@@ -487,8 +492,8 @@ async fn changed_limits_are_explained_after_the_reload() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     server.replace_limits(&LIMITS.replace("requests_per_unit: 5", "requests_per_unit: 6"));
     until("the new limit", || async {
-        let said = explain_json(&server, &["--descriptor", "user=eve"]).await;
-        (said["descriptors"][0]["limits"][0]["requests_per_unit"] == 6).then_some(())
+        let explanation = explain_json(&server, &["--descriptor", "user=eve"]).await;
+        (explanation["descriptors"][0]["limits"][0]["requests_per_unit"] == 6).then_some(())
     })
     .await;
 }

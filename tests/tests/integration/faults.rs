@@ -115,7 +115,7 @@ async fn assert_sound(fleet: &Fleet, asked: &[Asked]) {
         let log = server.process.output();
         assert!(!log.contains("panicked"), "{log}");
     }
-    println!("{} hits may be charged without anybody having been told", fleet.hits_unknown().await);
+    println!("{} hits may be charged although no answer admitted them", fleet.hits_unknown().await);
 }
 
 /// Asserts that a new limit is admitted exactly.

@@ -61,7 +61,7 @@ async fn assert_let_in(server: Sluicegate) {
 
 /// Asserts that Redis rejects the server, and that the server logs the reason.
 async fn assert_kept_out(server: Sluicegate, because: &str) {
-    until("the reason to be told", || async {
+    until("the reason to be logged", || async {
         let (_, health) = server.get("/healthcheck?verbose").await;
         (health.contains("store: degraded") && health.contains(because)).then_some(())
     })
@@ -137,8 +137,8 @@ async fn an_acl_user_with_documented_permissions_can_count() {
     };
     let refused = reset().await;
     assert_eq!(refused.code, 3, "{refused:?}");
-    let said = "FailedPrecondition: the user of Redis may not run UNLINK: ";
-    assert!(refused.stderr.contains(said) && refused.stderr.contains("NOPERM"), "{refused:?}");
+    let expected = "FailedPrecondition: the user of Redis may not run UNLINK: ";
+    assert!(refused.stderr.contains(expected) && refused.stderr.contains("NOPERM"), "{refused:?}");
     let more = permissions_to_reset();
     let mut user = vec!["ACL", "SETUSER", "limiter"];
     user.extend(more.iter().map(String::as_str));

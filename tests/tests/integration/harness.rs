@@ -1,4 +1,4 @@
-//! Redis servers and the proxy behave as the tests of faults assume.
+//! Tests that Redis servers and the proxy behave as the tests of faults assume.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -184,7 +184,7 @@ async fn late_charge_of_a_replaced_primary_is_not_refunded() {
     let before = calls(&cluster.nodes[successor]).await;
     cluster.nodes[primary].resume();
     assert!(unknown(&fleet).await >= 3.0);
-    assert_eq!(calls(&cluster.nodes[successor]).await, before, "it was asked to give back");
+    assert_eq!(calls(&cluster.nodes[successor]).await, before, "the successor got a refund");
     assert_eq!(used(&fleet, "deny").await, 6);
 }
 
@@ -208,8 +208,8 @@ async fn hits_without_a_reply_are_unknown() {
     assert_eq!(used(&fleet, "deny").await, admitted + 3);
     proxy.set(Mode::Swallow);
     assert_eq!(ask(server, &["deny"]).await, Ok(Code::OverLimit));
-    assert_eq!(fleet.hits_unknown().await, 3.0, "it may still come");
-    assert_eq!(unknown(&fleet).await, 6.0, "no reply came");
+    assert_eq!(fleet.hits_unknown().await, 3.0, "the reply may still arrive");
+    assert_eq!(unknown(&fleet).await, 6.0, "no reply arrived");
 }
 
 #[tokio::test]
@@ -220,10 +220,10 @@ async fn hits_of_disconnected_callers_stay_charged_and_known() {
     // With replies before and after the deadline.
     for delay in [DELAY / 5, DELAY / 2] {
         let before = used(&fleet, "deny").await;
-        until("a caller to leave while its call is on its way", || async {
+        until("a caller to disconnect during its call", || async {
             proxy.set(Mode::Delay(delay));
             let asked = tokio::time::timeout(DELAY * 3 / 10, ask(server, &["deny"]));
-            assert!(asked.await.is_err(), "the answer came before the caller left");
+            assert!(asked.await.is_err(), "the answer arrived before the caller disconnected");
             proxy.set(Mode::Pass);
             tokio::time::sleep(DELAY).await;
             (used(&fleet, "deny").await > before).then_some(())

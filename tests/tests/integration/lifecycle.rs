@@ -133,10 +133,10 @@ async fn calls_survive(signal: Signal) {
         .await
         .unwrap()
         .into_inner();
-    let mut told = async || watch.message().await.unwrap().unwrap().status();
-    assert_eq!(told().await, ServingStatus::Serving);
+    let mut next_status = async || watch.message().await.unwrap().unwrap().status();
+    assert_eq!(next_status().await, ServingStatus::Serving);
     server.process.signal(signal);
-    assert_eq!(told().await, ServingStatus::NotServing);
+    assert_eq!(next_status().await, ServingStatus::NotServing);
     more_answers().await;
     // An open stream is a call in progress.
     drop(watch);
@@ -284,7 +284,7 @@ async fn invalid_bytes_affect_no_other_connection() {
     let mut open = Vec::new();
     for bytes in cases {
         let mut socket = TcpStream::connect(&server.grpc).await.unwrap();
-        // The server may close the connection meanwhile.
+        // The server may have closed the connection.
         let _hung_up = socket.write_all(bytes).await;
         open.push(socket);
         server.should_rate_limit(hit("user", "bob")).await.unwrap();

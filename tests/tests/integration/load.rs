@@ -263,7 +263,7 @@ async fn invalid_arguments_are_reported() {
     let (_folder, limits) = file(&limits_of_all("unit: day, requests_per_unit: 10"));
     let limits = limits.to_str().unwrap();
     let (_other, bad) = file("domain: api\ndescriptors:\n  - kee: a\n  - kee: b\n");
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let unused = format!("127.0.0.1:{}", free_port());
     let known = ["--limits", limits, "--descriptor", "gcra=a"];
     let with = |more: &[&'static str]| [&known[..], more].concat();
     let cases: [(Vec<&str>, i32, &str); 13] = [
@@ -299,7 +299,7 @@ async fn invalid_arguments_are_reported() {
     ];
     for (arguments, expected, message) in cases {
         let Finished { code, stdout, stderr } =
-            load(std::slice::from_ref(&nobody), &arguments).await;
+            load(std::slice::from_ref(&unused), &arguments).await;
         assert_eq!((code, stdout.as_str()), (expected, ""), "{arguments:?}: {stderr}");
         assert!(
             stderr.starts_with("error: ") && stderr.contains(message),

@@ -65,13 +65,13 @@ fn every_variable_of_upstream_is_in_the_table_once() {
     let page = page();
     let table = rows(&page, "## Settings");
     assert!(table.iter().all(|cells| cells.len() == 2), "a row has two cells");
-    let told: Vec<&str> = table.iter().flat_map(|cells| quoted(cells[0])).collect();
+    let listed: Vec<&str> = table.iter().flat_map(|cells| quoted(cells[0])).collect();
     let twins = TWINS.split_whitespace().map(|it| format!("REDIS_PERSECOND_{it}"));
     let expected: BTreeSet<String> =
         UPSTREAM.split_whitespace().map(str::to_owned).chain(twins).collect();
-    let found: BTreeSet<String> = told.iter().map(|it| (*it).to_owned()).collect();
+    let found: BTreeSet<String> = listed.iter().map(|it| (*it).to_owned()).collect();
     assert_eq!(found, expected);
-    assert_eq!(told.len(), found.len(), "a variable is told twice");
+    assert_eq!(listed.len(), found.len(), "a variable is in the table twice");
     // "not supported" is an entry; an empty cell is not.
     assert!(table.iter().all(|cells| !cells[1].is_empty()));
 }

@@ -264,7 +264,7 @@ async fn pauses_of_a_window_admit_the_remaining_hits_once() {
     }
     fleet.until_available().await;
     until_debited(&fleet).await;
-    until("late charges to be given back", || async {
+    until("late charges to be refunded", || async {
         (fleet.sum("sluicegate_settlements_pending", &[]).await == 0.0).then_some(())
     })
     .await;

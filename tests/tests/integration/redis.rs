@@ -201,7 +201,7 @@ descriptors:
         let asked = server.should_rate_limit(both());
         left += usize::from(tokio::time::timeout(Duration::from_millis(100), asked).await.is_err());
     }
-    assert!(left > 0, "no caller left before the answer");
+    assert!(left > 0, "no caller disconnected before the answer");
     let abandoned = "sluicegate_split_requests_abandoned_total";
     until("all requests to be settled", || async {
         let settling = server.metric("sluicegate_split_requests_settling").await;
@@ -210,7 +210,7 @@ descriptors:
     .await;
     let mut peek = request(&[&[("shared", "x")]]);
     peek.descriptors[0].hits_addend = Some(0);
-    until("what was taken to be given back", || async {
+    until("the charges to be refunded", || async {
         let left = server.should_rate_limit(peek.clone()).await.unwrap();
         (left.statuses[0].limit_remaining == 99).then_some(())
     })

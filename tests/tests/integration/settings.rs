@@ -244,7 +244,7 @@ async fn rejected_store_is_reported_without_its_password() {
 
 #[tokio::test]
 async fn a_file_without_settings_is_reported() {
-    for (text, said) in [
+    for (text, expected) in [
         ("- a\n", ":1: the file is not a map of settings"),
         ("limits: a\nlimits: b\n", ":2: the name is already in line 1"),
         ("limits: [a\n", "not YAML"),
@@ -252,7 +252,7 @@ async fn a_file_without_settings_is_reported() {
         let (_folder, file) = folder(text);
         let answer = refused(&["--config", &file, "--limits", "a.yaml"], &[]).await;
         assert_eq!((answer.code, lines(&answer).len()), (2, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said) && answer.stderr.contains(&file), "{answer:?}");
+        assert!(answer.stderr.contains(expected) && answer.stderr.contains(&file), "{answer:?}");
     }
     let folder = Path::new("/nowhere/settings.yaml").display().to_string();
     let answer = refused(&["--limits", "a.yaml"], &[("SLUICEGATE_CONFIG", &folder)]).await;

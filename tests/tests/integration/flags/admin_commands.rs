@@ -39,17 +39,17 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 impl Given {
-    /// Asks the admin listener, with what the command has to be told unless the flag given is just that.
+    /// Runs the command with its required arguments, unless `flags` has them.
     pub(super) async fn admin(&self, command: &str, flags: &[(&str, &str)]) -> Finished {
-        let (_, question) = ADMIN_COMMANDS.iter().find(|(name, _)| *name == command).unwrap();
-        let asked = question.iter().copied().chain([("--timeout", "30s")]);
-        let asked = asked.filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name));
-        let all: Vec<_> = asked.chain(flags.iter().copied()).collect();
+        let (_, required) = ADMIN_COMMANDS.iter().find(|(name, _)| *name == command).unwrap();
+        let required = required.iter().copied().chain([("--timeout", "30s")]);
+        let required = required.filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name));
+        let all: Vec<_> = required.chain(flags.iter().copied()).collect();
         self.run("sluicectl", command, &all).await
     }
 }
 
-/// A server of TENANTS where bob has used two hits, and its admin listener.
+/// A server with the limits TENANTS where bob has used two hits, and the URL of its admin listener.
 pub(super) async fn administered(flags: &[&str]) -> (Sluicegate, String) {
     let server = Sluicegate::start(TENANTS, flags).await;
     code(&server, "bob", 1).await;
@@ -58,28 +58,28 @@ pub(super) async fn administered(flags: &[&str]) -> (Sluicegate, String) {
     (server, address)
 }
 
-/// A server has answered, be it with a refusal.
-pub(super) fn was_answered(answer: &Finished) {
+/// Asserts that the server has answered, with a positive or a negative result.
+pub(super) fn assert_answered(answer: &Finished) {
     assert!(matches!(answer.code, 0 | 1) && answer.stderr.is_empty(), "{answer:?}");
 }
 
 pub(super) async fn admin_output(command: &'static str, given: Given) {
     let (_server, address) = administered(&[]).await;
     let answer = given.admin(command, &[("--admin-server", &address)]).await;
-    was_answered(&answer);
+    assert_answered(&answer);
     assert!(serde_json::from_str::<Value>(&answer.stdout).unwrap().is_object());
 }
 
 pub(super) async fn admin_server(command: &'static str, given: Given) {
     let _server = Sluicegate::start(TENANTS, &["--admin-listen", &given.value]).await;
-    was_answered(&given.admin(command, &[]).await);
+    assert_answered(&given.admin(command, &[]).await);
 }
 
 pub(super) async fn admin_token(command: &'static str, given: Given) {
     given.write("token", "the-operators-secret");
     let (_server, address) = administered(&["--admin-token-file", &given.path("token")]).await;
-    was_answered(&given.admin(command, &[("--admin-server", &address)]).await);
-    let other = given.elsewhere().admin(command, &[("--admin-server", &address)]).await;
+    assert_answered(&given.admin(command, &[("--admin-server", &address)]).await);
+    let other = given.without_flag().admin(command, &[("--admin-server", &address)]).await;
     assert_eq!(other.code, 3, "{other:?}");
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn admin_with_tls(given: &Given, flags: &[(&str, &str)]) -> (Sl
 pub(super) async fn admin_ca(command: &'static str, given: Given) {
     given.certify("127.0.0.1", &[]);
     let (_server, address) = admin_with_tls(&given, &[]).await;
-    was_answered(&given.admin(command, &[("--admin-server", &address)]).await);
+    assert_answered(&given.admin(command, &[("--admin-server", &address)]).await);
 }
 
 pub(super) async fn admin_client_cert(command: &'static str, given: Given) {
@@ -107,7 +107,7 @@ pub(super) async fn admin_client_cert(command: &'static str, given: Given) {
     let (_server, address) = admin_with_tls(&given, &[("--admin-tls-client-ca", &ca)]).await;
     let address = ("--admin-server", &*address);
     let flags = [address, ("--tls-ca", &*ca), ("--tls-cert", &*cert), ("--tls-key", &*key)];
-    was_answered(&given.admin(command, &flags).await);
+    assert_answered(&given.admin(command, &flags).await);
 }
 
 pub(super) async fn admin_server_name(command: &'static str, given: Given) {
@@ -115,8 +115,12 @@ pub(super) async fn admin_server_name(command: &'static str, given: Given) {
     let (server, address) = admin_with_tls(&given, &[]).await;
     let ca = given.path("ca.pem");
     let flags = [("--admin-server", &*address), ("--tls-ca", &*ca)];
-    was_answered(&given.admin(command, &flags).await);
-    assert_eq!(given.call_admin(&server, None).await.code, 3, "the address is not in it");
+    assert_answered(&given.admin(command, &flags).await);
+    assert_eq!(
+        given.call_admin(&server, None).await.code,
+        3,
+        "the address is not in the certificate"
+    );
 }
 
 pub(super) async fn rules_filter(given: Given) {
@@ -185,7 +189,7 @@ pub(super) async fn reset_tenant(given: Given) {
     assert_eq!(left(&server, "bob").await, 10);
 }
 
-/// A flag without a value, after a whole command line.
+/// Runs a complete command line with a flag that needs no value.
 pub(super) async fn with_switch(command: &[&str], address: &str, switch: &str) -> Finished {
     let mut all = Command::new(binary("sluicectl"));
     all.args(command).args(["--timeout", "30s", "--admin-server", address, switch]);
@@ -198,14 +202,14 @@ pub(super) async fn reset_dry_run(given: Given) {
         ["reset", "counter", "--domain", "api", "--descriptor", "user=bob"],
         ["reset", "tenant", "--domain", "api", "--tenant", "bob"],
     ] {
-        was_answered(&with_switch(&command, &address, given.name).await);
+        assert_answered(&with_switch(&command, &address, given.name).await);
         assert_eq!(left(&server, "bob").await, 8);
     }
 }
 
 pub(super) async fn reset_yes(given: Given) {
     let (server, address) = administered(&[]).await;
-    // In a terminal of its own, where the command could ask for confirmation.
+    // In a terminal, in which the command could ask for confirmation.
     let sluicectl = binary("sluicectl").display().to_string();
     let reset =
         format!("{sluicectl} reset tenant --domain api --tenant bob --admin-server {address}");

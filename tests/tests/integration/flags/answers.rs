@@ -1,4 +1,4 @@
-//! What responses carry beside the decision.
+//! Flags of response headers and dynamic metadata.
 
 use sluicegate_tests::{Sluicegate, finish, hit};
 
@@ -18,8 +18,8 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// The headers of the answer to one hit.
-pub(super) async fn told(server: &Sluicegate) -> Vec<(String, String)> {
+/// The headers of the response to one hit.
+pub(super) async fn response_headers_of(server: &Sluicegate) -> Vec<(String, String)> {
     let answer = server.should_rate_limit(hit("user", "bob")).await.unwrap();
     let headers = answer.response_headers_to_add;
     headers.into_iter().map(|header| (header.key, header.value)).collect()
@@ -27,18 +27,19 @@ pub(super) async fn told(server: &Sluicegate) -> Vec<(String, String)> {
 
 pub(super) async fn response_headers(given: Given) {
     let server = given.serve(&[]).await;
-    let names: Vec<_> = told(&server).await.into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> =
+        response_headers_of(&server).await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["ratelimit-policy", "ratelimit"]);
     let server = given.with("off").serve(&[]).await;
-    assert_eq!(told(&server).await, []);
+    assert_eq!(response_headers_of(&server).await, []);
     let refused = given.with("draft-99").serve_command(&[]);
     assert!(finish(refused).await.stderr.contains("x-ratelimit-draft-03"));
 }
 
-/// The flag names the header at this position, and goes with one format only.
+/// The flag renames the header at this position, and is valid with one format only.
 pub(super) async fn header_name(given: Given, position: usize) {
     let server = given.serve(&[("--response-headers", "x-ratelimit-draft-03")]).await;
-    assert_eq!(told(&server).await[position].0, given.value);
+    assert_eq!(response_headers_of(&server).await[position].0, given.value);
     let refused = finish(given.serve_command(&[])).await;
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains(&format!("{} goes with --response-headers", long(&given))));

@@ -1,4 +1,4 @@
-//! Connections, bounds and shutdown.
+//! Flags of connections, bounds and shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -56,13 +56,13 @@ pub(super) async fn http_max_connections(given: Given) {
     let mut answer = [0; 12];
     second.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
-    // Its place was taken.
+    // The second connection has taken its place.
     assert_eq!(first.read(&mut answer).await.unwrap_or(0), 0);
 }
 
 pub(super) async fn max_pending_connections_per_address(given: Given) {
     let server = given.serve(&[]).await;
-    // Their handshakes are over, so that time drops none.
+    // Complete their handshakes, so that the handshake timeout closes none.
     let mut pending = Vec::new();
     for _ in 0..65 {
         let mut connection = RawConnection::connect(&server.grpc).await;
@@ -80,7 +80,7 @@ pub(super) async fn handshake_timeout(given: Given) {
     let server = given.serve(&[]).await;
     let connected = Instant::now();
     let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
-    // The server speaks first, and closes then.
+    // The server sends its settings, and later closes the connection.
     let _reset = silent.read_to_end(&mut Vec::new()).await;
     // The default is 10s.
     assert!(connected.elapsed() < Duration::from_secs(8), "{:?}", connected.elapsed());
@@ -92,7 +92,7 @@ pub(super) async fn http_idle_timeout(given: Given) {
     let server = given.serve(&[]).await;
     let mut idle = TcpStream::connect(&server.http).await.unwrap();
     idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    // The answer, and the end.
+    // Reads the answer, and the end of the connection.
     let mut answer = Vec::new();
     let answered = Instant::now();
     idle.read_to_end(&mut answer).await.unwrap();
@@ -108,14 +108,14 @@ pub(super) async fn max_in_flight(given: Given) {
     assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
     let body = r#"{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"bob"}]}]}"#;
     assert_eq!(server.json(body).await.0, 429);
-    // Also where a call takes another way, because it is unusual.
+    // Also for a call that bypasses the fast path.
     let caller = Caller::connect(&server.grpc).await;
     let unusual = caller.begin_with(&[("grpc-encoding", "identity")]).await.unwrap();
     let answer = unusual.ask(&hit("user", "bob")).await.unwrap();
     assert_eq!(answer.overall_code(), Code::OverLimit);
     assert_eq!(server.metric("sluicegate_requests_shed_total").await, 3.0);
     assert_eq!(health(&server).await, ServingStatus::Serving);
-    // A call is none in progress before its message is whole.
+    // A call is not in flight before its message is complete.
     let begun = caller.begin().await.unwrap();
     until_waiting(&server, 1.0).await;
     until_in_flight(&server, 1.0).await;
@@ -128,7 +128,7 @@ pub(super) async fn max_in_flight(given: Given) {
 
 pub(super) async fn request_max_bytes(given: Given) {
     let server = given.serve(&[]).await;
-    // api, user and the value.
+    // The bytes of `api`, `user` and the value.
     assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
     assert_eq!(code(&server, "eve", 0).await, Code::OverLimit);
     assert_eq!(code(&server, "me", 1).await, Code::Ok);
@@ -141,7 +141,7 @@ pub(super) async fn drain_delay(given: Given) {
     assert_eq!(health(&server).await, ServingStatus::Serving);
     assert_eq!(server.get("/healthcheck").await.0, 200);
     server.process.signal(Signal::SIGTERM);
-    until("health to say so", || async {
+    until("health to report NOT_SERVING", || async {
         (health(&server).await == ServingStatus::NotServing).then_some(())
     })
     .await;
@@ -154,11 +154,11 @@ pub(super) async fn drain_timeout(given: Given) {
     let mut store = HangingStore::start().await;
     let mut server = given.serve(&store.flags()).await;
     let held = store.hold(&server, hit("user", "bob")).await;
-    let told = Instant::now();
+    let signalled = Instant::now();
     server.process.signal(Signal::SIGTERM);
     assert_eq!(server.process.ended().await.code(), Some(0));
     // The default is 30s.
-    assert!(told.elapsed() < Duration::from_secs(25), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(25), "{:?}", signalled.elapsed());
     held.answer().await.unwrap_err();
     assert!(server.process.output().contains("outlived the drain timeout"));
 }

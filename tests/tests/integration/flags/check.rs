@@ -1,4 +1,4 @@
-//! `sluicectl check`.
+//! Flags of `sluicectl check`.
 
 use serde_json::Value;
 use sluicegate_tests::{Finished, Sluicegate};
@@ -26,7 +26,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// A server of LIMITS, and the flag that names it.
+/// A server with LIMITS, and its URL.
 pub(super) async fn served() -> (Sluicegate, String) {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let address = format!("http://{}", server.grpc);

@@ -1,4 +1,4 @@
-//! `sluicegate diff`.
+//! Flags of `sluicegate diff`.
 
 use sluicegate_tests::{Finished, binary, finish};
 use tokio::process::Command;
@@ -55,10 +55,10 @@ pub(super) async fn diff_merge_domains(given: Given) {
     says(&refused, 2, "is also defined in");
 }
 
-pub(super) async fn diff_bounds_files(given: Given, said: &str) {
+pub(super) async fn diff_bounds_files(given: Given, text: &str) {
     second_file(&given);
     let (one, both) = (given.path("limits.yaml"), given.folder.path().to_str().unwrap());
-    says(&with_flag(&given, &["diff", &one, both]).await, 2, said);
+    says(&with_flag(&given, &["diff", &one, both]).await, 2, text);
     says(&with_flag(&given, &["diff", &one, &one]).await, 0, "equal");
 }
 

@@ -1,4 +1,4 @@
-//! `sluicectl explain`.
+//! Flags of `sluicectl explain`.
 
 use serde_json::Value;
 use sluicegate_tests::Sluicegate;
@@ -28,7 +28,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// A server of LIMITS, and the flag that names its admin listener.
+/// A server with LIMITS, and the URL of its admin listener.
 pub(super) async fn explained() -> (Sluicegate, String) {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let address = format!("http://{}", server.admin);
@@ -76,7 +76,7 @@ pub(super) async fn explain_token_file(given: Given) {
     let server = Sluicegate::start(LIMITS, &["--admin-token-file", &token]).await;
     let address = format!("http://{}", server.admin);
     says(&given.explain(&[("--admin-server", &address)]).await, 0, "would pass");
-    assert_eq!(given.elsewhere().explain(&[("--admin-server", &address)]).await.code, 3);
+    assert_eq!(given.without_flag().explain(&[("--admin-server", &address)]).await.code, 3);
 }
 
 pub(super) async fn explain_timeout(given: Given) {
@@ -120,5 +120,9 @@ pub(super) async fn explain_tls_server_name(given: Given) {
     let ca = given.path("ca.pem");
     let flags = [("--admin-server", &*address), ("--tls-ca", &*ca)];
     says(&given.explain(&flags).await, 0, "would pass");
-    assert_eq!(given.call_admin(&server, None).await.code, 3, "the address is not in it");
+    assert_eq!(
+        given.call_admin(&server, None).await.code,
+        3,
+        "the address is not in the certificate"
+    );
 }

@@ -1,4 +1,4 @@
-//! A row's flag or variable, with a folder and the programs that it is given to.
+//! The flag or variable under test, with a folder and the commands that get it.
 
 use std::{fs, sync::Arc};
 
@@ -10,10 +10,10 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-/// A flag with a value, to be passed one way or the other.
+/// A flag with a value, which commands get as a flag or as an environment variable.
 #[derive(Clone)]
 pub(super) struct Given {
-    /// As `--limits`.
+    /// The flag's name, such as `--limits`.
     pub(super) name: &'static str,
     pub(super) variable: Option<String>,
     pub(super) value: String,
@@ -22,7 +22,7 @@ pub(super) struct Given {
     pub(super) folder: Arc<TempDir>,
 }
 
-/// What is on without a value.
+/// Flags that need no value.
 pub(super) const SWITCHES: [&str; 5] = [
     "--shadow-mode",
     "--quota-mode",
@@ -38,8 +38,8 @@ impl Given {
         Self { value: value.to_owned(), joined, ..self.clone() }
     }
 
-    /// Nothing that sluicectl would see of the flag.
-    pub(super) fn elsewhere(&self) -> Self {
+    /// The same folder with another flag, which changes nothing: for a command that must not get the flag under test.
+    pub(super) fn without_flag(&self) -> Self {
         Self { name: "--output", variable: None, value: "text".to_owned(), ..self.clone() }
     }
 
@@ -64,8 +64,8 @@ impl Given {
         self.variable.iter().map(|name| (name.as_str(), self.value.as_str())).collect()
     }
 
-    /// The command that serves LIMITS unless the flag is about them. The flag given takes the place of
-    /// the same among `flags`.
+    /// The command `serve`, with LIMITS unless the flag under test sets the limits. That flag replaces the same one in
+    /// `flags`.
     pub(super) fn serve_command(&self, flags: &[(&str, &str)]) -> Command {
         let limits = self.path("limits.yaml");
         let mut all = self.flags();
@@ -99,16 +99,16 @@ impl Given {
     }
 
     pub(super) async fn sluicectl(&self, flags: &[(&str, &str)]) -> Finished {
-        self.ask("check", flags).await
+        self.run_request("check", flags).await
     }
 
     pub(super) async fn explain(&self, flags: &[(&str, &str)]) -> Finished {
-        self.ask("explain", flags).await
+        self.run_request("explain", flags).await
     }
 
-    pub(super) async fn ask(&self, command: &str, flags: &[(&str, &str)]) -> Finished {
-        let question = [("--domain", "api"), ("--descriptor", "user=bob"), ("--timeout", "30s")];
-        let flags: Vec<_> = question
+    pub(super) async fn run_request(&self, command: &str, flags: &[(&str, &str)]) -> Finished {
+        let request = [("--domain", "api"), ("--descriptor", "user=bob"), ("--timeout", "30s")];
+        let flags: Vec<_> = request
             .into_iter()
             .filter(|(name, _)| flags.iter().all(|(flag, _)| flag != name))
             .chain(flags.iter().copied())
@@ -116,21 +116,21 @@ impl Given {
         self.run("sluicectl", command, &flags).await
     }
 
-    /// Sends a check over TLS, as another client than the one that the flag names.
+    /// Runs `sluicectl check` over TLS with the certificate of `caller`, without the flag under test.
     pub(super) async fn call(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
         self.call_over_tls(&["check", "--server", &format!("https://{}", server.grpc)], caller)
             .await
     }
 
-    /// The same at the admin listener.
+    /// The same with `sluicectl explain` and the admin listener.
     pub(super) async fn call_admin(&self, server: &Sluicegate, caller: Option<&str>) -> Finished {
         let address = format!("https://{}", server.admin);
         self.call_over_tls(&["explain", "--admin-server", &address], caller).await
     }
 
-    pub(super) async fn call_over_tls(&self, asked: &[&str], caller: Option<&str>) -> Finished {
+    pub(super) async fn call_over_tls(&self, arguments: &[&str], caller: Option<&str>) -> Finished {
         let mut command = Command::new(binary("sluicectl"));
-        command.args(asked);
+        command.args(arguments);
         command.args(["--domain", "api", "--descriptor", "user=bob", "--timeout", "30s"]);
         command.args(["--tls-ca", &self.path("ca.pem")]);
         if let Some(caller) = caller {
@@ -161,7 +161,7 @@ pub(super) async fn left(server: &Sluicegate, value: &str) -> u32 {
 }
 
 pub(super) async fn until_in_flight(server: &Sluicegate, calls: f64) {
-    until("calls in progress", || async {
+    until("requests in flight", || async {
         (server.metric("sluicegate_requests_in_flight").await == calls).then_some(())
     })
     .await;
@@ -195,7 +195,7 @@ pub(super) fn one_line(finished: &Finished, code: i32, names: &[&str]) {
     }
 }
 
-/// The flag's name, also where its variable is given.
+/// The flag's name, also if the command gets the variable.
 pub(super) fn long(given: &Given) -> String {
     let Some(variable) = &given.variable else { return given.name.to_owned() };
     let (_program, name) = variable.split_once('_').unwrap();

@@ -1,4 +1,4 @@
-//! The gRPC listener.
+//! Flags of the gRPC listener.
 
 use std::time::{Duration, Instant};
 
@@ -134,7 +134,7 @@ pub(super) async fn grpc_keepalive_timeout(given: Given) {
 }
 
 pub(super) async fn grpc_max_connection_age(given: Given) {
-    // A connection that answers no ping would be told to go as well.
+    // Without pings: the server would also send GOAWAY to a connection that does not reply to them.
     let flags = [
         ("--grpc-max-connection-age-grace", "1h"),
         ("--grpc-keepalive-interval", "0s"),
@@ -146,7 +146,7 @@ pub(super) async fn grpc_max_connection_age(given: Given) {
     let mut idle = RawConnection::connect(&server.grpc).await;
     idle.until("GOAWAY", |frame| (*frame == Frame::GoAway).then_some(())).await;
     until("new calls to be refused", async || caller.begin().await.err()).await;
-    // One that was in progress is still answered.
+    // A call in progress is still answered.
     assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
     caller.closed().await.unwrap();
 }
@@ -167,7 +167,7 @@ pub(super) async fn grpc_max_concurrent_streams(given: Given) {
     let caller = Caller::connect(&server.grpc).await;
     until("the server's settings", async || (caller.max_calls() == 2).then_some(())).await;
     let (first, second) = (caller.begin().await.unwrap(), caller.begin().await.unwrap());
-    // A third waits for one of them.
+    // A third call waits until one of them ends.
     let request = hit("user", "bob");
     let (third, first) = tokio::join!(caller.begin(), first.ask(&request));
     assert_eq!(first.unwrap().overall_code(), Code::Ok);
@@ -197,7 +197,7 @@ pub(super) async fn grpc_max_in_flight_share(given: Given) {
     assert_eq!(beyond.get_ref().overall_code(), Code::OverLimit);
     assert_eq!(bound_met(&server, "in_flight_share").await, 1.0);
     assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
-    // Other connections have shares of their own.
+    // Another connection has its own share.
     let mut other = server.connect().await;
     let mut others = JoinSet::new();
     others.spawn(async move { other.should_rate_limit(hit("user", "bob")).await });
@@ -218,28 +218,28 @@ pub(super) async fn grpc_message_timeout(given: Given) {
         assert_eq!(call.send(pieces, false).await.unwrap().0, deadline_exceeded);
     }
     assert_eq!(bound_met(&server, "message_timeout").await, 2.0);
-    // A frame, too, and a header list.
+    // The timeout also applies to an incomplete frame and an incomplete header list.
     for unfinished in [&[0, 0, 8, kind::PING][..], &frame(kind::HEADERS, 0, 1, &[])] {
         let mut connection = RawConnection::connect(&server.grpc).await;
         connection.send(unfinished).await;
         connection.closed().await;
     }
     assert_eq!(bound_met(&server, "message_timeout").await, 4.0);
-    // What is finished may take its time.
+    // The timeout does not apply to a call with an earlier deadline, nor to one with a complete message.
     let call = caller.begin_with(&[("grpc-timeout", "50m")]).await.unwrap();
     assert_eq!(call.send([], false).await.unwrap().0, "1");
     let call = caller.begin().await.unwrap();
     assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
 }
 
-/// A message of which this part of this length is not the end.
-pub(super) fn unended(length: usize) -> Bytes {
+/// The first `length` bytes of a longer message.
+pub(super) fn message_part(length: usize) -> Bytes {
     framed(&hit("user", &"x".repeat(2 * length))).slice(..length)
 }
 
-pub(super) async fn refused_unread(caller: &Caller, length: usize) {
+pub(super) async fn assert_refused_undecoded(caller: &Caller, length: usize) {
     let (status, body) =
-        caller.begin().await.unwrap().send([unended(length)], false).await.unwrap();
+        caller.begin().await.unwrap().send([message_part(length)], false).await.unwrap();
     assert_eq!(status, "0");
     let answer = RateLimitResponse::decode(&body[5..]).unwrap();
     assert_eq!((answer.overall_code(), answer.statuses), (Code::OverLimit, vec![]));
@@ -248,16 +248,16 @@ pub(super) async fn refused_unread(caller: &Caller, length: usize) {
 pub(super) async fn grpc_max_waiting_bytes(given: Given) {
     let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
     let (one, other) = (Caller::connect(&server.grpc).await, Caller::connect(&server.grpc).await);
-    let held = one.begin().await.unwrap().begin_message(unended(150_000)).unwrap();
-    until("its bytes", || async {
+    let held = one.begin().await.unwrap().begin_message(message_part(150_000)).unwrap();
+    until("the bytes of the message", || async {
         (server.metric("sluicegate_grpc_waiting_bytes").await > 0.0).then_some(())
     })
     .await;
-    refused_unread(&other, 350_000).await;
+    assert_refused_undecoded(&other, 350_000).await;
     assert_eq!(over_bound(&server, "waiting_bytes").await, 1.0);
-    // Little may always wait.
+    // The first bytes of each connection are not counted.
     assert_eq!(code(&server, "bob", 1).await, Code::Ok);
-    let little = other.begin().await.unwrap().begin_message(unended(1_000)).unwrap();
+    let little = other.begin().await.unwrap().begin_message(message_part(1_000)).unwrap();
     until_waiting(&server, 2.0).await;
     drop((held, little));
     until_waiting(&server, 0.0).await;
@@ -267,11 +267,11 @@ pub(super) async fn grpc_max_waiting_bytes(given: Given) {
 pub(super) async fn grpc_max_waiting_bytes_per_connection(given: Given) {
     let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
     let (one, other) = (Caller::connect(&server.grpc).await, Caller::connect(&server.grpc).await);
-    let held = one.begin().await.unwrap().begin_message(unended(40_000)).unwrap();
+    let held = one.begin().await.unwrap().begin_message(message_part(40_000)).unwrap();
     until_waiting(&server, 1.0).await;
-    refused_unread(&one, 80_000).await;
+    assert_refused_undecoded(&one, 80_000).await;
     assert_eq!(over_bound(&server, "waiting_bytes_per_connection").await, 1.0);
-    let on_another = other.begin().await.unwrap().begin_message(unended(40_000)).unwrap();
+    let on_another = other.begin().await.unwrap().begin_message(message_part(40_000)).unwrap();
     until_waiting(&server, 2.0).await;
     drop((held, on_another));
     until_waiting(&server, 0.0).await;
@@ -284,15 +284,15 @@ pub(super) async fn watch(client: &HealthClient<Channel>) -> Result<Watch, GrpcC
     answer.map(tonic::Response::into_inner).map_err(|error| error.code())
 }
 
-/// How calls that may last are bounded, with one place.
-pub(super) async fn one_watch(
+/// Asserts that a second streaming call is refused until the first ends, and that other calls are not bounded.
+pub(super) async fn assert_one_watch(
     server: &Sluicegate,
     first: HealthClient<Channel>,
     second: HealthClient<Channel>,
 ) {
     let held = watch(&first).await.unwrap();
     assert_eq!(watch(&second).await.unwrap_err(), GrpcCode::ResourceExhausted);
-    // Others are bounded by their streams alone.
+    // Calls with one answer are not streaming calls.
     for _ in 0..3 {
         assert_eq!(health(server).await, ServingStatus::Serving);
     }
@@ -304,14 +304,14 @@ pub(super) async fn one_watch(
 pub(super) async fn grpc_max_streaming_calls(given: Given) {
     let server = given.serve(&[]).await;
     let (first, second) = (server.channel().await, server.channel().await);
-    one_watch(&server, HealthClient::new(first), HealthClient::new(second)).await;
+    assert_one_watch(&server, HealthClient::new(first), HealthClient::new(second)).await;
     assert!(bound_met(&server, "streaming_calls").await >= 1.0);
 }
 
 pub(super) async fn grpc_max_streaming_calls_per_connection(given: Given) {
     let server = given.serve(&[]).await;
     let first = HealthClient::new(server.channel().await);
-    one_watch(&server, first.clone(), first.clone()).await;
+    assert_one_watch(&server, first.clone(), first.clone()).await;
     assert!(bound_met(&server, "streaming_calls_per_connection").await >= 1.0);
     let held = watch(&first).await.unwrap();
     drop((watch(&HealthClient::new(server.channel().await)).await.unwrap(), held));
@@ -321,12 +321,12 @@ pub(super) async fn grpc_max_connection_idle(given: Given) {
     let server = given.serve(&[("--grpc-message-timeout", "1h")]).await;
     let mut idle = RawConnection::connect(&server.grpc).await;
     idle.until("GOAWAY", |frame| (*frame == Frame::GoAway).then_some(())).await;
-    // It does not answer, and is closed all the same.
+    // The client does not reply to GOAWAY, and the server still closes the connection.
     idle.closed().await;
     let caller = Caller::connect(&server.grpc).await;
     let call = caller.begin().await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // One with a call is not idle.
+    // A connection with a call is not idle.
     assert_eq!(call.ask(&hit("user", "bob")).await.unwrap().overall_code(), Code::Ok);
     caller.closed().await.unwrap();
     assert_eq!(bound_met(&server, "connection_idle").await, 2.0);

@@ -1,4 +1,4 @@
-//! `sluicectl health`.
+//! Flags of `sluicectl health`.
 
 use sluicegate_tests::{Finished, Sluicegate};
 use tokio::net::TcpListener;

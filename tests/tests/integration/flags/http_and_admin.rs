@@ -1,4 +1,4 @@
-//! The HTTP and admin listeners.
+//! Flags of the HTTP and admin listeners.
 
 use sluicegate_tests::finish;
 
@@ -31,7 +31,7 @@ pub(super) async fn admin_listen(given: Given) {
     let server = given.serve(&[]).await;
     assert!(server.admin.starts_with("127.0.0.2:"), "{}", server.admin);
     let address = format!("http://{}", server.admin);
-    says(&given.elsewhere().explain(&[("--admin-server", &address)]).await, 0, "0 of 10 used");
+    says(&given.without_flag().explain(&[("--admin-server", &address)]).await, 0, "0 of 10 used");
     let refused = finish(given.with("0.0.0.0:0").serve_command(&[])).await;
     one_line(&refused, 1, &["0.0.0.0:0 is open to the network"]);
 }
@@ -44,7 +44,7 @@ pub(super) async fn admin_token_file(given: Given) {
     let (good, bad) = (given.path("token"), given.path("other"));
     let explain = async |token: &str| {
         let flags = [("--admin-server", &*address), ("--token-file", token)];
-        given.elsewhere().explain(&flags).await.code
+        given.without_flag().explain(&flags).await.code
     };
     assert_eq!((explain(&good).await, explain(&bad).await), (0, 3));
     given.write("token", "fifteen-bytes--");

@@ -1,4 +1,4 @@
-//! `sluicectl load`.
+//! Flags of `sluicectl load`.
 
 use serde_json::Value;
 use sluicegate_tests::{Finished, Sluicegate, binary, finish};
@@ -45,7 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 impl Given {
-    /// Twelve requests for bob, who may have ten, unless the flags say otherwise.
+    /// Runs twelve requests of bob, whose limit is ten, unless `flags` changes that.
     pub(super) async fn load(&self, flags: &[(&str, &str)]) -> Finished {
         let mut command = Command::new(binary("sluicectl"));
         command.arg("load").envs(self.environment());
@@ -69,7 +69,7 @@ impl Given {
         finish(command).await
     }
 
-    /// The report of a run whose answers are held to the limits.
+    /// The report of a run with `--verify`.
     pub(super) async fn load_verified(&self, flags: &[(&str, &str)]) -> Value {
         let limits = self.path("limits.yaml");
         let own = [("--verify", ""), ("--limits", &*limits), ("--output", "json")];
@@ -128,7 +128,7 @@ pub(super) async fn load_callers(given: Given) {
         assert_eq!(report["errors"], 3, "{report:#}");
         report["seconds"].as_f64().unwrap()
     };
-    // Three wait at once, or one after the other.
+    // Three requests wait concurrently, or one after the other.
     assert!(seconds(&given).await < seconds(&given.with("1")).await);
 }
 
@@ -136,7 +136,7 @@ pub(super) async fn load_zipf(given: Given) {
     let (_server, address) = served().await;
     let flags = [("--server", &*address), ("--descriptor", "user={1000}")];
     says(&given.with("0").load(&flags).await, 0, ALL_OF_TWELVE);
-    // Nearly all are the first of them.
+    // Nearly all requests are of the first user.
     let report = load_report(&given, &flags).await;
     assert!(report["refused"].as_u64() >= Some(1), "{report:#}");
 }
@@ -155,7 +155,7 @@ pub(super) async fn load_seed(given: Given) {
 
 pub(super) async fn load_limits(given: Given) {
     let (_server, address) = served().await;
-    // The domain is that of the file.
+    // The domain comes from the file.
     let answer = given.load(&[("--server", &address), ("--domain", "")]).await;
     says(&answer, 0, TEN_OF_TWELVE);
 }
@@ -179,12 +179,12 @@ pub(super) async fn load_merge_domains(given: Given) {
     assert!(answer.stderr.contains("is also defined in"), "{answer:?}");
 }
 
-pub(super) async fn load_bounds_files(given: Given, said: &str) {
+pub(super) async fn load_bounds_files(given: Given, text: &str) {
     let (_server, address) = served().await;
     let (one, two) = second_file(&given);
     let flags = [("--server", &*address), ("--limits", &*format!("{one},{two}"))];
     let answer = given.load(&flags).await;
-    assert!(answer.stderr.contains(said), "{answer:?}");
+    assert!(answer.stderr.contains(text), "{answer:?}");
     says(&given.with("100000").load(&flags).await, 0, TEN_OF_TWELVE);
 }
 
@@ -209,7 +209,7 @@ pub(super) async fn load_quota_mode(given: Given) {
     for (given, is_exact) in [(given.clone(), false), (given.with("false"), true)] {
         let (server, address) = served().await;
         code(&server, "bob", 10).await;
-        // This server refuses though only one of the two is over.
+        // The server has no quota mode: it refuses although only one of the two counters is over its limit.
         let mut command = Command::new(binary("sluicectl"));
         let limits = given.path("limits.yaml");
         command.args(["load", "--server", &address, "--limits", &limits, "--verify"]);

@@ -1,4 +1,4 @@
-//! `sluicectl log-level`.
+//! Flags of `sluicectl log-level`.
 
 use sluicegate_tests::{binary, finish};
 use tokio::process::Command;

@@ -1,4 +1,4 @@
-//! Every flag does what it says, on the command line and from the environment. A file for each group of `--help`.
+//! Tests of every flag, on the command line and as an environment variable. A file for each group of `--help`.
 
 mod admin_commands;
 mod answers;
@@ -41,11 +41,11 @@ descriptors:
 type Check = Box<dyn Fn(Given) -> Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 struct Row {
-    /// `serve --limits`.
+    /// Command and flag, such as `serve --limits`.
     flag: &'static str,
-    /// `{folder}` is a folder of the test's own.
+    /// The value to test. `{folder}` is the folder of the test.
     value: &'static str,
-    /// Why there is no environment variable.
+    /// Why the flag has no environment variable.
     no_variable: Option<&'static str>,
     check: Check,
 }
@@ -126,7 +126,7 @@ fn rows() -> Vec<Row> {
 
 type AdminCheck = fn(&'static str, Given) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Commands that ask the admin listener, and what each has to be told.
+/// Commands that call the admin listener, with their required arguments.
 const ADMIN_COMMANDS: [(&str, &[(&str, &str)]); 7] = [
     ("rules", &[]),
     ("peek", &[("--domain", "api"), ("--descriptor", "user=bob")]),
@@ -137,7 +137,7 @@ const ADMIN_COMMANDS: [(&str, &[(&str, &str)]); 7] = [
     ("log-level", &[]),
 ];
 
-/// Users are tenants.
+/// Limits with users as tenants.
 const TENANTS: &str = "
 domain: api
 tenant: user
@@ -146,13 +146,13 @@ descriptors:
     rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 10, name: some}
 ";
 
-/// The counter of one of them.
+/// The counter's key of one tenant.
 const BOB: &str = "s1:tb:86400:{bob}:api:user";
 
-/// Every argument that clap knows, below every subcommand.
+/// Every argument of every subcommand, with its command.
 fn arguments() -> Vec<(String, Arg)> {
     fn walk(command: &Clap, path: &str, found: &mut Vec<(String, Arg)>) {
-        assert!(path.is_empty() || command.get_about().is_some(), "{path} says nothing of itself");
+        assert!(path.is_empty() || command.get_about().is_some(), "{path} has no help");
         for argument in command.get_arguments() {
             let name = match argument.get_long() {
                 Some(long) => format!("--{long}"),
@@ -175,7 +175,7 @@ fn every_flag_has_a_row_a_variable_and_help() {
     let (rows, arguments) = (rows(), arguments());
     for row in &rows {
         let known = arguments.iter().filter(|(flag, _)| flag == row.flag).count();
-        assert_eq!(known, 1, "{} is no flag", row.flag);
+        assert_eq!(known, 1, "{} is not a flag", row.flag);
     }
     for (flag, argument) in &arguments {
         let found: Vec<_> = rows.iter().filter(|row| row.flag == flag).collect();
@@ -189,7 +189,7 @@ fn every_flag_has_a_row_a_variable_and_help() {
 
 /// Runs each row's check, once with the flag and once with the variable.
 async fn assert_flags_take_effect(command: &str) {
-    // More at once would be slower, not faster.
+    // A higher concurrency would be slower.
     let places = Arc::new(Semaphore::new(4));
     let mut checks = JoinSet::new();
     for row in rows().iter().filter(|row| row.flag.starts_with(command)) {

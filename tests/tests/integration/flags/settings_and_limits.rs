@@ -1,4 +1,4 @@
-//! Where settings and limits come from, and what applies to all rules.
+//! Flags of settings files and limits files, and flags that apply to all rules.
 
 use std::{
     fs,
@@ -51,7 +51,7 @@ pub(super) async fn limits(given: Given) {
 pub(super) async fn default_counting(given: Given) {
     let server = given.serve(&[]).await;
     assert_eq!(code(&server, "bob", 11).await, Code::OverLimit);
-    // The hits that were refused are charged.
+    // Refused hits are charged.
     assert_eq!(code(&server, "bob", 1).await, Code::OverLimit);
     assert!(server.get("/rlconfig").await.1.contains("default_counting=upstream"));
 }
@@ -83,12 +83,12 @@ pub(super) fn second_file(given: &Given) -> (String, String) {
     (given.path("limits.yaml"), given.path("more.yaml"))
 }
 
-/// The server refuses the second file, and serves it where the bound is the default.
-pub(super) async fn serve_bounds_files(given: Given, said: &str) {
+/// Asserts that the server rejects the second file because of the bound, and accepts it with a higher bound.
+pub(super) async fn serve_bounds_files(given: Given, text: &str) {
     let (one, two) = second_file(&given);
     let both = format!("{one},{two}");
     let refused = finish(given.serve_command(&[("--limits", &both)])).await;
-    one_line(&refused, 1, &[&two, said]);
+    one_line(&refused, 1, &[&two, text]);
     let server = given.with("100000").serve(&[("--limits", &both)]).await;
     assert_eq!(left(&server, "bob").await, 10);
 }
@@ -102,7 +102,7 @@ pub(super) async fn limits_max_bytes(given: Given) {
 }
 
 pub(super) async fn poll_interval(given: Given) {
-    // What is written through a link in another folder is not reported.
+    // Writes through a hard link in another folder cause no notification.
     let watched = given.folder.path().join("watched");
     fs::create_dir(&watched).unwrap();
     let (file, link) = (watched.join("limits.yaml"), given.path("limits.yaml"));
@@ -119,7 +119,7 @@ pub(super) async fn poll_interval(given: Given) {
         })
         .await;
     }
-    // The default is 10s a change.
+    // With the default, each change is detected after up to 10s.
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn shadow_mode(given: Given) {
         let shadowed = server.metric("sluicegate_requests_shadowed_total").await;
         assert_eq!(shadowed, if overall == Code::Ok { 1.0 } else { 0.0 });
     }
-    // Nor is anybody refused for being one too many.
+    // The server also allows requests under overload.
     let mut store = HangingStore::start().await;
     let [url, timeout] = store.flags();
     let server = given.serve(&[url, timeout, ("--max-in-flight", "1")]).await;
@@ -147,7 +147,7 @@ pub(super) async fn shadow_mode(given: Given) {
     assert_eq!(server.metric("sluicegate_requests_shed_total").await, 1.0);
     store.release();
     held.answer().await.unwrap();
-    // Nor for a message that is not read.
+    // It also allows requests whose messages are too large.
     let server = given.serve(&[("--grpc-max-message-bytes", "10")]).await;
     assert_eq!(code(&server, "bob", 1).await, Code::Ok);
 }

@@ -1,4 +1,4 @@
-//! What a server that cannot start prints.
+//! Error messages of a failed start.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tokio::{net::TcpListener, process::Command};
 
 use super::{LIMITS, given::one_line};
 
-/// Starts a server that does not come up.
+/// Starts a server that must fail to start.
 pub(super) async fn refused(flags: &[&str]) -> Finished {
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits.yaml");
@@ -72,11 +72,11 @@ async fn every_mistake_in_the_limits_is_reported() {
     let mut validate = Command::new(binary("sluicegate"));
     validate.args(["validate", path]);
     let validated = finish(validate).await;
-    for (code, said) in [(served.code, &served.stderr), (validated.code, &validated.stdout)] {
-        assert_eq!((code, said.lines().count()), (1, 2), "{said}");
+    for (code, printed) in [(served.code, &served.stderr), (validated.code, &validated.stdout)] {
+        assert_eq!((code, printed.lines().count()), (1, 2), "{printed}");
         assert!(
-            said.contains(&format!("{path}:5: ")) && said.contains(&format!("{path}:6: ")),
-            "{said}"
+            printed.contains(&format!("{path}:5: ")) && printed.contains(&format!("{path}:6: ")),
+            "{printed}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The store, Redis, and what happens when they do not answer.
+//! Flags of the store, of Redis, and of failures of the store.
 
 use std::time::{Duration, Instant};
 
@@ -93,13 +93,13 @@ pub(super) async fn deny_cache_entries(given: Given) {
         }
         code(&server, "eve", 1).await;
         let calls = server.metric("sluicegate_redis_calls_total").await;
-        // A refusal is remembered for a second, which a busy machine may need for five questions.
+        // A refusal is cached for a second, and a busy machine may need longer for five requests.
         assert!(if cached { calls < 6.0 } else { calls == 6.0 }, "{calls}");
     }
 }
 
-/// A server that lets in only this user serves.
-pub(super) async fn lets_in(given: &Given, user: &str, flags: &[(&str, &str)]) {
+/// Asserts that counters are in a Redis that accepts only this user.
+pub(super) async fn assert_authenticates(given: &Given, user: &str, flags: &[(&str, &str)]) {
     let redis = Setup::new().user(user, "secret").start().await;
     let server = serve_on(given, &redis.url(), flags).await;
     code(&server, "bob", 1).await;
@@ -107,16 +107,16 @@ pub(super) async fn lets_in(given: &Given, user: &str, flags: &[(&str, &str)]) {
 }
 
 pub(super) async fn redis_username(given: Given) {
-    lets_in(&given, "limits", &[("--redis-password", "secret")]).await;
+    assert_authenticates(&given, "limits", &[("--redis-password", "secret")]).await;
 }
 
 pub(super) async fn redis_password(given: Given) {
-    lets_in(&given, "default", &[]).await;
+    assert_authenticates(&given, "default", &[]).await;
 }
 
 pub(super) async fn redis_password_file(given: Given) {
     given.write("password", "secret\nand a remark\n");
-    lets_in(&given, "default", &[]).await;
+    assert_authenticates(&given, "default", &[]).await;
     let missing = finish(given.with("/missing").serve_command(&[("--store", &nowhere())])).await;
     one_line(&missing, 1, &["/missing"]);
 }
@@ -140,7 +140,7 @@ pub(super) async fn redis_connections(given: Given) {
     let redis = Redis::start().await;
     let _server = serve_on(&given, &redis.url(), &[]).await;
     until("as many connections", || async {
-        // One of them asks.
+        // One of the connections is the test's.
         (redis.query(&["CLIENT", "LIST"]).await.lines().count() == 3 + 1).then_some(())
     })
     .await;

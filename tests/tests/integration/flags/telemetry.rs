@@ -1,4 +1,4 @@
-//! Metrics, top keys, OpenTelemetry and the log.
+//! Flags of metrics, top keys, OpenTelemetry and the log.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// No charge for what is refused, whatever the default.
+/// Limits with free counting, for any default.
 pub(super) const LOG_LIMITS: &str = "
 domain: api
 descriptors:
@@ -45,7 +45,7 @@ pub(super) async fn log_level(given: Given) {
     server.process.line("debug", |line| line.contains("DEBUG").then_some(())).await;
     let refused = finish(given.with("sluicegate=loud").serve_command(&[])).await;
     one_line(&refused, 1, &["--log-level"]);
-    // What is not named stays at info: else it would not be said where it serves.
+    // Modules without a level in the filter stay at info: the test reads the addresses from a line at this level.
     given.with("h2=off").serve(&[]).await;
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn log_format(given: Given) {
     }
 }
 
-/// Refuses so many requests, one by one.
+/// Sends `count` requests that are refused, one after the other.
 pub(super) async fn refuse(server: &Sluicegate, count: usize) {
     for _ in 0..count {
         assert_eq!(code(server, "bob", 11).await, Code::OverLimit);
@@ -181,7 +181,7 @@ pub(super) fn has_metrics(collector: &Collector) -> Option<()> {
 
 pub(super) async fn otlp_endpoint(given: Given) {
     let collector = Collector::start().await;
-    // A server sends its metrics at its end, but does not wait long for a collector on a busy machine.
+    // A server exports its metrics when it stops, but does not wait long for a collector on a busy machine.
     until("the metrics", async || {
         assert!(given.with(&collector.endpoint).serve(&[]).await.stop().await.success());
         has_metrics(&collector)
@@ -197,7 +197,7 @@ pub(super) async fn otlp_endpoint(given: Given) {
 pub(super) async fn otlp_tls_ca(given: Given) {
     given.certify("127.0.0.1", &[]);
     let (cert, key) = (given.path("server.pem"), given.path("server.key"));
-    // It takes the handshake, and knows no such service.
+    // Here the collector is a server without the service: it completes the handshake and answers UNIMPLEMENTED.
     let flags = ["--limits", &given.path("limits.yaml"), "--grpc-tls-cert", &cert];
     let flags = [&flags[..], &["--grpc-tls-key", &key]].concat();
     let collector = Sluicegate::start_with(tempfile::tempdir().unwrap(), &flags).await;

@@ -1,4 +1,4 @@
-//! `sluicegate validate`.
+//! Flags of `sluicegate validate`.
 
 use sluicegate_tests::{Finished, binary, finish};
 use tokio::process::Command;
@@ -53,7 +53,7 @@ pub(super) async fn validate_default_counting(given: Given) {
     assert!(answer.stdout.contains("sliding_window_log requires counting: free"), "{answer:?}");
 }
 
-/// `sluicegate` with these arguments and the flag given.
+/// Runs `sluicegate` with these arguments and the flag under test.
 pub(super) async fn with_flag(given: &Given, arguments: &[&str]) -> Finished {
     let mut command = Command::new(binary("sluicegate"));
     command.args(arguments).args(given.flags()).envs(given.environment());
@@ -69,9 +69,9 @@ pub(super) async fn validate_merge_domains(given: Given) {
     assert!(answer.stdout.contains("is also defined in"), "{answer:?}");
 }
 
-pub(super) async fn validate_bounds_files(given: Given, said: &str) {
+pub(super) async fn validate_bounds_files(given: Given, text: &str) {
     let (one, two) = second_file(&given);
-    says(&with_flag(&given, &["validate", &one, &two]).await, 1, said);
+    says(&with_flag(&given, &["validate", &one, &two]).await, 1, text);
     says(&with_flag(&given, &["validate", &one]).await, 0, "ok: 1 domains");
 }
 
@@ -83,11 +83,11 @@ pub(super) async fn validate_limits_max_bytes(given: Given) {
     validate_bounds_files(given, TOO_MANY_BYTES).await;
 }
 
-/// What `validate --explain` says of a hit, with the flag and without it.
+/// Output of `validate --explain` for one hit, with the flag and without it.
 pub(super) async fn explained_with(given: &Given, without: &str) -> [String; 2] {
     let limits = given.path("limits.yaml");
-    let question = ["--explain", "--domain", "api", "--descriptor", "user=bob"];
-    let arguments = [&["validate", &limits][..], &question].concat();
+    let request = ["--explain", "--domain", "api", "--descriptor", "user=bob"];
+    let arguments = [&["validate", &limits][..], &request].concat();
     let with = with_flag(given, &arguments).await.stdout;
     [with, with_flag(&given.with(without), &arguments).await.stdout]
 }
@@ -108,7 +108,7 @@ pub(super) async fn validate_quota_mode(given: Given) {
     assert!(with.contains("quota_mode") && !without.contains("quota_mode"), "{with}{without}");
 }
 
-/// `validate --explain` of one request; the flags make sense together only.
+/// Tests the flags of `validate --explain` together, because they need one another.
 pub(super) async fn validate_explain(given: Given) {
     let explain = async |flags: &[&str]| {
         let mut command = Command::new(binary("sluicegate"));
