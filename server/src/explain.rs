@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sluicegate_core::{
     Algorithm, Answers, Check, Counting, Decision, OnFailure, RequestError, Rule,
-    explain::{AppliedLimit, ExplainedDescriptor, Explanation, Outcome, PeekPlan},
+    explain::{AppliedLimit, DescriptorOutcome, ExplainedDescriptor, Explanation, PeekPlan},
     limit::Unit,
-    rules::{Candidate, LevelTrace, MatchOutcome, RuleSet},
+    rules::{Candidate, CandidateOutcome, LevelTrace, RuleSet},
 };
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
@@ -166,29 +166,29 @@ fn duration(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 
-const fn outcome(outcome: Outcome) -> wire::Outcome {
+const fn outcome(outcome: DescriptorOutcome) -> wire::Outcome {
     match outcome {
-        Outcome::Limited => wire::Outcome::Limited,
-        Outcome::Overridden => wire::Outcome::Overridden,
-        Outcome::Unlimited => wire::Outcome::Unlimited,
-        Outcome::Replaced => wire::Outcome::Replaced,
-        Outcome::DomainNotConfigured => wire::Outcome::DomainNotConfigured,
-        Outcome::NoEntries => wire::Outcome::NoEntries,
-        Outcome::NoMatch => wire::Outcome::NoMatch,
-        Outcome::TooDeep => wire::Outcome::TooDeep,
-        Outcome::TooShallow => wire::Outcome::TooShallow,
-        Outcome::NoLimit => wire::Outcome::NoLimit,
+        DescriptorOutcome::Limited => wire::Outcome::Limited,
+        DescriptorOutcome::Overridden => wire::Outcome::Overridden,
+        DescriptorOutcome::Unlimited => wire::Outcome::Unlimited,
+        DescriptorOutcome::Replaced => wire::Outcome::Replaced,
+        DescriptorOutcome::DomainNotConfigured => wire::Outcome::DomainNotConfigured,
+        DescriptorOutcome::NoEntries => wire::Outcome::NoEntries,
+        DescriptorOutcome::NoMatch => wire::Outcome::NoMatch,
+        DescriptorOutcome::TooDeep => wire::Outcome::TooDeep,
+        DescriptorOutcome::TooShallow => wire::Outcome::TooShallow,
+        DescriptorOutcome::NoLimit => wire::Outcome::NoLimit,
     }
 }
 
-const fn fit(fit: MatchOutcome) -> wire::Fit {
+const fn fit(fit: CandidateOutcome) -> wire::Fit {
     match fit {
-        MatchOutcome::Matched => wire::Fit::Taken,
-        MatchOutcome::ExactFirst => wire::Fit::ExactFirst,
-        MatchOutcome::PatternFirst => wire::Fit::PatternFirst,
-        MatchOutcome::PatternMismatch => wire::Fit::PatternDoesNotFit,
-        MatchOutcome::OtherValue => wire::Fit::OtherValue,
-        MatchOutcome::OtherKey => wire::Fit::OtherKey,
+        CandidateOutcome::Matched => wire::Fit::Taken,
+        CandidateOutcome::ExactFirst => wire::Fit::ExactFirst,
+        CandidateOutcome::PatternFirst => wire::Fit::PatternFirst,
+        CandidateOutcome::PatternMismatch => wire::Fit::PatternDoesNotFit,
+        CandidateOutcome::OtherValue => wire::Fit::OtherValue,
+        CandidateOutcome::OtherKey => wire::Fit::OtherKey,
     }
 }
 

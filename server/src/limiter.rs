@@ -100,7 +100,7 @@ impl Limiter {
         let snapshot = self.snapshot.load_full(); // one consistent set of limits per request
         trace.with_span(RequestSpan::begin_match);
         let (plan, group) = Plan::new(&snapshot.rules, request); // match + plan, pure
-        if plan.is_too_costly {
+        if plan.is_search_budget_exceeded {
             return Err(Undecided::TooCostly);
         }
         trace.with_span(RequestSpan::end_match);

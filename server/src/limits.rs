@@ -9,7 +9,8 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::body::Bytes;
 use sluicegate_core::rules::{
-    Change, ChangeCounts, CompileOptions, Findings, LISTED_MAX, LocatedMistake, RuleSet, diff,
+    Change, ChangeCounts, CompileOptions, FINDINGS_LISTED_MAX, Findings, LocatedMistake, RuleSet,
+    diff,
 };
 use sluicegate_limits::{FileContents, ReadBounds};
 
@@ -240,7 +241,7 @@ fn log_mistakes(mistakes: &Findings<LocatedMistake>) {
     if let more @ 1.. = mistakes.total().saturating_sub(MISTAKES_LOGGED) {
         tracing::error!(
             more,
-            "mistakes not logged, `sluicegate validate` prints the first {LISTED_MAX}"
+            "mistakes not logged, `sluicegate validate` prints the first {FINDINGS_LISTED_MAX}"
         );
     }
 }
@@ -266,7 +267,7 @@ fn log_warnings(rules: &RuleSet) {
     if let more @ 1.. = rules.warnings().total().saturating_sub(WARNINGS_LOGGED) {
         tracing::warn!(
             more,
-            "warnings not logged, `sluicegate validate` prints the first {LISTED_MAX}"
+            "warnings not logged, `sluicegate validate` prints the first {FINDINGS_LISTED_MAX}"
         );
     }
 }

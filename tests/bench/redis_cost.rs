@@ -96,7 +96,7 @@ fn group(tenant: usize, chain: usize) -> Group {
             .collect();
         let key = KeyBuilder::new("called", Some(b"tenant"), &entries, &[]).key_for(&limit);
         let (take, scope, on_failure) =
-            (Charge::Exactly(1), RefusalScope::Request, OnFailure::default());
+            (Charge::IfAllowed(1), RefusalScope::Request, OnFailure::default());
         Check { key, limit, charge: take, descriptor, refusal_scope: scope, on_failure }
     };
     (0..chain).map(check).collect()

@@ -21,7 +21,7 @@ use fred::{
         config::{Config, Server, ServerConfig},
     },
 };
-use sluicegate_core::{Algorithm, Batch, Store, limit::SLIDING_LOG_MAX};
+use sluicegate_core::{Algorithm, Batch, Store, limit::SLIDING_LOG_HITS_MAX};
 use sluicegate_store::Redis;
 use sluicegate_tests::{
     self as harness,
@@ -148,7 +148,7 @@ async fn timed<A: Ask>(redis: &harness::Redis, held: u32, log: &A) -> [String; 3
         asked.into_iter().filter(|admitted| *admitted).count()
     };
     for _ in 0..held {
-        round(SLIDING_LOG_MAX).await;
+        round(SLIDING_LOG_HITS_MAX).await;
     }
     let bytes = redis.query(&["MEMORY", "USAGE", &A::name(0), "SAMPLES", "0"]).await;
     let time = async |limit: u32, admitted: usize| {
@@ -165,5 +165,5 @@ async fn timed<A: Ask>(redis: &harness::Redis, held: u32, log: &A) -> [String; 3
     };
     // As many as each log holds by then.
     let full = held + u32::try_from(ROUNDS).unwrap();
-    [time(SLIDING_LOG_MAX, LOGS).await, time(full, 0).await, bytes]
+    [time(SLIDING_LOG_HITS_MAX, LOGS).await, time(full, 0).await, bytes]
 }

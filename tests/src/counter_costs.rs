@@ -29,7 +29,7 @@ pub fn check(number: usize, limit: Limit) -> Check {
     let entries: Vec<_> =
         entries.map(|(key, value)| Entry { key, value: value.as_bytes() }).collect();
     let key = KeyBuilder::new("public_api", Some(b"tenant"), &entries, &[]).key_for(&limit);
-    let take = Charge::Exactly(1);
+    let take = Charge::IfAllowed(1);
     let on_failure = OnFailure::default();
     Check {
         key,

@@ -27,7 +27,7 @@ pub struct Explanation<'r> {
 #[derive(Debug)]
 pub struct ExplainedDescriptor<'r> {
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: DescriptorOutcome,
     /// The nodes that the matcher compared, level by level; `None` if the domain is not configured.
     pub trace: Option<MatchTrace<'r>>,
     /// The rule at the node of the last entry.
@@ -42,7 +42,7 @@ pub struct ExplainedDescriptor<'r> {
 
 /// Result of matching a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DescriptorOutcome {
     /// Limits of the rule apply.
     Limited,
     /// The override of the request applies.
@@ -149,10 +149,12 @@ impl<'r> Explanation<'r> {
                 PlannedDescriptor::NoLimitApplies | PlannedDescriptor::Unlimited(_) => Vec::new(),
             };
             let outcome = match (planned, &trace) {
-                (PlannedDescriptor::Limited { .. }, _) if overridden => Outcome::Overridden,
-                (PlannedDescriptor::Limited { .. }, _) => Outcome::Limited,
-                (PlannedDescriptor::Unlimited(_), _) => Outcome::Unlimited,
-                (PlannedDescriptor::NoLimitApplies, None) => Outcome::DomainNotConfigured,
+                (PlannedDescriptor::Limited { .. }, _) if overridden => {
+                    DescriptorOutcome::Overridden
+                }
+                (PlannedDescriptor::Limited { .. }, _) => DescriptorOutcome::Limited,
+                (PlannedDescriptor::Unlimited(_), _) => DescriptorOutcome::Unlimited,
+                (PlannedDescriptor::NoLimitApplies, None) => DescriptorOutcome::DomainNotConfigured,
                 (PlannedDescriptor::NoLimitApplies, Some(trace)) => outcome_of(trace.end),
             };
             let replaced_limits = match rule {
@@ -251,7 +253,7 @@ fn trace<'r>(plan: &Plan<'r>, descriptor: &Descriptor<'_>) -> Option<MatchTrace<
 /// usage, which is not known here.
 const fn charged_hits(charge: Charge) -> u64 {
     match charge {
-        Charge::Exactly(hits) | Charge::Always { hits, .. } => hits,
+        Charge::IfAllowed(hits) | Charge::Always { hits, .. } => hits,
         Charge::Refund { .. } => 0,
     }
 }
@@ -259,12 +261,12 @@ const fn charged_hits(charge: Charge) -> u64 {
 /// A check of the same counter that charges nothing. Allowed if the hits would pass after `before` others were charged.
 fn peek(check: &Check, before: u64) -> Check {
     let needs = match check.charge {
-        Charge::Exactly(hits) => hits,
+        Charge::IfAllowed(hits) => hits,
         Charge::Always { needs, .. } => needs,
         Charge::Refund { .. } => 1,
     };
     let charge = match needs.max(1).saturating_add(before) {
-        1 => Charge::Exactly(0),
+        1 => Charge::IfAllowed(0),
         needs => Charge::Always { hits: 0, needs },
     };
     Check { charge, ..check.clone() }
@@ -278,14 +280,14 @@ fn rule_of<'r>(trace: &MatchTrace<'r>) -> Option<&'r Rule> {
 }
 
 /// Why no limit applies to a descriptor.
-const fn outcome_of(end: TraceEnd<'_>) -> Outcome {
+const fn outcome_of(end: TraceEnd<'_>) -> DescriptorOutcome {
     match end {
-        TraceEnd::NoEntries => Outcome::NoEntries,
-        TraceEnd::NoMatch => Outcome::NoMatch,
-        TraceEnd::TooDeep => Outcome::TooDeep,
-        TraceEnd::TooShallow => Outcome::TooShallow,
-        TraceEnd::NoLimit => Outcome::NoLimit,
-        TraceEnd::Rule(_) => Outcome::Replaced,
+        TraceEnd::NoEntries => DescriptorOutcome::NoEntries,
+        TraceEnd::NoMatch => DescriptorOutcome::NoMatch,
+        TraceEnd::TooDeep => DescriptorOutcome::TooDeep,
+        TraceEnd::TooShallow => DescriptorOutcome::TooShallow,
+        TraceEnd::NoLimit => DescriptorOutcome::NoLimit,
+        TraceEnd::Rule(_) => DescriptorOutcome::Replaced,
     }
 }
 

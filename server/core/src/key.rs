@@ -17,10 +17,10 @@
 //! on one slot. For any other descriptor the hash tag is the whole descriptor with its domain, which spreads the
 //! counters over the slots.
 //!
-//! Bytes that could be taken for syntax are written as `%` and two hex digits. A value of more than [`PART_MAX`] bytes
-//! is replaced by `%#` and a BLAKE3 digest. If the hash tag or the text after it is still longer than [`PART_MAX`], a
-//! digest replaces it, too. The domain is written before the digest of the text after the tag, so that every key of a
-//! tenant shows tenant and domain.
+//! Bytes that could be taken for syntax are written as `%` and two hex digits. A value of more than
+//! [`KEY_PART_BYTES_MAX`] bytes is replaced by `%#` and a BLAKE3 digest. If the hash tag or the text after it is still
+//! longer than [`KEY_PART_BYTES_MAX`], a digest replaces it, too. The domain is written before the digest of the text
+//! after the tag, so that every key of a tenant shows tenant and domain.
 
 mod digest;
 mod escape;
@@ -43,7 +43,7 @@ use smallvec::SmallVec;
 use crate::{Limit, request::Entry};
 
 pub use digest::{Digest, DigestCache};
-pub use escape::{KEY_MAX, PART_MAX};
+pub use escape::{KEY_BYTES_MAX, KEY_PART_BYTES_MAX};
 pub use parsed::{ParsedEntry, ParsedKey};
 pub use tenant::TenantKeys;
 
@@ -53,7 +53,7 @@ use text::{DigestInput, EscapedText, KeyPart, KeyText, PartSink, Sink, value_or_
 /// cryptographic: equality of keys compares the text too. In the simulation the seed is the same in every run.
 static HASHER: LazyLock<HashState> = LazyLock::new(HashState::default);
 
-/// Key of a counter: printable text of at most [`KEY_MAX`] bytes, and its hash, computed once.
+/// Key of a counter: printable text of at most [`KEY_BYTES_MAX`] bytes, and its hash, computed once.
 #[derive(Clone, Eq)]
 pub struct CounterKey {
     text: SmallVec<[u8; 88]>,
@@ -238,7 +238,10 @@ impl<'v> KeyPart<'v> for DescriptorParts<'_, 'v> {
     fn write_digest(&self, text: &mut KeyText, digests: &mut DigestCache<'v>) {
         // Without a tenant the digest is the hash tag, and the domain is part of its input only.
         if self.tenant_entry.is_some() {
-            text.put(&value_or_digest(self.domain.as_bytes(), PART_MAX - Digest::LENGTH - 1));
+            text.put(&value_or_digest(
+                self.domain.as_bytes(),
+                KEY_PART_BYTES_MAX - Digest::LENGTH - 1,
+            ));
             text.put(b":");
         }
         let mut input = DigestInput { bytes: Vec::new(), digests };

@@ -173,7 +173,7 @@ impl Window {
 }
 
 /// The most hits of a sliding window log. Bounds the memory of one counter.
-pub const SLIDING_LOG_MAX: u32 = 10_000;
+pub const SLIDING_LOG_HITS_MAX: u32 = 10_000;
 
 /// The most usage within a limit, in units of the algorithm. Usage beyond the limit may reach 2^53, up to which a
 /// double holds every sum exactly: half of that range is reserved for it.
@@ -270,7 +270,7 @@ impl Limit {
     }
 
     fn check_log(&self) -> Result<(), LimitError> {
-        if self.requests > SLIDING_LOG_MAX {
+        if self.requests > SLIDING_LOG_HITS_MAX {
             return Err(LimitError::LogTooLong { requests: self.requests });
         }
         Ok(())
@@ -406,7 +406,7 @@ pub enum LimitError {
     #[error("a burst of 0 refuses all requests")]
     BurstZero,
     /// More requests per window than a sliding window log may record.
-    #[error("sliding_window_log holds at most {SLIDING_LOG_MAX} hits, not {requests}")]
+    #[error("sliding_window_log holds at most {SLIDING_LOG_HITS_MAX} hits, not {requests}")]
     LogTooLong {
         /// Requests per window.
         requests: u32,

@@ -25,9 +25,9 @@ pub struct Plan<'r> {
     pub quota_never_refuses: bool,
     /// Number of overrides that were ignored, because their unit or multiplier is not valid.
     pub overrides_ignored: u32,
-    /// Whether matching had to search more than [`SEARCHED_MAX`](crate::rules::SEARCHED_MAX) bytes. If so, the request
-    /// must be refused, because other rules than those found may apply.
-    pub is_too_costly: bool,
+    /// Whether matching had to search more than [`SEARCHED_BYTES_MAX`](crate::rules::SEARCHED_BYTES_MAX) bytes. If so,
+    /// the request must be refused, because other rules than those found may apply.
+    pub is_search_budget_exceeded: bool,
 }
 
 /// The limits that apply to one descriptor.
@@ -87,7 +87,7 @@ impl<'r> Plan<'r> {
             shadow_mode: rules.modes.shadow_mode,
             quota_never_refuses: false,
             overrides_ignored: 0,
-            is_too_costly: false,
+            is_search_budget_exceeded: false,
         };
         // The return value is built in place, because a plan is large.
         let mut planned = (plan, Group::default());
@@ -102,7 +102,7 @@ impl<'r> Plan<'r> {
         for descriptor in &request.descriptors {
             matched.push(plan.match_descriptor(domain, descriptor, &mut search));
         }
-        plan.is_too_costly = search.is_exceeded();
+        plan.is_search_budget_exceeded = search.is_exceeded();
         let replaced = if domain.has_replacing_limits {
             ReplacedNames::collect(&matched)
         } else {
@@ -250,7 +250,7 @@ impl PendingCheck<'_, '_, '_> {
     fn check(&self, key_builder: &mut KeyBuilder<'_>) -> Check {
         let RulePolicy { counting, on_failure } = self.matched.policy;
         let charge = match (self.matched.descriptor.hits, counting) {
-            (Hits::Add(hits), Counting::Free) => Charge::Exactly(hits),
+            (Hits::Add(hits), Counting::Free) => Charge::IfAllowed(hits),
             (Hits::Add(hits), Counting::Debit) => Charge::Always { hits, needs: 1 },
             (Hits::Add(hits), Counting::Upstream) => Charge::Always { hits, needs: hits },
             (Hits::Refund(hits), _) => Charge::Refund { hits, receipt: None },

@@ -19,7 +19,7 @@ pub struct Verdict<'r> {
     /// Whether the request passes only because all rules are in shadow mode.
     pub shadowed: bool,
     /// The status of each descriptor, in the order of the request.
-    pub statuses: SmallVec<[Status<'r>; 4]>,
+    pub statuses: SmallVec<[DescriptorStatus<'r>; 4]>,
 }
 
 /// Whether a request or a descriptor is allowed.
@@ -33,7 +33,7 @@ pub enum Code {
 
 /// The status of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status<'r> {
+pub struct DescriptorStatus<'r> {
     /// Whether the descriptor alone is allowed. The request may still be refused, or pass although this is refused.
     pub code: Code,
     /// The shown limit: the one with the longest wait if any refuses, else the one with the fewest remaining hits.
@@ -63,8 +63,10 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
     let mut verdict = Verdict { code: Code::Ok, shadowed: false, statuses: SmallVec::new() };
     for planned in &plan.descriptors {
         verdict.statuses.push(match planned {
-            PlannedDescriptor::NoLimitApplies => Status::without_limit(None, 0),
-            PlannedDescriptor::Unlimited(rule) => Status::without_limit(Some(*rule), u32::MAX),
+            PlannedDescriptor::NoLimitApplies => DescriptorStatus::without_limit(None, 0),
+            PlannedDescriptor::Unlimited(rule) => {
+                DescriptorStatus::without_limit(Some(*rule), u32::MAX)
+            }
             PlannedDescriptor::Limited {
                 rule,
                 limits,
@@ -74,7 +76,7 @@ pub fn respond<'r>(plan: &Plan<'r>, decisions: &[Decision]) -> Verdict<'r> {
                 ..
             } => {
                 let decided = limits.iter().zip(decisions.by_ref());
-                let status = Status::decided(*rule, decided, *counting, *shadow_mode);
+                let status = DescriptorStatus::decided(*rule, decided, *counting, *shadow_mode);
                 tally.add(*refusal_scope, status.code == Code::OverLimit);
                 status
             }
@@ -95,7 +97,7 @@ impl Code {
     }
 }
 
-impl<'r> Status<'r> {
+impl<'r> DescriptorStatus<'r> {
     /// The status of a descriptor to which no limit applies.
     const fn without_limit(rule: Option<&'r Rule>, remaining: u32) -> Self {
         Self {

@@ -11,14 +11,14 @@ use smallvec::SmallVec;
 
 use crate::{
     Charge, Decision, OnFailure, StoreError, Time,
-    algorithm::{Counter, HITS_MAX, State, dispatch},
+    algorithm::{AlgorithmState, HITS_MAX, State, dispatch},
     defect_fixes::DefectFix,
     limit::duration,
     store::{Answers, Check, DecisionSource, RefusalScope},
 };
 
 /// Access to the counters of one group, which are locked while the group is settled.
-pub trait Counters {
+pub trait CounterAccess {
     /// The present time, by the clock that the check's counter follows.
     fn now(&self, check: &Check) -> Time;
 
@@ -38,9 +38,9 @@ pub trait Counters {
 
 /// Settles the checks of one group, each at the present time of its counter. Returns an answer to each, in order.
 ///
-/// A check without a counter is answered with the error of [`Counters::with_state`]. It counts as over its limit,
+/// A check without a counter is answered with the error of [`CounterAccess::with_state`]. It counts as over its limit,
 /// unless its failure policy is `allow`.
-pub fn settle(checks: &[Check], counters: &mut impl Counters) -> Answers {
+pub fn settle(checks: &[Check], counters: &mut impl CounterAccess) -> Answers {
     let mut answers = Answers::new();
     let mut times = SmallVec::<[Time; 4]>::new();
     let mut tally = RefusalTally::default();
@@ -82,39 +82,39 @@ type Answer = Result<Decision, StoreError>;
 
 /// Decides one check and charges its counter. Returns the time to which the state was advanced.
 fn settle_check(check: &Check, state: &mut State, now: Time, answer: &mut Answer) -> Time {
-    dispatch!(state, counter => settle_counter(check, counter, now, answer))
+    dispatch!(state, algorithm_state => settle_state(check, algorithm_state, now, answer))
 }
 
-fn settle_counter<C: Counter>(
+fn settle_state<A: AlgorithmState>(
     check: &Check,
-    counter: &mut C,
+    state: &mut A,
     now: Time,
     answer: &mut Answer,
 ) -> Time {
     let limit = &check.limit;
-    let now = counter.advance(limit, now);
-    let available = counter.available(limit, now);
+    let now = state.advance(limit, now);
+    let available = state.available(limit, now);
     let fits = |needs: u64| i64::try_from(needs).is_ok_and(|needs| needs <= available);
     let (allowed, charged, needs) = match check.charge {
-        Charge::Exactly(hits) => {
+        Charge::IfAllowed(hits) => {
             let needs = hits.max(1);
             let allowed = fits(needs);
             (allowed, if allowed { hits } else { 0 }, needs)
         }
         Charge::Always { hits, needs } => (fits(needs), hits.min(HITS_MAX), needs.max(1)),
         Charge::Refund { hits, receipt } => {
-            counter.refund(limit, now, hits.min(HITS_MAX), receipt);
+            state.refund(limit, now, hits.min(HITS_MAX), receipt);
             (true, 0, 0)
         }
     };
     // Computed before the charge, because the caller retries with the same hits, and not in addition to them.
-    let retry_after = if allowed { Some(0) } else { retry_after(counter, check, now, needs) };
-    let receipt = (charged > 0).then(|| counter.charge(limit, now, charged));
+    let retry_after = if allowed { Some(0) } else { retry_after(state, check, now, needs) };
+    let receipt = (charged > 0).then(|| state.charge(limit, now, charged));
     // A charge within the limit reduces the available hits by its number. Beyond the limit the state may not record all
     // hits.
     let available_after = match i64::try_from(charged) {
         Ok(charged) if charged <= available && check.charge.is_conditional() => available - charged,
-        _ => counter.available(limit, now),
+        _ => state.available(limit, now),
     };
     let (remaining, excess) = remaining_and_excess(available_after);
     *answer = Ok(Decision {
@@ -122,7 +122,7 @@ fn settle_counter<C: Counter>(
         charged,
         remaining,
         excess,
-        reset_after: duration(counter.reset_after(limit, now)),
+        reset_after: duration(state.reset_after(limit, now)),
         retry_after: retry_after.map(duration),
         receipt,
         source: DecisionSource::Store,
@@ -131,9 +131,9 @@ fn settle_counter<C: Counter>(
 }
 
 /// Microseconds until `needs` hits would pass; `None` if they never can.
-fn retry_after<C: Counter>(counter: &C, check: &Check, now: Time, needs: u64) -> Option<u64> {
+fn retry_after<A: AlgorithmState>(state: &A, check: &Check, now: Time, needs: u64) -> Option<u64> {
     (needs <= u64::from(check.limit.capacity()))
-        .then(|| counter.retry_after(&check.limit, now, needs))
+        .then(|| state.retry_after(&check.limit, now, needs))
 }
 
 /// Splits available hits into remaining hits, and hits by which usage exceeds the limit.
@@ -157,7 +157,7 @@ fn update_remaining(decision: &mut Decision, check: &Check, state: &mut State, n
 #[cold]
 fn undo_charges(
     checks: &[Check],
-    counters: &mut impl Counters,
+    counters: &mut impl CounterAccess,
     times: &[Time],
     first: usize,
     answers: &mut Answers,

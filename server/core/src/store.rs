@@ -102,7 +102,7 @@ pub struct Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Charges these hits if they fit the limit, else nothing. Zero hits is a peek, allowed if one more hit would fit.
-    Exactly(u64),
+    IfAllowed(u64),
     /// Charges these hits whether or not they are allowed, so that usage may exceed the limit. Allowed if `needs` hits
     /// would have fitted before: 1 for `counting: debit`, `hits` for `counting: upstream`.
     Always {
@@ -125,7 +125,7 @@ impl Charge {
     #[must_use]
     pub const fn adds_hits(&self) -> bool {
         match *self {
-            Self::Exactly(hits) | Self::Always { hits, .. } => hits > 0,
+            Self::IfAllowed(hits) | Self::Always { hits, .. } => hits > 0,
             Self::Refund { .. } => false,
         }
     }
@@ -134,7 +134,7 @@ impl Charge {
     #[must_use]
     pub const fn hits(&self) -> u64 {
         let hits = match *self {
-            Self::Exactly(hits) | Self::Always { hits, .. } | Self::Refund { hits, .. } => hits,
+            Self::IfAllowed(hits) | Self::Always { hits, .. } | Self::Refund { hits, .. } => hits,
         };
         if hits < HITS_MAX { hits } else { HITS_MAX }
     }
@@ -142,7 +142,7 @@ impl Charge {
     /// Whether the charge is undone if the request is refused.
     #[must_use]
     pub const fn is_conditional(&self) -> bool {
-        matches!(self, Self::Exactly(_))
+        matches!(self, Self::IfAllowed(_))
     }
 }
 
@@ -173,7 +173,7 @@ impl RefusalScope {
 pub type Answers = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 /// Late answers: those that arrive after the deadline, one for each check of the batch, in order. A check that was
-/// answered in time, or is never answered, is [`Unknown`](StoreError::Unknown) here.
+/// answered in time, or is never answered, is [`OutcomeUnknown`](StoreError::OutcomeUnknown) here.
 pub type LateAnswersFuture = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// The answer to one check.
@@ -181,8 +181,8 @@ pub type LateAnswersFuture = Pin<Box<dyn Future<Output = Answers> + Send>>;
 pub struct Decision {
     /// Whether the hits may pass this limit.
     pub allowed: bool,
-    /// Hits that are charged. 0 for a conditional charge ([`Charge::Exactly`]) whose request is refused, by this check
-    /// or by another.
+    /// Hits that are charged. 0 for a conditional charge ([`Charge::IfAllowed`]) whose request is refused, by this
+    /// check or by another.
     pub charged: u64,
     /// Hits that the counter can still admit after this check.
     pub remaining: u64,
@@ -207,9 +207,9 @@ pub enum DecisionSource {
     /// The deny cache, from an earlier refusal by the store.
     DenyCache,
     /// The local fallback, against this process's share of the limit, because the store did not answer.
-    Local,
+    LocalFallback,
     /// The failure policy, because the store did not answer.
-    Policy,
+    FailurePolicy,
     /// Nothing: the request was refused before this check, which was not sent to the store.
     NotAsked,
 }
@@ -217,7 +217,7 @@ pub enum DecisionSource {
 impl DecisionSource {
     /// Every source.
     pub const ALL: [Self; 5] =
-        [Self::Store, Self::DenyCache, Self::Local, Self::Policy, Self::NotAsked];
+        [Self::Store, Self::DenyCache, Self::LocalFallback, Self::FailurePolicy, Self::NotAsked];
 
     /// The name in metrics and metadata.
     #[must_use]
@@ -225,8 +225,8 @@ impl DecisionSource {
         match self {
             Self::Store => "store",
             Self::DenyCache => "deny_cache",
-            Self::Local => "local",
-            Self::Policy => "policy",
+            Self::LocalFallback => "local",
+            Self::FailurePolicy => "policy",
             Self::NotAsked => "not_asked",
         }
     }
@@ -247,5 +247,5 @@ pub enum StoreError {
     Moved,
     /// There was no answer in time, or the connection broke. The hits may have been charged or not.
     #[error("the store did not answer")]
-    Unknown,
+    OutcomeUnknown,
 }

@@ -6,12 +6,12 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use sluicegate_core::{
     Answers, Charge, Counting, Decision, Request, StoreError,
-    explain::{ExplainedDescriptor, Explanation, Outcome, PeekPlan},
+    explain::{DescriptorOutcome, ExplainedDescriptor, Explanation, PeekPlan},
     limit::Unit,
     request::{Descriptor, Entry, Hits, LimitOverride},
     rules::{
-        CANDIDATES_MAX, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located,
-        MatchOutcome, Modes, NodePath, Report, RuleSet, SourceLocation, compile,
+        CANDIDATES_MAX, CandidateOutcome, CompileOptions, DescriptorNode, LimitNode, LimitsFile,
+        LimitsNode, Located, Modes, NodePath, Report, RuleSet, SourceLocation, compile,
     },
     store::{DecisionSource, RefusalScope},
 };
@@ -139,7 +139,7 @@ fn explained<R>(
 }
 
 /// The candidates of the last level as `name@line fit`.
-fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, MatchOutcome)> {
+fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, CandidateOutcome)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let level = explained.trace.as_ref().unwrap().levels.last().unwrap();
     let seen = level.candidates.iter().map(|it| {
@@ -149,15 +149,15 @@ fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, MatchO
     seen.collect()
 }
 
-fn candidates(rules: &RuleSet, pairs: &Pairs) -> Vec<(String, usize, MatchOutcome)> {
+fn candidates(rules: &RuleSet, pairs: &Pairs) -> Vec<(String, usize, CandidateOutcome)> {
     explained(rules, pairs, last_level)
 }
 
-fn outcome(rules: &RuleSet, pairs: &Pairs) -> Outcome {
+fn outcome(rules: &RuleSet, pairs: &Pairs) -> DescriptorOutcome {
     explained(rules, pairs, |explained| explained.outcome)
 }
 
-fn seen(expected: &[(&str, usize, MatchOutcome)]) -> Vec<(String, usize, MatchOutcome)> {
+fn seen(expected: &[(&str, usize, CandidateOutcome)]) -> Vec<(String, usize, CandidateOutcome)> {
     expected.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
 }
 
@@ -179,12 +179,12 @@ fn exact_value_precedes_patterns_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/users")]),
         seen(&[
-            ("path=/v1/users", 4, MatchOutcome::Matched),
-            ("path", 2, MatchOutcome::ExactFirst),
-            ("path=/v1/*", 3, MatchOutcome::ExactFirst),
-            ("path=/v*", 5, MatchOutcome::ExactFirst),
-            ("path=/v2/x", 6, MatchOutcome::OtherValue),
-            ("method=GET", 7, MatchOutcome::OtherKey),
+            ("path=/v1/users", 4, CandidateOutcome::Matched),
+            ("path", 2, CandidateOutcome::ExactFirst),
+            ("path=/v1/*", 3, CandidateOutcome::ExactFirst),
+            ("path=/v*", 5, CandidateOutcome::ExactFirst),
+            ("path=/v2/x", 6, CandidateOutcome::OtherValue),
+            ("method=GET", 7, CandidateOutcome::OtherKey),
         ])
     );
 }
@@ -194,12 +194,12 @@ fn first_pattern_precedes_later_ones_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/x")]),
         seen(&[
-            ("path=/v1/*", 3, MatchOutcome::Matched),
-            ("path", 2, MatchOutcome::PatternFirst),
-            ("path=/v*", 5, MatchOutcome::PatternFirst),
-            ("path=/v1/users", 4, MatchOutcome::OtherValue),
-            ("path=/v2/x", 6, MatchOutcome::OtherValue),
-            ("method=GET", 7, MatchOutcome::OtherKey),
+            ("path=/v1/*", 3, CandidateOutcome::Matched),
+            ("path", 2, CandidateOutcome::PatternFirst),
+            ("path=/v*", 5, CandidateOutcome::PatternFirst),
+            ("path=/v1/users", 4, CandidateOutcome::OtherValue),
+            ("path=/v2/x", 6, CandidateOutcome::OtherValue),
+            ("method=GET", 7, CandidateOutcome::OtherKey),
         ])
     );
 }
@@ -209,12 +209,12 @@ fn key_alone_matches_if_no_value_or_pattern_does() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/health")]),
         seen(&[
-            ("path", 2, MatchOutcome::Matched),
-            ("path=/v1/*", 3, MatchOutcome::PatternMismatch),
-            ("path=/v*", 5, MatchOutcome::PatternMismatch),
-            ("path=/v1/users", 4, MatchOutcome::OtherValue),
-            ("path=/v2/x", 6, MatchOutcome::OtherValue),
-            ("method=GET", 7, MatchOutcome::OtherKey),
+            ("path", 2, CandidateOutcome::Matched),
+            ("path=/v1/*", 3, CandidateOutcome::PatternMismatch),
+            ("path=/v*", 5, CandidateOutcome::PatternMismatch),
+            ("path=/v1/users", 4, CandidateOutcome::OtherValue),
+            ("path=/v2/x", 6, CandidateOutcome::OtherValue),
+            ("method=GET", 7, CandidateOutcome::OtherKey),
         ])
     );
 }
@@ -222,8 +222,8 @@ fn key_alone_matches_if_no_value_or_pattern_does() {
 #[test]
 fn value_equal_to_a_patterns_text_matches_that_pattern() {
     let seen = candidates(&one_level(), &[("path", "/v*")]);
-    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, MatchOutcome::Matched));
-    assert_eq!(seen[1], ("path".to_owned(), 2, MatchOutcome::ExactFirst));
+    assert_eq!(seen[0], ("path=/v*".to_owned(), 5, CandidateOutcome::Matched));
+    assert_eq!(seen[1], ("path".to_owned(), 2, CandidateOutcome::ExactFirst));
 }
 
 #[test]
@@ -235,19 +235,19 @@ fn only_the_most_similar_candidates_are_listed() {
     nodes.extend((0..50).map(|line| rule(line + 2000, &format!("k{line}"))));
     let rules = rules(nodes);
     explained(&rules, &[("user", "bob")], |explained| {
-        assert_eq!(explained.outcome, Outcome::NoMatch);
+        assert_eq!(explained.outcome, DescriptorOutcome::NoMatch);
         let level = &explained.trace.as_ref().unwrap().levels[0];
         assert_eq!(
             (level.candidates.len(), level.left_out),
             (CANDIDATES_MAX, 152 - CANDIDATES_MAX)
         );
         let seen = last_level(explained);
-        assert_eq!(seen[0], ("user=Bob".to_owned(), 1000, MatchOutcome::OtherValue));
-        assert_eq!(seen[1], ("user=bobby".to_owned(), 1001, MatchOutcome::OtherValue));
-        assert_eq!(seen[2], ("user=u0".to_owned(), 10, MatchOutcome::OtherValue));
+        assert_eq!(seen[0], ("user=Bob".to_owned(), 1000, CandidateOutcome::OtherValue));
+        assert_eq!(seen[1], ("user=bobby".to_owned(), 1001, CandidateOutcome::OtherValue));
+        assert_eq!(seen[2], ("user=u0".to_owned(), 10, CandidateOutcome::OtherValue));
     });
     let seen = candidates(&rules, &[("K7", "bob")]);
-    assert_eq!(seen[0], ("k7".to_owned(), 2007, MatchOutcome::OtherKey));
+    assert_eq!(seen[0], ("k7".to_owned(), 2007, CandidateOutcome::OtherKey));
 }
 
 #[test]
@@ -280,23 +280,23 @@ fn every_outcome_is_distinguished() {
         unlimited(5, "root"),
     ]);
     let ends = |pairs: &Pairs| outcome(&rules, pairs);
-    assert_eq!(ends(&[("tenant", "a"), ("user", "b")]), Outcome::Limited);
-    assert_eq!(ends(&[("root", "a")]), Outcome::Unlimited);
-    assert_eq!(ends(&[]), Outcome::NoEntries);
-    assert_eq!(ends(&[("other", "a")]), Outcome::NoMatch);
-    assert_eq!(ends(&[("tenant", "a"), ("other", "b")]), Outcome::NoMatch);
-    assert_eq!(ends(&[("tenant", "a"), ("user", "b"), ("c", "d")]), Outcome::TooDeep);
-    assert_eq!(ends(&[("tenant", "a")]), Outcome::TooShallow);
-    assert_eq!(ends(&[("tenant", "a"), ("free", "b")]), Outcome::NoLimit);
+    assert_eq!(ends(&[("tenant", "a"), ("user", "b")]), DescriptorOutcome::Limited);
+    assert_eq!(ends(&[("root", "a")]), DescriptorOutcome::Unlimited);
+    assert_eq!(ends(&[]), DescriptorOutcome::NoEntries);
+    assert_eq!(ends(&[("other", "a")]), DescriptorOutcome::NoMatch);
+    assert_eq!(ends(&[("tenant", "a"), ("other", "b")]), DescriptorOutcome::NoMatch);
+    assert_eq!(ends(&[("tenant", "a"), ("user", "b"), ("c", "d")]), DescriptorOutcome::TooDeep);
+    assert_eq!(ends(&[("tenant", "a")]), DescriptorOutcome::TooShallow);
+    assert_eq!(ends(&[("tenant", "a"), ("free", "b")]), DescriptorOutcome::NoLimit);
     explained(&rules, &[("tenant", "a"), ("user", "b"), ("c", "d")], |explained| {
         assert_eq!(explained.trace.as_ref().unwrap().levels.len(), 2);
     });
 
     let parts = [entries(&[("tenant", "a")])];
     let elsewhere = Explanation::new(&rules, &request("elsewhere", &parts));
-    assert_eq!(elsewhere.descriptors[0].outcome, Outcome::DomainNotConfigured);
+    assert_eq!(elsewhere.descriptors[0].outcome, DescriptorOutcome::DomainNotConfigured);
     assert!(elsewhere.descriptors[0].trace.is_none());
-    assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), Outcome::NoMatch);
+    assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), DescriptorOutcome::NoMatch);
 }
 
 #[test]
@@ -316,7 +316,10 @@ fn replaced_limits_name_the_replacing_rule() {
     let parts = [entries(&[("user", "a")]), entries(&[("vip", "a")]), entries(&[("plan", "a")])];
     let explanation = Explanation::new(&rules, &request("api", &parts));
     let outcomes: Vec<_> = explanation.descriptors.iter().map(|it| it.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Replaced, Outcome::Limited, Outcome::Limited]);
+    assert_eq!(
+        outcomes,
+        [DescriptorOutcome::Replaced, DescriptorOutcome::Limited, DescriptorOutcome::Limited]
+    );
     for (position, applied) in [(0, &[][..]), (2, &["hourly"])] {
         let explained = &explanation.descriptors[position];
         let replaced: Vec<_> = explained
@@ -334,7 +337,7 @@ fn replaced_limits_name_the_replacing_rule() {
         Part { limit_override: Some(limit_override(Some(Unit::Hour))), ..parts[1].clone() };
     let parts = [parts[0].clone(), overridden];
     let explanation = Explanation::new(&rules, &request("api", &parts));
-    assert_eq!(explanation.descriptors[0].outcome, Outcome::Limited);
+    assert_eq!(explanation.descriptors[0].outcome, DescriptorOutcome::Limited);
     assert!(explanation.descriptors[0].replaced_limits.is_empty());
 }
 
@@ -355,11 +358,14 @@ fn override_is_explained() {
     };
     assert_eq!(
         with(Some(Unit::Hour), &[("user", "a")]),
-        (Outcome::Overridden, vec![3], false, true)
+        (DescriptorOutcome::Overridden, vec![3], false, true)
     );
-    assert_eq!(with(Some(Unit::Hour), &[("x", "a")]), (Outcome::Overridden, vec![3], false, false));
-    assert_eq!(with(None, &[("user", "a")]), (Outcome::Limited, vec![10], true, true));
-    assert_eq!(with(None, &[("x", "a")]), (Outcome::NoMatch, vec![], true, false));
+    assert_eq!(
+        with(Some(Unit::Hour), &[("x", "a")]),
+        (DescriptorOutcome::Overridden, vec![3], false, false)
+    );
+    assert_eq!(with(None, &[("user", "a")]), (DescriptorOutcome::Limited, vec![10], true, true));
+    assert_eq!(with(None, &[("x", "a")]), (DescriptorOutcome::NoMatch, vec![], true, false));
 }
 
 #[test]
@@ -388,12 +394,12 @@ fn peek_plan(rules: &RuleSet, parts: &[Part]) -> PeekPlan {
 #[test]
 fn peeks_need_the_hits_of_the_request_and_charge_nothing() {
     for (counting, hits, expected) in [
-        (Counting::Free, Hits::Add(1), Charge::Exactly(0)),
-        (Counting::Free, Hits::Add(0), Charge::Exactly(0)),
+        (Counting::Free, Hits::Add(1), Charge::IfAllowed(0)),
+        (Counting::Free, Hits::Add(0), Charge::IfAllowed(0)),
         (Counting::Free, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
-        (Counting::Debit, Hits::Add(7), Charge::Exactly(0)),
+        (Counting::Debit, Hits::Add(7), Charge::IfAllowed(0)),
         (Counting::Upstream, Hits::Add(7), Charge::Always { hits: 0, needs: 7 }),
-        (Counting::Free, Hits::Refund(7), Charge::Exactly(0)),
+        (Counting::Free, Hits::Refund(7), Charge::IfAllowed(0)),
     ] {
         let counting = Some(Located { value: counting, location: location(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
@@ -413,7 +419,7 @@ fn peeks_of_one_counter_add_the_hits_of_earlier_checks() {
             parts.iter().map(|&(user, hits)| Part { hits, ..entries(&[("user", user)]) }).collect();
         let peeks = peek_plan(&rules, &parts).peeks();
         let needs = peeks.iter().map(|check| match check.charge {
-            Charge::Exactly(0) => 1,
+            Charge::IfAllowed(0) => 1,
             Charge::Always { hits: 0, needs } => needs,
             other => panic!("{other:?}"),
         });

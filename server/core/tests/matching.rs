@@ -12,8 +12,9 @@ use proptest::{collection::vec, option, prelude::*, sample::select, test_runner:
 use sluicegate_core::{
     request::Entry,
     rules::{
-        CompileOptions, DescriptorNode, Findings, LISTED_MAX, LimitNode, LimitsFile, LimitsNode,
-        Located, LocatedMistake, NodePath, Report, RuleSet, SourceLocation, compile, diff,
+        CompileOptions, DescriptorNode, FINDINGS_LISTED_MAX, Findings, LimitNode, LimitsFile,
+        LimitsNode, Located, LocatedMistake, NodePath, Report, RuleSet, SourceLocation, compile,
+        diff,
     },
 };
 use sluicegate_core_testkit::cases;
@@ -404,7 +405,7 @@ fn large_levels_compile_with_bounded_mistakes() {
     let rules = compiled(&level(&|index| index)).unwrap();
     assert_eq!(rules.rules().count(), 200_000);
     let errors = compiled(&level(&|index| index % 100_000)).unwrap_err();
-    assert!(errors.len() == LISTED_MAX && errors.unlisted() > 0);
+    assert!(errors.len() == FINDINGS_LISTED_MAX && errors.unlisted() > 0);
 }
 
 /// Envoy passes header values on unchanged.

@@ -77,10 +77,10 @@ fn a_refusal_under_two_limits_of_one_counter_is_free() {
             decided(&settle_states(&checks, &slots, &mut states, NOW, StoreError::Full))
         };
         let remaining = |decisions: &[Decision]| [decisions[0].remaining, decisions[1].remaining];
-        let peek = [(narrow, Charge::Exactly(0)), (wide, Charge::Exactly(0))];
-        settle(&[(wide, Charge::Exactly(5))]);
+        let peek = [(narrow, Charge::IfAllowed(0)), (wide, Charge::IfAllowed(0))];
+        settle(&[(wide, Charge::IfAllowed(5))]);
         let before = remaining(&settle(&peek));
-        let answers = settle(&[(narrow, Charge::Exactly(1)), (wide, Charge::Exactly(100))]);
+        let answers = settle(&[(narrow, Charge::IfAllowed(1)), (wide, Charge::IfAllowed(100))]);
         assert_eq!([answers[0].allowed, answers[1].allowed], [true, false], "{algorithm:?}");
         assert_eq!(remaining(&answers), before, "{algorithm:?}");
         assert_eq!(remaining(&settle(&peek)), before, "{algorithm:?}");
@@ -95,8 +95,8 @@ fn a_refusal_anywhere_is_free_everywhere() {
         let answers = counters.settle(
             NOW,
             &[
-                (0, 0, Charge::Exactly(3), RefusalScope::Request),
-                (1, 1, Charge::Exactly(3), RefusalScope::Request),
+                (0, 0, Charge::IfAllowed(3), RefusalScope::Request),
+                (1, 1, Charge::IfAllowed(3), RefusalScope::Request),
             ],
         );
         let [first, second] = decided(&answers)[..] else { panic!() };
@@ -112,8 +112,8 @@ fn repeated_counter_is_charged_twice_in_order() {
     for algorithm in Algorithm::ALL {
         let mut counters = Counters::new(&[limit(algorithm, 10)]);
         let twice = [
-            (0, 0, Charge::Exactly(4), RefusalScope::Request),
-            (0, 1, Charge::Exactly(4), RefusalScope::Request),
+            (0, 0, Charge::IfAllowed(4), RefusalScope::Request),
+            (0, 1, Charge::IfAllowed(4), RefusalScope::Request),
         ];
         let remaining: Vec<_> =
             decided(&counters.settle(NOW, &twice)).iter().map(|it| it.remaining).collect();
@@ -129,7 +129,7 @@ fn a_descriptor_with_two_limits_is_charged_on_both_or_none() {
     for scope in [RefusalScope::Request, RefusalScope::Quota, RefusalScope::None] {
         let mut counters =
             Counters::new(&[limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 1)]);
-        let both = [(0, 0, Charge::Exactly(1), scope), (1, 0, Charge::Exactly(1), scope)];
+        let both = [(0, 0, Charge::IfAllowed(1), scope), (1, 0, Charge::IfAllowed(1), scope)];
         counters.settle(NOW, &both);
         let again = decided(&counters.settle(NOW, &both));
         assert!(again[0].allowed && !again[1].allowed);
@@ -142,8 +142,10 @@ fn exceeded_shadow_and_quota_checks_refuse_no_other_check() {
     let mut counters =
         Counters::new(&[limit(Algorithm::FixedWindow, 0), limit(Algorithm::FixedWindow, 5)]);
     for scope in [RefusalScope::None, RefusalScope::Quota] {
-        let answers = counters
-            .settle(NOW, &[(0, 0, Charge::Exactly(1), scope), (1, 1, Charge::Exactly(1), scope)]);
+        let answers = counters.settle(
+            NOW,
+            &[(0, 0, Charge::IfAllowed(1), scope), (1, 1, Charge::IfAllowed(1), scope)],
+        );
         let [over, room] = decided(&answers)[..] else { panic!() };
         assert!(!over.allowed && room.allowed && room.charged == 1, "{scope:?}");
     }
@@ -151,8 +153,8 @@ fn exceeded_shadow_and_quota_checks_refuse_no_other_check() {
     let lone = decided(&counters.settle(
         NOW,
         &[
-            (0, 0, Charge::Exactly(1), RefusalScope::Quota),
-            (1, 1, Charge::Exactly(1), RefusalScope::None),
+            (0, 0, Charge::IfAllowed(1), RefusalScope::Quota),
+            (1, 1, Charge::IfAllowed(1), RefusalScope::None),
         ],
     ));
     assert_eq!(lone[1].charged, 0, "every quota descriptor is over, so the request is refused");
@@ -165,7 +167,10 @@ fn unconditional_charges_stay_charged_if_the_request_is_refused() {
     let debit = Charge::Always { hits: 25, needs: 1 };
     let answers = counters.settle(
         NOW,
-        &[(0, 0, debit, RefusalScope::Request), (1, 1, Charge::Exactly(1), RefusalScope::Request)],
+        &[
+            (0, 0, debit, RefusalScope::Request),
+            (1, 1, Charge::IfAllowed(1), RefusalScope::Request),
+        ],
     );
     let [debited, refused] = decided(&answers)[..] else { panic!() };
     assert!(debited.allowed && debited.charged == 25 && debited.remaining == 0);
@@ -199,8 +204,8 @@ fn missing_counter_refuses_and_undoes_the_other_charges() {
     let limits = [limit(Algorithm::FixedWindow, 5)];
     let mut counters = Counters::new(&limits);
     let checks = [
-        check(limits[0], 0, Charge::Exactly(1), RefusalScope::Request),
-        check(limits[0], 1, Charge::Exactly(1), RefusalScope::Request),
+        check(limits[0], 0, Charge::IfAllowed(1), RefusalScope::Request),
+        check(limits[0], 1, Charge::IfAllowed(1), RefusalScope::Request),
     ];
     let answers =
         settle_states(&checks, &[Some(0), None], &mut counters.states, NOW, StoreError::Full);
@@ -212,7 +217,7 @@ fn missing_counter_refuses_and_undoes_the_other_charges() {
 /// One check on one of three counters; a descriptor has one or two checks.
 fn asked() -> impl Strategy<Value = (usize, bool, Charge, RefusalScope)> {
     let charge = prop_oneof![
-        6 => (0_u64..8).prop_map(Charge::Exactly),
+        6 => (0_u64..8).prop_map(Charge::IfAllowed),
         1 => (0_u64..8).prop_map(|hits| Charge::Always { hits, needs: 1 }),
         1 => (0_u64..8).prop_map(|hits| Charge::Refund { hits, receipt: None }),
     ];
@@ -266,7 +271,7 @@ proptest! {
             let group = group(raw);
             let before = counters.states.clone();
             let decisions = decided(&counters.settle(now, &group));
-            let conditional = |it: &Asked| matches!(it.2, Charge::Exactly(_));
+            let conditional = |it: &Asked| matches!(it.2, Charge::IfAllowed(_));
             let over = |descriptor: usize| {
                 group.iter().zip(&decisions).any(|(it, decision)| it.1 == descriptor && !decision.allowed)
             };

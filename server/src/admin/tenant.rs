@@ -24,7 +24,7 @@ use crate::{explain, limits::Snapshot};
 
 /// Default and maximum number of listed counters.
 const LISTED: usize = 1000;
-const LISTED_MAX: usize = 100_000;
+const COUNTERS_LISTED_MAX: usize = 100_000;
 
 /// The counters in one message, which are read together.
 const PAGE: usize = 100;
@@ -74,7 +74,7 @@ pub(super) async fn list(
     sender: &Sender<wire::ListCountersResponse>,
 ) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(LISTED);
-    let limit = limit.min(LISTED_MAX);
+    let limit = limit.min(COUNTERS_LISTED_MAX);
     // Hashes instead of keys, because there may be many long ones.
     let mut seen = HashSet::<u64>::new();
     let mut from = None;
@@ -185,7 +185,7 @@ fn limit_of<'r>(
     let check = Check {
         key: key.clone(),
         limit: limit.limit,
-        charge: Charge::Exactly(0),
+        charge: Charge::IfAllowed(0),
         descriptor: 0,
         refusal_scope: RefusalScope::None,
         on_failure: rule.on_failure,

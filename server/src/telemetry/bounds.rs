@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate_core::{
     TooLarge,
     request::{DESCRIPTORS_MAX, ENTRIES_MAX},
-    rules::SEARCHED_MAX,
+    rules::SEARCHED_BYTES_MAX,
 };
 use sluicegate_store::LogLimit;
 
@@ -115,7 +115,7 @@ impl RefusalBoundValues {
             RefusalBound::Entries => ENTRIES_MAX,
             RefusalBound::Bytes => self.request_bytes,
             RefusalBound::MessageBytes => self.message_bytes,
-            RefusalBound::SearchedBytes => SEARCHED_MAX,
+            RefusalBound::SearchedBytes => SEARCHED_BYTES_MAX,
             RefusalBound::LargeRequests => self.large_requests,
             RefusalBound::WaitingBytes => self.waiting_bytes,
             RefusalBound::WaitingBytesPerConnection => self.waiting_bytes_per_connection,

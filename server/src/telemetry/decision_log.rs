@@ -10,7 +10,9 @@ use std::{
 };
 
 use opentelemetry::trace::TraceId;
-use sluicegate_core::{Code, Request, Status, request::Hits, rule::DisplayedRate, rules::Domain};
+use sluicegate_core::{
+    Code, DescriptorStatus, Request, request::Hits, rule::DisplayedRate, rules::Domain,
+};
 use tracing::Level;
 
 use super::{
@@ -93,7 +95,8 @@ impl DecisionLog {
     ) {
         let DecisionRecord { plan, group, decisions, verdict } = record;
         let refused = verdict.code == Code::OverLimit || verdict.shadowed;
-        let refuses = |it: &Status<'_>| it.shadowed || (refused && it.code == Code::OverLimit);
+        let refuses =
+            |it: &DescriptorStatus<'_>| it.shadowed || (refused && it.code == Code::OverLimit);
         if !verdict.statuses.iter().any(refuses) || !self.is_sampled() {
             return;
         }

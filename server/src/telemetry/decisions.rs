@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sluicegate_core::{Code, Rule, Status, rules::RuleSet, store::DecisionSource};
+use sluicegate_core::{Code, DescriptorStatus, Rule, rules::RuleSet, store::DecisionSource};
 
 use super::{
     catalogue::{self, Counter},
@@ -54,7 +54,7 @@ impl RuleCounts {
     }
 
     /// Counts the decision on one descriptor.
-    pub(super) fn count_decision(&self, status: &Status<'_>, source: DecisionSource) {
+    pub(super) fn count_decision(&self, status: &DescriptorStatus<'_>, source: DecisionSource) {
         let source = DecisionSource::ALL.iter().position(|it| *it == source);
         if let Some(by_code) = source.and_then(|source| self.decisions.get(source)) {
             by_code.add(status.code, status.shadowed);

@@ -1,7 +1,7 @@
 //! Hits by outcome, with the arithmetic of envoyproxy/ratelimit.
 
 use sluicegate_core::{
-    Charge, Check, Decision, Status, algorithm::HITS_MAX, store::DecisionSource,
+    Charge, Check, Decision, DescriptorStatus, algorithm::HITS_MAX, store::DecisionSource,
 };
 
 use super::count::Count;
@@ -38,10 +38,10 @@ impl HitCounts {
         near: NearLimitRatio,
         check: &Check,
         decision: &Decision,
-        status: &Status<'_>,
+        status: &DescriptorStatus<'_>,
     ) {
         let hits = match check.charge {
-            Charge::Exactly(hits) | Charge::Always { hits, .. } => hits,
+            Charge::IfAllowed(hits) | Charge::Always { hits, .. } => hits,
             Charge::Refund { hits, .. } => return self.refunded.add(hits.min(HITS_MAX)),
         };
         let hits = hits.min(HITS_MAX);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use sluicegate_core::{Check, Code, CounterKey, Decision, Status, store::DecisionSource};
+use sluicegate_core::{Check, Code, CounterKey, Decision, DescriptorStatus, store::DecisionSource};
 
 pub(crate) use label::{RuleLabel, RuleLabels};
 use sketch::{Entry, Sketch};
@@ -97,7 +97,7 @@ impl Top {
     /// Counts a descriptor, according to the check that determines its status, if it is refused or near its limit.
     pub(crate) fn count<'l>(
         &self,
-        status: &Status<'_>,
+        status: &DescriptorStatus<'_>,
         check: &Check,
         decision: &Decision,
         label: impl FnOnce() -> Option<&'l Arc<RuleLabel>>,
@@ -106,8 +106,8 @@ impl Top {
         // whether the limit is near.
         let depends_on_limit = match decision.source {
             DecisionSource::Store => true,
-            DecisionSource::DenyCache | DecisionSource::Local => !decision.allowed,
-            DecisionSource::Policy | DecisionSource::NotAsked => false,
+            DecisionSource::DenyCache | DecisionSource::LocalFallback => !decision.allowed,
+            DecisionSource::FailurePolicy | DecisionSource::NotAsked => false,
         };
         if !depends_on_limit || !check.charge.adds_hits() {
             return;

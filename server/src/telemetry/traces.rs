@@ -344,7 +344,7 @@ impl RequestSpan {
         }
         let sources = decisions.map(|decisions| decisions.iter().map(|it| it.source));
         let unanswered = sources.clone().is_none_or(|mut it| {
-            it.any(|it| matches!(it, DecisionSource::Local | DecisionSource::Policy))
+            it.any(|it| matches!(it, DecisionSource::LocalFallback | DecisionSource::FailurePolicy))
         });
         let is_call =
             unanswered || sources.is_none_or(|mut it| it.any(|it| it == DecisionSource::Store));
@@ -390,7 +390,7 @@ impl RequestSpan {
             self.set("sluicegate.domain", domain.name.to_string());
         }
         self.set_descriptors(verdict.statuses.len());
-        let refuses = |it: &&core::Status<'_>| it.shadowed || it.code == Code::OverLimit;
+        let refuses = |it: &&core::DescriptorStatus<'_>| it.shadowed || it.code == Code::OverLimit;
         let refusing = verdict.statuses.iter().find(refuses);
         if let Some(rule) = refusing.and_then(|it| it.rule) {
             self.set("sluicegate.rule", rule.path.to_string());

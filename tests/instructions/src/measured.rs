@@ -11,7 +11,7 @@ use std::{
 
 use futures::FutureExt;
 use sluicegate_core::{
-    Algorithm, Answers, Batch, Check, CounterKey, Counters, Decision, Plan, Request, Store,
+    Algorithm, Answers, Batch, Check, CounterAccess, CounterKey, Decision, Plan, Request, Store,
     StoreError, Time,
     algorithm::State,
     key::KeyBuilder,
@@ -170,7 +170,7 @@ fn settled() -> Operation {
 /// The states of the counters of one request.
 struct States([State; 3]);
 
-impl Counters for States {
+impl CounterAccess for States {
     fn now(&self, _: &Check) -> Time {
         now()
     }

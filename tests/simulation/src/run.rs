@@ -222,7 +222,7 @@ impl<'s> Simulation<'s> {
         let plan = PlannedCheck {
             counter,
             limit: 0,
-            charge: Charge::Exactly(0),
+            charge: Charge::IfAllowed(0),
             descriptor: 0,
             scope: RefusalScope::Request,
             on_failure: OnFailure::Deny,
@@ -456,12 +456,16 @@ fn plant_in_answer(check: &PlannedCheck, decision: &mut Decision, is_fault_free:
                 && decision.allowed
                 && check.on_failure == OnFailure::Allow =>
         {
-            decision.source = DecisionSource::Policy;
+            decision.source = DecisionSource::FailurePolicy;
         }
-        DecisionSource::Local if Mutant::LenientFallback.is_planted() && !decision.allowed => {
+        DecisionSource::LocalFallback
+            if Mutant::LenientFallback.is_planted() && !decision.allowed =>
+        {
             allow(decision);
         }
-        DecisionSource::Policy if Mutant::LenientPolicy.is_planted() && !decision.allowed => {
+        DecisionSource::FailurePolicy
+            if Mutant::LenientPolicy.is_planted() && !decision.allowed =>
+        {
             allow(decision);
         }
         _ => {}

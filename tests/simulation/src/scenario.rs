@@ -306,7 +306,7 @@ impl Scenario {
             let charge = match rng.u32(0..20) {
                 0 => Charge::Always { hits, needs: 1 },
                 1 => Charge::Always { hits, needs: hits },
-                _ => Charge::Exactly(hits),
+                _ => Charge::IfAllowed(hits),
             };
             let on_failure = self.counters[counter].on_failure;
             PlannedCheck { counter, limit, charge, descriptor, scope, on_failure }

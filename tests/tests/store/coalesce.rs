@@ -108,7 +108,7 @@ async fn busy(layer: &Arc<Coalesce<Gate>>) -> tokio::task::JoinHandle<Answers> {
 }
 
 fn one(name: &str, requests: u32) -> Check {
-    check(name, per_day(Algorithm::FixedWindow, requests), 0, Charge::Exactly(1))
+    check(name, per_day(Algorithm::FixedWindow, requests), 0, Charge::IfAllowed(1))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,7 +198,7 @@ async fn requests_beyond_the_queue_bound_fail_at_once() {
 /// A chain of two limits, the inner one of `requests`.
 fn chain(algorithm: Algorithm, requests: u32, hits: u64) -> Vec<Check> {
     let (outer, inner) = (per_day(algorithm, 1_000), per_day(algorithm, requests));
-    let take = Charge::Exactly(hits);
+    let take = Charge::IfAllowed(hits);
     vec![check("outer", outer, 0, take), check("inner", inner, 1, take)]
 }
 
@@ -276,7 +276,7 @@ async fn merged_groups_do_not_wait_for_a_refill() {
         let layer = gated(0);
         layer.inner().pace.store(100_000, Ordering::Relaxed);
         let limit = Limit::new(algorithm, 50, window, None).unwrap();
-        let group = || vec![check("paced", limit, 0, Charge::Exactly(1))];
+        let group = || vec![check("paced", limit, 0, Charge::IfAllowed(1))];
         let (decided, calls) = together(&layer, 200, group).await;
         assert!(calls <= 3, "{algorithm:?}: {calls} calls");
         let passed = decided.iter().filter(|it| it[0].allowed).count();
@@ -313,7 +313,7 @@ async fn groups_that_cannot_be_merged_are_sent_separately() {
     let simulated = Check { refusal_scope: RefusalScope::None, ..one("s", 5) };
     let quota = Check { refusal_scope: RefusalScope::Quota, ..one("q", 5) };
     let debit = check("d", day(5), 0, Charge::Always { hits: 1, needs: 1 });
-    let peek = check("p", day(5), 0, Charge::Exactly(0));
+    let peek = check("p", day(5), 0, Charge::IfAllowed(0));
     let twice = vec![one("t", 5), Check { descriptor: 1, ..one("t", 5) }];
     for group in [vec![simulated], vec![quota], vec![debit], vec![peek], twice] {
         let layer = gated(0);
@@ -353,9 +353,10 @@ async fn a_caller_that_leaves_before_the_call_is_not_charged() {
 async fn a_caller_that_leaves_during_the_call_may_be_charged() {
     let layer = gated(0);
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let group = vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Charge::Exactly(0))];
+    let group =
+        vec![one("a", 10), check("b", per_day(Algorithm::Gcra, 10), 1, Charge::IfAllowed(0))];
     let late = asking(&layer, group, soon).await.unwrap();
-    assert_eq!(late.as_slice(), [Err(StoreError::Unknown); 2]);
+    assert_eq!(late.as_slice(), [Err(StoreError::OutcomeUnknown); 2]);
     layer.inner().open.add_permits(100);
     harness::until("the call to end", || async {
         (ask(layer.as_ref(), vec![one("a", 10)]).await[0].remaining == 8).then_some(())
@@ -384,7 +385,8 @@ impl QueuedStore for Slow {
 
     async fn settle(&self, batch: Batch, _: OnRedirection) -> BatchAnswers {
         let checks = batch.groups.iter().map(|group| group.len()).sum();
-        let unknown = move || (0..checks).map(|_| Err(StoreError::Unknown)).collect::<Answers>();
+        let unknown =
+            move || (0..checks).map(|_| Err(StoreError::OutcomeUnknown)).collect::<Answers>();
         let (gate, deadline) = (Arc::clone(&self.gate), batch.deadline);
         let mut call = tokio::spawn(async move { gate.decide(batch).await });
         let Some(deadline) = deadline else {
@@ -434,7 +436,7 @@ async fn until_settled(layer: &Coalesce<Slow>) {
 async fn late_answers_are_forwarded() {
     let layer = slow(one_location);
     let (answers, late) = asking_late(&layer, chain(Algorithm::Gcra, 10, 3)).await.unwrap();
-    assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 2]);
+    assert_eq!(answers.as_slice(), [Err(StoreError::OutcomeUnknown); 2]);
     layer.inner().gate.open.add_permits(100);
     let late = late.unwrap().await;
     let alone = ask(&Gate::new(1, one_location), chain(Algorithm::Gcra, 10, 3)).await;
@@ -449,11 +451,16 @@ async fn late_answers_of_several_slots_are_joined() {
     let group = || {
         let day = per_day(Algorithm::FixedWindow, 10);
         ["a", "b", "a"].into_iter().enumerate().map(move |(at, name)| {
-            check(&format!("{name}{at}"), day, at, Charge::Exactly(1 + u64::try_from(at).unwrap()))
+            check(
+                &format!("{name}{at}"),
+                day,
+                at,
+                Charge::IfAllowed(1 + u64::try_from(at).unwrap()),
+            )
         })
     };
     let (answers, late) = asking_late(&layer, group().collect()).await.unwrap();
-    assert_eq!(answers.as_slice(), [Err(StoreError::Unknown); 3]);
+    assert_eq!(answers.as_slice(), [Err(StoreError::OutcomeUnknown); 3]);
     layer.inner().gate.open.add_permits(100);
     let left: Vec<_> = late.unwrap().await.iter().map(|it| it.unwrap().remaining).collect();
     assert_eq!(left, [9, 8, 7]);
@@ -467,7 +474,7 @@ async fn late_answers_of_a_merged_call_are_shared() {
         let layer = slow(one_location);
         let gate = &layer.inner().gate;
         let counter = |hits| {
-            vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Charge::Exactly(hits))]
+            vec![check("a", per_day(Algorithm::FixedWindow, limit), 0, Charge::IfAllowed(hits))]
         };
         ask(&gate.inner, counter(used.into())).await;
         let first = {
@@ -485,7 +492,7 @@ async fn late_answers_of_a_merged_call_are_shared() {
         let mut heard = Vec::new();
         for asked in asked {
             let (answers, late) = asked.await.unwrap();
-            assert_eq!(answers.as_slice(), [Err(StoreError::Unknown)]);
+            assert_eq!(answers.as_slice(), [Err(StoreError::OutcomeUnknown)]);
             heard.push(late.unwrap());
         }
         gate.open.add_permits(100);
@@ -504,12 +511,12 @@ async fn late_answers_of_a_merged_call_are_shared() {
 async fn hits_without_a_late_answer_are_unknown() {
     let layer = slow(one_location);
     layer.inner().is_silent.store(true, Ordering::Relaxed);
-    let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::Exactly(0));
+    let peek = check("peek", per_day(Algorithm::Gcra, 10), 2, Charge::IfAllowed(0));
     let asked = asking_late(&layer, [chain(Algorithm::Gcra, 10, 3), vec![peek]].concat());
     let (_, late) = asked.await.unwrap();
     assert_eq!(layer.hits_unknown(), 0, "the late answer may still arrive");
     layer.inner().gate.open.add_permits(1);
-    assert_eq!(late.unwrap().await.as_slice(), [Err(StoreError::Unknown); 3]);
+    assert_eq!(late.unwrap().await.as_slice(), [Err(StoreError::OutcomeUnknown); 3]);
     until_settled(&layer).await;
     assert_eq!(layer.hits_unknown(), 6);
 }
@@ -520,7 +527,7 @@ async fn unknown_hits_of_disconnected_callers_are_counted() {
     for (is_silent, unknown) in [(false, 0), (true, 2)] {
         let layer = slow(one_location);
         layer.inner().is_silent.store(is_silent, Ordering::Relaxed);
-        let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::Exactly(2));
+        let check = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::IfAllowed(2));
         let asked = asking_late(&layer, vec![check]);
         harness::until("the call", || async {
             (!layer.inner().gate.calls.lock().unwrap().is_empty()).then_some(())
@@ -559,7 +566,7 @@ async fn refunds_alone_do_not_delay_a_caller() {
     assert!(late.unwrap().await[0].is_ok());
     assert!(given.await.unwrap()[0].is_ok());
     until_settled(&layer).await;
-    let left = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::Exactly(0));
+    let left = check("a", per_day(Algorithm::FixedWindow, 10), 0, Charge::IfAllowed(0));
     assert_eq!(ask(&gate.inner, vec![left]).await[0].remaining, 10);
 }
 
@@ -597,10 +604,10 @@ async fn a_hanging_queue_delays_no_other() {
     let limit: Limit = per_day(Algorithm::FixedWindow, 10);
     let group = |names: [&str; 2]| {
         let checks = names.iter().enumerate();
-        checks.map(|(at, name)| check(name, limit, at, Charge::Exactly(1))).collect::<Group>()
+        checks.map(|(at, name)| check(name, limit, at, Charge::IfAllowed(1))).collect::<Group>()
     };
     let answers = layer.decide(Batch::single(group(["dead", "live"]), soon())).await;
-    assert_eq!(answers[0], Err(StoreError::Unknown));
+    assert_eq!(answers[0], Err(StoreError::OutcomeUnknown));
     assert!(answers[1].unwrap().allowed);
     let answers = layer.decide(Batch::single(group(["dead", "live"]), soon())).await;
     assert_eq!(answers[0], Err(StoreError::Unavailable), "not sent while another hangs");
@@ -692,6 +699,6 @@ impl QueuedStore for PanickingStore {
 async fn a_panicking_call_affects_no_other() {
     let layer = Coalesce::new(PanickingStore(Gate::new(10, one_location), AtomicU64::new(0)), ONE);
     let asked = async || layer.decide(Batch::single(vec![one("a", 10)].into(), None)).await;
-    assert_eq!(asked().await.as_slice(), [Err(StoreError::Unknown)]);
+    assert_eq!(asked().await.as_slice(), [Err(StoreError::OutcomeUnknown)]);
     assert!(asked().await[0].unwrap().allowed);
 }

@@ -53,11 +53,11 @@ async fn admits_up_to_the_limit(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 3);
     let asked = async |take| ask(store, vec![check("a", limit, 0, take)]).await[0];
     for remaining in [2, 1, 0] {
-        assert_eq!(asked(Charge::Exactly(1)).await.remaining, remaining);
+        assert_eq!(asked(Charge::IfAllowed(1)).await.remaining, remaining);
     }
-    let refused = asked(Charge::Exactly(1)).await;
+    let refused = asked(Charge::IfAllowed(1)).await;
     assert!(!refused.allowed && refused.retry_after.is_some_and(|wait| !wait.is_zero()));
-    let more_than_ever_fits = asked(Charge::Exactly(u64::MAX)).await;
+    let more_than_ever_fits = asked(Charge::IfAllowed(u64::MAX)).await;
     assert!(!more_than_ever_fits.allowed && more_than_ever_fits.retry_after.is_none());
 }
 
@@ -65,8 +65,8 @@ async fn a_refusal_is_free_on_every_counter(store: &impl Store, algorithm: Algor
     let (wide, narrow) = (per_day(algorithm, 10), per_day(algorithm, 1));
     let chain = || {
         vec![
-            check("wide", wide, 0, Charge::Exactly(1)),
-            check("narrow", narrow, 1, Charge::Exactly(1)),
+            check("wide", wide, 0, Charge::IfAllowed(1)),
+            check("narrow", narrow, 1, Charge::IfAllowed(1)),
         ]
     };
     assert!(ask(store, chain()).await.iter().all(|it| it.allowed));
@@ -84,29 +84,30 @@ async fn a_peek_changes_nothing(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1);
     let asked = async |take| ask(store, vec![check("p", limit, 0, take)]).await[0];
     for _ in 0..3 {
-        let peek = asked(Charge::Exactly(0)).await;
+        let peek = asked(Charge::IfAllowed(0)).await;
         assert!(peek.allowed && peek.remaining == 1);
     }
-    assert!(asked(Charge::Exactly(1)).await.allowed);
-    assert!(!asked(Charge::Exactly(0)).await.allowed, "no hits remain");
+    assert!(asked(Charge::IfAllowed(1)).await.allowed);
+    assert!(!asked(Charge::IfAllowed(0)).await.allowed, "no hits remain");
 }
 
 async fn a_receipt_undoes_its_charge(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 5);
     let asked = async |take| ask(store, vec![check("r", limit, 0, take)]).await[0];
-    asked(Charge::Exactly(2)).await;
-    let taken = asked(Charge::Exactly(3)).await;
+    asked(Charge::IfAllowed(2)).await;
+    let taken = asked(Charge::IfAllowed(3)).await;
     let receipt: Option<Receipt> = taken.receipt;
     assert!(receipt.is_some());
     asked(Charge::Refund { hits: 3, receipt }).await;
-    assert_eq!(asked(Charge::Exactly(0)).await.remaining, 3);
+    assert_eq!(asked(Charge::IfAllowed(0)).await.remaining, 3);
 }
 
 async fn groups_of_a_batch_are_settled_separately(store: &impl Store, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1);
-    let group =
-        || vec![check("g", limit, 0, Charge::Exactly(1)), check("h", limit, 1, Charge::Exactly(1))];
-    let groups = [group(), group(), vec![check("i", limit, 0, Charge::Exactly(1))]];
+    let group = || {
+        vec![check("g", limit, 0, Charge::IfAllowed(1)), check("h", limit, 1, Charge::IfAllowed(1))]
+    };
+    let groups = [group(), group(), vec![check("i", limit, 0, Charge::IfAllowed(1))]];
     let groups = groups.into_iter().map(Group::from).collect();
     let answers = store.decide(Batch { groups, deadline: None }).await;
     let allowed: Vec<_> = answers.iter().map(|answer| answer.unwrap().allowed).collect();
@@ -123,7 +124,8 @@ const ASKS: usize = 250;
 
 async fn many_callers_admit_exactly_the_limit<S: Store>(store: Arc<S>, algorithm: Algorithm) {
     let limit = per_day(algorithm, 1_000);
-    let admitted = concurrently(&store, move |_| vec![check("hot", limit, 0, Charge::Exactly(1))]);
+    let admitted =
+        concurrently(&store, move |_| vec![check("hot", limit, 0, Charge::IfAllowed(1))]);
     assert_eq!(admitted.await, 1_000, "{algorithm:?}");
 }
 
@@ -138,8 +140,8 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
         if caller % 2 == 0 {
             names.reverse();
         }
-        let inner = |(at, name): (usize, &String)| check(name, inner, at + 1, Charge::Exactly(1));
-        let mut group = vec![check("outer", outer, 0, Charge::Exactly(1))];
+        let inner = |(at, name): (usize, &String)| check(name, inner, at + 1, Charge::IfAllowed(1));
+        let mut group = vec![check("outer", outer, 0, Charge::IfAllowed(1))];
         group.extend(names.iter().enumerate().map(inner));
         group
     });
@@ -148,7 +150,7 @@ async fn mixed_chains_never_admit_more_than_the_outer_limit<S: Store>(
     // no hit is lost, so the remaining hits show how many passed.
     assert!(admitted <= 200, "{admitted}");
     let left = async |name: &str, limit| {
-        ask(store.as_ref(), vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
+        ask(store.as_ref(), vec![check(name, limit, 0, Charge::IfAllowed(0))]).await[0].remaining
     };
     let mut used = 0;
     for n in 0..4 {

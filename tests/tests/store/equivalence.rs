@@ -257,7 +257,7 @@ impl Run<'_> {
     fn counter(&self, asked: &Asked) -> Counter {
         let (name, limit) = self.limit(asked);
         let state =
-            self.model.state(&check(&name, limit, Charge::Exactly(0), 0, RefusalScope::None));
+            self.model.state(&check(&name, limit, Charge::IfAllowed(0), 0, RefusalScope::None));
         Counter { limit, state, micros: self.micros.min(TIME_MAX) }
     }
 
@@ -294,10 +294,10 @@ impl Run<'_> {
 
     fn check(&self, asked: &Asked, descriptor: usize) -> Check {
         let (name, limit) = self.limit(asked);
-        let mut check = check(&name, limit, Charge::Exactly(0), descriptor, asked.scope);
+        let mut check = check(&name, limit, Charge::IfAllowed(0), descriptor, asked.scope);
         let hits = self.hits(asked, &asked.amount);
         check.charge = match &asked.charge {
-            Kind::Exactly => Charge::Exactly(hits),
+            Kind::Exactly => Charge::IfAllowed(hits),
             Kind::Always(needs) => Charge::Always { hits, needs: self.hits(asked, needs) },
             Kind::Refund => Charge::Refund { hits, receipt: None },
             Kind::Undo(age) => {

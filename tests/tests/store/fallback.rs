@@ -158,7 +158,7 @@ impl Scene {
 }
 
 fn hits(limit: Limit, hits: u64) -> Check {
-    check("bob", limit, 0, Charge::Exactly(hits))
+    check("bob", limit, 0, Charge::IfAllowed(hits))
 }
 
 /// Waits until no refund is pending.
@@ -255,7 +255,7 @@ async fn debit_of_unknown_outcome_is_not_sent_again() {
     scene.store.pause();
     assert_eq!(scene.admitted(limit, 2).await, 8);
     // Probes succeed, charges fail.
-    scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
+    scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::OutcomeUnknown));
     let stats = scene.settled().await;
     assert!(
         stats.iter().all(|it| (it.undebited, it.debited, it.unknown) == (0, 0, 2)),
@@ -305,7 +305,7 @@ async fn after_a_few_slow_calls_the_store_decides_alone() {
     for _ in 0..5 {
         let (scene, limit) = (Scene::new(10), per_day(Algorithm::FixedWindow, 100));
         scene.peek_everywhere(limit).await;
-        scene.store.fail(|_| Some(StoreError::Unknown));
+        scene.store.fail(|_| Some(StoreError::OutcomeUnknown));
         assert!(decide(&scene.replicas[0], hits(limit, 1)).await.allowed);
         scene.store.resume();
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -329,7 +329,7 @@ async fn after_an_outage_the_share_applies_until_others_debit() {
     let refused = decide(&scene.replicas[0], hits(limit, 21)).await;
     assert_eq!(
         (refused.allowed, refused.source, refused.remaining),
-        (false, DecisionSource::Local, 20)
+        (false, DecisionSource::LocalFallback, 20)
     );
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(scene.store.left(limit).await, 95, "the store's charge is refunded");
@@ -375,7 +375,7 @@ async fn deferred_request_charges_no_share_after_an_outage() {
         scene.store.pause();
         assert!(decide(replica, hits(limit, 5)).await.allowed);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let other = check("other", limit, 1, Charge::Exactly(1));
+        let other = check("other", limit, 1, Charge::IfAllowed(1));
         let other = Check { on_failure: OnFailure::Defer, ..other };
         let key = other.key.clone();
         scene.store.fail(move |check| (check.key == key).then_some(StoreError::Unavailable));
@@ -386,7 +386,11 @@ async fn deferred_request_charges_no_share_after_an_outage() {
             until_refunded(replica).await;
         }
         let left = decide(replica, hits(limit, 21)).await;
-        assert_eq!((left.source, left.remaining), (DecisionSource::Local, 20), "{algorithm:?}");
+        assert_eq!(
+            (left.source, left.remaining),
+            (DecisionSource::LocalFallback, 20),
+            "{algorithm:?}"
+        );
         until_refunded(replica).await;
         assert!(decide(replica, hits(limit, 20)).await.allowed, "{algorithm:?}");
     })
@@ -422,7 +426,7 @@ async fn refund_that_is_not_run_is_sent_again() {
         assert!(decide(replica, hits(limit, 2)).await.allowed);
         // Two of the hits are not charged yet.
         assert!(decide(replica, refund(limit, 10)).await.allowed);
-        scene.store.fail(|_| Some(StoreError::Unknown));
+        scene.store.fail(|_| Some(StoreError::OutcomeUnknown));
         *scene.store.late.lock().unwrap() = Some(Err(StoreError::Unavailable));
         assert!(decide(replica, refund(limit, 5)).await.allowed);
         scene.store.resume();
@@ -454,7 +458,7 @@ async fn debits_to_an_unavailable_server_do_not_delay_others() {
     const UNAVAILABLE: usize = 500;
     let (scene, limit) = (Scene::new(10_000), per_day(Algorithm::FixedWindow, 100));
     let replica = &scene.replicas[0];
-    let named = |name: &str| check(name, limit, 0, Charge::Exactly(1));
+    let named = |name: &str| check(name, limit, 0, Charge::IfAllowed(1));
     scene.store.pause();
     for number in 0..UNAVAILABLE {
         let check = named(&format!("unavailable{number}"));
@@ -487,7 +491,7 @@ async fn late_answer_to_a_debit_is_counted() {
     // What is undebited, debited and unknown then.
     let cases = [
         (Ok(charged[0]), (0, 2, 0)),
-        (Err(StoreError::Unknown), (0, 0, 2)),
+        (Err(StoreError::OutcomeUnknown), (0, 0, 2)),
         (Err(StoreError::Unavailable), (2, 0, 0)),
     ];
     join_all(cases.map(async |(late, expected)| {
@@ -497,7 +501,7 @@ async fn late_answer_to_a_debit_is_counted() {
         scene.store.pause();
         assert!(decide(replica, hits(limit, 2)).await.allowed);
         *scene.store.late.lock().unwrap() = Some(late);
-        scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::Unknown));
+        scene.store.fail(|check| check.charge.adds_hits().then_some(StoreError::OutcomeUnknown));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let stats = replica.fallback_stats();
         assert_eq!((stats.undebited, stats.debited, stats.unknown), expected, "{late:?}");
@@ -566,7 +570,7 @@ async fn debits_beyond_their_bound_are_counted() {
     let (scene, limit) = (Scene::new(2), per_day(Algorithm::FixedWindow, 100));
     scene.store.pause();
     for name in ["a", "b", "c", "a"] {
-        let check = check(name, limit, 0, Charge::Exactly(2));
+        let check = check(name, limit, 0, Charge::IfAllowed(2));
         assert!(decide(&scene.replicas[0], check).await.allowed);
     }
     let stats = scene.replicas[0].fallback_stats();

@@ -155,9 +155,9 @@ fn values() -> impl Strategy<Value = String> {
 fn charges() -> impl Strategy<Value = Charge> {
     prop_oneof![
         // The most frequent charge.
-        3 => Just(Charge::Exactly(1)),
+        3 => Just(Charge::IfAllowed(1)),
         1 => Just(Charge::Always { hits: 3, needs: 1 }),
-        1 => Just(Charge::Exactly(0)),
+        1 => Just(Charge::IfAllowed(0)),
         1 => Just(Charge::Refund { hits: 1, receipt: None }),
     ]
 }
@@ -237,7 +237,7 @@ thread_local! {
 /// Asserts that a hit is allowed as if the counter were unused, that the value is reported as unusable, and that it is
 /// replaced by one that expires.
 fn assert_replaced(subject: &impl Subject, algorithm: Algorithm, value: &Reply, life: Option<u64>) {
-    let check = hit(algorithm, Charge::Exactly(1));
+    let check = hit(algorithm, Charge::IfAllowed(1));
     subject.put(&check, value, life);
     let call = call(&check);
     let reply = subject.run(&call);
@@ -291,7 +291,7 @@ fn a_log_with_an_invalid_entry_is_removed() {
     let elements =
         ["0", &at(3 * MINUTE), "1", &at(2 * MINUTE), "2", "x", "y", &at(2), "9", &at(1), "12"];
     let subject = EmbeddedRedis::new();
-    let check = hit(Algorithm::SlidingWindowLog, Charge::Exactly(1));
+    let check = hit(Algorithm::SlidingWindowLog, Charge::IfAllowed(1));
     subject.put(&check, &list(&elements), Some(LIFETIME));
     let asked = call(&check);
     let reply = subject.run(&asked);
@@ -312,7 +312,7 @@ fn values_that_would_refuse_without_end_must_expire() {
         REDIS.with_borrow(|redis| {
             assert_replaced(redis, algorithm, &text(&value), None);
             // Usage beyond the limit is valid if the key expires: it may come from debits.
-            let check = hit(algorithm, Charge::Exactly(1));
+            let check = hit(algorithm, Charge::IfAllowed(1));
             redis.put(&check, &text(&value), Some(LIFETIME));
             let call = call(&check);
             let reply = redis.run(&call);
@@ -327,11 +327,11 @@ fn values_that_would_refuse_without_end_must_expire() {
 fn a_used_up_counter_without_expiry_gets_one() {
     REDIS.with_borrow(|redis| {
         for algorithm in [Algorithm::SlidingWindowLog, Algorithm::TokenBucket, Algorithm::Gcra] {
-            let all = hit(algorithm, Charge::Exactly(10));
+            let all = hit(algorithm, Charge::IfAllowed(10));
             redis.command("DEL", [Value::from(all.key.as_bytes())]);
             redis.run(&call(&all));
             redis.command("PERSIST", [Value::from(all.key.as_bytes())]);
-            let one = call(&hit(algorithm, Charge::Exactly(1)));
+            let one = call(&hit(algorithm, Charge::IfAllowed(1)));
             let reply = redis.run(&one);
             let replied = one.decode(&reply).unwrap();
             assert!(!replied.answers[0].unwrap().allowed, "{algorithm:?}");

@@ -88,7 +88,7 @@ fn on(on_failure: OnFailure, check: Check) -> Check {
 }
 
 fn one(name: &str, limit: Limit) -> Check {
-    check(name, limit, 0, Charge::Exactly(1))
+    check(name, limit, 0, Charge::IfAllowed(1))
 }
 
 /// Sends checks, each of its own descriptor, to the policy.
@@ -104,7 +104,7 @@ async fn decided(
 /// Waits for pending refunds. Returns the remaining hits of a counter that does not fail.
 async fn left(policy: &FailurePolicy<Half>, name: &str, limit: Limit) -> u64 {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    ask(&policy.inner().inner, vec![check(name, limit, 0, Charge::Exactly(0))]).await[0].remaining
+    ask(&policy.inner().inner, vec![check(name, limit, 0, Charge::IfAllowed(0))]).await[0].remaining
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,20 +114,26 @@ async fn the_failure_policy_conforms() {
 
 #[tokio::test]
 async fn every_policy_answers_for_a_failed_store() {
-    for error in [StoreError::Unavailable, StoreError::Unknown] {
+    for error in [StoreError::Unavailable, StoreError::OutcomeUnknown] {
         let policy = half(error, Some(local(2)));
         let answered = async |how, name: &str| {
             let decisions = decided(&policy, vec![on(how, one(name, dead(4)))]).await;
             decisions.map(|it| (it[0].allowed, it[0].source))
         };
-        assert_eq!(answered(OnFailure::Allow, "a").await, Ok((true, DecisionSource::Policy)));
-        assert_eq!(answered(OnFailure::Deny, "b").await, Ok((false, DecisionSource::Policy)));
+        assert_eq!(
+            answered(OnFailure::Allow, "a").await,
+            Ok((true, DecisionSource::FailurePolicy))
+        );
+        assert_eq!(
+            answered(OnFailure::Deny, "b").await,
+            Ok((false, DecisionSource::FailurePolicy))
+        );
         assert_eq!(answered(OnFailure::Defer, "c").await, Err(Deferred));
         for allowed in [true, true, false] {
             let (passed, source) = answered(OnFailure::Local, "d").await.unwrap();
             assert_eq!(
                 (passed, source),
-                (allowed, DecisionSource::Local),
+                (allowed, DecisionSource::LocalFallback),
                 "the share of one of two replicas: half of 4"
             );
         }
@@ -145,7 +151,10 @@ async fn policies_for_a_full_store_neither_count_nor_fail() {
         (OnFailure::Allow, true),
     ] {
         let decisions = decided(&policy, vec![on(how, one("a", dead(4)))]).await.unwrap();
-        assert_eq!((decisions[0].allowed, decisions[0].source), (allowed, DecisionSource::Policy));
+        assert_eq!(
+            (decisions[0].allowed, decisions[0].source),
+            (allowed, DecisionSource::FailurePolicy)
+        );
     }
     let shadow =
         Check { refusal_scope: RefusalScope::None, ..on(OnFailure::Defer, one("a", dead(4))) };
@@ -169,7 +178,7 @@ async fn charges_are_refunded_when_a_policy_refuses() {
     let chain = || vec![one("wide", wide), one("x", dead(1))];
     assert!(decided(&policy, chain()).await.unwrap().iter().all(|it| it.allowed));
     let refused = decided(&policy, chain()).await.unwrap();
-    assert_eq!((refused[1].allowed, refused[1].source), (false, DecisionSource::Local));
+    assert_eq!((refused[1].allowed, refused[1].source), (false, DecisionSource::LocalFallback));
     assert_eq!(left(&policy, "wide", wide).await, 9, "only allowed requests are charged");
 }
 
@@ -283,7 +292,7 @@ impl Store for LateStore {
         if !self.is_late.load(Ordering::SeqCst) || !is_request {
             return answers;
         }
-        let unknown = answers.iter().map(|_| Err(StoreError::Unknown)).collect();
+        let unknown = answers.iter().map(|_| Err(StoreError::OutcomeUnknown)).collect();
         *self.kept.lock().unwrap() = Some(answers);
         unknown
     }
@@ -300,7 +309,7 @@ async fn left_late(policy: &FailurePolicy<DenyCache<LateStore>>, name: &str, lim
         (policy.refunds_pending() == 0 && policy.fallback_stats().undebited == 0).then_some(())
     })
     .await;
-    let peek = vec![check(name, limit, 0, Charge::Exactly(0))];
+    let peek = vec![check(name, limit, 0, Charge::IfAllowed(0))];
     ask(&policy.inner().inner().inner, peek).await[0].remaining
 }
 
@@ -364,7 +373,7 @@ async fn late_answer_passes_the_deny_cache(policy: &FailurePolicy<DenyCache<Late
     policy.inner().inner().is_late.store(true, Ordering::SeqCst);
     let decisions = policy.decide([spent(), debit].into(), None).await.unwrap();
     assert_eq!(decisions[0].source, DecisionSource::DenyCache);
-    assert_eq!((decisions[1].source, decisions[1].remaining), (DecisionSource::Local, 6));
+    assert_eq!((decisions[1].source, decisions[1].remaining), (DecisionSource::LocalFallback, 6));
     policy.inner().inner().is_late.store(false, Ordering::SeqCst);
     assert_eq!(left_late(policy, "debit", daily(10)).await, 6, "charged once");
 }
@@ -382,7 +391,7 @@ impl Store for LateRefunds {
         if !checks.clone().any(|it| matches!(it.charge, Charge::Refund { .. })) {
             return self.inner.decide(batch).await;
         }
-        let unknown = checks.map(|_| Err(StoreError::Unknown)).collect();
+        let unknown = checks.map(|_| Err(StoreError::OutcomeUnknown)).collect();
         let (sender, receiver) = oneshot::channel();
         let (inner, go) = (Arc::clone(&self.inner), Arc::clone(&self.go));
         tokio::spawn(async move {
@@ -453,7 +462,7 @@ async fn refunds_that_were_not_run_are_retried() {
     })
     .await;
     assert_eq!(policy.inner().1.load(Ordering::SeqCst), 0);
-    let peek = vec![check("a", limit, 0, Charge::Exactly(0))];
+    let peek = vec![check("a", limit, 0, Charge::IfAllowed(0))];
     assert_eq!(ask(&policy.inner().0.inner, peek).await[0].remaining, 10);
     assert_eq!((policy.refunds_failed(), policy.hits_not_refunded()), (0, 0));
 }
@@ -463,7 +472,7 @@ async fn failed_refunds_are_counted() {
     let half = Half { inner: memory(), error: StoreError::Unavailable };
     let policy = FailurePolicy::new(FailingRefunds(half, usize::MAX.into()), None);
     let refused = Check { descriptor: 1, ..on(OnFailure::Deny, one("x", dead(1))) };
-    let taken = check("a", daily(10), 0, Charge::Exactly(3));
+    let taken = check("a", daily(10), 0, Charge::IfAllowed(3));
     policy.decide([taken, refused].into(), None).await.unwrap();
     harness::until("it to be given up", || async { (policy.refunds_pending() == 0).then_some(()) })
         .await;
@@ -487,7 +496,7 @@ impl Store for Asked {
 }
 
 fn named(name: &str) -> CounterKey {
-    check(name, daily(1), 0, Charge::Exactly(1)).key
+    check(name, daily(1), 0, Charge::IfAllowed(1)).key
 }
 
 fn cache(entries: usize) -> DenyCache<Asked> {
@@ -509,7 +518,7 @@ async fn the_deny_cache_conforms() {
 async fn a_cached_refusal_is_repeated_without_a_call() {
     let cache = cache(100);
     let hits = async |hits| {
-        let decision = ask(&cache, vec![check("k", daily(3), 0, Charge::Exactly(hits))]).await[0];
+        let decision = ask(&cache, vec![check("k", daily(3), 0, Charge::IfAllowed(hits))]).await[0];
         (decision.allowed, decision.source, asked(&cache))
     };
     assert_eq!(hits(2).await, (true, DecisionSource::Store, 1));
@@ -534,8 +543,8 @@ async fn a_chain_with_a_cached_refusal_sends_only_debits() {
     let cache = cache(100);
     let chain = || {
         vec![
-            check("other", daily(9), 0, Charge::Exactly(1)),
-            check("spent", daily(0), 1, Charge::Exactly(1)),
+            check("other", daily(9), 0, Charge::IfAllowed(1)),
+            check("spent", daily(0), 1, Charge::IfAllowed(1)),
             check("debit", daily(9), 2, Charge::Always { hits: 1, needs: 1 }),
             check("refund", daily(9), 3, Charge::Refund { hits: 1, receipt: None }),
         ]
@@ -561,7 +570,7 @@ async fn a_chain_with_a_cached_refusal_sends_only_debits() {
 async fn cached_refusals_expire_when_they_may_no_longer_apply() {
     let cache = cache(100);
     let one = async |limit| {
-        ask(&cache, vec![check("k", limit, 0, Charge::Exactly(1))]).await;
+        ask(&cache, vec![check("k", limit, 0, Charge::IfAllowed(1))]).await;
         asked(&cache)
     };
     let refund = async || {
@@ -642,7 +651,7 @@ async fn a_late_refusal_is_cached_no_longer_than_its_window() {
     let wait = Duration::from_millis(200);
     // The limit allows a hit every 100 ms.
     let limit = Limit::new(Algorithm::Gcra, 600, Window::from_seconds(60).unwrap(), None).unwrap();
-    let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Charge::Exactly(600))]));
+    let spent = Box::pin(ask(&cache, vec![check("k", limit, 0, Charge::IfAllowed(600))]));
     let refused = Box::pin(ask(&cache, vec![one("k", limit)]));
     let ((), spent, refused) = tokio::join!(
         async {
@@ -662,7 +671,7 @@ async fn a_late_refusal_is_cached_no_longer_than_its_window() {
 async fn a_refusal_by_hits_of_its_own_request_is_not_cached() {
     for (limit, hits) in [(1, 1), (5, 3)] {
         let cache = cache(100);
-        let twice = |at| check("k", daily(limit), at, Charge::Exactly(hits));
+        let twice = |at| check("k", daily(limit), at, Charge::IfAllowed(hits));
         let decisions = ask(&cache, vec![twice(0), twice(1)]).await;
         assert!(!decisions[1].allowed);
         assert!(ask(&cache, vec![twice(0)]).await[0].allowed, "no refusal was cached");
@@ -675,7 +684,7 @@ async fn rules_that_do_not_refuse_alone_are_always_checked() {
     for scope in [RefusalScope::None, RefusalScope::Quota] {
         for _ in 0..3 {
             let spent =
-                Check { refusal_scope: scope, ..check("k", daily(0), 0, Charge::Exactly(1)) };
+                Check { refusal_scope: scope, ..check("k", daily(0), 0, Charge::IfAllowed(1)) };
             ask(&cache, vec![spent]).await;
             assert_eq!(asked(&cache), 1);
         }
@@ -687,7 +696,7 @@ async fn rules_that_do_not_refuse_alone_are_always_checked() {
 async fn the_deny_cache_is_bounded() {
     let cache = cache(50);
     for name in 0..500 {
-        ask(&cache, vec![check(&name.to_string(), daily(0), 0, Charge::Exactly(1))]).await;
+        ask(&cache, vec![check(&name.to_string(), daily(0), 0, Charge::IfAllowed(1))]).await;
     }
     assert!(cache.len() <= 50, "{}", cache.len());
 }

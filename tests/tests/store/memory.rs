@@ -36,7 +36,7 @@ async fn conforms() {
 async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
     let (store, clock) = memory(3);
     let limit = per_day(Algorithm::FixedWindow, 10);
-    let one = |name: &str| vec![check(name, limit, 0, Charge::Exactly(1))];
+    let one = |name: &str| vec![check(name, limit, 0, Charge::IfAllowed(1))];
     for name in ["a", "b", "c"] {
         assert!(ask(&store, one(name)).await[0].allowed);
     }
@@ -44,19 +44,23 @@ async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
         store.decide(Batch::single(one("d").into(), None)).await[..],
         [Err(StoreError::Full)]
     );
-    let both =
-        vec![check("a", limit, 0, Charge::Exactly(1)), check("d", limit, 1, Charge::Exactly(1))];
+    let both = vec![
+        check("a", limit, 0, Charge::IfAllowed(1)),
+        check("d", limit, 1, Charge::IfAllowed(1)),
+    ];
     let answers = store.decide(Batch::single(both.into(), None)).await;
     assert_eq!((answers[0].unwrap().charged, answers[1]), (0, Err(StoreError::Full)));
     assert_eq!(ask(&store, one("a")).await[0].remaining, 8, "existing counters still count");
-    for take in [Charge::Exactly(0), Charge::Refund { hits: 1, receipt: None }] {
+    for take in [Charge::IfAllowed(0), Charge::Refund { hits: 1, receipt: None }] {
         assert!(
             ask(&store, vec![check("d", limit, 0, take)]).await[0].allowed,
             "peeks and refunds create no counter"
         );
     }
-    let peek_first =
-        vec![check("d", limit, 0, Charge::Exactly(0)), check("d", limit, 1, Charge::Exactly(1))];
+    let peek_first = vec![
+        check("d", limit, 0, Charge::IfAllowed(0)),
+        check("d", limit, 1, Charge::IfAllowed(1)),
+    ];
     assert_eq!(
         store.decide(Batch::single(peek_first.into(), None)).await[1],
         Err(StoreError::Full)
@@ -79,12 +83,14 @@ async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
 async fn refusals_and_peeks_create_no_counter() {
     let (store, _) = memory(100);
     let limit = per_day(Algorithm::FixedWindow, 1);
-    ask(&store, vec![check("peek", limit, 0, Charge::Exactly(0))]).await;
-    ask(&store, vec![check("much", limit, 0, Charge::Exactly(2))]).await;
+    ask(&store, vec![check("peek", limit, 0, Charge::IfAllowed(0))]).await;
+    ask(&store, vec![check("much", limit, 0, Charge::IfAllowed(2))]).await;
     ask(&store, vec![check("back", limit, 0, Charge::Refund { hits: 1, receipt: None })]).await;
     let scope = per_day(Algorithm::FixedWindow, 0);
-    let both =
-        vec![check("a", limit, 0, Charge::Exactly(1)), check("b", scope, 1, Charge::Exactly(1))];
+    let both = vec![
+        check("a", limit, 0, Charge::IfAllowed(1)),
+        check("b", scope, 1, Charge::IfAllowed(1)),
+    ];
     ask(&store, both).await;
     assert!(store.is_empty());
 }
@@ -95,7 +101,7 @@ async fn expired_counters_are_swept_under_traffic_and_when_idle() {
     let limit = per_day(Algorithm::FixedWindow, 1);
     let fill = async |names: std::ops::Range<usize>| {
         for name in names {
-            ask(&store, vec![check(&name.to_string(), limit, 0, Charge::Exactly(1))]).await;
+            ask(&store, vec![check(&name.to_string(), limit, 0, Charge::IfAllowed(1))]).await;
         }
     };
     fill(0..2_000).await;
@@ -117,7 +123,7 @@ async fn counters_are_found_after_the_store_grows_and_shrinks() {
     let (store, clock) = memory(2_040);
     let limit = per_day(Algorithm::Gcra, 86_400);
     let take = async |name: usize, hits| {
-        let check = check(&name.to_string(), limit, 0, Charge::Exactly(hits));
+        let check = check(&name.to_string(), limit, 0, Charge::IfAllowed(hits));
         ask(&store, vec![check]).await[0].remaining
     };
     // Most counters expire within a few seconds.
@@ -142,7 +148,7 @@ async fn a_clock_that_steps_back_admits_no_more() {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
         let one =
-            async || ask(&store, vec![check("k", limit, 0, Charge::Exactly(1))]).await[0].allowed;
+            async || ask(&store, vec![check("k", limit, 0, Charge::IfAllowed(1))]).await[0].allowed;
         assert!(one().await && one().await && !one().await);
         clock.set_wall(Time::from_micros(START.as_micros() - 2 * 86_400_000_000));
         assert!(!one().await, "{algorithm:?}");
@@ -157,7 +163,7 @@ async fn a_clock_jump_refuses_for_at_most_one_window() {
     for algorithm in Algorithm::ALL {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
-        let one = async || ask(&store, vec![check("k", limit, 0, Charge::Exactly(1))]).await[0];
+        let one = async || ask(&store, vec![check("k", limit, 0, Charge::IfAllowed(1))]).await[0];
         assert!(one().await.allowed && one().await.allowed && !one().await.allowed);
         clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
         // Fixed windows follow the wall clock, all other algorithms the elapsed time.
@@ -183,7 +189,7 @@ async fn sweeps_follow_elapsed_time_not_the_wall_clock() {
         let (store, clock) = memory(100);
         let limit = per_day(algorithm, 2);
         let take = async |name: &str| {
-            ask(&store, vec![check(name, limit, 0, Charge::Exactly(1))]).await[0]
+            ask(&store, vec![check(name, limit, 0, Charge::IfAllowed(1))]).await[0]
         };
         take("before").await;
         clock.set_wall(Time::from_micros(START.as_micros() + YEAR));
@@ -204,7 +210,7 @@ async fn sweeps_follow_elapsed_time_not_the_wall_clock() {
 fn steps() -> impl Strategy<Value = (u64, Vec<Check>)> {
     let hits = || prop_oneof![6 => 0..=3_u64, 1 => Just(u64::MAX)];
     let take = prop_oneof![
-        6 => hits().prop_map(Charge::Exactly),
+        6 => hits().prop_map(Charge::IfAllowed),
         2 => (hits(), hits()).prop_map(|(hits, needs)| Charge::Always { hits, needs }),
         1 => hits().prop_map(|hits| Charge::Refund { hits, receipt: None }),
     ];

@@ -62,7 +62,7 @@ async fn a_cluster_conforms() {
 fn apart(name: &str, limit: Limit, descriptor: usize) -> Check {
     let entries = [Entry { key: b"name", value: name.as_bytes() }];
     let key = KeyBuilder::new("conformance", None, &entries, &[]).key_for(&limit);
-    Check { key, ..check(name, limit, descriptor, Charge::Exactly(1)) }
+    Check { key, ..check(name, limit, descriptor, Charge::IfAllowed(1)) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn charges_of_a_slot_are_refunded_when_another_slot_refuses() {
         assert!(admitted <= 20, "{algorithm:?}: {admitted}");
         for name in ["a", "b", "c", "d"] {
             until("what was taken to be given back", || async {
-                let peek = Check { charge: Charge::Exactly(0), ..apart(name, wide, 0) };
+                let peek = Check { charge: Charge::IfAllowed(0), ..apart(name, wide, 0) };
                 let left = ask(policy.inner(), vec![peek]).await[0].remaining;
                 assert!(left <= 1_000 - admitted, "{algorithm:?}: {left} left after {admitted}");
                 (left == 1_000 - admitted).then_some(())
@@ -119,7 +119,7 @@ async fn many_similar_groups_are_answered_as_in_memory() {
     let group = |tenant: usize| {
         let checks = limits.iter().enumerate().map(|(at, limit)| {
             let name = format!("{tenant} {at}");
-            check(&name, *limit, at, Charge::Exactly(1))
+            check(&name, *limit, at, Charge::IfAllowed(1))
         });
         checks.collect::<Group>()
     };

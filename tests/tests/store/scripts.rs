@@ -34,13 +34,13 @@ fn refusals_and_peeks_write_nothing() {
         let fake = EmbeddedRedis::new();
         let (wide, narrow) = (limit(algorithm, 10), limit(algorithm, 1));
         let chain = [
-            check("wide", wide, Charge::Exactly(1), 0, RefusalScope::Request),
-            check("narrow", narrow, Charge::Exactly(1), 1, RefusalScope::Request),
+            check("wide", wide, Charge::IfAllowed(1), 0, RefusalScope::Request),
+            check("narrow", narrow, Charge::IfAllowed(1), 1, RefusalScope::Request),
         ];
         assert!(!writes(&commands(&fake, &chain, START)).is_empty());
         let refused = commands(&fake, &chain, START + 1);
         assert!(writes(&refused).is_empty(), "{algorithm:?}: {refused:?}");
-        let peek = [check("wide", wide, Charge::Exactly(0), 0, RefusalScope::Request)];
+        let peek = [check("wide", wide, Charge::IfAllowed(0), 0, RefusalScope::Request)];
         assert!(writes(&commands(&fake, &peek, START + 2)).is_empty(), "{algorithm:?}");
         let refund = Charge::Refund { hits: 1, receipt: None };
         let refund = [check("absent", wide, refund, 0, RefusalScope::None)];
@@ -55,7 +55,7 @@ fn plain_groups_cost_one_read_and_one_write_per_counter() {
         let checks: Vec<_> = names
             .iter()
             .map(|name| {
-                let (minute, hits) = (limit(Algorithm::FixedWindow, 10), Charge::Exactly(1));
+                let (minute, hits) = (limit(Algorithm::FixedWindow, 10), Charge::IfAllowed(1));
                 [check(name, minute, hits, 0, RefusalScope::Request)]
             })
             .collect();
@@ -81,12 +81,13 @@ fn a_log_needs_the_same_commands_at_any_length() {
             [check("log", log, take, 0, RefusalScope::Request)]
         };
         for hit in 0..held {
-            commands(&fake, &log(Charge::Exactly(1), 10_000), START + u64::from(hit));
+            commands(&fake, &log(Charge::IfAllowed(1), 10_000), START + u64::from(hit));
         }
         let later = START + u64::from(held);
-        let refused = commands(&fake, &log(Charge::Exactly(1), held), later).len();
-        let admitted = commands(&fake, &log(Charge::Exactly(1), 10_000), later + 1).len();
-        let expired = commands(&fake, &log(Charge::Exactly(1), 10_000), START + 60 * SECOND).len();
+        let refused = commands(&fake, &log(Charge::IfAllowed(1), held), later).len();
+        let admitted = commands(&fake, &log(Charge::IfAllowed(1), 10_000), later + 1).len();
+        let expired =
+            commands(&fake, &log(Charge::IfAllowed(1), 10_000), START + 60 * SECOND).len();
         [refused, admitted, expired]
     };
     assert_eq!(asked(10), asked(2_000));
@@ -96,7 +97,8 @@ fn a_log_needs_the_same_commands_at_any_length() {
 fn every_key_expires_and_small_states_are_integers() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
-        let one = check("one", limit(algorithm, 10), Charge::Exactly(1), 0, RefusalScope::Request);
+        let one =
+            check("one", limit(algorithm, 10), Charge::IfAllowed(1), 0, RefusalScope::Request);
         // The time of Redis.
         redis.eval(&Call::new(b"", [[&one]], None));
         let key = String::from_utf8(one.key.as_bytes().to_vec()).unwrap();

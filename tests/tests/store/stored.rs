@@ -2,7 +2,7 @@
 
 use sluicegate_core::{
     Algorithm, Limit, Time,
-    algorithm::{Numbers, State},
+    algorithm::{State, StateNumbers},
 };
 use sluicegate_store::redis::Reply;
 
@@ -16,7 +16,8 @@ pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
         (Algorithm::SlidingWindowLog, Reply::Array(elements)) => entries(elements)?,
         (Algorithm::SlidingWindowLog, _) => return None,
         (algorithm, value) => {
-            let numbers = value.as_str()?.split(':').map(integer).collect::<Option<Numbers>>()?;
+            let numbers =
+                value.as_str()?.split(':').map(integer).collect::<Option<StateNumbers>>()?;
             match (algorithm, numbers.as_slice()) {
                 (Algorithm::FixedWindow, &[packed]) => unpacked(packed, [window]),
                 (Algorithm::SlidingWindowCounter, &[packed]) => {
@@ -42,8 +43,8 @@ pub(crate) fn state_of(limit: &Limit, value: &Reply) -> Option<State> {
 }
 
 /// Unpacks numbers from one: all but the first are below their base.
-fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
-    let mut numbers = Numbers::new();
+fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> StateNumbers {
+    let mut numbers = StateNumbers::new();
     for base in bases {
         numbers.insert(0, packed % base);
         packed /= base;
@@ -53,13 +54,13 @@ fn unpacked<const N: usize>(mut packed: u64, bases: [u64; N]) -> Numbers {
 }
 
 /// Time and hits of each entry of a log, from times and sums.
-fn entries(elements: &[Reply]) -> Option<Numbers> {
+fn entries(elements: &[Reply]) -> Option<StateNumbers> {
     let elements: Vec<u64> =
         elements.iter().map(|it| integer(it.as_str()?)).collect::<Option<_>>()?;
-    let Some((&base, entries)) = elements.split_first() else { return Some(Numbers::new()) };
+    let Some((&base, entries)) = elements.split_first() else { return Some(StateNumbers::new()) };
     let (entries, []) = entries.as_chunks::<2>() else { return None };
     let mut before = base;
-    let mut numbers = Numbers::new();
+    let mut numbers = StateNumbers::new();
     for &[at, sum] in entries {
         numbers.extend([at, sum.checked_sub(before)?]);
         before = sum;

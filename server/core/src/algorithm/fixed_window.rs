@@ -4,8 +4,8 @@
 //! limit within a moment; the sliding algorithms cannot. Stores two numbers. envoyproxy/ratelimit uses this algorithm.
 
 use super::{
+    algorithm_state::{AlgorithmState, Receipt, StateNumbers, USED_MAX},
     arithmetic::remaining_hits,
-    counter::{Counter, Numbers, Receipt, USED_MAX},
 };
 use crate::{Limit, Time};
 
@@ -18,7 +18,7 @@ pub struct FixedWindow {
     used: u64,
 }
 
-impl Counter for FixedWindow {
+impl AlgorithmState for FixedWindow {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         let length = limit.window().micros();
         let start = self.window.saturating_mul(length);
@@ -62,8 +62,8 @@ impl Counter for FixedWindow {
         self.until_window_end(limit, now)
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers::from_slice(&[self.window, self.used])
+    fn numbers(&self) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window, self.used])
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {

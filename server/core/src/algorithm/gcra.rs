@@ -5,8 +5,8 @@
 //! Source: ITU-T I.371, which specifies it for ATM cells.
 
 use super::{
+    algorithm_state::{AlgorithmState, Receipt, StateNumbers},
     arithmetic::remaining_hits,
-    counter::{Counter, Numbers, Receipt},
 };
 use crate::{Limit, Time};
 
@@ -21,7 +21,7 @@ pub struct Gcra {
     tat: u64,
 }
 
-impl Counter for Gcra {
+impl AlgorithmState for Gcra {
     fn advance(&mut self, _limit: &Limit, now: Time) -> Time {
         now
     }
@@ -51,8 +51,8 @@ impl Counter for Gcra {
         self.ahead(now)
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers::from_slice(&[self.tat])
+    fn numbers(&self) -> StateNumbers {
+        StateNumbers::from_slice(&[self.tat])
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {

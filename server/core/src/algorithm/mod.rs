@@ -1,11 +1,12 @@
-//! The five algorithms, one file each. A file has the state of one counter and implements the trait `Counter` for it.
+//! The five algorithms, one file each. A file has the state of one counter and implements the trait `AlgorithmState`
+//! for it.
 //!
 //! Before a state is read or changed, `advance` removes the usage that has expired; no other function does.
 //! [`crate::settle`] decides for all algorithms which hits are charged, and undoes the conditional charges of a refused
 //! group.
 
+mod algorithm_state;
 mod arithmetic;
-mod counter;
 mod fixed_window;
 mod gcra;
 mod sliding_window_counter;
@@ -13,8 +14,8 @@ mod sliding_window_log;
 mod state;
 mod token_bucket;
 
-pub(crate) use counter::Counter;
-pub use counter::{HITS_MAX, Numbers, Receipt};
+pub(crate) use algorithm_state::AlgorithmState;
+pub use algorithm_state::{HITS_MAX, Receipt, StateNumbers};
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use sliding_window_counter::SlidingWindowCounter;

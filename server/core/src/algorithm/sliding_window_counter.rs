@@ -6,8 +6,8 @@
 //! capable of scaling to millions of domains", 2017.
 
 use super::{
+    algorithm_state::{AlgorithmState, Receipt, StateNumbers},
     arithmetic::{mul_div, mul_div_ceil, remaining_hits},
-    counter::{Counter, Numbers, Receipt},
 };
 use crate::{Limit, Time};
 
@@ -26,7 +26,7 @@ pub struct SlidingWindowCounter {
     current: u64,
 }
 
-impl Counter for SlidingWindowCounter {
+impl AlgorithmState for SlidingWindowCounter {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         let length = limit.window().micros();
         let window = now.as_micros() / length;
@@ -90,8 +90,8 @@ impl Counter for SlidingWindowCounter {
         at.saturating_sub(now.as_micros())
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers::from_slice(&[self.window, self.previous, self.current])
+    fn numbers(&self) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window, self.previous, self.current])
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {

@@ -7,17 +7,17 @@
 use std::collections::VecDeque;
 
 use super::{
+    algorithm_state::{AlgorithmState, Receipt, StateNumbers},
     arithmetic::remaining_hits,
-    counter::{Counter, Numbers, Receipt},
 };
-use crate::{Limit, Time, limit::SLIDING_LOG_MAX};
+use crate::{Limit, Time, limit::SLIDING_LOG_HITS_MAX};
 
 /// State of a sliding window log: the time of every hit, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowLog {
     /// No two entries have the same time, and none has zero hits.
     entries: VecDeque<Entry>,
-    /// Hits in all entries, at most [`SLIDING_LOG_MAX`].
+    /// Hits in all entries, at most [`SLIDING_LOG_HITS_MAX`].
     used: u64,
 }
 
@@ -30,7 +30,7 @@ struct Entry {
     hits: u64,
 }
 
-impl Counter for SlidingWindowLog {
+impl AlgorithmState for SlidingWindowLog {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         let window = limit.window().micros();
         let newest = self.entries.back().map_or(0, |newest| newest.at);
@@ -49,7 +49,7 @@ impl Counter for SlidingWindowLog {
 
     fn charge(&mut self, _limit: &Limit, now: Time, hits: u64) -> Receipt {
         let at = now.as_micros();
-        let hits = hits.min(u64::from(SLIDING_LOG_MAX).saturating_sub(self.used));
+        let hits = hits.min(u64::from(SLIDING_LOG_HITS_MAX).saturating_sub(self.used));
         match self.entries.back_mut() {
             Some(newest) if newest.at == at => newest.hits += hits,
             _ if hits > 0 => self.entries.push_back(Entry { at, hits }),
@@ -82,7 +82,7 @@ impl Counter for SlidingWindowLog {
         self.entries.back().map_or(0, |newest| newest.expires_after(limit, now))
     }
 
-    fn numbers(&self) -> Numbers {
+    fn numbers(&self) -> StateNumbers {
         self.entries.iter().flat_map(|entry| [entry.at, entry.hits]).collect()
     }
 
@@ -92,7 +92,7 @@ impl Counter for SlidingWindowLog {
         let used = entries.iter().map(|entry| entry.hits).fold(0, u64::saturating_add);
         let in_order = entries.iter().is_sorted_by(|one, next| one.at < next.at);
         let valid = in_order && entries.iter().all(|entry| entry.hits > 0);
-        (valid && used <= u64::from(SLIDING_LOG_MAX)).then_some(Self { entries, used })
+        (valid && used <= u64::from(SLIDING_LOG_HITS_MAX)).then_some(Self { entries, used })
     }
 }
 

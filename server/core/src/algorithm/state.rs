@@ -1,7 +1,7 @@
 //! The state of one counter of any algorithm.
 
 use super::{
-    counter::{Counter, HITS_MAX, Numbers, Receipt, USED_MAX},
+    algorithm_state::{AlgorithmState, HITS_MAX, Receipt, StateNumbers, USED_MAX},
     fixed_window::FixedWindow,
     gcra::Gcra,
     sliding_window_counter::SlidingWindowCounter,
@@ -11,41 +11,41 @@ use super::{
 use crate::{Algorithm, Limit, Time};
 
 /// Lets [`State`] box the state of an algorithm that is larger than the others.
-impl<C: Counter> Counter for Box<C> {
+impl<A: AlgorithmState> AlgorithmState for Box<A> {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
-        C::advance(self, limit, now)
+        A::advance(self, limit, now)
     }
 
     fn available(&self, limit: &Limit, now: Time) -> i64 {
-        C::available(self, limit, now)
+        A::available(self, limit, now)
     }
 
     fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
-        C::charge(self, limit, now, hits)
+        A::charge(self, limit, now, hits)
     }
 
     fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
-        C::refund(self, limit, now, hits, receipt);
+        A::refund(self, limit, now, hits, receipt);
     }
 
     fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> u64 {
-        C::retry_after(self, limit, now, hits)
+        A::retry_after(self, limit, now, hits)
     }
 
     fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
-        C::expires_after(self, limit, now)
+        A::expires_after(self, limit, now)
     }
 
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        C::reset_after(self, limit, now)
+        A::reset_after(self, limit, now)
     }
 
-    fn numbers(&self) -> Numbers {
-        C::numbers(self)
+    fn numbers(&self) -> StateNumbers {
+        A::numbers(self)
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
-        C::from_numbers(numbers).map(Self::new)
+        A::from_numbers(numbers).map(Self::new)
     }
 }
 
@@ -77,16 +77,16 @@ macro_rules! states {
                     return None;
                 }
                 Some(match algorithm {
-                    $(Algorithm::$variant => Self::$variant(Counter::from_numbers(numbers)?),)*
+                    $(Algorithm::$variant => Self::$variant(AlgorithmState::from_numbers(numbers)?),)*
                 })
             }
         }
 
-        /// Calls a function of the trait `Counter` on the state, whichever its algorithm.
+        /// Calls a function of the trait `AlgorithmState` on the state, whichever its algorithm.
         macro_rules! dispatch {
-            ($dollar value:expr, $dollar counter:ident => $dollar call:expr) => {
+            ($dollar value:expr, $dollar state:ident => $dollar call:expr) => {
                 match $dollar value {
-                    $($dollar crate::algorithm::State::$variant($dollar counter) => $dollar call,)*
+                    $($dollar crate::algorithm::State::$variant($dollar state) => $dollar call,)*
                 }
             };
         }
@@ -111,24 +111,24 @@ impl State {
     /// their `now`: `now`, or the last time that the state has recorded if that is later, because the clock was set
     /// back.
     pub fn advance(&mut self, limit: &Limit, now: Time) -> Time {
-        dispatch!(self, counter => counter.advance(limit, now))
+        dispatch!(self, state => state.advance(limit, now))
     }
 
     /// Hits that may still pass at `now`; negative if more was charged than the limit allows.
     #[must_use]
     pub fn available(&self, limit: &Limit, now: Time) -> i64 {
-        dispatch!(self, counter => counter.available(limit, now))
+        dispatch!(self, state => state.available(limit, now))
     }
 
     /// Charges at most [`HITS_MAX`] hits, whether or not they are available.
     pub fn charge(&mut self, limit: &Limit, now: Time, hits: u64) -> Receipt {
-        dispatch!(self, counter => counter.charge(limit, now, hits.min(HITS_MAX)))
+        dispatch!(self, state => state.charge(limit, now, hits.min(HITS_MAX)))
     }
 
     /// Refunds up to `hits`. With a receipt, refunds only what that charge still counts; without one, reduces any
     /// usage. Usage never falls below zero.
     pub fn refund(&mut self, limit: &Limit, now: Time, hits: u64, receipt: Option<Receipt>) {
-        dispatch!(self, counter => counter.refund(limit, now, hits.min(HITS_MAX), receipt));
+        dispatch!(self, state => state.refund(limit, now, hits.min(HITS_MAX), receipt));
     }
 
     /// Microseconds until `hits` are available if no other hits are charged meanwhile; `None` if they exceed the
@@ -136,25 +136,25 @@ impl State {
     #[must_use]
     pub fn retry_after(&self, limit: &Limit, now: Time, hits: u64) -> Option<u64> {
         (hits <= u64::from(limit.capacity()))
-            .then(|| dispatch!(self, counter => counter.retry_after(limit, now, hits)))
+            .then(|| dispatch!(self, state => state.retry_after(limit, now, hits)))
     }
 
     /// Microseconds until no charged hit counts any longer, so that the state need not be stored; 0 if it is unused.
     #[must_use]
     pub fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
-        dispatch!(self, counter => counter.expires_after(limit, now))
+        dispatch!(self, state => state.expires_after(limit, now))
     }
 
     /// Microseconds until the reset that callers are shown. For a fixed window, until it ends, also if it is unused;
     /// else as [`Self::expires_after`].
     #[must_use]
     pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
-        dispatch!(self, counter => counter.reset_after(limit, now))
+        dispatch!(self, state => state.reset_after(limit, now))
     }
 
     /// The state as numbers, in the order of its fields; for a log, time and hits of each entry.
     #[must_use]
-    pub fn numbers(&self) -> Numbers {
-        dispatch!(self, counter => counter.numbers())
+    pub fn numbers(&self) -> StateNumbers {
+        dispatch!(self, state => state.numbers())
     }
 }

@@ -9,8 +9,8 @@
 //! does not refill hits that are charged later.
 
 use super::{
+    algorithm_state::{AlgorithmState, Receipt, StateNumbers, USED_MAX},
     arithmetic::{mul_div, mul_div_ceil, refill, remaining_hits},
-    counter::{Counter, Numbers, Receipt, USED_MAX},
 };
 use crate::{Limit, Time, time::SPAN_MAX};
 
@@ -26,7 +26,7 @@ pub struct TokenBucket {
     cost: u64,
 }
 
-impl Counter for TokenBucket {
+impl AlgorithmState for TokenBucket {
     fn advance(&mut self, limit: &Limit, now: Time) -> Time {
         if self.cost != limit.cost() {
             self.used = rescale(self.used, self.cost, limit.cost());
@@ -79,8 +79,8 @@ impl Counter for TokenBucket {
         refill(limit, self.used).saturating_sub(self.elapsed(now))
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers::from_slice(&[self.last, self.used, self.cost])
+    fn numbers(&self) -> StateNumbers {
+        StateNumbers::from_slice(&[self.last, self.used, self.cost])
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::escape::{PART_MAX, hex};
+use super::escape::{KEY_PART_BYTES_MAX, hex};
 
 /// Bytes of the hash in a digest. The text has twice as many hex digits.
 const BYTES: usize = 16;
@@ -76,9 +76,10 @@ impl<'v> DigestCache<'v> {
         Self { cached: Vec::new() }
     }
 
-    /// The digest that replaces a value; `None` if the value has at most [`PART_MAX`] bytes and is not replaced.
+    /// The digest that replaces a value; `None` if the value has at most [`KEY_PART_BYTES_MAX`] bytes and is not
+    /// replaced.
     pub fn for_long_value(&mut self, value: &'v [u8]) -> Option<Digest> {
-        (value.len() > PART_MAX).then(|| self.of(value))
+        (value.len() > KEY_PART_BYTES_MAX).then(|| self.of(value))
     }
 
     /// The digest of a value of any length.

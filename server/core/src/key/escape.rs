@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 /// The most bytes of a value, of a hash tag, and of the text after the hash tag. A digest replaces a longer one.
-pub const PART_MAX: usize = 256;
+pub const KEY_PART_BYTES_MAX: usize = 256;
 
 /// The most bytes of a counter key.
-pub const KEY_MAX: usize = 2 * PART_MAX + 32;
+pub const KEY_BYTES_MAX: usize = 2 * KEY_PART_BYTES_MAX + 32;
 
 /// The most bytes that [`escape`] passes on in one piece, before escaping.
 const PIECE_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! Parsing of counter keys.
 
-use super::{digest::Digest, escape::KEY_MAX};
+use super::{digest::Digest, escape::KEY_BYTES_MAX};
 use crate::Algorithm;
 
 /// A parsed counter key.
@@ -23,7 +23,7 @@ impl<'a> ParsedKey<'a> {
     /// Parses the text of a key; `None` if it is not a valid key.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Option<Self> {
-        if text.len() > KEY_MAX || !text.iter().all(u8::is_ascii_graphic) {
+        if text.len() > KEY_BYTES_MAX || !text.iter().all(u8::is_ascii_graphic) {
             return None;
         }
         let (code, text) = split_at_byte(text.strip_prefix(b"s1:")?, b':')?;

@@ -1,6 +1,6 @@
 //! Recognizes the counters of one tenant in one domain by their keys.
 
-use super::{digest::Digest, escape::PART_MAX, parsed::ParsedKey, text::value_or_digest};
+use super::{digest::Digest, escape::KEY_PART_BYTES_MAX, parsed::ParsedKey, text::value_or_digest};
 
 /// Matches the keys of all counters of one tenant in one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,10 @@ impl TenantKeys {
         }
         let domain = domain.as_bytes();
         let domains = [
-            value_or_digest(domain, PART_MAX),
-            value_or_digest(domain, PART_MAX - Digest::LENGTH - 1),
+            value_or_digest(domain, KEY_PART_BYTES_MAX),
+            value_or_digest(domain, KEY_PART_BYTES_MAX - Digest::LENGTH - 1),
         ];
-        Some(Self { tag: value_or_digest(tenant, PART_MAX), domains })
+        Some(Self { tag: value_or_digest(tenant, KEY_PART_BYTES_MAX), domains })
     }
 
     /// The hash tag in braces: printable ASCII.

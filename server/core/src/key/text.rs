@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{
     digest::{Digest, DigestCache},
-    escape::{PART_MAX, escape, is_plain},
+    escape::{KEY_PART_BYTES_MAX, escape, is_plain},
 };
 
 /// Bytes reserved for the text before the hash tag: format version, algorithm and window.
@@ -13,12 +13,12 @@ const PREFIX_MAX: usize = 24;
 
 /// Bytes reserved for a key: the text before the hash tag, both parts, and a block after them for
 /// [`KeyText::is_unambiguous`].
-const TEXT_MAX: usize = PREFIX_MAX + 2 * PART_MAX + 2 * BLOCK;
+const TEXT_MAX: usize = PREFIX_MAX + 2 * KEY_PART_BYTES_MAX + 2 * BLOCK;
 
 /// Bytes that [`KeyText::is_unambiguous`] checks together.
 const BLOCK: usize = 16;
 
-/// A part of a key that a digest replaces if its text is longer than [`PART_MAX`].
+/// A part of a key that a digest replaces if its text is longer than [`KEY_PART_BYTES_MAX`].
 pub(super) trait KeyPart<'v> {
     /// Writes the text.
     fn write(&self, sink: &mut impl Sink<'v>);
@@ -63,7 +63,7 @@ impl<'v> Sink<'v> for DigestInput<'_, 'v> {
 
     fn value(&mut self, bytes: &'v [u8]) {
         match u16::try_from(bytes.len()) {
-            Ok(length) if bytes.len() <= PART_MAX => {
+            Ok(length) if bytes.len() <= KEY_PART_BYTES_MAX => {
                 self.bytes.push(element::VALUE);
                 self.bytes.extend(length.to_le_bytes());
                 self.bytes.extend_from_slice(bytes);
@@ -83,7 +83,7 @@ pub(super) struct KeyText {
     end: usize,
     /// Bytes of syntax that were written.
     syntax: usize,
-    /// Whether a part was longer than [`PART_MAX`].
+    /// Whether a part was longer than [`KEY_PART_BYTES_MAX`].
     is_too_long: bool,
 }
 
@@ -102,7 +102,7 @@ impl<'v> PartSink<'v> for KeyText {
     fn part(&mut self, part: &impl KeyPart<'v>) {
         let start = self.end;
         part.write(self);
-        if self.end - start > PART_MAX {
+        if self.end - start > KEY_PART_BYTES_MAX {
             self.is_too_long = true;
             self.end = start;
         }
@@ -124,7 +124,7 @@ impl<'v> Sink<'v> for EscapedText<'_, 'v> {
         if self.text.is_full() {
             return;
         }
-        if bytes.len() > PART_MAX {
+        if bytes.len() > KEY_PART_BYTES_MAX {
             self.text.put(self.digests.of(bytes).as_bytes());
         } else {
             escape(bytes, |text| self.text.put(text));
@@ -136,7 +136,7 @@ impl<'v> PartSink<'v> for EscapedText<'_, 'v> {
     fn part(&mut self, part: &impl KeyPart<'v>) {
         let start = self.text.end;
         part.write(self);
-        if self.text.end - start > PART_MAX {
+        if self.text.end - start > KEY_PART_BYTES_MAX {
             self.text.end = start;
             part.write_digest(self.text, self.digests);
         }

@@ -11,10 +11,10 @@ use super::{LocatedMistake, LocatedWarning, file::SourceLocation};
 
 /// The most mistakes, and the most warnings, that are listed for all limits files together. Further ones are only
 /// counted.
-pub const LISTED_MAX: usize = 1_000;
+pub const FINDINGS_LISTED_MAX: usize = 1_000;
 
 /// The most characters of a name that a mistake or a warning quotes.
-pub const QUOTED_MAX: usize = 256;
+pub const QUOTED_CHARS_MAX: usize = 256;
 
 /// A mistake or a warning at a location of a limits file.
 pub trait Finding {
@@ -48,8 +48,8 @@ impl Finding for LocatedWarning {
 /// What identifies a finding: file, line, column and text.
 type FindingKey = (Arc<str>, usize, usize, String);
 
-/// A list of the first [`LISTED_MAX`] findings, and the number of further ones. Equal findings at one location, which
-/// repeated aliases cause, are listed once.
+/// A list of the first [`FINDINGS_LISTED_MAX`] findings, and the number of further ones. Equal findings at one
+/// location, which repeated aliases cause, are listed once.
 #[derive(Clone, Debug)]
 pub struct Findings<T> {
     listed: Vec<T>,
@@ -114,14 +114,14 @@ impl<T> Findings<T> {
         T: fmt::Display,
     {
         let further =
-            (self.unlisted > 0).then(|| format!("there are more than these {LISTED_MAX}"));
+            (self.unlisted > 0).then(|| format!("there are more than these {FINDINGS_LISTED_MAX}"));
         self.listed.iter().map(ToString::to_string).chain(further)
     }
 
     /// Whether the list is full, so that further findings are only counted.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        self.listed.len() >= LISTED_MAX
+        self.listed.len() >= FINDINGS_LISTED_MAX
     }
 
     /// Number of findings that came after the list was full. Repetitions through aliases are counted, even of listed
@@ -138,10 +138,11 @@ impl<T> Findings<T> {
     }
 }
 
-/// The text for a message, cut off after [`QUOTED_MAX`] characters, because names in limits files may have megabytes.
+/// The text for a message, cut off after [`QUOTED_CHARS_MAX`] characters, because names in limits files may have
+/// megabytes.
 #[must_use]
 pub fn quoted(text: impl fmt::Display) -> String {
-    let mut quoted = Quoted { text: String::new(), left: QUOTED_MAX };
+    let mut quoted = Quoted { text: String::new(), left: QUOTED_CHARS_MAX };
     // An error stops the formatting of the rest.
     if write!(quoted, "{text}").is_err() {
         quoted.text.push('…');
@@ -179,19 +180,22 @@ mod tests {
     #[test]
     fn findings_beyond_the_bound_are_only_counted() {
         let mut findings = Findings::default();
-        for line in (1..=LISTED_MAX + 7).rev() {
+        for line in (1..=FINDINGS_LISTED_MAX + 7).rev() {
             findings.push(mistake(line));
         }
-        assert_eq!((findings.len(), findings.unlisted()), (LISTED_MAX, 7));
-        assert_eq!(findings.total(), LISTED_MAX + 7);
+        assert_eq!((findings.len(), findings.unlisted()), (FINDINGS_LISTED_MAX, 7));
+        assert_eq!(findings.total(), FINDINGS_LISTED_MAX + 7);
         findings.sort(["a.yaml"].into_iter());
-        assert_eq!((findings[0].location.line, findings[LISTED_MAX - 1].location.line), (8, 1_007));
+        assert_eq!(
+            (findings[0].location.line, findings[FINDINGS_LISTED_MAX - 1].location.line),
+            (8, 1_007)
+        );
     }
 
     #[test]
     fn a_repeated_finding_is_listed_once() {
         let mut findings = Findings::default();
-        for _ in 0..LISTED_MAX * 2 {
+        for _ in 0..FINDINGS_LISTED_MAX * 2 {
             findings.push(mistake(1));
         }
         findings.push(mistake(2));
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn long_names_are_cut_off() {
         assert_eq!(quoted("kö"), "kö");
-        let longest = "ö".repeat(QUOTED_MAX);
+        let longest = "ö".repeat(QUOTED_CHARS_MAX);
         assert_eq!(quoted(&longest), longest);
         assert_eq!(quoted(longest.clone() + "k"), longest + "…");
     }

@@ -41,12 +41,12 @@ pub struct Candidate<'r> {
     /// Location in the limits files.
     pub location: &'r SourceLocation,
     /// Whether the node matched the entry, or why not.
-    pub outcome: MatchOutcome,
+    pub outcome: CandidateOutcome,
 }
 
 /// Whether a node matched an entry, or why not. Ordered by similarity of the node to the entry, most similar first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MatchOutcome {
+pub enum CandidateOutcome {
     /// The node matched.
     Matched,
     /// A node with exactly this value takes precedence.
@@ -117,18 +117,22 @@ impl Level {
             let of_key = **key == *entry.key;
             for (node, value, pattern) in values.all() {
                 let outcome = match (pattern, value) {
-                    _ if !of_key => MatchOutcome::OtherKey,
-                    _ if matched.is_some_and(|it| std::ptr::eq(it, node)) => MatchOutcome::Matched,
-                    (Some(pattern), _) if !pattern.matches(entry.value) => {
-                        MatchOutcome::PatternMismatch
+                    _ if !of_key => CandidateOutcome::OtherKey,
+                    _ if matched.is_some_and(|it| std::ptr::eq(it, node)) => {
+                        CandidateOutcome::Matched
                     }
-                    (None, Some(_)) => MatchOutcome::OtherValue,
-                    _ if values.exact.contains_key(entry.value) => MatchOutcome::ExactFirst,
-                    _ => MatchOutcome::PatternFirst,
+                    (Some(pattern), _) if !pattern.matches(entry.value) => {
+                        CandidateOutcome::PatternMismatch
+                    }
+                    (None, Some(_)) => CandidateOutcome::OtherValue,
+                    _ if values.exact.contains_key(entry.value) => CandidateOutcome::ExactFirst,
+                    _ => CandidateOutcome::PatternFirst,
                 };
                 let similarity = match outcome {
-                    MatchOutcome::OtherKey => similarity(key, entry.key),
-                    MatchOutcome::OtherValue => similarity(value.unwrap_or_default(), entry.value),
+                    CandidateOutcome::OtherKey => similarity(key, entry.key),
+                    CandidateOutcome::OtherValue => {
+                        similarity(value.unwrap_or_default(), entry.value)
+                    }
                     _ => Reverse((false, 0)),
                 };
                 nearest
@@ -140,7 +144,7 @@ impl Level {
 }
 
 /// Order of candidates: outcome, similarity, location.
-type Order<'r> = (MatchOutcome, Similarity, (&'r str, usize, usize));
+type Order<'r> = (CandidateOutcome, Similarity, (&'r str, usize, usize));
 
 /// Collects candidates, and retains only the most similar.
 #[derive(Default)]

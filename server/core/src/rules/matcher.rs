@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
 use super::{Findings, LocatedWarning, SourceLocation};
-use crate::{Algorithm, Counting, OnFailure, Rule, key::PART_MAX, request::Entry};
+use crate::{Algorithm, Counting, OnFailure, Rule, key::KEY_PART_BYTES_MAX, request::Entry};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 
@@ -216,7 +216,7 @@ impl Values {
         value: &'v [u8],
         search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Option<usize> {
-        if value.len() <= PART_MAX {
+        if value.len() <= KEY_PART_BYTES_MAX {
             return self.first_pattern(value, search);
         }
         if let Some(cached) = search.cached(self, value) {
@@ -250,13 +250,13 @@ impl Values {
 /// The most bytes of values that are searched for one request. Every pattern with text between two `*` searches the
 /// part of a value between the beginning and the end that the pattern fixes; the lengths of these parts are added.
 /// Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it pass.
-pub const SEARCHED_MAX: usize = 16 << 20;
+pub const SEARCHED_BYTES_MAX: usize = 16 << 20;
 
 /// The most results of searches in long values that are cached for one request.
 const CACHED_MAX: usize = 4;
 
-/// The budget of one request for searches in its values, at most [`SEARCHED_MAX`] bytes. Caches results, so that a
-/// repeated long value is searched once.
+/// The budget of one request for searches in its values, at most [`SEARCHED_BYTES_MAX`] bytes. Caches results, so that
+/// a repeated long value is searched once.
 #[derive(Debug)]
 pub(crate) struct SubstringSearchBudget<'v, 'r> {
     /// Bytes that were searched.
@@ -270,10 +270,10 @@ impl<'v, 'r> SubstringSearchBudget<'v, 'r> {
         Self { searched: 0, cache: Vec::new() }
     }
 
-    /// Whether more than [`SEARCHED_MAX`] bytes would have been searched. If so, the match is incomplete and must not
-    /// be used.
+    /// Whether more than [`SEARCHED_BYTES_MAX`] bytes would have been searched. If so, the match is incomplete and must
+    /// not be used.
     pub(crate) const fn is_exceeded(&self) -> bool {
-        self.searched > SEARCHED_MAX
+        self.searched > SEARCHED_BYTES_MAX
     }
 
     /// Counts bytes against the budget. Returns whether they may be searched.

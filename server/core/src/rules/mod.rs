@@ -15,10 +15,12 @@ pub use diff::{Change, ChangeCounts, ChangeKind, Edit, diff};
 pub use file::{
     DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located, NodePath, SourceLocation,
 };
-pub use findings::{Finding, Findings, LISTED_MAX, QUOTED_MAX, quoted};
-pub use match_trace::{CANDIDATES_MAX, Candidate, LevelTrace, MatchOutcome, MatchTrace, TraceEnd};
+pub use findings::{FINDINGS_LISTED_MAX, Finding, Findings, QUOTED_CHARS_MAX, quoted};
+pub use match_trace::{
+    CANDIDATES_MAX, Candidate, CandidateOutcome, LevelTrace, MatchTrace, TraceEnd,
+};
 pub(crate) use matcher::SubstringSearchBudget;
-pub use matcher::{Defaults, Domain, Match, Modes, RuleSet, SEARCHED_MAX};
+pub use matcher::{Defaults, Domain, Match, Modes, RuleSet, SEARCHED_BYTES_MAX};
 pub use mistake::{LocatedMistake, Mistake};
 pub use stats_key::{StatsKey, StatsKeyPart, sanitize};
 pub use warning::{LocatedWarning, Warning};

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sluicegate_core::{
     Algorithm, Limit, Time, Window,
     algorithm::{Receipt, State},
-    limit::{SLIDING_LOG_MAX, Unit},
+    limit::{SLIDING_LOG_HITS_MAX, Unit},
 };
 
 /// The longest duration in an answer, in microseconds.
@@ -322,7 +322,7 @@ pub fn pairs() -> impl Strategy<Value = (Limit, Limit)> {
 /// The limit nearest to these numbers that the algorithm can count.
 fn legal(algorithm: Algorithm, requests: u32, window: Window, burst: Option<u32>) -> Limit {
     let requests = match algorithm {
-        Algorithm::SlidingWindowLog => (requests - 1) % SLIDING_LOG_MAX + 1,
+        Algorithm::SlidingWindowLog => (requests - 1) % SLIDING_LOG_HITS_MAX + 1,
         Algorithm::Gcra if !window.micros().is_multiple_of(u64::from(requests)) => {
             let most = u32::try_from(window.micros() / 100).unwrap_or(u32::MAX);
             (requests - 1) % most + 1

@@ -1,6 +1,6 @@
 //! Settling against given states.
 
-use sluicegate_core::{Answers, Check, Counters, StoreError, Time, algorithm::State, settle};
+use sluicegate_core::{Answers, Check, CounterAccess, StoreError, Time, algorithm::State, settle};
 
 /// Settles the checks of one group at `now` against given states.
 ///
@@ -24,7 +24,7 @@ struct GivenStates<'a> {
     missing: StoreError,
 }
 
-impl Counters for GivenStates<'_> {
+impl CounterAccess for GivenStates<'_> {
     fn now(&self, _check: &Check) -> Time {
         self.now
     }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sluicegate_core::{
     Algorithm, Limit, Window,
-    limit::{LimitError, SLIDING_LOG_MAX},
+    limit::{LimitError, SLIDING_LOG_HITS_MAX},
 };
 use sluicegate_core_testkit::{
     cases,
@@ -54,9 +54,9 @@ fn burst_of_zero_is_an_error_unless_the_limit_is_zero() {
 #[test]
 fn sliding_window_log_is_bounded() {
     let log = |requests| new(Algorithm::SlidingWindowLog, requests, 60, None);
-    assert!(log(SLIDING_LOG_MAX).is_ok());
-    let error = log(SLIDING_LOG_MAX + 1).unwrap_err();
-    assert_eq!(error, LimitError::LogTooLong { requests: SLIDING_LOG_MAX + 1 });
+    assert!(log(SLIDING_LOG_HITS_MAX).is_ok());
+    let error = log(SLIDING_LOG_HITS_MAX + 1).unwrap_err();
+    assert_eq!(error, LimitError::LogTooLong { requests: SLIDING_LOG_HITS_MAX + 1 });
     assert!(error.help().contains("sliding_window_counter"));
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_core::rules::{CompileOptions, Findings, LISTED_MAX};
+use sluicegate_core::rules::{CompileOptions, FINDINGS_LISTED_MAX, Findings};
 use sluicegate_limits::{FileContents, ReadBounds, compile_text};
 
 use super::{expect, warnings};
@@ -74,14 +74,14 @@ fn large_levels_and_many_mistakes_are_reported_in_time() {
     let keys = many(&|index| format!("- {{key: k{index}}}\n"));
     assert!(keys.is_ok());
     let twice = many(&|index| format!("- {{key: k{}}}\n", index / 2));
-    assert_eq!(numbers(&twice.unwrap_err()), (LISTED_MAX, true));
+    assert_eq!(numbers(&twice.unwrap_err()), (FINDINGS_LISTED_MAX, true));
     let wrong = many(&|_| "- {key: k, valu: 1}\n".to_owned());
-    assert_eq!(numbers(&wrong.unwrap_err()), (LISTED_MAX, true));
+    assert_eq!(numbers(&wrong.unwrap_err()), (FINDINGS_LISTED_MAX, true));
     let patterns = many(&|index| format!("- {{key: k, value: v{index}/*}}\n"));
     assert!(patterns.is_ok());
     let ignored = many(&|index| format!("- {{key: k, value: v{index}, unit: day}}\n"));
     let ignored = ignored.unwrap();
-    assert_eq!(numbers(ignored.warnings()), (LISTED_MAX, true));
+    assert_eq!(numbers(ignored.warnings()), (FINDINGS_LISTED_MAX, true));
     assert_eq!(ignored.warnings().total(), 25_000);
     assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
 }

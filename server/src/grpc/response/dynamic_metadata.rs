@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluicegate_core::{
-    Code, CurrentLimit, Decision, Status, key::DigestCache, metadata, plan::PlannedDescriptor,
+    Code, CurrentLimit, Decision, DescriptorStatus, key::DigestCache, metadata,
+    plan::PlannedDescriptor,
 };
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{
@@ -76,7 +77,7 @@ fn add_requested<'v>(
 /// Adds the decisions on a descriptor.
 fn add_decided(
     fields: &mut Fields,
-    status: &Status<'_>,
+    status: &DescriptorStatus<'_>,
     decided: &[(&CurrentLimit<'_>, &Decision)],
 ) {
     let Some(source) = status.source else { return };

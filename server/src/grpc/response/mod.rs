@@ -6,7 +6,7 @@ mod seconds;
 
 use std::time::Duration;
 
-use sluicegate_core::{Code, CurrentLimit, Status, limit::Unit};
+use sluicegate_core::{Code, CurrentLimit, limit::Unit};
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,
     rate_limit_response::{self, DescriptorStatus, RateLimit, rate_limit},
@@ -58,7 +58,7 @@ pub(super) fn undecided(descriptors: usize, shadowed: bool) -> RateLimitResponse
     }
 }
 
-fn status(status: &Status<'_>) -> DescriptorStatus {
+fn status(status: &sluicegate_core::DescriptorStatus<'_>) -> DescriptorStatus {
     DescriptorStatus {
         code: code(status.code).into(),
         current_limit: status.current_limit.as_ref().map(current_limit),

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sluicegate_core::{Plan, Status, rules::RuleSet};
+use sluicegate_core::{DescriptorStatus, Plan, rules::RuleSet};
 
 use crate::telemetry::OVERRIDE_LABEL;
 
@@ -43,7 +43,11 @@ impl RuleLabels {
     }
 
     /// The label of the rule or the override that decides a descriptor.
-    pub(crate) fn of(&self, plan: &Plan<'_>, status: &Status<'_>) -> Option<&Arc<RuleLabel>> {
+    pub(crate) fn of(
+        &self,
+        plan: &Plan<'_>,
+        status: &DescriptorStatus<'_>,
+    ) -> Option<&Arc<RuleLabel>> {
         match status.rule {
             Some(rule) => self.rules.get(rule.id),
             None => self.overrides.get(&plan.domain?.name),

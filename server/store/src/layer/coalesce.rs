@@ -5,14 +5,14 @@
 //! one batch to the store, which sends it as one script call for each slot. Each server has its own queue, so that a
 //! slow server does not delay the others; only from the 65th server on do servers share queues.
 //!
-//! Equal groups of a batch whose checks are [`Charge::Exactly`](sluicegate_core::Charge::Exactly) are merged into one
-//! group with the sum of their hits. If the sum fits, each group gets its answer as if they had been settled one after
-//! another. If not, no hits were charged, and the answer shows how many of the groups fit. A second call has those, and
-//! one further group, whose refusal answers all others. Groups that are still without an answer are sent alone in a
-//! third call: no request waits for more.
+//! Equal groups of a batch whose checks are [`Charge::IfAllowed`](sluicegate_core::Charge::IfAllowed) are merged into
+//! one group with the sum of their hits. If the sum fits, each group gets its answer as if they had been settled one
+//! after another. If not, no hits were charged, and the answer shows how many of the groups fit. A second call has
+//! those, and one further group, whose refusal answers all others. Groups that are still without an answer are sent
+//! alone in a third call: no request waits for more.
 //!
-//! A group whose deadline passes during its call is answered [`StoreError::Unknown`]. Its answer may still arrive, and
-//! [`Store::late_answers`] returns it then.
+//! A group whose deadline passes during its call is answered [`StoreError::OutcomeUnknown`]. Its answer may still
+//! arrive, and [`Store::late_answers`] returns it then.
 
 mod call_task;
 mod merged_group;
@@ -76,7 +76,7 @@ struct LateGroup {
 
 /// The late answers to a group of `checks` checks.
 async fn await_late_groups(late_groups: Vec<LateGroup>, checks: usize) -> Answers {
-    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
+    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::OutcomeUnknown)).collect();
     for LateGroup { positions, answer } in late_groups {
         let Ok(own) = answer.await else { continue };
         for (position, answer) in positions.into_iter().zip(own) {
@@ -221,10 +221,10 @@ impl<S: QueuedStore> Coalesce<S> {
             None if self.state.remove_waiting(queue, number) => {
                 (error_for_all(group, StoreError::Unavailable), None)
             }
-            None => (error_for_all(group, StoreError::Unknown), Some(answer)),
+            None => (error_for_all(group, StoreError::OutcomeUnknown), Some(answer)),
             Some(_) => {
                 // The call has panicked.
-                let answers = error_for_all(group, StoreError::Unknown);
+                let answers = error_for_all(group, StoreError::OutcomeUnknown);
                 self.state.note_unknown(group, &answers);
                 (answers, None)
             }

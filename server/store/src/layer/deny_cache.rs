@@ -120,7 +120,7 @@ impl CachedRefusals {
 
     /// The decision on a check whose refusal is cached.
     fn refusal_of(&self, check: &Check) -> Option<Decision> {
-        let Charge::Exactly(hits) = check.charge else { return None };
+        let Charge::IfAllowed(hits) = check.charge else { return None };
         if check.refusal_scope != RefusalScope::Request {
             return None;
         }
@@ -147,7 +147,7 @@ impl CachedRefusals {
 
     /// Caches the decision if it is a refusal by the store.
     fn insert(&self, check: &Check, decision: &Decision, sent: SentAt) {
-        let Charge::Exactly(hits) = check.charge else { return };
+        let Charge::IfAllowed(hits) = check.charge else { return };
         if decision.allowed
             || check.refusal_scope != RefusalScope::Request
             || decision.source != DecisionSource::Store
@@ -267,7 +267,7 @@ impl<S: Store> DenyCache<S> {
             .enumerate()
             .map(|(at, check)| {
                 if !check.charge.is_conditional() {
-                    return answers.next().unwrap_or(Err(StoreError::Unknown));
+                    return answers.next().unwrap_or(Err(StoreError::OutcomeUnknown));
                 }
                 Ok(refused(at, check).unwrap_or_else(|| not_asked(check)))
             })
@@ -339,7 +339,7 @@ async fn of_whole_group(group: Group, late: LateAnswersFuture) -> Answers {
     let mut late = late.await.into_iter();
     let answer = |check: &Check| {
         let late = (!check.charge.is_conditional()).then(|| late.next()).flatten();
-        late.unwrap_or(Err(StoreError::Unknown))
+        late.unwrap_or(Err(StoreError::OutcomeUnknown))
     };
     group.iter().map(answer).collect()
 }

@@ -1,7 +1,7 @@
 //! The locked shards of a group's counters.
 
 use parking_lot::{Mutex, MutexGuard};
-use sluicegate_core::{Check, CounterKey, Counters, StoreError, Time, algorithm::State};
+use sluicegate_core::{Check, CounterAccess, CounterKey, StoreError, Time, algorithm::State};
 use smallvec::SmallVec;
 
 use super::shard::Shard;
@@ -40,7 +40,7 @@ impl<'s> LockedShards<'s> {
     }
 }
 
-impl Counters for LockedShards<'_> {
+impl CounterAccess for LockedShards<'_> {
     fn now(&self, check: &Check) -> Time {
         self.now.for_algorithm(check.limit.algorithm())
     }

@@ -14,7 +14,7 @@ mod shard;
 use std::{slice, time::Duration};
 
 use parking_lot::Mutex;
-use sluicegate_core::{Answers, Batch, Check, Counters, Store, algorithm::State, settle};
+use sluicegate_core::{Answers, Batch, Check, CounterAccess, Store, algorithm::State, settle};
 
 use crate::{Clock, SystemClock};
 use locked_shards::{LockedShards, SHARDS_MAX};

@@ -244,15 +244,15 @@ impl Redis {
                 Err(error) => {
                     self.stats.replies_rejected.add(1);
                     owner.mark_unhealthy(&error.to_string(), &topology);
-                    error_for_all(groups, StoreError::Unknown)
+                    error_for_all(groups, StoreError::OutcomeUnknown)
                 }
             },
-            Err(CallError::Unknown) => error_for_all(groups, StoreError::Unknown),
+            Err(CallError::Unknown) => error_for_all(groups, StoreError::OutcomeUnknown),
             Err(CallError::Late(reply)) => {
                 let positions = groups.iter().flat_map(|group| group.positions.iter().copied());
                 let (positions, slot) = (positions.collect(), slot_of(groups));
                 late.push(LateCall { positions, slot, call, reply });
-                error_for_all(groups, StoreError::Unknown)
+                error_for_all(groups, StoreError::OutcomeUnknown)
             }
             Err(CallError::NotRun) => error_for_all(groups, StoreError::Unavailable),
             Err(CallError::Moved(_) | CallError::Ask(_) | CallError::TryAgain) => {
@@ -332,7 +332,7 @@ struct LateCall {
 }
 
 /// The answers to a batch of `checks` checks from late replies that arrive by `deadline`. An answer stays
-/// [`StoreError::Unknown`] if its server no longer owns the slot: what that server charged is lost.
+/// [`StoreError::OutcomeUnknown`] if its server no longer owns the slot: what that server charged is lost.
 async fn await_late_calls(
     late_calls: Vec<LateCall>,
     checks: usize,
@@ -340,7 +340,7 @@ async fn await_late_calls(
     topology: Arc<Topology>,
     stats: Arc<Stats>,
 ) -> Answers {
-    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::Unknown)).collect();
+    let mut answers: Answers = (0..checks).map(|_| Err(StoreError::OutcomeUnknown)).collect();
     let (mut charged, mut owners) = (Vec::new(), Vec::new());
     for LateCall { positions, slot, call, reply } in late_calls {
         let server = reply.server.clone();
@@ -348,14 +348,14 @@ async fn await_late_calls(
         let decoded = match &reply {
             Ok(reply) => call.decode(reply).map(|it| it.answers).map_err(|_| {
                 stats.replies_rejected.add(1);
-                StoreError::Unknown
+                StoreError::OutcomeUnknown
             }),
             Err(CallError::NotRun) => Err(StoreError::Unavailable),
-            Err(_) => Err(StoreError::Unknown),
+            Err(_) => Err(StoreError::OutcomeUnknown),
         };
         for (at, &position) in positions.iter().enumerate() {
             let answer = match &decoded {
-                Ok(answers) => answers.get(at).copied().unwrap_or(Err(StoreError::Unknown)),
+                Ok(answers) => answers.get(at).copied().unwrap_or(Err(StoreError::OutcomeUnknown)),
                 Err(error) => Err(*error),
             };
             answers.get_mut(position).into_iter().for_each(|it| *it = answer);
@@ -371,7 +371,7 @@ async fn await_late_calls(
     let still_own = topology.still_own(&owners).await;
     let lost = charged.into_iter().zip(still_own).filter(|(_, owns)| !owns);
     for position in lost.flat_map(|(positions, _)| positions) {
-        answers.get_mut(position).into_iter().for_each(|it| *it = Err(StoreError::Unknown));
+        answers.get_mut(position).into_iter().for_each(|it| *it = Err(StoreError::OutcomeUnknown));
     }
     answers
 }
@@ -415,7 +415,7 @@ impl QueuedStore for Redis {
             by_owner.map(|by_slot| self.call_server(&map, by_slot, deadline, on_redirection));
         let (answers, late): (Vec<_>, Vec<_>) = join_all(answers).await.into_iter().unzip();
         let positions = slot_groups.iter().flat_map(|group| group.positions.iter().copied());
-        let mut ordered: Answers = (0..first).map(|_| Err(StoreError::Unknown)).collect();
+        let mut ordered: Answers = (0..first).map(|_| Err(StoreError::OutcomeUnknown)).collect();
         for (position, answer) in positions.zip(answers.into_iter().flatten().flatten()) {
             ordered.get_mut(position).into_iter().for_each(|it| *it = answer);
         }

@@ -26,7 +26,9 @@ impl Oracle<'_> {
                     }
                 }
                 DecisionSource::DenyCache => self.cached_refusal(request, at),
-                DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => {}
+                DecisionSource::NotAsked
+                | DecisionSource::LocalFallback
+                | DecisionSource::FailurePolicy => {}
             }
         }
     }
@@ -61,9 +63,11 @@ impl Oracle<'_> {
             }
             let hits = check.charge.hits();
             let (low, high) = match (decision.source, check.charge) {
-                (DecisionSource::Local, Charge::Always { .. } | Charge::Exactly(_)) => (0, hits),
+                (DecisionSource::LocalFallback, Charge::Always { .. } | Charge::IfAllowed(_)) => {
+                    (0, hits)
+                }
                 (DecisionSource::Store, Charge::Always { .. }) => (hits, hits),
-                (DecisionSource::Store, Charge::Exactly(_)) if decision.allowed => (hits, hits),
+                (DecisionSource::Store, Charge::IfAllowed(_)) if decision.allowed => (hits, hits),
                 _ => (0, 0),
             };
             least += low;

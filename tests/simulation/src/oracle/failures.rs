@@ -41,11 +41,11 @@ impl Oracle<'_> {
                 DecisionSource::NotAsked if is_in_deny_cache => continue,
                 // The request is already refused, so that the local fallback does not check this counter.
                 DecisionSource::NotAsked => is_refused && check.on_failure == OnFailure::Local,
-                DecisionSource::Local => check.on_failure == OnFailure::Local,
-                DecisionSource::Policy if matches!(check.charge, Charge::Refund { .. }) => {
+                DecisionSource::LocalFallback => check.on_failure == OnFailure::Local,
+                DecisionSource::FailurePolicy if matches!(check.charge, Charge::Refund { .. }) => {
                     decision.allowed
                 }
-                DecisionSource::Policy => match check.on_failure {
+                DecisionSource::FailurePolicy => match check.on_failure {
                     OnFailure::Allow | OnFailure::Defer => decision.allowed,
                     OnFailure::Deny => !decision.allowed,
                     OnFailure::Local => false,
@@ -81,7 +81,8 @@ impl Oracle<'_> {
     /// hits that the store last reported as remaining.
     pub(super) fn local(&mut self, request: &RequestRecord) {
         for (at, check) in request.checks.iter().enumerate() {
-            let decision = decided(request, at).filter(|it| it.source == DecisionSource::Local);
+            let decision =
+                decided(request, at).filter(|it| it.source == DecisionSource::LocalFallback);
             let Some(decision) = decision.filter(|_| self.scenario.is_one_window) else { continue };
             // All checks of the counter in this process.
             let of_process =
@@ -229,7 +230,7 @@ type CheckRecord<'h> = (&'h RequestRecord, usize);
 /// Hits of conditional charges that a process has admitted by itself.
 fn admitted<'a, 'h: 'a>(checks: impl Iterator<Item = &'a CheckRecord<'h>>) -> u64 {
     let charged = checks.filter_map(|(it, at)| {
-        let is_local = |it: &&Decision| it.source == DecisionSource::Local && it.allowed;
+        let is_local = |it: &&Decision| it.source == DecisionSource::LocalFallback && it.allowed;
         let decision = decided(it, *at).filter(is_local)?;
         is_conditional(it.checks[*at].charge).then_some(decision.charged)
     });

@@ -70,7 +70,7 @@ impl Oracle<'_> {
         let available = i64::from(self.limit(check).capacity()) - *used;
         let fits = number(needs(check.charge)) <= available;
         let (allowed, charged) = match check.charge {
-            Charge::Exactly(hits) => (fits, if fits { hits } else { 0 }),
+            Charge::IfAllowed(hits) => (fits, if fits { hits } else { 0 }),
             Charge::Always { hits, .. } => (fits, hits),
             Charge::Refund { hits, .. } => {
                 *used = (*used - number(hits)).max(0);

@@ -92,7 +92,7 @@ struct Oracle<'r> {
 /// Hits that must be available for a check to be allowed.
 fn needs(charge: Charge) -> u64 {
     match charge {
-        Charge::Exactly(hits) => hits.max(1),
+        Charge::IfAllowed(hits) => hits.max(1),
         Charge::Refund { .. } => 0,
         Charge::Always { needs, .. } => needs,
     }
@@ -100,7 +100,7 @@ fn needs(charge: Charge) -> u64 {
 
 /// Whether a charge is undone if its request is refused.
 fn is_conditional(charge: Charge) -> bool {
-    matches!(charge, Charge::Exactly(_))
+    matches!(charge, Charge::IfAllowed(_))
 }
 
 /// Whether a descriptor is over its limit: one of its checks is not allowed.

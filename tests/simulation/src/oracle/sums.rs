@@ -35,7 +35,9 @@ fn is_final(request: &RequestRecord, at: usize) -> bool {
             !matches!(check.charge, Charge::Refund { .. })
                 && (!is_conditional(check.charge) || !decision.allowed || !is_refunded(request, at))
         }
-        DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => false,
+        DecisionSource::NotAsked
+        | DecisionSource::LocalFallback
+        | DecisionSource::FailurePolicy => false,
     }
 }
 
@@ -106,11 +108,13 @@ impl Oracle<'_> {
             for request in self.history.requests.iter().filter(|it| it.process == process) {
                 for (at, check) in request.checks.iter().enumerate() {
                     match decided(request, at) {
-                        Some(it) if it.source == DecisionSource::Local && it.allowed => {
+                        Some(it) if it.source == DecisionSource::LocalFallback && it.allowed => {
                             admitted += it.charged;
                         }
                         // The store may have charged it before the process refused.
-                        Some(it) if it.source == DecisionSource::Local => uncertain += it.charged,
+                        Some(it) if it.source == DecisionSource::LocalFallback => {
+                            uncertain += it.charged
+                        }
                         None if check.on_failure == OnFailure::Local => {
                             uncertain += check.charge.hits();
                         }
@@ -171,14 +175,18 @@ impl Oracle<'_> {
             DecisionSource::DenyCache => (0, 0),
             DecisionSource::NotAsked if self.scenario.is_fault_free => (0, 0),
             // A call that was not answered in time may have charged hits, which are not refunded.
-            DecisionSource::Policy if decision.allowed && !is_refunded => (0, hits),
+            DecisionSource::FailurePolicy if decision.allowed && !is_refunded => (0, hits),
             // Charges that a late answer reports are refunded.
-            DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy
+            DecisionSource::NotAsked
+            | DecisionSource::LocalFallback
+            | DecisionSource::FailurePolicy
                 if conditional =>
             {
                 (0, 0)
             }
-            DecisionSource::NotAsked | DecisionSource::Local | DecisionSource::Policy => (0, hits),
+            DecisionSource::NotAsked
+            | DecisionSource::LocalFallback
+            | DecisionSource::FailurePolicy => (0, hits),
             DecisionSource::Store if !conditional => (hits, hits),
             DecisionSource::Store if !decision.allowed || is_refunded => (0, 0),
             DecisionSource::Store => (hits, hits),

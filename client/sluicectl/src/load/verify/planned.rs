@@ -131,7 +131,9 @@ impl Verification {
         let descriptors = plan.descriptors.iter().enumerate().map(|(at, planned)| {
             let checks = group.iter().filter(move |check| check.descriptor == at);
             let not_verified = match planned {
-                _ if plan.is_too_costly => Some("matching takes too long, so the server denies it"),
+                _ if plan.is_search_budget_exceeded => {
+                    Some("matching takes too long, so the server denies it")
+                }
                 PlannedDescriptor::Limited { shadow_mode, .. }
                     if *shadow_mode || plan.shadow_mode =>
                 {

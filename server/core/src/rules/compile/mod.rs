@@ -46,7 +46,7 @@ pub struct Report {
 ///
 /// # Errors
 /// The mistakes of the report, followed by those of compilation. Compilation stops after
-/// [`LISTED_MAX`](super::LISTED_MAX) mistakes.
+/// [`FINDINGS_LISTED_MAX`](super::FINDINGS_LISTED_MAX) mistakes.
 pub fn compile(
     files: &[LimitsFile],
     options: &CompileOptions,

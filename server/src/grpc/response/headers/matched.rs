@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::HeaderName;
-use sluicegate_core::{CurrentLimit, Decision, Status, plan::PlannedDescriptor};
+use sluicegate_core::{CurrentLimit, Decision, DescriptorStatus, plan::PlannedDescriptor};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
 use crate::decision::DecisionRecord;
@@ -40,7 +40,7 @@ impl MatchedLimit<'_, '_> {
 /// A descriptor with its status and its limits.
 pub(super) struct MatchedDescriptor<'a, 'r> {
     pub(super) planned: &'a PlannedDescriptor<'r>,
-    pub(super) status: &'a Status<'r>,
+    pub(super) status: &'a DescriptorStatus<'r>,
     pub(super) limits: Vec<MatchedLimit<'a, 'r>>,
 }
 

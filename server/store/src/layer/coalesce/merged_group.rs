@@ -75,7 +75,7 @@ impl MergedGroup {
         }
         let times = u64::try_from(count).unwrap_or(u64::MAX);
         let multiplied = |check: &Check| {
-            let charge = Charge::Exactly(hits(check).saturating_mul(times));
+            let charge = Charge::IfAllowed(hits(check).saturating_mul(times));
             Check { charge, ..check.clone() }
         };
         self.group.iter().map(multiplied).collect()
@@ -167,7 +167,7 @@ fn answer_each(group: &[Check], decided: &[Decision], members: SmallVec<[Waiting
                 charged: hits(check),
                 remaining: decision.remaining.saturating_add(hits_after),
                 reset_after: decision.reset_after.saturating_sub(sooner.unwrap_or_default()),
-                receipt: decision.receipt.map(|it| it.for_first_part(&check.limit, hits_after)),
+                receipt: decision.receipt.map(|it| it.without_last_hits(&check.limit, hits_after)),
                 ..*decision
             })
         });
@@ -195,10 +195,10 @@ fn allowed_max(group: &[Check]) -> Option<usize> {
     groups.min().map(|groups| usize::try_from(groups).unwrap_or(usize::MAX))
 }
 
-/// The hits of a [`Charge::Exactly`]; zero for other charges.
+/// The hits of a [`Charge::IfAllowed`]; zero for other charges.
 const fn hits(check: &Check) -> u64 {
     match check.charge {
-        Charge::Exactly(hits) => hits,
+        Charge::IfAllowed(hits) => hits,
         Charge::Always { .. } | Charge::Refund { .. } => 0,
     }
 }

@@ -31,7 +31,8 @@ pub enum OnRedirection {
 pub struct BatchAnswers {
     /// One for each check, in order.
     pub answers: Answers,
-    /// The late answers to checks that are [`StoreError::Unknown`](sluicegate_core::StoreError::Unknown) in `answers`.
+    /// The late answers to checks that are [`StoreError::OutcomeUnknown`](sluicegate_core::StoreError::OutcomeUnknown)
+    /// in `answers`.
     pub late: Option<LateAnswersFuture>,
 }
 

@@ -91,10 +91,10 @@ impl<S: QueuedStore> CoalesceState<S> {
 }
 
 impl<S> CoalesceState<S> {
-    /// Counts the hits of checks that are answered [`StoreError::Unknown`].
+    /// Counts the hits of checks that are answered [`StoreError::OutcomeUnknown`].
     pub(super) fn note_unknown(&self, group: &[Check], answers: &Answers) {
         let answered = group.iter().zip(answers);
-        let unknown = answered.filter(|(_, answer)| **answer == Err(StoreError::Unknown));
+        let unknown = answered.filter(|(_, answer)| **answer == Err(StoreError::OutcomeUnknown));
         let hits: u64 = unknown.map(|(check, _)| check.charge.hits()).sum();
         self.hits_unknown.fetch_add(hits, Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl<S: QueuedStore> CoalesceState<S> {
             let has_moved = own.contains(&Err(StoreError::Moved));
             if has_moved && on_redirection == OnRedirection::Report {
                 tokio::spawn(Arc::clone(self).call_separately(merged.split()));
-            } else if late.is_some() && own.contains(&Err(StoreError::Unknown)) {
+            } else if late.is_some() && own.contains(&Err(StoreError::OutcomeUnknown)) {
                 unanswered.push((first, merged));
             } else {
                 retries.extend(

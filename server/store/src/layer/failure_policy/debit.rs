@@ -69,7 +69,7 @@ impl<S: Store> PolicyState<S> {
         }
         let (group, answer) = self.charge(due, hits, fallback_sync).await;
         let sent = SentDebit { due: due.clone(), taken, hits };
-        if answer == Err(StoreError::Unknown)
+        if answer == Err(StoreError::OutcomeUnknown)
             && let Some(late) = self.inner.late_answers(&group)
             && let Some(permit) = self.refund_tasks.acquire_late_permit()
         {
@@ -123,7 +123,7 @@ impl<S: Store> PolicyState<S> {
 type Answer = Result<Decision, StoreError>;
 
 fn first(answers: &Answers) -> Answer {
-    answers.first().copied().unwrap_or(Err(StoreError::Unknown))
+    answers.first().copied().unwrap_or(Err(StoreError::OutcomeUnknown))
 }
 
 /// A debit that was sent to the store.
@@ -141,7 +141,7 @@ impl SentDebit {
         let &Self { ref due, taken, hits } = self;
         match answer {
             Ok(_) => pending_debits.complete(due, taken, hits),
-            Err(StoreError::Unknown) => pending_debits.complete_unknown(due, taken, hits),
+            Err(StoreError::OutcomeUnknown) => pending_debits.complete_unknown(due, taken, hits),
             Err(StoreError::Full | StoreError::Unavailable | StoreError::Moved) => {
                 pending_debits.put_back(due, taken);
                 return false;

@@ -128,7 +128,8 @@ impl FallbackSync {
         let now = clock::now();
         partial.local_checks.iter().fold(false, |start, it| {
             let decision = partial.decisions.get(it.position);
-            let decision = decision.filter(|decision| decision.source == DecisionSource::Local);
+            let decision =
+                decision.filter(|decision| decision.source == DecisionSource::LocalFallback);
             let Some((check, decision)) = group.get(it.position).zip(decision) else {
                 return start;
             };

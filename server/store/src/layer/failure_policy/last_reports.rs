@@ -163,7 +163,7 @@ impl LastReports {
         self.found.fetch_add(1, Ordering::Relaxed);
         // Capped again on every check, because the local window may have ended before the store's, or the limit may
         // have changed.
-        let share = Check { charge: Charge::Exactly(1), ..share.clone() };
+        let share = Check { charge: Charge::IfAllowed(1), ..share.clone() };
         let remaining = remaining.saturating_add(charged) / u64::from(replicas.get());
         memory.cap_remaining(&share, remaining, resets_at.saturating_duration_since(now));
     }
@@ -252,7 +252,7 @@ mod tests {
         Check {
             key: key.unwrap(),
             limit,
-            charge: Charge::Exactly(1),
+            charge: Charge::IfAllowed(1),
             descriptor: 0,
             refusal_scope: RefusalScope::Request,
             on_failure: OnFailure::Local,
@@ -317,7 +317,7 @@ mod tests {
     }
 
     async fn remaining_in(memory: &LocalMemory, check: &Check) -> u64 {
-        let peek = Check { charge: Charge::Exactly(0), ..share(check) };
+        let peek = Check { charge: Charge::IfAllowed(0), ..share(check) };
         memory.decide(Batch::single(Arc::from([peek]), None)).await[0].unwrap().remaining
     }
 

@@ -36,7 +36,7 @@ impl<S: Store> PolicyState<S> {
                 let (check, answer) = group.get(at).zip(answers.get(at))?;
                 match answer {
                     Ok(decision) => undo(check, decision),
-                    Err(error) if is_refund(check) && *error != StoreError::Unknown => {
+                    Err(error) if is_refund(check) && *error != StoreError::OutcomeUnknown => {
                         Some(check.clone())
                     }
                     Err(_) => None,

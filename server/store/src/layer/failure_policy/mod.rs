@@ -212,7 +212,7 @@ impl<S: Store> FailurePolicy<S> {
         match decided.await {
             Ok(decided) => decided,
             Err(_panicked) => {
-                self.0.complete_decisions(&group, &error_for_all(StoreError::Unknown)).await
+                self.0.complete_decisions(&group, &error_for_all(StoreError::OutcomeUnknown)).await
             }
         }
     }

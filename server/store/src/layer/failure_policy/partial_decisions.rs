@@ -76,7 +76,7 @@ impl PartialDecisions {
         };
         for (at, check) in group.iter().enumerate() {
             // If a store returns too few answers, the rest is unknown.
-            let answer = answers.get(at).copied().unwrap_or(Err(StoreError::Unknown));
+            let answer = answers.get(at).copied().unwrap_or(Err(StoreError::OutcomeUnknown));
             let decision = answer.unwrap_or_else(|error| {
                 partial.unanswered += 1;
                 partial.by_policy(at, check, error, has_local)
@@ -101,17 +101,17 @@ impl PartialDecisions {
         has_local: bool,
     ) -> Decision {
         if matches!(check.charge, Charge::Refund { .. }) {
-            return allowed_decision(check, DecisionSource::Policy);
+            return allowed_decision(check, DecisionSource::FailurePolicy);
         }
         match check.on_failure {
-            OnFailure::Allow => allowed_decision(check, DecisionSource::Policy),
+            OnFailure::Allow => allowed_decision(check, DecisionSource::FailurePolicy),
             // A client that sends ever new values fills the store. Local counters would be full, too, and an error
             // would let the client pass through Envoy.
             OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied_decision(),
             OnFailure::Defer => {
                 // A rule in shadow mode does not defer the request.
                 self.deferred |= check.refusal_scope != RefusalScope::None;
-                allowed_decision(check, DecisionSource::Policy)
+                allowed_decision(check, DecisionSource::FailurePolicy)
             }
             OnFailure::Local if has_local => {
                 self.local_checks.push(LocalCheck::new(at));
@@ -146,7 +146,7 @@ pub(super) fn denied_decision() -> Decision {
         reset_after: RETRY_AFTER,
         retry_after: Some(RETRY_AFTER),
         receipt: None,
-        source: DecisionSource::Policy,
+        source: DecisionSource::FailurePolicy,
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) fn positions_to_await(
         let decisions = partial.decisions.get(first..end).unwrap_or_default();
         let over = failed || decisions.iter().any(|decision| !decision.allowed);
         for (position, check) in (first..end).zip(checks) {
-            let is_unknown = answers.get(position) == Some(&Err(StoreError::Unknown));
+            let is_unknown = answers.get(position) == Some(&Err(StoreError::OutcomeUnknown));
             let is_local = || partial.local_checks.iter().any(|it| it.position == position);
             let is_refunded =
                 requires_local_share(check) && is_local() || over && check.charge.is_conditional();

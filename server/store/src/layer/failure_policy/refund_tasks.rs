@@ -119,14 +119,16 @@ impl RefundTasks {
             if let Some(late) = inner.late_answers(&group) {
                 let late = late.await;
                 let unknown = answers.iter_mut().zip(late);
-                let unknown = unknown.filter(|(it, _)| **it == Err(StoreError::Unknown));
+                let unknown = unknown.filter(|(it, _)| **it == Err(StoreError::OutcomeUnknown));
                 unknown.for_each(|(answer, late)| *answer = late);
             }
             // A refund that may have run is not retried. The store counts its hits as unknown.
-            let unknown = answers.iter().filter(|it| **it == Err(StoreError::Unknown)).count();
+            let unknown =
+                answers.iter().filter(|it| **it == Err(StoreError::OutcomeUnknown)).count();
             self.failed.fetch_add(u64::try_from(unknown).unwrap_or(0), Ordering::Relaxed);
             let answered = group.iter().zip(&answers);
-            let not_run = answered.filter(|(_, it)| it.is_err_and(|it| it != StoreError::Unknown));
+            let not_run =
+                answered.filter(|(_, it)| it.is_err_and(|it| it != StoreError::OutcomeUnknown));
             left = not_run.map(|(check, _)| check.clone()).collect();
             if left.is_empty() {
                 return;

@@ -89,7 +89,7 @@ impl<S: Store> PolicyState<S> {
         group: &Group,
         answers: &Answers,
     ) -> Result<Decisions, Deferred> {
-        let is_unknown = answers.contains(&Err(StoreError::Unknown));
+        let is_unknown = answers.contains(&Err(StoreError::OutcomeUnknown));
         // Before the first await, as the trait demands.
         let late = is_unknown.then(|| self.inner.late_answers(group)).flatten();
         let requires_local_share = |check: &Check| {
@@ -163,7 +163,7 @@ impl<S: Store> PolicyState<S> {
             let Some(decision) = partial.decisions.get_mut(it.position) else { continue };
             let by_local = answer.map_or_else(
                 |_| denied_decision(),
-                |it| Decision { source: DecisionSource::Local, ..it },
+                |it| Decision { source: DecisionSource::LocalFallback, ..it },
             );
             it.decision = Some(by_local);
             if decision.source != DecisionSource::Store {
@@ -195,7 +195,7 @@ impl<S: Store> PolicyState<S> {
             undo(&share, it.decision.as_ref()?)
         });
         self.refund_locally(local.collect()).await;
-        let in_store = refunds.into_iter().filter(|it| it.source != DecisionSource::Local);
+        let in_store = refunds.into_iter().filter(|it| it.source != DecisionSource::LocalFallback);
         let in_store: Vec<Check> = in_store.map(|it| it.check).collect();
         if !in_store.is_empty() {
             self.refund_tasks.start(Arc::clone(&self.inner), in_store);
@@ -215,7 +215,7 @@ impl<S: Store> PolicyState<S> {
         let (mut local, mut in_store) = (Vec::new(), Vec::new());
         for (check, answer) in group.iter().zip(answers) {
             let Charge::Refund { hits, receipt } = check.charge else { continue };
-            if answer.is_ok() || *answer == Err(StoreError::Unknown) {
+            if answer.is_ok() || *answer == Err(StoreError::OutcomeUnknown) {
                 continue;
             }
             let undebited = self.refund_undebited(check, hits);

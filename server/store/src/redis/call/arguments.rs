@@ -157,8 +157,8 @@ impl<'a> ScriptArguments<'a> {
         // The cap changes no decision, because it is above any limit.
         let most = |hits: u64| hits.min(HITS_MAX);
         match charge {
-            Charge::Exactly(1) => send(0, &[]),
-            Charge::Exactly(hits) => send(1, &[most(hits)]),
+            Charge::IfAllowed(1) => send(0, &[]),
+            Charge::IfAllowed(hits) => send(1, &[most(hits)]),
             Charge::Always { hits, needs } => send(2, &[most(hits), most(needs)]),
             Charge::Refund { hits, receipt: None } => send(3, &[most(hits)]),
             Charge::Refund { hits, receipt: Some(Receipt { at, used }) } => {
@@ -198,7 +198,7 @@ fn is_plain(check: &Check) -> bool {
     let capacity = u64::from(limit.capacity());
     limit.algorithm() == Algorithm::FixedWindow
         && *scope == RefusalScope::Request
-        && matches!(*charge, Charge::Exactly(hits) if (1..=capacity).contains(&hits))
+        && matches!(*charge, Charge::IfAllowed(hits) if (1..=capacity).contains(&hits))
         && capacity < limit.window().micros()
 }
 
@@ -221,7 +221,7 @@ const fn chain_word(chain: u64, key: usize, groups: u64) -> u64 {
 
 const fn hits(charge: Charge) -> u64 {
     match charge {
-        Charge::Exactly(hits) | Charge::Always { hits, .. } | Charge::Refund { hits, .. } => hits,
+        Charge::IfAllowed(hits) | Charge::Always { hits, .. } | Charge::Refund { hits, .. } => hits,
     }
 }
 

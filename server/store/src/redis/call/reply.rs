@@ -33,7 +33,7 @@ pub(super) struct SentCheck {
 impl SentCheck {
     pub(super) fn of(check: &Check) -> Self {
         let (hits, needs) = match check.charge {
-            Charge::Exactly(hits) => (hits, hits),
+            Charge::IfAllowed(hits) => (hits, hits),
             Charge::Always { hits, needs } => (hits.min(HITS_MAX), needs),
             Charge::Refund { .. } => (0, 0),
         };

@@ -4,8 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use sluicegate_client::{CallError, Verdict};
 use sluicegate_core::{
-    Check, CounterKey, Counters, Plan, StoreError, Time, algorithm::State, respond, rules::RuleSet,
-    settle,
+    Check, CounterAccess, CounterKey, Plan, StoreError, Time, algorithm::State, respond,
+    rules::RuleSet, settle,
 };
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::{
@@ -52,7 +52,7 @@ struct Counted<'a> {
     now: Time,
 }
 
-impl Counters for Counted<'_> {
+impl CounterAccess for Counted<'_> {
     fn now(&self, _: &Check) -> Time {
         self.now
     }
@@ -82,7 +82,7 @@ pub(super) fn refusal(codes: &[Code]) -> Verdict {
     answer(false, codes.iter().map(status).collect())
 }
 
-fn status(status: &sluicegate_core::Status<'_>) -> DescriptorStatus {
+fn status(status: &sluicegate_core::DescriptorStatus<'_>) -> DescriptorStatus {
     let code = match status.code {
         sluicegate_core::Code::Ok => Code::Ok,
         sluicegate_core::Code::OverLimit => Code::OverLimit,

@@ -11,7 +11,7 @@ fn check(name: &str) -> Check {
     Check {
         key: key.unwrap(),
         limit: Limit::new(Algorithm::FixedWindow, 100, window, None).unwrap(),
-        charge: Charge::Exactly(1),
+        charge: Charge::IfAllowed(1),
         descriptor: 0,
         refusal_scope: RefusalScope::Request,
         on_failure: OnFailure::Local,

@@ -29,7 +29,7 @@ impl Receipt {
     /// Splits a charge that was made for several requests: the receipt of the charge without its last `hits`, as if
     /// these had been charged right afterwards.
     #[must_use]
-    pub fn for_first_part(self, limit: &Limit, hits: u64) -> Self {
+    pub fn without_last_hits(self, limit: &Limit, hits: u64) -> Self {
         let after = hits.saturating_mul(limit.cost());
         match limit.algorithm() {
             Algorithm::TokenBucket => Self { used: self.used.saturating_sub(after), ..self },
@@ -43,7 +43,7 @@ impl Receipt {
     /// Time by which the counter would expire earlier if the last `hits` of the charge had not been charged.
     #[must_use]
     pub fn reset_reduction(self, limit: &Limit, hits: u64) -> Duration {
-        let before = self.for_first_part(limit, hits);
+        let before = self.without_last_hits(limit, hits);
         Duration::from_micros(match limit.algorithm() {
             Algorithm::TokenBucket => {
                 refill(limit, self.used).saturating_sub(refill(limit, before.used))
@@ -58,12 +58,12 @@ impl Receipt {
 }
 
 /// The state of a counter as numbers, each below 2^53.
-pub type Numbers = SmallVec<[u64; 4]>;
+pub type StateNumbers = SmallVec<[u64; 4]>;
 
 /// An algorithm: the functions on the state of one counter.
 ///
 /// In all functions except `advance`, `now` is the time that `advance` returned.
-pub(crate) trait Counter: Sized {
+pub(crate) trait AlgorithmState: Sized {
     /// Removes expired usage. Returns the time at which the state is to be read: `now`, or the last time that the state
     /// has recorded if that is later, because the clock was set back.
     fn advance(&mut self, limit: &Limit, now: Time) -> Time;
@@ -91,7 +91,7 @@ pub(crate) trait Counter: Sized {
     }
 
     /// The state as numbers.
-    fn numbers(&self) -> Numbers;
+    fn numbers(&self) -> StateNumbers;
 
     /// Reads a state from its numbers; `None` if they are not valid.
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
