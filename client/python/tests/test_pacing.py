@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import httpx
 import pytest
 from sluicegate import (
     AsyncClient,
@@ -319,3 +320,20 @@ def test_backoff_is_random_above_the_told_time(attempt: int, longest: float) -> 
         least = retry_after or 0.0
         assert min(delays) >= least and max(delays) <= least + longest
         assert max(delays) - min(delays) > longest / 2
+
+
+def test_a_caller_that_backs_off_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of docs/backoff.md."""
+    refusals = [httpx.Response(429, headers={"retry-after": "7"}), httpx.Response(429)]
+    answers = iter([*refusals, httpx.Response(200)])
+    session = httpx.Client(transport=httpx.MockTransport(lambda _: next(answers)))
+    url = "https://provider.example/v1/chat"
+    delays: list[float] = []
+    monkeypatch.setattr(time, "sleep", delays.append)
+    for attempt in range(5):
+        response = session.get(url)
+        if response.status_code != 429:
+            break
+        time.sleep(backoff(float(response.headers.get("retry-after", 0)), attempt))
+    assert response.status_code == 200
+    assert len(delays) == 2 and 7 <= delays[0] <= 7.1 and 0 <= delays[1] <= 0.2

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { type TestContext, test } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
+import { setTimeout, setTimeout as sleep } from "node:timers/promises";
 import {
   backoff,
   type Check,
@@ -231,4 +233,22 @@ test("backoff never returns before Retry-After", () => {
   for (const value of [null, undefined, "", " ", "soon", "-1 s"]) {
     assert.equal(parseRetryAfter(value), undefined, String(value));
   }
+});
+
+test("a caller that backs off succeeds", async (t) => {
+  const statuses = [429, 429, 200];
+  const server = createServer((_, answer) => {
+    answer.writeHead(statuses.shift() ?? 500, { "retry-after": "0" }).end();
+  });
+  await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+  t.after(() => server.close());
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  let response: Response | undefined;
+  // The code of docs/backoff.md.
+  for (let attempt = 0; attempt < 5; attempt++) {
+    response = await fetch(url);
+    if (response.status !== 429) break;
+    await setTimeout(backoff(parseRetryAfter(response.headers.get("retry-after")), attempt));
+  }
+  assert.equal(response?.status, 200);
 });

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sluicegate_tests::tools::workspace;
+use sluicegate_tests::{fenced, tools::workspace};
 
 use source::{Modules, Source, circles, has_word, path_attributes, sources};
 
@@ -339,6 +339,24 @@ fn retired_names_do_not_return() {
 }
 
 /// fuzz/, a workspace of its own, may: its targets need readers that are private to the server.
+/// The code blocks are part of tests of the clients.
+#[test]
+fn the_backoff_page_shows_tested_code() {
+    // Without the indentation.
+    let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let page = fs::read_to_string(workspace().join("docs/backoff.md")).unwrap();
+    for (language, file) in [
+        ("go", "client/go/pacing_test.go"),
+        ("python", "client/python/tests/test_pacing.py"),
+        ("ts", "client/typescript/test/pacing.test.ts"),
+        ("java", "client/java/src/test/java/io/sluicegate/client/BackoffTest.java"),
+    ] {
+        let [block] = fenced(&page, language)[..] else { panic!("one block for {language}") };
+        let source = lines(&fs::read_to_string(workspace().join(file)).unwrap());
+        assert!(source.contains(&*lines(block)), "{file} does not contain\n{block}");
+    }
+}
+
 #[test]
 fn no_path_attribute_leaves_its_crate() {
     let mut findings = Vec::new();

@@ -3,13 +3,24 @@ package io.sluicegate.client;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.sun.net.httpserver.HttpServer;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.time.ZoneOffset;
 import java.time.ZonedDateTime;
 import java.time.format.DateTimeFormatter;
+import java.util.Deque;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.ConcurrentLinkedDeque;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -39,6 +50,35 @@ class BackoffTest {
         assertTrue(hour.toMinutes() == 59 || hour.toMinutes() == 60, hour.toString());
         for (String invalid : new String[] {null, "", "soon", "-7", "1.5", "12345678901"}) {
             assertEquals(Optional.empty(), Backoff.retryAfter(invalid));
+        }
+    }
+
+    /** The code of docs/backoff.md. */
+    @Test
+    void a_caller_that_backs_off_succeeds() throws Exception {
+        Deque<Integer> statuses = new ConcurrentLinkedDeque<>(List.of(429, 429, 200));
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.createContext("/", exchange -> {
+            exchange.getResponseHeaders().set("Retry-After", "0");
+            exchange.sendResponseHeaders(statuses.remove(), -1);
+            exchange.close();
+        });
+        server.start();
+        try {
+            HttpClient http = HttpClient.newHttpClient();
+            URI url = URI.create("http://127.0.0.1:" + server.getAddress().getPort());
+            HttpRequest request = HttpRequest.newBuilder(url).build();
+            HttpResponse<String> response = null;
+            for (int attempt = 0; attempt < 5; attempt++) {
+                response = http.send(request, BodyHandlers.ofString());
+                if (response.statusCode() != 429) {
+                    break;
+                }
+                Thread.sleep(Backoff.delay(Backoff.retryAfter(response).orElse(Duration.ZERO), attempt).toMillis());
+            }
+            assertEquals(200, response.statusCode());
+        } finally {
+            server.stop(0);
         }
     }
 }
