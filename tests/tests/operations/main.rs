@@ -3,6 +3,8 @@
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]
+mod alertmanager;
+#[cfg(test)]
 mod alerts;
 #[cfg(test)]
 mod bounds;
