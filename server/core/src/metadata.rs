@@ -23,11 +23,11 @@ pub enum Value {
 }
 
 /// Adds the values of `more` that `into` lacks, also in nested maps. If both have a value, that of `into` stays.
-pub fn merge(into: &mut Map, more: &Map) {
+pub fn add_missing(into: &mut Map, more: &Map) {
     for (name, value) in more {
         match (into.get_mut(name), value) {
             (None, _) => _ = into.insert(name.clone(), value.clone()),
-            (Some(Value::Map(into)), Value::Map(more)) => merge(into, more),
+            (Some(Value::Map(into)), Value::Map(more)) => add_missing(into, more),
             (Some(_), _) => {}
         }
     }
@@ -35,14 +35,14 @@ pub fn merge(into: &mut Map, more: &Map) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Map, Value, merge};
+    use super::{Map, Value, add_missing};
 
     fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Map {
         entries.into_iter().map(|(name, value)| (name.into(), value)).collect()
     }
 
     #[test]
-    fn merge_keeps_existing_values_and_merges_nested_maps() {
+    fn add_missing_keeps_existing_values_and_merges_nested_maps() {
         let mut into = map([
             ("plan", Value::Text("gold".into())),
             ("quota", Value::Map(map([("group", Value::Number(1.0))]))),
@@ -52,7 +52,7 @@ mod tests {
             ("quota", Value::Map(map([("group", Value::Null), ("cell", Value::Bool(true))]))),
             ("regions", Value::List(vec![Value::Null])),
         ]);
-        merge(&mut into, &more);
+        add_missing(&mut into, &more);
         let quota = map([("group", Value::Number(1.0)), ("cell", Value::Bool(true))]);
         let expected = map([
             ("plan", Value::Text("gold".into())),

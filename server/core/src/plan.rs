@@ -66,7 +66,7 @@ impl<'r> PlannedDescriptor<'r> {
     }
 
     /// Whether this is a quota descriptor that can never be over its limit.
-    fn is_quota_always_left(&self, modes: Modes) -> bool {
+    fn is_quota_never_over(&self, modes: Modes) -> bool {
         match self {
             Self::NoLimitApplies => modes.quota_mode,
             Self::Limited { rule, refusal_scope: RefusalScope::None, overridden, .. } => {
@@ -114,7 +114,7 @@ impl<'r> Plan<'r> {
             plan.descriptors.push(planner.plan(&replaced, &mut pending));
         }
         plan.quota_never_refuses =
-            plan.descriptors.iter().any(|it| it.is_quota_always_left(rules.modes));
+            plan.descriptors.iter().any(|it| it.is_quota_never_over(rules.modes));
         let never_refuses = |refusal_scope| {
             plan.shadow_mode || (plan.quota_never_refuses && refusal_scope == RefusalScope::Quota)
         };
@@ -147,7 +147,7 @@ impl<'r> Plan<'r> {
         descriptor: &'p Descriptor<'q>,
         search: &mut SubstringSearchBudget<'q, 'r>,
     ) -> MatchedDescriptor<'p, 'q, 'r> {
-        let Match { rule, shared_patterns } = domain.find_within(&descriptor.entries, search);
+        let Match { rule, shared_patterns } = domain.find_with_budget(&descriptor.entries, search);
         let limit_override = descriptor.limit_override.and_then(|limit_override| {
             let algorithm = override_algorithm(domain, rule);
             let valid = ValidOverride::new(limit_override, algorithm);

@@ -59,8 +59,8 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// A request with a descriptor for each element of `messages`. First checks the number of descriptors, and of the
-    /// entries of each, which `entries` returns. Then converts each message with `describe`. Domain, keys and values
-    /// may have `bytes_max` bytes together.
+    /// entries of each, which `entry_count` returns. Then converts each message with `to_descriptor`. Domain, keys and
+    /// values may have `bytes_max` bytes together.
     ///
     /// # Errors
     /// The domain is empty, there are no descriptors, or a bound is exceeded.
@@ -68,8 +68,8 @@ impl<'a> Request<'a> {
         domain: &'a str,
         messages: &'a [T],
         bytes_max: usize,
-        entries: impl Fn(&T) -> usize,
-        describe: impl Fn(&'a T) -> Descriptor<'a>,
+        entry_count: impl Fn(&T) -> usize,
+        to_descriptor: impl Fn(&'a T) -> Descriptor<'a>,
     ) -> Result<Self, RequestError> {
         if domain.is_empty() {
             return Err(InvalidRequest::EmptyDomain.into());
@@ -79,10 +79,11 @@ impl<'a> Request<'a> {
             1..=DESCRIPTORS_MAX => {}
             _ => return Err(TooLarge::Descriptors.into()),
         }
-        if messages.iter().any(|message| entries(message) > ENTRIES_MAX) {
+        if messages.iter().any(|message| entry_count(message) > ENTRIES_MAX) {
             return Err(TooLarge::Entries.into());
         }
-        let descriptors: SmallVec<[Descriptor<'a>; 4]> = messages.iter().map(describe).collect();
+        let descriptors: SmallVec<[Descriptor<'a>; 4]> =
+            messages.iter().map(to_descriptor).collect();
         let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
         let bytes = entries.fold(domain.len(), |sum, entry| {
             sum.saturating_add(entry.key.len()).saturating_add(entry.value.len())

@@ -8,8 +8,8 @@ use sluicegate_core::{
     Algorithm, Counting, OnFailure,
     metadata::Value,
     rules::{
-        Change, ChangeCounts, CompileOptions, DescriptorNode, LimitNode, LimitsFile, LimitsNode,
-        Located, NodePath, Report, RuleSet, SourceLocation, compile, diff,
+        Change, ChangeCounts, CompileOptions, DescriptorNode, LimitNode, LimitsFile, Located,
+        NodeLimits, NodePath, Report, RuleSet, SourceLocation, compile, diff,
     },
 };
 
@@ -58,8 +58,8 @@ fn limit(requests: u32) -> LimitNode {
     }
 }
 
-fn one(limit: LimitNode) -> Option<LimitsNode> {
-    Some(LimitsNode::One(Box::new(limit)))
+fn one(limit: LimitNode) -> Option<NodeLimits> {
+    Some(NodeLimits::One(Box::new(limit)))
 }
 
 /// A descriptor that allows ten requests per minute.
@@ -279,7 +279,7 @@ fn limits_of_a_rule_are_paired_by_counter() {
         ..limit(requests)
     };
     let several = |limits: Vec<LimitNode>| {
-        vec![DescriptorNode { limits: Some(LimitsNode::Several(location(), limits)), ..node("a") }]
+        vec![DescriptorNode { limits: Some(NodeLimits::Several(location(), limits)), ..node("a") }]
     };
     let two = || several(vec![of_unit(1, "second"), of_unit(10, "minute")]);
     assert_eq!(

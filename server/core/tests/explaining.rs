@@ -11,7 +11,7 @@ use sluicegate_core::{
     request::{Descriptor, Entry, Hits, LimitOverride},
     rules::{
         CANDIDATES_MAX, CandidateOutcome, CompileOptions, DescriptorNode, LimitNode, LimitsFile,
-        LimitsNode, Located, Modes, NodePath, Report, RuleSet, SourceLocation, compile,
+        Located, Modes, NodeLimits, NodePath, Report, RuleSet, SourceLocation, compile,
     },
     store::{DecisionSource, RefusalScope},
 };
@@ -62,7 +62,7 @@ fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
 /// The node with a limit of this name that replaces others.
 fn limited(mut node: DescriptorNode, name: &str, replaces: &[&str]) -> DescriptorNode {
     let numbers = numbers(node.location.line, name, replaces);
-    node.limits = Some(LimitsNode::One(Box::new(numbers)));
+    node.limits = Some(NodeLimits::One(Box::new(numbers)));
     node
 }
 
@@ -78,7 +78,7 @@ fn unlimited(line: usize, name: &str) -> DescriptorNode {
         requests_per_unit: None,
         ..numbers(line, "", &[])
     };
-    node.limits = Some(LimitsNode::One(Box::new(numbers)));
+    node.limits = Some(NodeLimits::One(Box::new(numbers)));
     node
 }
 
@@ -307,7 +307,7 @@ fn replaced_limits_name_the_replacing_rule() {
         unit: None,
         ..numbers(5, "hourly", &[])
     };
-    several.limits = Some(LimitsNode::Several(location(4), vec![numbers(4, "base", &[]), hourly]));
+    several.limits = Some(NodeLimits::Several(location(4), vec![numbers(4, "base", &[]), hourly]));
     let rules = rules(vec![
         limited(node(2, "user", vec![]), "base", &[]),
         limited(node(3, "vip", vec![]), "", &["base"]),

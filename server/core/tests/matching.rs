@@ -13,7 +13,7 @@ use sluicegate_core::{
     request::Entry,
     rules::{
         CompileOptions, DescriptorNode, FINDINGS_LISTED_MAX, Findings, LimitNode, LimitsFile,
-        LimitsNode, Located, LocatedMistake, NodePath, Report, RuleSet, SourceLocation, compile,
+        Located, LocatedMistake, NodeLimits, NodePath, Report, RuleSet, SourceLocation, compile,
         diff,
     },
 };
@@ -268,7 +268,7 @@ fn node(branch: &Branch) -> DescriptorNode {
         location: location(),
         key: branch.key.clone(),
         value: branch.value.clone().map(located),
-        limits: branch.requests.map(|requests| LimitsNode::One(Box::new(limit(requests)))),
+        limits: branch.requests.map(|requests| NodeLimits::One(Box::new(limit(requests)))),
         counting: None,
         on_failure: None,
         shadow_mode: false,

@@ -38,7 +38,7 @@ pub struct DefaultArguments {
         value_name = "POLICY",
         default_value = "local"
     )]
-    pub default_on_failure: OnFailureName,
+    pub default_on_failure: OnFailureArgument,
 
     /// Modes of all rules.
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub struct CompileArguments {
         value_name = "COUNTING",
         default_value = "free"
     )]
-    pub default_counting: CountingName,
+    pub default_counting: CountingArgument,
 
     /// Allow several files to describe one domain. Without it that is a mistake.
     #[arg(long, env = "SLUICEGATE_MERGE_DOMAINS", value_name = ON_OFF, action = ArgAction::Set)]
@@ -152,7 +152,7 @@ impl ReadBoundsArguments {
 
 /// Values of [`Counting`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CountingName {
+pub enum CountingArgument {
     /// Refused hits are not charged.
     Free,
     /// Hits are charged in full, even past the limit; refused if nothing was left before.
@@ -161,19 +161,19 @@ pub enum CountingName {
     Upstream,
 }
 
-impl From<CountingName> for Counting {
-    fn from(name: CountingName) -> Self {
-        match name {
-            CountingName::Free => Self::Free,
-            CountingName::Debit => Self::Debit,
-            CountingName::Upstream => Self::Upstream,
+impl From<CountingArgument> for Counting {
+    fn from(argument: CountingArgument) -> Self {
+        match argument {
+            CountingArgument::Free => Self::Free,
+            CountingArgument::Debit => Self::Debit,
+            CountingArgument::Upstream => Self::Upstream,
         }
     }
 }
 
 /// Values of [`OnFailure`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFailureName {
+pub enum OnFailureArgument {
     /// Hits are allowed, uncounted.
     Allow,
     /// Hits are refused.
@@ -184,13 +184,13 @@ pub enum OnFailureName {
     Defer,
 }
 
-impl From<OnFailureName> for OnFailure {
-    fn from(name: OnFailureName) -> Self {
-        match name {
-            OnFailureName::Allow => Self::Allow,
-            OnFailureName::Deny => Self::Deny,
-            OnFailureName::Local => Self::Local,
-            OnFailureName::Defer => Self::Defer,
+impl From<OnFailureArgument> for OnFailure {
+    fn from(argument: OnFailureArgument) -> Self {
+        match argument {
+            OnFailureArgument::Allow => Self::Allow,
+            OnFailureArgument::Deny => Self::Deny,
+            OnFailureArgument::Local => Self::Local,
+            OnFailureArgument::Defer => Self::Defer,
         }
     }
 }

@@ -17,10 +17,10 @@ use sluicegate_core::rules::{
 use crate::yaml;
 
 /// The most levels of folders that are read: the given one, and those below it.
-const FOLDERS_MAX: usize = 16;
+const FOLDER_LEVELS_MAX: usize = 16;
 
 /// The most entries of all folders together, files or not.
-const ENTRIES_MAX: usize = 100_000;
+const FOLDER_ENTRIES_MAX: usize = 100_000;
 
 /// Bounds of all limits files together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ impl Default for ReadBounds {
     }
 }
 
-/// Contents of limits files, or the errors of reading them. Equal sources compile to equal rules.
+/// Contents of limits files, or the errors of reading them. Equal contents compile to equal rules.
 #[derive(Debug, PartialEq, Eq)]
-pub struct FileContents(Vec<SourceFile>);
+pub struct FileContents(Vec<FileContent>);
 
 /// A path, with the text of the file or the error of reading it.
-type SourceFile = (PathBuf, Result<String, String>);
+type FileContent = (PathBuf, Result<String, String>);
 
 impl FileContents {
     /// Reads limits files. A path of a folder means all `.yaml` and `.yml` files in it and in the folders below it, in
@@ -55,19 +55,19 @@ impl FileContents {
             bounds,
             entries: 0,
             visited: HashSet::new(),
-            sources: Vec::new(),
+            contents: Vec::new(),
         };
         for path in paths {
             collector.visited.clear();
-            let before = collector.sources.len();
-            if collector.collect(path, FOLDERS_MAX).is_break() {
+            let before = collector.contents.len();
+            if collector.collect(path, FOLDER_LEVELS_MAX).is_break() {
                 break;
             }
-            if collector.sources.len() == before {
+            if collector.contents.len() == before {
                 collector.add_error(path, "no .yaml or .yml file in this folder");
             }
         }
-        Self(collector.sources)
+        Self(collector.contents)
     }
 
     /// A hash of the texts, in their order, and of the options. Paths do not matter. Below 2^53, so that a double holds
@@ -131,7 +131,7 @@ fn compile_and_sort<'n>(
     })
 }
 
-/// Collects the sources of limits files, within the bounds.
+/// Collects the contents of limits files, within the bounds.
 struct Collector {
     bounds: ReadBounds,
     /// Files and bytes that may still be read.
@@ -140,7 +140,7 @@ struct Collector {
     entries: usize,
     /// Device and inode of the folders that were read below the given path.
     visited: HashSet<(u64, u64)>,
-    sources: Vec<SourceFile>,
+    contents: Vec<FileContent>,
 }
 
 impl Collector {
@@ -155,7 +155,7 @@ impl Collector {
             }
         };
         if !metadata.is_dir() {
-            return self.file(path);
+            return self.add_file(path);
         }
         if !self.visited.insert((metadata.dev(), metadata.ino())) {
             return ControlFlow::Continue(());
@@ -164,15 +164,18 @@ impl Collector {
             self.add_error(path, "too many folders within folders");
             return ControlFlow::Continue(());
         }
-        let entries = match self.list(path) {
+        let entries = match self.list_folder(path) {
             Ok(entries) => entries,
             Err(error) => {
                 self.add_error(path, error);
                 return ControlFlow::Continue(());
             }
         };
-        if self.entries > ENTRIES_MAX {
-            self.add_error(path, format_args!("more than {ENTRIES_MAX} entries in all folders"));
+        if self.entries > FOLDER_ENTRIES_MAX {
+            self.add_error(
+                path,
+                format_args!("more than {FOLDER_ENTRIES_MAX} entries in all folders"),
+            );
             return ControlFlow::Break(());
         }
         for entry in entries {
@@ -187,11 +190,11 @@ impl Collector {
     }
 
     /// The entries of a folder, sorted by name. Incomplete if the bound on entries is exceeded.
-    fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+    fn list_folder(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(folder)? {
             self.entries += 1;
-            if self.entries > ENTRIES_MAX {
+            if self.entries > FOLDER_ENTRIES_MAX {
                 break;
             }
             entries.push(entry?.path());
@@ -201,7 +204,7 @@ impl Collector {
     }
 
     /// Adds a file. Breaks if a bound is exceeded.
-    fn file(&mut self, path: &Path) -> ControlFlow<()> {
+    fn add_file(&mut self, path: &Path) -> ControlFlow<()> {
         let ReadBounds { files, bytes } = self.bounds;
         if self.remaining.files == 0 {
             self.add_error(
@@ -225,12 +228,12 @@ impl Collector {
         };
         self.remaining.bytes -= text.len() as u64;
         let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned());
-        self.sources.push((path.to_owned(), text));
+        self.contents.push((path.to_owned(), text));
         ControlFlow::Continue(())
     }
 
     fn add_error(&mut self, path: &Path, why: impl fmt::Display) {
-        self.sources.push((path.to_owned(), Err(why.to_string())));
+        self.contents.push((path.to_owned(), Err(why.to_string())));
     }
 }
 

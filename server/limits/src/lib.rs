@@ -8,4 +8,4 @@ mod files;
 mod yaml;
 
 pub use files::{FileContents, ReadBounds, compile_text};
-pub use yaml::{FlatEntry, FlatMistake, FlatValue, read_flat, schema};
+pub use yaml::{FlatEntry, FlatMistake, FlatValue, json_schema, read_flat_map};

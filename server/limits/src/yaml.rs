@@ -12,10 +12,10 @@ mod keys;
 mod location;
 mod metadata;
 mod node;
+mod node_builder;
 mod reader;
 mod scalar;
 mod schema;
-mod shape;
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ use sluicegate_core::rules::{LimitsFile, Mistake};
 
 use self::{location::FileLocation, reader::Reader, scalar::is_null};
 
-pub use self::flat::{FlatEntry, FlatMistake, FlatValue, read_flat};
+pub use self::flat::{FlatEntry, FlatMistake, FlatValue, read_flat_map};
 pub(super) use self::reader::ReadState;
-pub use self::schema::schema;
+pub use self::schema::json_schema;
 
 /// Reads one limits file, and adds mistakes and warnings to `shared`. `None` if the file is not a map with a domain, or
 /// if there are more mistakes than are listed.
@@ -33,7 +33,8 @@ pub(super) fn read(name: &str, text: &str, shared: &mut ReadState) -> Option<Lim
     let mut nodes_left = shared.nodes_left;
     let mut reader = Reader { file: Arc::from(name), shared, mistakes: 0 };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let loaded = shape::load(text, &mut nodes_left, |at, warning| reader.warn(&at, warning));
+    let loaded =
+        node_builder::build_nodes(text, &mut nodes_left, |at, warning| reader.warn(&at, warning));
     reader.shared.nodes_left = nodes_left;
     let root = match loaded {
         Ok(root) => root,

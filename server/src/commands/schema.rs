@@ -7,6 +7,6 @@ use super::print_lines;
 /// Runs `sluicegate schema`.
 #[must_use]
 pub fn schema() -> ExitCode {
-    print_lines(format_args!("{:#}", sluicegate_limits::schema()));
+    print_lines(format_args!("{:#}", sluicegate_limits::json_schema()));
     ExitCode::SUCCESS
 }

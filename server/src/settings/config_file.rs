@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path};
 
 use clap::{Arg, ArgAction, Command};
-use sluicegate_limits::{FlatEntry, FlatMistake, FlatValue, read_flat};
+use sluicegate_limits::{FlatEntry, FlatMistake, FlatValue, read_flat_map};
 
 use super::nearest::nearest;
 
@@ -35,7 +35,7 @@ pub(super) fn read(path: &Path, command: &Command) -> (Vec<FileSetting>, Vec<Str
     };
     let mut settings = Vec::new();
     let mut mistakes = Vec::new();
-    match read_flat(&text) {
+    match read_flat_map(&text) {
         Ok(entries) => {
             for entry in entries {
                 let location = format!("{file}:{}", entry.line);

@@ -70,7 +70,7 @@ struct Asked {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Exactly,
+    IfAllowed,
     Always(Amount),
     Refund,
     /// A refund with the receipt of an earlier charge, counted from the latest.
@@ -125,7 +125,7 @@ fn steps() -> impl Strategy<Value = Step> {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let charge = prop_oneof![
-        10 => Just(Kind::Exactly),
+        10 => Just(Kind::IfAllowed),
         2 => amounts().prop_map(Kind::Always),
         1 => Just(Kind::Refund),
         2 => (0..=12_usize).prop_map(Kind::Undo),
@@ -297,7 +297,7 @@ impl Run<'_> {
         let mut check = check(&name, limit, Charge::IfAllowed(0), descriptor, asked.scope);
         let hits = self.hits(asked, &asked.amount);
         check.charge = match &asked.charge {
-            Kind::Exactly => Charge::IfAllowed(hits),
+            Kind::IfAllowed => Charge::IfAllowed(hits),
             Kind::Always(needs) => Charge::Always { hits, needs: self.hits(asked, needs) },
             Kind::Refund => Charge::Refund { hits, receipt: None },
             Kind::Undo(age) => {

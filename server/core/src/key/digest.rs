@@ -8,7 +8,7 @@ use super::escape::{KEY_PART_BYTES_MAX, hex};
 const BYTES: usize = 16;
 
 /// The most cached digests. Enough for a request that repeats a few long values in many descriptors.
-const CACHED_MAX: usize = 4;
+const CACHED_DIGESTS_MAX: usize = 4;
 
 /// Domain separation of BLAKE3: digests of several parts never equal the digest of one value.
 const PARTS_CONTEXT: &str = "sluicegate 2026-11 parts of a counter's key";
@@ -89,7 +89,7 @@ impl<'v> DigestCache<'v> {
             return *digest;
         }
         let digest = Digest::of_value(value);
-        if self.cached.len() == CACHED_MAX {
+        if self.cached.len() == CACHED_DIGESTS_MAX {
             self.cached.remove(0);
         }
         self.cached.push((value, digest));

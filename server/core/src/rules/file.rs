@@ -140,7 +140,7 @@ pub struct DescriptorNode {
     /// `value` of the entry, or a pattern; `None` matches every value.
     pub value: Option<Located<String>>,
     /// `rate_limit` or `limits`; `None` if the node has neither.
-    pub limits: Option<LimitsNode>,
+    pub limits: Option<NodeLimits>,
     /// `counting`.
     pub counting: Option<Located<Counting>>,
     /// `on_failure`.
@@ -164,7 +164,7 @@ pub struct DescriptorNode {
 
 /// The limits of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum LimitsNode {
+pub enum NodeLimits {
     /// `rate_limit`: one limit.
     One(Box<LimitNode>),
     /// `limits`: a list of limits that are decided together, with its location.

@@ -141,23 +141,23 @@ impl<T> Findings<T> {
 /// The text for a message, cut off after [`QUOTED_CHARS_MAX`] characters, because names in limits files may have
 /// megabytes.
 #[must_use]
-pub fn quoted(text: impl fmt::Display) -> String {
-    let mut quoted = Quoted { text: String::new(), left: QUOTED_CHARS_MAX };
+pub fn truncated(text: impl fmt::Display) -> String {
+    let mut truncated = TruncatedText { text: String::new(), left: QUOTED_CHARS_MAX };
     // An error stops the formatting of the rest.
-    if write!(quoted, "{text}").is_err() {
-        quoted.text.push('…');
+    if write!(truncated, "{text}").is_err() {
+        truncated.text.push('…');
     }
-    quoted.text
+    truncated.text
 }
 
 /// A text that fails to grow beyond its bound.
-struct Quoted {
+struct TruncatedText {
     text: String,
     /// Number of characters that still fit.
     left: usize,
 }
 
-impl fmt::Write for Quoted {
+impl fmt::Write for TruncatedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for char in text.chars() {
             self.left = self.left.checked_sub(1).ok_or(fmt::Error)?;
@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_off() {
-        assert_eq!(quoted("kö"), "kö");
+        assert_eq!(truncated("kö"), "kö");
         let longest = "ö".repeat(QUOTED_CHARS_MAX);
-        assert_eq!(quoted(&longest), longest);
-        assert_eq!(quoted(longest.clone() + "k"), longest + "…");
+        assert_eq!(truncated(&longest), longest);
+        assert_eq!(truncated(longest.clone() + "k"), longest + "…");
     }
 }

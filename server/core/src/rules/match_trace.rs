@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use super::{
     SourceLocation,
-    matcher::{Domain, Level, Node, Pattern, SubstringSearchBudget, Values},
+    matcher::{Children, Domain, KeyNodes, Node, Pattern, SubstringSearchBudget},
 };
 use crate::{Rule, request::Entry};
 
@@ -84,24 +84,24 @@ impl Domain {
     #[must_use]
     pub fn trace<'r>(&'r self, entries: &[Entry<'_>]) -> MatchTrace<'r> {
         let mut levels = Vec::new();
-        let mut level = &self.root;
+        let mut children = &self.root;
         let mut last = None;
         let mut search = SubstringSearchBudget::new();
         for entry in entries {
-            if last.is_some() && level.keys.is_empty() {
+            if last.is_some() && children.by_key.is_empty() {
                 return MatchTrace { levels, end: TraceEnd::TooDeep };
             }
-            let matched = level.find(entry, &mut search);
-            levels.push(level.trace(entry, matched));
+            let matched = children.find(entry, &mut search);
+            levels.push(children.trace(entry, matched));
             let Some(node) = matched else { return MatchTrace { levels, end: TraceEnd::NoMatch } };
-            level = &node.below;
+            children = &node.children;
             last = Some(node);
         }
         let end = match last {
             None => TraceEnd::NoEntries,
             Some(node) => match node.rule.and_then(|index| self.rules.get(index)) {
                 Some(rule) => TraceEnd::Rule(rule),
-                None if node.below.keys.is_empty() => TraceEnd::NoLimit,
+                None if node.children.by_key.is_empty() => TraceEnd::NoLimit,
                 None => TraceEnd::TooShallow,
             },
         };
@@ -109,13 +109,13 @@ impl Domain {
     }
 }
 
-impl Level {
-    /// Compares all nodes of a level with the entry. `matched` is the node that the matcher has found, if any.
+impl Children {
+    /// Compares all children with the entry. `matched` is the node that the matcher has found, if any.
     fn trace<'r>(&'r self, entry: &Entry<'_>, matched: Option<&Node>) -> LevelTrace<'r> {
         let mut nearest = NearestCandidates::default();
-        for (key, values) in &self.keys {
+        for (key, key_nodes) in &self.by_key {
             let of_key = **key == *entry.key;
-            for (node, value, pattern) in values.all() {
+            for (node, value, pattern) in key_nodes.nodes_with_values() {
                 let outcome = match (pattern, value) {
                     _ if !of_key => CandidateOutcome::OtherKey,
                     _ if matched.is_some_and(|it| std::ptr::eq(it, node)) => {
@@ -125,7 +125,7 @@ impl Level {
                         CandidateOutcome::PatternMismatch
                     }
                     (None, Some(_)) => CandidateOutcome::OtherValue,
-                    _ if values.exact.contains_key(entry.value) => CandidateOutcome::ExactFirst,
+                    _ if key_nodes.exact.contains_key(entry.value) => CandidateOutcome::ExactFirst,
                     _ => CandidateOutcome::PatternFirst,
                 };
                 let similarity = match outcome {
@@ -183,9 +183,9 @@ fn similarity(one: &[u8], other: &[u8]) -> Similarity {
     Reverse((one.eq_ignore_ascii_case(other), common))
 }
 
-impl Values {
+impl KeyNodes {
     /// Every node with its value and pattern, if any.
-    fn all(&self) -> impl Iterator<Item = (&Node, Option<&[u8]>, Option<&Pattern>)> {
+    fn nodes_with_values(&self) -> impl Iterator<Item = (&Node, Option<&[u8]>, Option<&Pattern>)> {
         let mut values = vec![None; self.nodes.len()];
         for (value, &index) in &self.exact {
             if let Some(of_node) = values.get_mut(index) {

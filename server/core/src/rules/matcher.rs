@@ -93,7 +93,7 @@ pub struct Domain {
     /// Whether any limit of the domain replaces others.
     pub(crate) has_replacing_limits: bool,
     pub(super) rules: Vec<Rule>,
-    pub(super) root: Level,
+    pub(super) root: Children,
 }
 
 /// Result of matching a descriptor.
@@ -124,41 +124,41 @@ impl Domain {
     /// Matches a descriptor with these entries, as if it were the only one of its request.
     #[must_use]
     pub fn find<'r>(&'r self, entries: &[Entry<'_>]) -> Match<'r> {
-        self.find_within(entries, &mut SubstringSearchBudget::new())
+        self.find_with_budget(entries, &mut SubstringSearchBudget::new())
     }
 
     /// Matches a descriptor with these entries. `search` is the budget of the whole request.
-    pub(crate) fn find_within<'v, 'r>(
+    pub(crate) fn find_with_budget<'v, 'r>(
         &'r self,
         entries: &[Entry<'v>],
         search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Match<'r> {
         let mut found = Match { rule: None, shared_patterns: Vec::new() };
-        let mut level = &self.root;
+        let mut children = &self.root;
         let mut rule = None;
         for (position, entry) in entries.iter().enumerate() {
-            let Some(node) = level.find(entry, search) else { return found };
+            let Some(node) = children.find(entry, search) else { return found };
             if let Some(pattern) = node.shared_pattern.as_deref() {
                 found.set_shared_pattern(position, pattern);
             }
             rule = node.rule;
-            level = &node.below;
+            children = &node.children;
         }
         found.rule = rule.and_then(|index| self.rules.get(index));
         found
     }
 }
 
-/// A level of the tree: the nodes below one node, by key.
+/// The nodes below one node of the tree, or the first level of the tree.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct Children {
     /// An `IndexMap` does not hash if it has a single key, as most levels have.
-    pub(super) keys: IndexMap<Box<[u8]>, Values, RandomState>,
+    pub(super) by_key: IndexMap<Box<[u8]>, KeyNodes, RandomState>,
 }
 
-/// The nodes of one key at a level.
+/// The nodes with one key among the children of a node.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct KeyNodes {
     /// Nodes by value, also those with patterns: a value that equals the text of a pattern matches that node first.
     pub(super) exact: Map<usize>,
     /// Nodes with patterns, in the order of the file.
@@ -177,24 +177,25 @@ pub(super) struct Node {
     pub(super) rule: Option<usize>,
     /// The pattern that replaces the entry's value in counter keys, with `share_threshold`.
     pub(super) shared_pattern: Option<Box<[u8]>>,
-    pub(super) below: Level,
+    pub(super) children: Children,
 }
 
-impl Level {
+impl Children {
     /// The node that matches an entry, if any.
     pub(super) fn find<'v, 'r>(
         &'r self,
         entry: &Entry<'v>,
         search: &mut SubstringSearchBudget<'v, 'r>,
     ) -> Option<&'r Node> {
-        let values = self.keys.get(entry.key)?;
-        let exact = values.exact.get(entry.value).copied();
-        let node = exact.or_else(|| values.match_pattern(entry.value, search)).or(values.any)?;
-        values.nodes.get(node)
+        let key_nodes = self.by_key.get(entry.key)?;
+        let exact = key_nodes.exact.get(entry.value).copied();
+        let node =
+            exact.or_else(|| key_nodes.match_pattern(entry.value, search)).or(key_nodes.any)?;
+        key_nodes.nodes.get(node)
     }
 }
 
-impl Values {
+impl KeyNodes {
     /// The node of the first pattern that matches the value, if any.
     #[inline]
     fn match_pattern<'v, 'r>(
@@ -205,13 +206,13 @@ impl Values {
         if self.patterns.is_empty() {
             return None;
         }
-        self.match_some_pattern(value, search)
+        self.match_pattern_cached(value, search)
     }
 
     /// As [`match_pattern`](Self::match_pattern), for a key that has patterns. Not inlined, so that keys without
     /// patterns match in fewer instructions. Caches the results for long values.
     #[inline(never)]
-    fn match_some_pattern<'v, 'r>(
+    fn match_pattern_cached<'v, 'r>(
         &'r self,
         value: &'v [u8],
         search: &mut SubstringSearchBudget<'v, 'r>,
@@ -241,8 +242,8 @@ impl Values {
         self.patterns.iter().find(matches).map(|(_, node)| *node)
     }
 
-    /// The most searches that one value can cause here: the patterns with a part between two `*`.
-    pub(super) fn searches(&self) -> usize {
+    /// Number of patterns that search a value: those with text between two `*`.
+    pub(super) fn substring_patterns(&self) -> usize {
         self.patterns.iter().filter(|(pattern, _)| !pattern.middle.is_empty()).count()
     }
 }
@@ -252,8 +253,8 @@ impl Values {
 /// Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it pass.
 pub const SEARCHED_BYTES_MAX: usize = 16 << 20;
 
-/// The most results of searches in long values that are cached for one request.
-const CACHED_MAX: usize = 4;
+/// The most long values for which one request caches the node that a search has found.
+const CACHED_SEARCHES_MAX: usize = 4;
 
 /// The budget of one request for searches in its values, at most [`SEARCHED_BYTES_MAX`] bytes. Caches results, so that
 /// a repeated long value is searched once.
@@ -262,7 +263,7 @@ pub(crate) struct SubstringSearchBudget<'v, 'r> {
     /// Bytes that were searched.
     searched: usize,
     /// For some nodes and values, the node that a search has found.
-    cache: Vec<(&'r Values, &'v [u8], Option<usize>)>,
+    cache: Vec<(&'r KeyNodes, &'v [u8], Option<usize>)>,
 }
 
 impl<'v, 'r> SubstringSearchBudget<'v, 'r> {
@@ -282,17 +283,17 @@ impl<'v, 'r> SubstringSearchBudget<'v, 'r> {
         !self.is_exceeded()
     }
 
-    fn cached(&self, values: &Values, value: &[u8]) -> Option<Option<usize>> {
+    fn cached(&self, key_nodes: &KeyNodes, value: &[u8]) -> Option<Option<usize>> {
         let same =
-            |(of, cached, _): &&(&Values, &[u8], _)| ptr::eq(*of, values) && *cached == value;
+            |(of, cached, _): &&(&KeyNodes, &[u8], _)| ptr::eq(*of, key_nodes) && *cached == value;
         self.cache.iter().find(same).map(|(.., found)| *found)
     }
 
-    fn cache(&mut self, values: &'r Values, value: &'v [u8], found: Option<usize>) {
-        if self.cache.len() == CACHED_MAX {
+    fn cache(&mut self, key_nodes: &'r KeyNodes, value: &'v [u8], found: Option<usize>) {
+        if self.cache.len() == CACHED_SEARCHES_MAX {
             self.cache.remove(0);
         }
-        self.cache.push((values, value, found));
+        self.cache.push((key_nodes, value, found));
     }
 }
 

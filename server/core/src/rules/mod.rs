@@ -13,9 +13,9 @@ mod warning;
 pub use compile::{CompileOptions, Report, compile};
 pub use diff::{Change, ChangeCounts, ChangeKind, Edit, diff};
 pub use file::{
-    DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located, NodePath, SourceLocation,
+    DescriptorNode, LimitNode, LimitsFile, Located, NodeLimits, NodePath, SourceLocation,
 };
-pub use findings::{FINDINGS_LISTED_MAX, Finding, Findings, QUOTED_CHARS_MAX, quoted};
+pub use findings::{FINDINGS_LISTED_MAX, Finding, Findings, QUOTED_CHARS_MAX, truncated};
 pub use match_trace::{
     CANDIDATES_MAX, Candidate, CandidateOutcome, LevelTrace, MatchTrace, TraceEnd,
 };

@@ -2,13 +2,13 @@
 
 use sluicegate_core::{
     Algorithm, Counting, OnFailure,
-    rules::{DescriptorNode, LimitNode, LimitsFile, LimitsNode, Located, Mistake},
+    rules::{DescriptorNode, LimitNode, LimitsFile, Located, Mistake, NodeLimits},
 };
 
 use super::{
     keys::MapKind,
     location::FileLocation,
-    node::Node,
+    node::YamlNode,
     reader::{Fields, Reader},
     scalar::is_null,
 };
@@ -16,7 +16,7 @@ use super::{
 impl Reader<'_> {
     /// Reads the root of a file; `None` if the file is not a map with a domain, or if there are more mistakes than are
     /// listed.
-    pub(super) fn file(&mut self, root: &Node<'_>) -> Option<LimitsFile> {
+    pub(super) fn file(&mut self, root: &YamlNode<'_>) -> Option<LimitsFile> {
         // A missing key is reported at the beginning of the file.
         let fields = self.map(&FileLocation::file_start(), root, MapKind::Root)?;
         let location = self.source_location(&fields.location);
@@ -57,7 +57,11 @@ impl Reader<'_> {
         descriptors
     }
 
-    fn descriptor(&mut self, location: &FileLocation, node: &Node<'_>) -> Option<DescriptorNode> {
+    fn descriptor(
+        &mut self,
+        location: &FileLocation,
+        node: &YamlNode<'_>,
+    ) -> Option<DescriptorNode> {
         let fields = self.map(location, node, MapKind::Descriptor)?;
         Some(DescriptorNode {
             location: self.source_location(&fields.location),
@@ -76,7 +80,7 @@ impl Reader<'_> {
         })
     }
 
-    fn limits(&mut self, of: &Fields<'_, '_>) -> Option<LimitsNode> {
+    fn limits(&mut self, of: &Fields<'_, '_>) -> Option<NodeLimits> {
         let one = of.get("rate_limit").filter(|(_, node)| !is_null(node));
         if let Some((location, _)) = of.get("limits") {
             if one.is_some() {
@@ -91,18 +95,18 @@ impl Reader<'_> {
             // If no element is a limit, each was reported; the empty list would be a further mistake.
             let has_only_mistakes = limits.is_empty() && count > 0;
             return (!has_only_mistakes)
-                .then(|| LimitsNode::Several(self.source_location(&location), limits));
+                .then(|| NodeLimits::Several(self.source_location(&location), limits));
         }
         let (location, node) = one?;
         let limit = self.limit(&location, node, MapKind::Limit)?;
-        Some(LimitsNode::One(Box::new(limit)))
+        Some(NodeLimits::One(Box::new(limit)))
     }
 
     /// Reads one limit; `None` if the node is not a map.
     fn limit(
         &mut self,
         location: &FileLocation,
-        node: &Node<'_>,
+        node: &YamlNode<'_>,
         kind: MapKind,
     ) -> Option<LimitNode> {
         let mistakes = self.mistakes;
@@ -146,16 +150,16 @@ impl Reader<'_> {
 
     fn algorithm(&mut self, of: &Fields<'_, '_>) -> Option<Located<Algorithm>> {
         let find = |text: &str| Algorithm::ALL.into_iter().find(|it| it.name() == text);
-        self.word(of, "algorithm", Algorithm::NAMES, find)
+        self.enum_value(of, "algorithm", Algorithm::NAMES, find)
     }
 
     fn counting(&mut self, of: &Fields<'_, '_>) -> Option<Located<Counting>> {
         let find = |text: &str| Counting::ALL.into_iter().find(|it| it.name() == text);
-        self.word(of, "counting", "free, debit or upstream", find)
+        self.enum_value(of, "counting", "free, debit or upstream", find)
     }
 
     fn on_failure(&mut self, of: &Fields<'_, '_>) -> Option<Located<OnFailure>> {
         let find = |text: &str| OnFailure::ALL.into_iter().find(|it| it.name() == text);
-        self.word(of, "on_failure", "allow, deny, local or defer", find)
+        self.enum_value(of, "on_failure", "allow, deny, local or defer", find)
     }
 }

@@ -4,9 +4,9 @@ use granit_parser::ScalarStyle;
 use sluicegate_core::rules::Warning;
 
 use super::{
-    node::{Node, NodeData},
+    node::{YamlNode, YamlNodeData},
+    node_builder::{self, NODES_MAX},
     scalar::{is_null, scalar},
-    shape::{self, NODES_MAX},
 };
 
 /// An entry of a flat map.
@@ -48,11 +48,11 @@ pub struct FlatMistake {
 ///
 /// # Errors
 /// All mistakes: the text is not YAML, the document is not a map, a name occurs twice, or there is a further document.
-pub fn read_flat(text: &str) -> Result<Vec<FlatEntry>, Vec<FlatMistake>> {
+pub fn read_flat_map(text: &str) -> Result<Vec<FlatEntry>, Vec<FlatMistake>> {
     let mut mistakes = Vec::new();
     let mut nodes_left = NODES_MAX;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let loaded = shape::load(text, &mut nodes_left, |location, warning| {
+    let loaded = node_builder::build_nodes(text, &mut nodes_left, |location, warning| {
         let text = match warning {
             Warning::DuplicateKey { line, .. } => format!("the name is already in line {line}"),
             warning => warning.to_string(),
@@ -64,7 +64,7 @@ pub fn read_flat(text: &str) -> Result<Vec<FlatEntry>, Vec<FlatMistake>> {
     })?;
     let entries = match root.as_ref().filter(|root| !is_null(root)) {
         None => Vec::new(),
-        Some(Node { data: NodeData::Map(map), .. }) => map
+        Some(YamlNode { data: YamlNodeData::Map(map), .. }) => map
             .iter()
             .map(|(key, value)| FlatEntry {
                 name: scalar(key).map(|(text, _)| text.to_owned()),
@@ -81,16 +81,18 @@ pub fn read_flat(text: &str) -> Result<Vec<FlatEntry>, Vec<FlatMistake>> {
     if mistakes.is_empty() { Ok(entries) } else { Err(mistakes) }
 }
 
-fn flat(node: &Node<'_>) -> FlatValue {
+fn flat(node: &YamlNode<'_>) -> FlatValue {
     match (&node.data, scalar(node)) {
         _ if is_null(node) => FlatValue::Null,
         (_, Some(("true" | "True" | "TRUE", ScalarStyle::Plain))) => FlatValue::Boolean(true),
         (_, Some(("false" | "False" | "FALSE", ScalarStyle::Plain))) => FlatValue::Boolean(false),
         (_, Some((text, _))) => FlatValue::Text(text.to_owned()),
-        (NodeData::List(nodes), _) => {
+        (YamlNodeData::List(nodes), _) => {
             FlatValue::List(nodes.iter().map(|it| (it.at.line as usize, flat(it))).collect())
         }
-        (NodeData::Map(_) | NodeData::Tagged | NodeData::Scalar(..), _) => FlatValue::Map,
+        (YamlNodeData::Map(_) | YamlNodeData::Tagged | YamlNodeData::Scalar(..), _) => {
+            FlatValue::Map
+        }
     }
 }
 
@@ -102,7 +104,7 @@ mod tests {
     fn flat_map_has_scalars_and_lists() {
         let text = "store: memory\nreplicas: 0x10\nshadow-mode: TRUE\nkey-prefix: 'true'\n\
                     limits:\n  - a\n  - b: 1\nlog-level:\n";
-        let entries = read_flat(text).unwrap();
+        let entries = read_flat_map(text).unwrap();
         let entries: Vec<_> = entries
             .into_iter()
             .map(|entry| (entry.name.unwrap(), entry.line, entry.value))
@@ -123,13 +125,13 @@ mod tests {
                 ("log-level".to_owned(), 8, FlatValue::Null),
             ]
         );
-        assert_eq!(read_flat("# nothing\n"), Ok(Vec::new()));
+        assert_eq!(read_flat_map("# nothing\n"), Ok(Vec::new()));
     }
 
     #[test]
     fn other_documents_are_mistakes_with_their_line() {
         let lines = |text: &str| {
-            let mistakes = read_flat(text).unwrap_err();
+            let mistakes = read_flat_map(text).unwrap_err();
             mistakes.into_iter().map(|it| (it.line, it.text)).collect::<Vec<_>>()
         };
         assert_eq!(lines("a: 1\nb: 2\na: 3\n"), [(3, "the name is already in line 1".to_owned())]);

@@ -50,7 +50,7 @@ const LIMIT: &[&str] = &[
 const REPLACE: &[&str] = &["name"];
 
 /// The keys of envoyproxy/ratelimit, which accepts each of them in every map, and ignores it where it has no meaning.
-pub(super) const UPSTREAM: &[&str] = &[
+pub(super) const UPSTREAM_KEYS: &[&str] = &[
     "domain",
     "descriptors",
     "key",
@@ -90,7 +90,7 @@ impl MapKind {
 
     /// Whether a key is accepted here with a warning, because envoyproxy/ratelimit accepts and ignores it.
     pub(super) fn tolerates(self, key: &str) -> bool {
-        !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM.contains(&key)
+        !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM_KEYS.contains(&key)
     }
 
     /// The mistake for a key that is not allowed here.

@@ -2,7 +2,7 @@
 
 use sluicegate_core::rules::NodePath;
 
-use super::node::{Node, Position};
+use super::node::{Position, YamlNode};
 
 /// Line, column and path of a node. Becomes a `SourceLocation` with the name of the file.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl FileLocation {
     }
 
     /// The location of a node.
-    pub(super) fn of(node: &Node<'_>, path: NodePath) -> Self {
+    pub(super) fn of(node: &YamlNode<'_>, path: NodePath) -> Self {
         Self::at(node.at, path)
     }
 }

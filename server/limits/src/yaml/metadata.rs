@@ -5,9 +5,9 @@ use sluicegate_core::metadata::{self, Value};
 
 use super::{
     location::FileLocation,
-    node::{Node, NodeData},
+    node::{YamlNode, YamlNodeData},
     reader::{Fields, Reader},
-    scalar::{is_not_text, is_null, plain, scalar},
+    scalar::{is_not_text, is_null, plain_value, scalar},
 };
 
 impl Reader<'_> {
@@ -23,15 +23,15 @@ impl Reader<'_> {
     }
 
     /// Reads a value of any type; `None` if it has a mistake, which is reported.
-    fn any_value(&mut self, location: &FileLocation, node: &Node<'_>) -> Option<Value> {
+    fn any_value(&mut self, location: &FileLocation, node: &YamlNode<'_>) -> Option<Value> {
         match &node.data {
-            NodeData::List(nodes) => {
+            YamlNodeData::List(nodes) => {
                 let values = nodes.iter().enumerate().map(|(index, node)| {
                     self.any_value(&FileLocation::of(node, location.path.index(index)), node)
                 });
                 collect_all(values).map(Value::List)
             }
-            NodeData::Map(nodes) => {
+            YamlNodeData::Map(nodes) => {
                 let mut merged = Vec::new();
                 let entries: Vec<_> = nodes
                     .iter()
@@ -56,7 +56,7 @@ impl Reader<'_> {
             _ => match scalar(node) {
                 _ if is_null(node) => Some(Value::Null),
                 Some((text, ScalarStyle::Plain)) => {
-                    let value = plain(text);
+                    let value = plain_value(text);
                     if value.is_none() {
                         self.wrong_type(location, node, "a finite number, or a text in quotes");
                     }
@@ -76,7 +76,7 @@ impl Reader<'_> {
     }
 
     /// Reads a key, which must be a text, as in JSON; `None` if it is not, which is reported.
-    fn metadata_key(&mut self, at: &FileLocation, key: &Node<'_>) -> Option<Box<str>> {
+    fn metadata_key(&mut self, at: &FileLocation, key: &YamlNode<'_>) -> Option<Box<str>> {
         match scalar(key) {
             Some(_) if is_not_text(key) => {
                 self.wrong_type(at, key, "the key in quotes");
@@ -96,10 +96,10 @@ impl Reader<'_> {
         &mut self,
         into: &mut metadata::Map,
         at: &FileLocation,
-        node: &Node<'_>,
+        node: &YamlNode<'_>,
     ) -> Option<()> {
         let nodes = match &node.data {
-            NodeData::List(nodes) => nodes,
+            YamlNodeData::List(nodes) => nodes,
             _ => std::slice::from_ref(node),
         };
         for node in nodes {
@@ -116,7 +116,7 @@ impl Reader<'_> {
 }
 
 /// Location of the value of a key.
-fn value_location(location: &FileLocation, key: &Node<'_>) -> FileLocation {
+fn value_location(location: &FileLocation, key: &YamlNode<'_>) -> FileLocation {
     FileLocation::of(key, location.path.key("*"))
 }
 

@@ -6,9 +6,9 @@ use granit_parser::{Marker, ScalarStyle};
 
 /// A node of a document. Clones share its children.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'t> {
+pub(super) struct YamlNode<'t> {
     pub(super) at: Position,
-    pub(super) data: NodeData<'t>,
+    pub(super) data: YamlNodeData<'t>,
 }
 
 /// Position of the beginning of a node.
@@ -22,12 +22,12 @@ pub(super) struct Position {
 
 /// Kinds of nodes.
 #[derive(Clone, Debug)]
-pub(super) enum NodeData<'t> {
+pub(super) enum YamlNodeData<'t> {
     /// A scalar as written, and its style. With the tag `!!str` the style is that of a text in quotes.
     Scalar(Cow<'t, str>, ScalarStyle),
-    List(Rc<[Node<'t>]>),
+    List(Rc<[YamlNode<'t>]>),
     /// Keys and values. Of equal keys only the last one is there.
-    Map(Rc<[(Node<'t>, Node<'t>)]>),
+    Map(Rc<[(YamlNode<'t>, YamlNode<'t>)]>),
     /// A list or a map with a tag that YAML does not define.
     Tagged,
 }

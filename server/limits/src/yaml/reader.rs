@@ -8,14 +8,14 @@ use sluicegate_core::rules::{
 };
 
 use super::{
-    keys::{MapKind, UPSTREAM, path_step, unknown_key},
+    keys::{MapKind, UPSTREAM_KEYS, path_step, unknown_key},
     location::FileLocation,
-    node::{Node, NodeData, Position},
+    node::{Position, YamlNode, YamlNodeData},
+    node_builder::NODES_MAX,
     scalar::{
         describe_scalar, has_ambiguous_unit, has_leading_zero, is_float, is_not_text, is_null,
         scalar, whole_number,
     },
-    shape::NODES_MAX,
 };
 
 /// State that all files that are read together share.
@@ -48,12 +48,12 @@ struct Field<'n, 'y> {
     name: &'n str,
     /// Position of the key. The value may begin some lines below.
     at: Position,
-    value: &'n Node<'y>,
+    value: &'n YamlNode<'y>,
 }
 
 impl<'n, 'y> Fields<'n, 'y> {
     /// The value of a key, with its location.
-    pub(super) fn get(&self, key: &'static str) -> Option<(FileLocation, &'n Node<'y>)> {
+    pub(super) fn get(&self, key: &'static str) -> Option<(FileLocation, &'n YamlNode<'y>)> {
         let field = self.fields.iter().find(|field| field.name == key)?;
         Some((FileLocation::at(field.at, self.location.path.key(key)), field.value))
     }
@@ -73,7 +73,7 @@ impl Reader<'_> {
     pub(super) fn map<'n, 'y>(
         &mut self,
         location: &FileLocation,
-        node: &'n Node<'y>,
+        node: &'n YamlNode<'y>,
         kind: MapKind,
     ) -> Option<Fields<'n, 'y>> {
         let mut fields =
@@ -88,11 +88,11 @@ impl Reader<'_> {
     fn collect_fields<'n, 'y>(
         &mut self,
         location: &FileLocation,
-        node: &'n Node<'y>,
+        node: &'n YamlNode<'y>,
         kind: MapKind,
         into: &mut Fields<'n, 'y>,
     ) -> bool {
-        let NodeData::Map(map) = &node.data else {
+        let YamlNodeData::Map(map) = &node.data else {
             let wanted =
                 if kind == MapKind::Replace { "a map such as {name: other}" } else { "a map" };
             self.wrong_type(location, node, wanted);
@@ -133,7 +133,7 @@ impl Reader<'_> {
         }
         for (at, node) in merged {
             let nodes = match &node.data {
-                NodeData::List(nodes) => nodes,
+                YamlNodeData::List(nodes) => nodes,
                 _ => std::slice::from_ref(node),
             };
             for node in nodes {
@@ -144,16 +144,16 @@ impl Reader<'_> {
     }
 
     /// Checks the structure of the value of an ignored key, as envoyproxy/ratelimit does.
-    fn check_ignored(&mut self, location: &FileLocation, key: &str, node: &Node<'_>) {
+    fn check_ignored(&mut self, location: &FileLocation, key: &str, node: &YamlNode<'_>) {
         if key == "metadata" {
             return;
         }
         match &node.data {
-            NodeData::Map(map) => {
+            YamlNodeData::Map(map) => {
                 for (key, value) in map.iter() {
                     let at = FileLocation::of(key, location.path.clone());
                     match scalar(key) {
-                        Some((name, _)) if UPSTREAM.contains(&name) || name == "<<" => {
+                        Some((name, _)) if UPSTREAM_KEYS.contains(&name) || name == "<<" => {
                             self.check_ignored(
                                 &FileLocation::of(value, location.path.key(path_step(name))),
                                 name,
@@ -161,17 +161,17 @@ impl Reader<'_> {
                             );
                         }
                         Some((name, _)) => {
-                            self.mistake(&at, unknown_key(name, at.column, UPSTREAM));
+                            self.mistake(&at, unknown_key(name, at.column, UPSTREAM_KEYS));
                         }
                         None => self.wrong_type(&at, key, "a text as the key"),
                     }
                 }
             }
-            NodeData::List(nodes) => {
+            YamlNodeData::List(nodes) => {
                 for (index, node) in nodes.iter().enumerate() {
                     let at = FileLocation::of(node, location.path.index(index));
                     match &node.data {
-                        NodeData::Map(_) => self.check_ignored(&at, key, node),
+                        YamlNodeData::Map(_) => self.check_ignored(&at, key, node),
                         _ => self.wrong_type(&at, node, "a map"),
                     }
                 }
@@ -190,10 +190,10 @@ impl Reader<'_> {
         &mut self,
         of: &Fields<'n, 'y>,
         key: &'static str,
-    ) -> Vec<(FileLocation, &'n Node<'y>)> {
+    ) -> Vec<(FileLocation, &'n YamlNode<'y>)> {
         let Some((location, node)) = of.get(key) else { return Vec::new() };
         match &node.data {
-            NodeData::List(nodes) => nodes
+            YamlNodeData::List(nodes) => nodes
                 .iter()
                 .enumerate()
                 .map(|(index, node)| (FileLocation::of(node, location.path.index(index)), node))
@@ -327,7 +327,7 @@ impl Reader<'_> {
 
     /// Reads one of the names that `find` accepts, which `wanted` lists; `None` if the key is missing, or if its value
     /// is not such a name, which is reported.
-    pub(super) fn word<T>(
+    pub(super) fn enum_value<T>(
         &mut self,
         of: &Fields<'_, '_>,
         key: &'static str,
@@ -335,11 +335,11 @@ impl Reader<'_> {
         find: impl Fn(&str) -> Option<T>,
     ) -> Option<Located<T>> {
         let (location, node) = of.get(key).filter(|(_, node)| !is_null(node))?;
-        let word = scalar(node).and_then(|(text, _)| find(text));
-        if word.is_none() {
+        let found = scalar(node).and_then(|(text, _)| find(text));
+        if found.is_none() {
             self.wrong_type(&location, node, wanted);
         }
-        word.map(|value| Located { value, location: self.source_location(&location) })
+        found.map(|value| Located { value, location: self.source_location(&location) })
     }
 
     /// A location with the name of this file.
@@ -369,12 +369,12 @@ impl Reader<'_> {
     pub(super) fn wrong_type(
         &mut self,
         location: &FileLocation,
-        node: &Node<'_>,
+        node: &YamlNode<'_>,
         wanted: &'static str,
     ) {
         let found = match &node.data {
-            NodeData::Map(_) => "a map".to_owned(),
-            NodeData::List(_) => "a list".to_owned(),
+            YamlNodeData::Map(_) => "a map".to_owned(),
+            YamlNodeData::List(_) => "a list".to_owned(),
             _ => match scalar(node) {
                 Some(_) if is_null(node) => "an empty value".to_owned(),
                 Some((text, style)) => describe_scalar(text, style),

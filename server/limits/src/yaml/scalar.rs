@@ -3,18 +3,18 @@
 use granit_parser::ScalarStyle;
 use sluicegate_core::metadata::Value;
 
-use super::node::{Node, NodeData};
+use super::node::{YamlNode, YamlNodeData};
 
 /// The text of a scalar as written, and its style; `None` for other nodes.
-pub(super) fn scalar<'n>(node: &'n Node<'_>) -> Option<(&'n str, ScalarStyle)> {
+pub(super) fn scalar<'n>(node: &'n YamlNode<'_>) -> Option<(&'n str, ScalarStyle)> {
     match &node.data {
-        NodeData::Scalar(text, style) => Some((text, *style)),
+        YamlNodeData::Scalar(text, style) => Some((text, *style)),
         _ => None,
     }
 }
 
 /// Whether a node is null: an empty scalar, or `null` without quotes.
-pub(super) fn is_null(node: &Node<'_>) -> bool {
+pub(super) fn is_null(node: &YamlNode<'_>) -> bool {
     matches!(scalar(node), Some(("" | "~" | "null" | "Null" | "NULL", ScalarStyle::Plain)))
 }
 
@@ -43,10 +43,10 @@ pub(super) fn has_ambiguous_unit(text: &str) -> bool {
 }
 
 /// Whether a key without quotes is a number, a boolean or null, and not a text.
-pub(super) fn is_not_text(key: &Node<'_>) -> bool {
+pub(super) fn is_not_text(key: &YamlNode<'_>) -> bool {
     match scalar(key) {
         Some((text, ScalarStyle::Plain)) => {
-            is_null(key) || !matches!(plain(text), Some(Value::Text(_)))
+            is_null(key) || !matches!(plain_value(text), Some(Value::Text(_)))
         }
         _ => false,
     }
@@ -67,7 +67,7 @@ pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
         let s = if length == 1 { "" } else { "s" };
         format!("a text of {length} character{s}")
     };
-    match (style, plain(text)) {
+    match (style, plain_value(text)) {
         (ScalarStyle::Plain, None | Some(Value::Number(_))) => "a number".to_owned(),
         (ScalarStyle::Plain, Some(Value::Bool(_))) => "a boolean".to_owned(),
         (ScalarStyle::Plain, Some(_)) => of_length(),
@@ -77,7 +77,7 @@ pub(super) fn describe_scalar(text: &str, style: ScalarStyle) -> String {
 
 /// The JSON value of a text without quotes, by the rules of YAML 1.1 as Go's reader applies them; `None` for a number
 /// that JSON cannot express.
-pub(super) fn plain(text: &str) -> Option<Value> {
+pub(super) fn plain_value(text: &str) -> Option<Value> {
     match text {
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
             Some(Value::Bool(true))

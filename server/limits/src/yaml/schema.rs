@@ -10,14 +10,14 @@
 use serde_json::{Map, Value, json};
 use sluicegate_core::{Algorithm, Counting, OnFailure, limit::Unit};
 
-use super::keys::{MapKind, UPSTREAM};
+use super::keys::{MapKind, UPSTREAM_KEYS};
 
 /// Prefix of references to the schema's own definitions.
 const DEFINITIONS: &str = "#/definitions/";
 
 /// The JSON Schema of limits files.
 #[must_use]
-pub fn schema() -> Value {
+pub fn json_schema() -> Value {
     let kinds = [
         MapKind::Defaults,
         MapKind::Descriptor,
@@ -53,7 +53,8 @@ const fn definition_name(kind: MapKind) -> &'static str {
 /// The schema of a map.
 fn map(kind: MapKind) -> Value {
     let own = kind.keys().iter().map(|key| ((*key).to_owned(), described(kind, key)));
-    let tolerated = UPSTREAM.iter().filter(|key| kind.tolerates(key) && !kind.keys().contains(key));
+    let tolerated =
+        UPSTREAM_KEYS.iter().filter(|key| kind.tolerates(key) && !kind.keys().contains(key));
     let tolerated = tolerated.map(|key| {
         let why = "Ignored here, as in envoyproxy/ratelimit";
         ((*key).to_owned(), json!({"description": why, "deprecationMessage": why}))
@@ -126,13 +127,15 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
         (MapKind::Root, "descriptors") => (list(MapKind::Descriptor), "The tree of rules"),
         (_, "descriptors") => (list(MapKind::Descriptor), "The next level, for the next entry"),
         (_, "tenant") => (text(), "Key of the entry that identifies the tenant"),
-        (_, "counting") => (word(Counting::ALL.map(Counting::name)), "Which requests are charged"),
+        (_, "counting") => {
+            (one_of(Counting::ALL.map(Counting::name)), "Which requests are charged")
+        }
         (_, "on_failure") => (
-            word(OnFailure::ALL.map(OnFailure::name)),
+            one_of(OnFailure::ALL.map(OnFailure::name)),
             "What happens when the store does not answer",
         ),
         (_, "defaults") => (optional(MapKind::Defaults), "What applies to limits that do not say"),
-        (_, "algorithm") => (word(Algorithm::ALL.map(Algorithm::name)), "How hits are counted"),
+        (_, "algorithm") => (one_of(Algorithm::ALL.map(Algorithm::name)), "How hits are counted"),
         (_, "key") => (required_text(), "Key of the entry, matched exactly"),
         (_, "value") => {
             (text(), "Value of the entry, or a pattern with *; without it any value matches")
@@ -218,7 +221,7 @@ fn any_case(word: &str) -> String {
 }
 
 /// One of these names, or null.
-fn word<const N: usize>(names: [&str; N]) -> Value {
+fn one_of<const N: usize>(names: [&str; N]) -> Value {
     let names = names.into_iter().map(Value::from).chain([Value::Null]);
     json!({"enum": names.collect::<Vec<_>>()})
 }

@@ -121,7 +121,7 @@ fn rule_metadata(record: &DecisionRecord<'_, '_>) -> metadata::Map {
         };
         let rule = status.rule.filter(|_| applies && status.code == Code::Ok);
         if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_ref()) {
-            metadata::merge(&mut merged, metadata);
+            metadata::add_missing(&mut merged, metadata);
         }
     }
     merged

@@ -6,8 +6,8 @@ use crate::{
     rule::{DisplayedRate, RuleLimit, RuleLimits},
     rules::{
         Mistake, Warning,
-        file::{DescriptorNode, LimitNode, LimitsNode, SourceLocation},
-        findings::quoted,
+        file::{DescriptorNode, LimitNode, NodeLimits, SourceLocation},
+        findings::truncated,
         mistake::LIMITS_MAX,
     },
 };
@@ -16,21 +16,23 @@ use super::Compiler;
 
 impl<'f> Compiler<'f> {
     /// Compiles the limits of a node; `None` if it has none, or if all of them have mistakes.
-    pub(super) fn limits(
+    pub(super) fn compile_limits(
         &mut self,
         node: &'f DescriptorNode,
         counting: Counting,
     ) -> Option<RuleLimits> {
         match node.limits.as_ref()? {
-            LimitsNode::One(limit) if limit.unlimited => Some(self.unlimited(limit)),
-            LimitsNode::One(limit) => {
-                Some(RuleLimits::Limited([self.limit(limit, counting)?].into()))
+            NodeLimits::One(limit) if limit.unlimited => Some(self.compile_unlimited(limit)),
+            NodeLimits::One(limit) => {
+                Some(RuleLimits::Limited([self.compile_limit(limit, counting)?].into()))
             }
-            LimitsNode::Several(location, limits) => self.several(location, limits, counting),
+            NodeLimits::Several(location, limits) => {
+                self.compile_limit_list(location, limits, counting)
+            }
         }
     }
 
-    fn unlimited(&mut self, limit: &'f LimitNode) -> RuleLimits {
+    fn compile_unlimited(&mut self, limit: &'f LimitNode) -> RuleLimits {
         if let Some(unit) = &limit.unit {
             if Unit::from_name(&unit.value).is_some() {
                 self.mistake(&unit.location, Mistake::UnlimitedExcludes("unit"));
@@ -54,11 +56,11 @@ impl<'f> Compiler<'f> {
                 self.mistake(&number.location, Mistake::UnlimitedExcludes(key));
             }
         }
-        let replaces = self.replaces(limit);
-        RuleLimits::Unlimited { name: self.name(limit), replaces }
+        let replaces = self.compile_replaces(limit);
+        RuleLimits::Unlimited { name: self.define_name(limit), replaces }
     }
 
-    fn several(
+    fn compile_limit_list(
         &mut self,
         location: &SourceLocation,
         limits: &'f [LimitNode],
@@ -78,7 +80,7 @@ impl<'f> Compiler<'f> {
                 self.mistake(&limit.location, Mistake::UnlimitedInList);
                 continue;
             }
-            let Some(one) = self.limit(limit, counting) else { continue };
+            let Some(one) = self.compile_limit(limit, counting) else { continue };
             let counter = |it: &RuleLimit| (it.limit.algorithm(), it.limit.window());
             if compiled.iter().any(|other| counter(other) == counter(&one)) {
                 self.mistake(&limit.location, Mistake::SameCounter);
@@ -88,7 +90,7 @@ impl<'f> Compiler<'f> {
         (!compiled.is_empty()).then(|| RuleLimits::Limited(compiled.into()))
     }
 
-    fn limit(&mut self, node: &'f LimitNode, counting: Counting) -> Option<RuleLimit> {
+    fn compile_limit(&mut self, node: &'f LimitNode, counting: Counting) -> Option<RuleLimit> {
         if node.is_incomplete {
             self.check_incomplete(node);
             return None;
@@ -101,8 +103,8 @@ impl<'f> Compiler<'f> {
             self.warn(&node.location, Warning::MissingRequests);
         }
         let requests = node.requests_per_unit.as_ref().map_or(0, |it| it.value);
-        let (name, replaces) = (self.name(node), self.replaces(node));
-        let (window, displayed) = self.window(node, requests)?;
+        let (name, replaces) = (self.define_name(node), self.compile_replaces(node));
+        let (window, displayed) = self.compile_window(node, requests)?;
         match Limit::new(algorithm, requests, window, node.burst.as_ref().map(|it| it.value)) {
             Ok(limit) => Some(RuleLimit { limit, displayed, name, replaces }),
             Err(error) => {
@@ -120,15 +122,19 @@ impl<'f> Compiler<'f> {
     /// Reports the mistakes in a limit of which some part could not be read, except those that may be caused by that
     /// part.
     fn check_incomplete(&mut self, node: &'f LimitNode) {
-        self.name(node);
-        self.replaces(node);
+        self.define_name(node);
+        self.compile_replaces(node);
         if let Some(unit) = node.unit.as_ref().filter(|it| Unit::from_name(&it.value).is_none()) {
             self.mistake(&unit.location, Mistake::UnknownUnit);
         }
     }
 
     /// The window of a limit, and its rate as callers are shown it.
-    fn window(&mut self, node: &LimitNode, requests: u32) -> Option<(Window, DisplayedRate)> {
+    fn compile_window(
+        &mut self,
+        node: &LimitNode,
+        requests: u32,
+    ) -> Option<(Window, DisplayedRate)> {
         let both = "unit and window are both given";
         match (&node.unit, &node.window) {
             (Some(_), Some(window)) => {
@@ -149,7 +155,7 @@ impl<'f> Compiler<'f> {
                     self.mistake(&window.location, Mistake::WindowNotWhole);
                     return None;
                 }
-                let length = self.checked(&window.location, Window::from_seconds(seconds))?;
+                let length = self.report_error(&window.location, Window::from_seconds(seconds))?;
                 Some((length, DisplayedRate::in_units(requests, length)))
             }
             (Some(unit), None) => {
@@ -161,7 +167,7 @@ impl<'f> Compiler<'f> {
                 let length = Window::from_unit(known_unit, unit_multiplier);
                 let location =
                     node.unit_multiplier.as_ref().map_or(&unit.location, |it| &it.location);
-                let length = self.checked(location, length)?;
+                let length = self.report_error(location, length)?;
                 Some((
                     length,
                     DisplayedRate {
@@ -174,8 +180,8 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// Reports an error as a mistake.
-    fn checked<T>(
+    /// The value, or `None` and a mistake with the error.
+    fn report_error<T>(
         &mut self,
         location: &SourceLocation,
         result: Result<T, LimitError>,
@@ -183,8 +189,8 @@ impl<'f> Compiler<'f> {
         result.map_err(|error| self.mistake(location, error)).ok()
     }
 
-    /// The name of a limit, which `replaces` can refer to.
-    fn name(&mut self, node: &'f LimitNode) -> Option<Box<str>> {
+    /// Returns the name of a limit, and adds it to the names that `replaces` can refer to.
+    fn define_name(&mut self, node: &'f LimitNode) -> Option<Box<str>> {
         let name = node.name.as_ref().filter(|name| !name.value.is_empty())?;
         if name.value.contains('"') {
             self.warn(&name.location, Warning::QuoteInName);
@@ -194,12 +200,15 @@ impl<'f> Compiler<'f> {
     }
 
     /// The names that a limit replaces.
-    fn replaces(&mut self, node: &'f LimitNode) -> Box<[Box<str>]> {
+    fn compile_replaces(&mut self, node: &'f LimitNode) -> Box<[Box<str>]> {
         for replaced in &node.replaces {
             if replaced.value.is_empty() {
                 self.mistake(&replaced.location, Mistake::Missing("name"));
             } else if node.name.as_ref().is_some_and(|name| name.value == replaced.value) {
-                self.mistake(&replaced.location, Mistake::ReplacesItself(quoted(&replaced.value)));
+                self.mistake(
+                    &replaced.location,
+                    Mistake::ReplacesItself(truncated(&replaced.value)),
+                );
             } else {
                 self.names.replace(replaced);
             }

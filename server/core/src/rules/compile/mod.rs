@@ -12,7 +12,7 @@ use std::{
 use super::{
     Findings, LocatedMistake, LocatedWarning, Mistake, Warning,
     file::{DescriptorNode, LimitsFile, Located, SourceLocation},
-    findings::quoted,
+    findings::truncated,
     matcher::{Defaults, Domain, Modes, RuleSet},
 };
 use crate::{Counting, OnFailure, Rule};
@@ -54,15 +54,16 @@ pub fn compile(
 ) -> Result<RuleSet, Findings<LocatedMistake>> {
     let mut set = RuleSet { modes: options.modes, ..RuleSet::default() };
     let domains = files_by_domain(files, options.merge_domains, &mut report.mistakes);
-    let (mut next_id, mut path_bytes) = (0, 0);
+    let (mut first_id, mut path_bytes) = (0, 0);
     for (index, files) in domains.iter().enumerate() {
         let Some(first) = files.first() else { continue };
         if report.mistakes.unlisted() > 0 {
             break;
         }
-        let (domain, compiled) = Compiler::new(next_id, options, report, path_bytes).domain(files);
+        let (domain, compiled) =
+            Compiler::new(first_id, options, report, path_bytes).compile_domain(files);
         (report, path_bytes) = (compiled.report, compiled.path_bytes);
-        next_id += domain.rules.len();
+        first_id += domain.rules.len();
         set.substring_patterns_max =
             set.substring_patterns_max.max(compiled.substring_patterns_max);
         set.by_name.entry(first.domain.value.as_str().into()).or_insert(index);
@@ -101,7 +102,7 @@ fn files_by_domain<'f>(
                     }
                     if let Some(first) = others.first() {
                         let other = first.location.file.clone();
-                        mistake(Mistake::DuplicateDomain { name: quoted(name), other });
+                        mistake(Mistake::DuplicateDomain { name: truncated(name), other });
                     }
                 }
             }
@@ -124,10 +125,10 @@ struct Compiler<'f> {
     /// Whether the domain has `tenant`.
     has_tenant: bool,
     /// Id of the domain's first rule.
-    next_id: usize,
+    first_id: usize,
     rules: Vec<Rule>,
     /// The nodes from the first level to the one that is being compiled.
-    trail: Vec<&'f DescriptorNode>,
+    path_nodes: Vec<&'f DescriptorNode>,
     /// The path of the node that is being compiled, as messages and metrics show it.
     path: String,
     /// Length of the domain's name in bytes.
@@ -143,7 +144,7 @@ struct Compiler<'f> {
 }
 
 impl<'f> Compiler<'f> {
-    fn new(next_id: usize, options: &CompileOptions, report: Report, path_bytes: usize) -> Self {
+    fn new(first_id: usize, options: &CompileOptions, report: Report, path_bytes: usize) -> Self {
         Self {
             defaults: Defaults {
                 counting: options.default_counting,
@@ -151,9 +152,9 @@ impl<'f> Compiler<'f> {
                 ..Defaults::default()
             },
             has_tenant: false,
-            next_id,
+            first_id,
             rules: Vec::new(),
-            trail: Vec::new(),
+            path_nodes: Vec::new(),
             path: String::new(),
             domain_bytes: 0,
             names: LimitNames::default(),
@@ -165,7 +166,7 @@ impl<'f> Compiler<'f> {
     }
 
     /// Compiles the files of one domain.
-    fn domain(mut self, files: &[&'f LimitsFile]) -> (Domain, CompileOutput) {
+    fn compile_domain(mut self, files: &[&'f LimitsFile]) -> (Domain, CompileOutput) {
         let name = files.first().map(|file| file.domain.value.as_str()).unwrap_or_default();
         self.domain_bytes = name.len();
         let tenant = self.common_setting(files, "tenant", |it| it.tenant.as_ref());
@@ -178,7 +179,7 @@ impl<'f> Compiler<'f> {
             counting: counting.copied().unwrap_or(self.defaults.counting),
             on_failure: on_failure.copied().unwrap_or(self.defaults.on_failure),
         };
-        let root = self.root(files);
+        let root = self.compile_root(files);
         mem::take(&mut self.names).warn(&mut self.report.warnings);
         let domain = Domain {
             name: name.into(),

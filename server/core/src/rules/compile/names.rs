@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::rules::{
     Findings, LocatedWarning, Warning,
     file::{Located, SourceLocation},
-    findings::quoted,
+    findings::truncated,
 };
 
 /// The names of limits in one domain, and the names in `replaces`.
@@ -37,9 +37,9 @@ impl<'f> LimitNames<'f> {
         let unclear = |replaced: &&Located<String>| {
             let name = &replaced.value;
             let warning = match self.defined.get(name.as_str()).map(Vec::as_slice) {
-                None => Warning::NameUnknown(quoted(name)),
+                None => Warning::NameUnknown(truncated(name)),
                 Some([first, second, ..]) => Warning::ReplacesSeveral {
-                    name: quoted(name),
+                    name: truncated(name),
                     count: self.defined.get(name.as_str()).map_or(0, Vec::len),
                     first: first.relative_to(&replaced.location.file),
                     second: second.relative_to(&replaced.location.file),
@@ -52,7 +52,7 @@ impl<'f> LimitNames<'f> {
             let [first, second, ..] = locations.as_slice() else { return None };
             let first = first.relative_to(&second.file);
             let warning =
-                Warning::DuplicateName { name: quoted(name), count: locations.len(), first };
+                Warning::DuplicateName { name: truncated(name), count: locations.len(), first };
             Some(LocatedWarning { location: (*second).clone(), warning })
         });
         self.replaced.iter().filter_map(unclear).chain(duplicate).for_each(|it| warnings.push(it));

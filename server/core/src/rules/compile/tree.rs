@@ -9,8 +9,8 @@ use crate::{
     rules::{
         Mistake, Warning,
         file::{DescriptorNode, LimitsFile, SourceLocation},
-        findings::quoted,
-        matcher::{Level, Node, Pattern, Values},
+        findings::truncated,
+        matcher::{Children, KeyNodes, Node, Pattern},
         mistake::{LEVELS_MAX, PATH_BYTES_MAX},
         stats_key::StatsKey,
     },
@@ -40,17 +40,17 @@ type Seen<'f> = HashMap<(&'f str, Option<&'f str>), &'f SourceLocation>;
 
 impl<'f> Compiler<'f> {
     /// Compiles the first level, of all files of the domain.
-    pub(super) fn root(&mut self, files: &[&'f LimitsFile]) -> Level {
+    pub(super) fn compile_root(&mut self, files: &[&'f LimitsFile]) -> Children {
         let nodes: Vec<_> = files.iter().flat_map(|file| &file.descriptors).collect();
-        self.level(&nodes, PathContext { depth: 0, is_constant: true }).0
+        self.compile_children(&nodes, PathContext { depth: 0, is_constant: true }).0
     }
 
-    fn level(
+    fn compile_children(
         &mut self,
         nodes: &[&'f DescriptorNode],
         path: PathContext,
-    ) -> WithCountedDepths<Level> {
-        let mut level = Level::default();
+    ) -> WithCountedDepths<Children> {
+        let mut children = Children::default();
         let mut counted_depths = 0;
         let mut seen = Seen::new();
         for node in nodes {
@@ -71,23 +71,24 @@ impl<'f> Compiler<'f> {
                     Entry::Occupied(first) => {
                         let first = first.get().relative_to(&node.location.file);
                         let mistake =
-                            Mistake::DuplicateDescriptor { what: quoted(&self.path), first };
+                            Mistake::DuplicateDescriptor { what: truncated(&self.path), first };
                         self.mistake(&node.location, mistake);
                     }
                     Entry::Vacant(entry) => _ = entry.insert(&node.location),
                 }
             }
-            self.trail.push(node);
-            let (compiled, depths) = self.node(node, value, path);
-            self.trail.pop();
+            self.path_nodes.push(node);
+            let (compiled, depths) = self.compile_node(node, value, path);
+            self.path_nodes.pop();
             self.path.truncate(parent_length);
             counted_depths |= depths;
-            self.insert(&mut level, node, value, compiled);
+            self.insert(&mut children, node, value, compiled);
         }
-        let searches = level.keys.values().map(Values::searches).max();
-        self.substring_patterns_max = self.substring_patterns_max.max(searches.unwrap_or_default());
-        self.warn_of_level(nodes, &level, &seen);
-        (level, counted_depths)
+        let substring_patterns = children.by_key.values().map(KeyNodes::substring_patterns).max();
+        self.substring_patterns_max =
+            self.substring_patterns_max.max(substring_patterns.unwrap_or_default());
+        self.warn_of_level(nodes, &children, &seen);
+        (children, counted_depths)
     }
 
     /// Appends a node to the path.
@@ -102,7 +103,7 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    fn node(
+    fn compile_node(
         &mut self,
         node: &'f DescriptorNode,
         value: Option<&str>,
@@ -113,14 +114,14 @@ impl<'f> Compiler<'f> {
             self.mistake(&node.location, Mistake::ShareWithoutPattern);
         }
         let rules = self.rules.len();
-        let (rule, counts) = self.rule(node);
+        let (rule, counts) = self.compile_rule(node);
         let shared_pattern: Option<Box<[u8]>> =
             pattern.filter(|_| node.share_threshold).map(|it| it.as_bytes().into());
         let varies = value.is_none() || (pattern.is_some() && shared_pattern.is_none());
-        let below: Vec<_> = node.descriptors.iter().collect();
+        let nodes: Vec<_> = node.descriptors.iter().collect();
         let is_constant = path.is_constant && !varies;
-        let (below, mut counted_depths) =
-            self.level(&below, PathContext { depth: path.depth + 1, is_constant });
+        let (children, mut counted_depths) =
+            self.compile_children(&nodes, PathContext { depth: path.depth + 1, is_constant });
         counted_depths |= u64::from(counts) << path.depth;
         self.warn_of_node(node, counted_depths > 0, self.rules.len() > rules);
         if path.is_constant
@@ -130,16 +131,16 @@ impl<'f> Compiler<'f> {
             && !self.tenant_suggested
         {
             self.tenant_suggested = true;
-            self.warn(&node.location, Warning::TenantSuggested { key: quoted(&node.key) });
+            self.warn(&node.location, Warning::TenantSuggested { key: truncated(&node.key) });
         }
-        (Node { location: node.location.clone(), rule, shared_pattern, below }, counted_depths)
+        (Node { location: node.location.clone(), rule, shared_pattern, children }, counted_depths)
     }
 
     /// Compiles the rule of a node, if it has limits. Returns its position among the domain's rules, and whether it
     /// counts hits.
-    fn rule(&mut self, node: &'f DescriptorNode) -> (Option<usize>, bool) {
+    fn compile_rule(&mut self, node: &'f DescriptorNode) -> (Option<usize>, bool) {
         let counting = node.counting.as_ref().map_or(self.defaults.counting, |it| it.value);
-        let Some(limits) = self.limits(node, counting) else { return (None, false) };
+        let Some(limits) = self.compile_limits(node, counting) else { return (None, false) };
         // Metrics identify the rule by its domain and path.
         let before = self.path_bytes;
         self.path_bytes += self.domain_bytes + self.path.len();
@@ -154,7 +155,7 @@ impl<'f> Compiler<'f> {
         self.rules.push(Rule {
             path: self.path.as_str().into(),
             location: node.location.clone(),
-            id: self.next_id + index,
+            id: self.first_id + index,
             limits,
             counting,
             on_failure: node.on_failure.unwrap_or(self.defaults.on_failure),
@@ -162,35 +163,35 @@ impl<'f> Compiler<'f> {
             quota_mode: node.quota_mode,
             detailed_metric: node.detailed_metric,
             value_to_metric: node.value_to_metric,
-            stats_key: StatsKey::new(&self.trail),
+            stats_key: StatsKey::new(&self.path_nodes),
             metadata: node.metadata.clone(),
         });
         (Some(index), counts)
     }
 
-    /// Inserts a node into the level.
+    /// Inserts a node into the children of its parent.
     fn insert(
         &mut self,
-        level: &mut Level,
+        children: &mut Children,
         node: &DescriptorNode,
         value: Option<&str>,
         compiled: Node,
     ) {
-        let values = level.keys.entry(node.key.as_bytes().into()).or_default();
-        let index = values.nodes.len();
-        values.nodes.push(compiled);
+        let key_nodes = children.by_key.entry(node.key.as_bytes().into()).or_default();
+        let index = key_nodes.nodes.len();
+        key_nodes.nodes.push(compiled);
         let Some(value) = value else {
-            values.any = Some(index);
+            key_nodes.any = Some(index);
             return;
         };
-        values.exact.insert(value.as_bytes().into(), index);
+        key_nodes.exact.insert(value.as_bytes().into(), index);
         if let Some(pattern) = Pattern::new(value.as_bytes()) {
             // If an earlier pattern matches this pattern's text, with its `*` as ordinary characters, it matches every
             // value that this one matches.
-            let mut earlier = values.patterns.iter().take(COMPARED_PATTERNS_MAX);
+            let mut earlier = key_nodes.patterns.iter().take(COMPARED_PATTERNS_MAX);
             let hiding = earlier.find(|(earlier, _)| earlier.matches(value.as_bytes()));
-            let earlier = hiding.map(|(earlier, _)| quoted(earlier));
-            values.patterns.push((pattern, index));
+            let earlier = hiding.map(|(earlier, _)| truncated(earlier));
+            key_nodes.patterns.push((pattern, index));
             if let Some(earlier) = earlier {
                 self.warn(&node.location, Warning::HiddenPattern { earlier });
             }
@@ -235,14 +236,19 @@ impl<'f> Compiler<'f> {
     }
 
     /// Adds the warnings about the nodes of a level. Called when all of them are compiled.
-    fn warn_of_level(&mut self, nodes: &[&'f DescriptorNode], level: &Level, seen: &Seen<'f>) {
+    fn warn_of_level(
+        &mut self,
+        nodes: &[&'f DescriptorNode],
+        children: &Children,
+        seen: &Seen<'f>,
+    ) {
         for node in nodes {
             let value = value(node);
             if value.is_none() {
-                let values = level.keys.get(node.key.as_bytes());
-                let mut patterns = values.into_iter().flat_map(|values| &values.patterns);
+                let key_nodes = children.by_key.get(node.key.as_bytes());
+                let mut patterns = key_nodes.into_iter().flat_map(|it| &it.patterns);
                 if let Some((pattern, _)) = patterns.find(|(pattern, _)| pattern.matches_all()) {
-                    let pattern = quoted(pattern);
+                    let pattern = truncated(pattern);
                     self.warn(&node.location, Warning::HiddenKey { pattern });
                 }
             }
@@ -276,6 +282,6 @@ fn same_upstream_key<'f>(
     key.match_indices('_').take(UNDERSCORES_MAX).find_map(|(at, _)| {
         let (key, rest) = (key.get(..at)?, text(key.get(at + 1..)?));
         let location = seen.get(&(key, Some(rest.as_str())))?;
-        Some((quoted(name(key, Some(&rest))), *location))
+        Some((truncated(name(key, Some(&rest))), *location))
     })
 }

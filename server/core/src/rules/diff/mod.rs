@@ -14,7 +14,7 @@ pub use edits::Edit;
 
 use super::{
     RuleSet,
-    matcher::{Domain, Level, Node, Values},
+    matcher::{Children, Domain, KeyNodes, Node},
 };
 use crate::{Rule, rule::RuleLimits};
 
@@ -128,8 +128,8 @@ pub fn diff(old: &RuleSet, new: &RuleSet) -> Vec<Change> {
     for name in names {
         let (old, new) = (old.domain(name), new.domain(name));
         let mut comparison = Comparison { domain: name, old, new, changes: &mut changes };
-        comparison.domain();
-        comparison.level("", old.map(|it| &it.root), new.map(|it| &it.root));
+        comparison.compare_settings();
+        comparison.compare_children("", old.map(|it| &it.root), new.map(|it| &it.root));
     }
     changes
 }
@@ -153,7 +153,7 @@ impl<'r> Comparison<'r, '_> {
         }
     }
 
-    fn domain(&mut self) {
+    fn compare_settings(&mut self) {
         let describe = |domain: &Domain| format!("a domain of {} rules", domain.rules.len());
         match (self.old, self.new) {
             (None, Some(new)) => self.push("", ChangeKind::Added(describe(new))),
@@ -163,65 +163,80 @@ impl<'r> Comparison<'r, '_> {
         }
     }
 
-    fn level(&mut self, path: &str, old: Option<&'r Level>, new: Option<&'r Level>) {
-        let keys = |level: Option<&'r Level>| level.into_iter().flat_map(|level| level.keys.keys());
+    fn compare_children(
+        &mut self,
+        path: &str,
+        old: Option<&'r Children>,
+        new: Option<&'r Children>,
+    ) {
+        let keys =
+            |children: Option<&'r Children>| children.into_iter().flat_map(|it| it.by_key.keys());
         let all: BTreeSet<&[u8]> = keys(old).chain(keys(new)).map(|key| &**key).collect();
         for key in all {
-            let of_key = |level: Option<&'r Level>| level.and_then(|level| level.keys.get(key));
-            self.values(path, key, of_key(old), of_key(new));
+            let of_key =
+                |children: Option<&'r Children>| children.and_then(|it| it.by_key.get(key));
+            self.compare_key_nodes(path, key, of_key(old), of_key(new));
         }
     }
 
     /// Compares the nodes of one key.
-    fn values(
+    fn compare_key_nodes(
         &mut self,
         parent: &str,
         key: &[u8],
-        old: Option<&'r Values>,
-        new: Option<&'r Values>,
+        old: Option<&'r KeyNodes>,
+        new: Option<&'r KeyNodes>,
     ) {
         let of_key = join(parent, key, None);
         if let Some(edit) = old.zip(new).and_then(|(old, new)| pattern_order_edit(old, new)) {
             self.push_edits(&of_key, vec![edit]);
         }
-        let values = |values: Option<&'r Values>| {
-            values.into_iter().flat_map(|values| {
-                let any = values.any.map(|_| None);
-                values.exact.keys().map(|value| Some(&**value)).chain(any)
+        let values = |key_nodes: Option<&'r KeyNodes>| {
+            key_nodes.into_iter().flat_map(|it| {
+                let any = it.any.map(|_| None);
+                it.exact.keys().map(|value| Some(&**value)).chain(any)
             })
         };
         let all: BTreeSet<Option<&[u8]>> = values(old).chain(values(new)).collect();
         let is_only = all.len() == 1;
         for value in all {
-            let (old, new) =
-                (old.and_then(|it| node(it, value)), new.and_then(|it| node(it, value)));
-            self.node(&join(parent, key, value), is_only, old, new);
+            let (old, new) = (
+                old.and_then(|it| node_with_value(it, value)),
+                new.and_then(|it| node_with_value(it, value)),
+            );
+            self.compare_node(&join(parent, key, value), is_only, old, new);
         }
     }
 
     /// Compares one node. `is_only`: whether no other node of its level has its key.
-    fn node(&mut self, path: &str, is_only: bool, old: Option<&'r Node>, new: Option<&'r Node>) {
+    fn compare_node(
+        &mut self,
+        path: &str,
+        is_only: bool,
+        old: Option<&'r Node>,
+        new: Option<&'r Node>,
+    ) {
         // A node that only leads to others is no change, unless its key has further nodes: then requests may match
         // another node than before.
         let only_leads =
-            |node: &Node| is_only && node.rule.is_none() && !node.below.keys.is_empty();
+            |node: &Node| is_only && node.rule.is_none() && !node.children.by_key.is_empty();
         match (old, new) {
             (None, Some(new)) if !only_leads(new) => {
-                let limits = describe_rule(rule(self.new, new));
+                let limits = describe_rule(rule_of(self.new, new));
                 self.push(path, ChangeKind::Added(limits));
             }
             (Some(old), None) if !only_leads(old) => {
-                let limits = describe_rule(rule(self.old, old));
+                let limits = describe_rule(rule_of(self.old, old));
                 self.push(path, ChangeKind::Removed(limits));
             }
             (Some(old), Some(new)) => {
-                let mut edits = edits::rule_edits(rule(self.old, old), rule(self.new, new));
+                let mut edits = edits::rule_edits(rule_of(self.old, old), rule_of(self.new, new));
                 edits.extend(self.share_threshold_edit(old, new));
                 self.push_edits(path, edits);
             }
             _ => {}
         }
-        self.level(path, old.map(|it| &it.below), new.map(|it| &it.below));
+        self.compare_children(path, old.map(|it| &it.children), new.map(|it| &it.children));
     }
 
     /// The change of `share_threshold`, if any. It resets counters, because their keys have the pattern or the value.
@@ -246,28 +261,29 @@ fn join(path: &str, key: &[u8], value: Option<&[u8]>) -> String {
     }
 }
 
-fn node<'r>(values: &'r Values, value: Option<&[u8]>) -> Option<&'r Node> {
+fn node_with_value<'r>(key_nodes: &'r KeyNodes, value: Option<&[u8]>) -> Option<&'r Node> {
     let index = match value {
-        Some(value) => values.exact.get(value),
-        None => values.any.as_ref(),
+        Some(value) => key_nodes.exact.get(value),
+        None => key_nodes.any.as_ref(),
     };
-    values.nodes.get(*index?)
+    key_nodes.nodes.get(*index?)
 }
 
-fn rule<'r>(domain: Option<&'r Domain>, node: &Node) -> Option<&'r Rule> {
+fn rule_of<'r>(domain: Option<&'r Domain>, node: &Node) -> Option<&'r Rule> {
     domain?.rules.get(node.rule?)
 }
 
 /// Whether any limit of the node, or below it, has a counter.
 fn has_counters(domain: Option<&Domain>, node: &Node) -> bool {
-    let here = rule(domain, node).is_some_and(|rule| matches!(rule.limits, RuleLimits::Limited(_)));
-    let mut below = node.below.keys.values().flat_map(|values| &values.nodes);
+    let here =
+        rule_of(domain, node).is_some_and(|rule| matches!(rule.limits, RuleLimits::Limited(_)));
+    let mut below = node.children.by_key.values().flat_map(|it| &it.nodes);
     here || below.any(|node| has_counters(domain, node))
 }
 
 /// The change of the order of the patterns that both have, if any. Order matters, because the first that matches
 /// applies.
-fn pattern_order_edit(old: &Values, new: &Values) -> Option<Edit> {
+fn pattern_order_edit(old: &KeyNodes, new: &KeyNodes) -> Option<Edit> {
     if old.patterns.is_empty() || new.patterns.is_empty() {
         return None;
     }
@@ -290,11 +306,11 @@ fn pattern_order_edit(old: &Values, new: &Values) -> Option<Edit> {
 }
 
 /// The texts of the patterns of a key, in the order in which they are compared.
-fn patterns(values: &Values) -> Vec<String> {
+fn patterns(key_nodes: &KeyNodes) -> Vec<String> {
     let texts: HashMap<usize, &[u8]> =
-        values.exact.iter().map(|(value, node)| (*node, &**value)).collect();
+        key_nodes.exact.iter().map(|(value, node)| (*node, &**value)).collect();
     let text = |node| String::from_utf8_lossy(texts.get(node).copied().unwrap_or_default());
-    values.patterns.iter().map(|(_, node)| text(node).into_owned()).collect()
+    key_nodes.patterns.iter().map(|(_, node)| text(node).into_owned()).collect()
 }
 
 /// The limits and modes of a rule, as text.

@@ -12,12 +12,12 @@ use std::{
 use granit_parser::{
     ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag,
 };
-use sluicegate_core::rules::{Mistake, NodePath, Warning, quoted};
+use sluicegate_core::rules::{Mistake, NodePath, Warning, truncated};
 
 use super::{
     keys::path_step,
     location::FileLocation,
-    node::{Node, NodeData, Position},
+    node::{Position, YamlNode, YamlNodeData},
 };
 
 /// The most nodes that the aliases of a file may expand to. Bounds YAML bombs.
@@ -38,11 +38,11 @@ const NESTING_MAX: usize = 160;
 ///
 /// # Errors
 /// The mistake because of which the nodes cannot be built, with its location.
-pub(super) fn load<'t>(
+pub(super) fn build_nodes<'t>(
     text: &'t str,
     nodes_left: &mut usize,
     mut warn: impl FnMut(FileLocation, Warning),
-) -> Result<Option<Node<'t>>, (FileLocation, Mistake)> {
+) -> Result<Option<YamlNode<'t>>, (FileLocation, Mistake)> {
     let mut builder = Builder {
         open: Vec::new(),
         anchors: HashMap::new(),
@@ -118,13 +118,13 @@ struct OpenCollection<'t> {
 
 /// The items of an open list or map so far.
 enum CollectionItems<'t> {
-    List(Vec<Node<'t>>),
+    List(Vec<YamlNode<'t>>),
     Map {
-        entries: Vec<(Node<'t>, Node<'t>)>,
+        entries: Vec<(YamlNode<'t>, YamlNode<'t>)>,
         /// For each key that is a scalar, the position of its entry and the line of the key.
         scalar_keys: HashMap<Cow<'t, str>, (usize, u32)>,
         /// The key whose value is parsed next.
-        key: Option<Node<'t>>,
+        key: Option<YamlNode<'t>>,
     },
 }
 
@@ -138,12 +138,12 @@ impl CollectionItems<'_> {
 struct Builder<'t, 'o> {
     open: Vec<OpenCollection<'t>>,
     /// By anchor, the node that aliases of it expand to, and its size.
-    anchors: HashMap<usize, (Node<'t>, NodeSize)>,
+    anchors: HashMap<usize, (YamlNode<'t>, NodeSize)>,
     /// Size of the nodes that all aliases so far expand to.
     aliased: NodeSize,
     nodes_left: usize,
     warn: &'o mut dyn FnMut(FileLocation, Warning),
-    root: Option<Node<'t>>,
+    root: Option<YamlNode<'t>>,
 }
 
 impl<'t> Builder<'t, '_> {
@@ -167,7 +167,7 @@ impl<'t> Builder<'t, '_> {
                     tag.is_some_and(|it| it.is_yaml_core_schema() && it.suffix() == "str");
                 let style = if is_text { ScalarStyle::DoubleQuoted } else { style };
                 let size = NodeSize { bytes: text.len(), ..NodeSize::default() };
-                self.node(anchor, Node { at, data: NodeData::Scalar(text, style) }, size);
+                self.node(anchor, YamlNode { at, data: YamlNodeData::Scalar(text, style) }, size);
                 Ok(())
             }
             Event::Alias(anchor) => self.alias(anchor, at),
@@ -202,15 +202,15 @@ impl<'t> Builder<'t, '_> {
             return;
         };
         let data = match items {
-            _ if is_tagged => NodeData::Tagged,
-            CollectionItems::List(nodes) => NodeData::List(nodes.into()),
-            CollectionItems::Map { entries, .. } => NodeData::Map(entries.into()),
+            _ if is_tagged => YamlNodeData::Tagged,
+            CollectionItems::List(nodes) => YamlNodeData::List(nodes.into()),
+            CollectionItems::Map { entries, .. } => YamlNodeData::Map(entries.into()),
         };
-        self.node(anchor, Node { at, data }, NodeSize { height: size.height + 1, ..size });
+        self.node(anchor, YamlNode { at, data }, NodeSize { height: size.height + 1, ..size });
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Mistake> {
-        let Some((Node { data, .. }, size)) = self.anchors.get(&anchor).cloned() else {
+        let Some((YamlNode { data, .. }, size)) = self.anchors.get(&anchor).cloned() else {
             return Err(Mistake::Yaml("an alias is inside its own anchor".to_owned()));
         };
         self.aliased.nodes += size.nodes;
@@ -223,7 +223,7 @@ impl<'t> Builder<'t, '_> {
         }
         self.use_nodes(size.nodes)?;
         self.check_height(size.height)?;
-        self.node(0, Node { at, data }, NodeSize { nodes: size.nodes - 1, ..size });
+        self.node(0, YamlNode { at, data }, NodeSize { nodes: size.nodes - 1, ..size });
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl<'t> Builder<'t, '_> {
     }
 
     /// Adds a complete node to the innermost open list or map. `size.nodes` does not include the node itself.
-    fn node(&mut self, anchor: usize, node: Node<'t>, size: NodeSize) {
+    fn node(&mut self, anchor: usize, node: YamlNode<'t>, size: NodeSize) {
         let size = NodeSize { nodes: size.nodes + 1, ..size };
         if anchor > 0 {
             self.anchors.insert(anchor, (node.clone(), size));
@@ -255,7 +255,7 @@ impl<'t> Builder<'t, '_> {
                     *key = Some(node);
                     return;
                 };
-                let NodeData::Scalar(text, _) = &key.data else {
+                let YamlNodeData::Scalar(text, _) = &key.data else {
                     entries.push((key, node));
                     return;
                 };
@@ -267,7 +267,7 @@ impl<'t> Builder<'t, '_> {
                     Entry::Occupied(entry) => {
                         let (index, line) = *entry.get();
                         let line = line as usize;
-                        let warning = Warning::DuplicateKey { key: quoted(text), line };
+                        let warning = Warning::DuplicateKey { key: truncated(text), line };
                         (self.warn)(FileLocation::at(key.at, parent.path.clone()), warning);
                         if let Some(first) = entries.get_mut(index) {
                             *first = (key, node);
@@ -284,7 +284,7 @@ impl<'t> Builder<'t, '_> {
         match &open.items {
             CollectionItems::List(nodes) => open.path.index(nodes.len()),
             CollectionItems::Map {
-                key: Some(Node { data: NodeData::Scalar(text, _), .. }),
+                key: Some(YamlNode { data: YamlNodeData::Scalar(text, _), .. }),
                 ..
             } => open.path.key(path_step(text)),
             CollectionItems::Map { key: Some(_), .. } => open.path.key("*"),
