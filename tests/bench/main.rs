@@ -50,13 +50,13 @@ struct Arguments {
     /// The targets only, in about two minutes.
     #[arg(long)]
     quick: bool,
-    /// A few of all loads and the targets, too short to mean anything: to see that everything still runs.
+    /// Some of all loads, and the targets, too short for meaningful results: a test that the benchmark runs.
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
-    /// Which loads: those of the targets, or also all others, once.
+    /// Loads to measure: those of the targets, or all, the others once.
     #[arg(long, value_enum, default_value_t = Loads::All)]
     loads: Loads,
-    /// How often the loads of the targets are measured; their median counts. Default: 5, quickly 3.
+    /// Number of rounds in which the loads of the targets are measured; the median counts. Default: 5; with --quick 3.
     #[arg(long)]
     rounds: Option<usize>,
     /// A sluicegate binary to measure in place of the one built here. Its allocations are not counted.
@@ -66,7 +66,7 @@ struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Loads {
-    /// Those of the targets.
+    /// The loads of the targets.
     Targets,
     /// All.
     All,
@@ -106,12 +106,12 @@ async fn run(arguments: &Arguments) {
     }
 }
 
-/// The running servers.
+/// The running servers, and the extent of the measurement.
 struct Bench {
     scale: Scale,
     stores: Stores,
     servers: Vec<Server>,
-    /// The same with an allocator that counts.
+    /// The same servers with an allocator that counts.
     counted: Vec<Server>,
 }
 
@@ -133,7 +133,7 @@ impl Bench {
         Self { scale, stores, servers, counted }
     }
 
-    /// Puts each load on each server once.
+    /// Measures each load on each server once.
     async fn measure_once(&self, loads: &[Load]) -> Rows {
         let mut rows = Rows::default();
         for (number, load) in loads.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Bench {
         rows
     }
 
-    /// Puts a load on each server, one after the other.
+    /// Measures a load on each server, one after the other.
     async fn measure(&self, load: &Load, rows: &mut Rows) {
         let requests = Arc::new(Requests::of(load));
         for server in &self.servers {
@@ -162,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// Measures all that the targets are about, so many times where time matters.
+    /// Measures the values of all targets; those that depend on time `rounds` times.
     async fn measure_targets(&self, loads: &TargetLoads, rounds: usize) -> Results {
         let mut results = Results::default();
         for round in 0..rounds {
@@ -188,14 +188,14 @@ impl Bench {
             self.measure(&load, &mut results.rows).await;
         }
         for server in &self.servers {
-            // About as long as our own generator.
+            // About as many requests as our own generator has sent.
             let rate = results.rows.samples(&loads.one, server.variant).last().unwrap().rate;
             let count = whole(rate * self.scale.span.as_secs_f64());
             let sample = h2load::measure(server, &loads.one, count).await;
             results.h2load.add(loads.one, server.variant, sample);
         }
         let redis = &self.stores.redis;
-        // As many counters at once as Sluicegate has asked for in this round.
+        // As many counters in a call as Sluicegate has sent in this round.
         let calls = results.rows.samples(&loads.many, Variant::Redis).last().unwrap().calls;
         let depth = whole(number(loads.many.chain.try_into().unwrap()) / calls);
         let pair = redis_cost::raw_pair(redis, &loads.many, depth, self.scale.span).await;
@@ -209,12 +209,12 @@ impl Bench {
     }
 }
 
-/// To the next whole number.
+/// Rounds to the nearest whole number.
 fn whole(number: f64) -> usize {
     text(number, 0).parse().unwrap()
 }
 
-/// What matching costs among so many rules divided by what it costs among ten, by the kind of rules.
+/// For each kind of rules: the cost of matching with this number of rules, divided by that with ten.
 fn matching(rules: usize) -> Vec<(&'static str, f64)> {
     let mut variants = Vec::new();
     for rules in [10, rules] {
@@ -228,7 +228,7 @@ fn matching(rules: usize) -> Vec<(&'static str, f64)> {
     vec![("exact values", ratio(0)), ("keys only", ratio(1))]
 }
 
-/// Bytes of a counter in a memory store that has so many.
+/// Bytes per counter in a memory store with this number of counters.
 async fn memory_store(algorithm: Algorithm, counters: usize) -> f64 {
     let mut command = Command::new(counted());
     command.args(["memory-store", algorithm.name(), &counters.to_string()]);
@@ -236,7 +236,7 @@ async fn memory_store(algorithm: Algorithm, counters: usize) -> f64 {
     finished.stdout.trim().parse().unwrap_or_else(|_| panic!("{finished:?}"))
 }
 
-/// h2load beside our own generator.
+/// Compares h2load with our own generator.
 fn by_h2load(results: &Results, load: &Load) -> Table {
     let mut table = Table::new(
         &["server"],

@@ -20,7 +20,7 @@ pub(crate) struct Sample {
     pub(crate) p99: f64,
     /// CPU of the server per request, in µs.
     pub(crate) cpu: f64,
-    /// CPU of Redis per counter, in µs; zero where there is none.
+    /// CPU of Redis per counter, in µs; zero without Redis.
     pub(crate) redis_cpu: f64,
     /// Scripts called per request.
     pub(crate) calls: f64,
@@ -28,7 +28,7 @@ pub(crate) struct Sample {
     pub(crate) generator_cpu: f64,
 }
 
-/// Puts a load on a server for `span`.
+/// Measures a load on a server for `span`.
 ///
 /// # Panics
 /// The server's metrics report other decisions than the load expects.
@@ -68,7 +68,7 @@ pub(crate) async fn measure(
 pub(crate) fn check(load: &Load, allowed: u64, refused: u64, before: &Metrics, after: &Metrics) {
     let decided = |labels: &[_]| after.since(before, "sluicegate_decisions_total", labels);
     let by_store = decided(&[("domain", ALLOWED), ("code", "ok"), ("source", "store")]);
-    assert_eq!(by_store, allowed * chain(load), "{load:?}: decisions to let pass");
+    assert_eq!(by_store, allowed * chain(load), "{load:?}: decisions to allow");
     let over_limit = decided(&[("domain", REFUSED), ("code", "over_limit")]);
     assert_eq!(over_limit, refused, "{load:?}: decisions to refuse");
     assert_eq!(decided(&[]), (allowed + refused) * chain(load), "{load:?}: decisions");

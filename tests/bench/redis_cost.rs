@@ -1,5 +1,4 @@
-//! What Redis itself costs: the reference values that Sluicegate's use of it is compared with, and its calls compared
-//! with them by a client that does nothing else.
+//! Reference values of Redis' own cost: raw commands, and Sluicegate's script calls sent by a minimal client.
 
 use std::{fmt::Write, time::Duration};
 
@@ -26,18 +25,19 @@ use crate::{
 /// Number of requests whose counters the raw pipelines repeat.
 const REQUESTS: usize = 20_000;
 
-/// CPU of Redis, in µs, for an `INCRBY` and an `EXPIRE` of one key: the counters of a load in its order, so many pairs
-/// in a pipeline.
+/// CPU of Redis, in µs, for an `INCRBY` and an `EXPIRE` of one key. The keys are the counters of a load in its order;
+/// a pipeline has `depth` pairs.
 pub(crate) async fn raw_pair(redis: &Redis, load: &Load, depth: usize, span: Duration) -> f64 {
     let of_tenant = |tenant: &usize| keys(*tenant).into_iter().take(load.chain);
     let keys: Vec<String> =
         Requests::of(load).order.iter().take(REQUESTS).flat_map(of_tenant).collect();
-    // Whole pipelines only.
+    // Complete pipelines only.
     let pipelines: Vec<String> = keys.chunks_exact(depth).map(pipeline).collect();
     per_counter(redis, &pipelines, 2 * depth, depth, span).await
 }
 
-/// The same for a counter in one of Sluicegate's calls, with the same counters in the same order, so many in a call.
+/// CPU of Redis, in µs, per counter of Sluicegate's script calls. The counters and their order are the same; a call has
+/// `depth` counters.
 pub(crate) async fn called(server: &Redis, load: &Load, depth: usize, span: Duration) -> f64 {
     for script in redis::Script::all() {
         server.query(&["SCRIPT", "LOAD", &script.text]).await;
@@ -56,8 +56,8 @@ pub(crate) async fn called(server: &Redis, load: &Load, depth: usize, span: Dura
     per_counter(server, &calls, 2 + counters, counters, span).await
 }
 
-/// CPU time of Redis per counter, in µs. Sends the texts repeatedly; each concerns `counters`, and its replies have
-/// `lines`.
+/// CPU time of Redis per counter, in µs. Sends the texts repeatedly. Each has `counters` counters, and its replies have
+/// `lines` lines.
 async fn per_counter(
     redis: &Redis,
     sent: &[String],
@@ -83,7 +83,7 @@ async fn per_counter(
     micros(redis.cpu() - before) / number(asked.try_into().unwrap())
 }
 
-/// The checks of a request, on counters of their own.
+/// The checks of a request, on counters that no load uses.
 fn group(tenant: usize, chain: usize) -> Group {
     let limit = Limit::new(Algorithm::FixedWindow, MANY, long_window(), None).unwrap();
     let entries = entries(tenant);
@@ -143,7 +143,7 @@ async fn call(socket: &mut TcpStream, text: &str, lines: usize) {
     while missing > 0 {
         let read = socket.read(&mut buffer).await.unwrap();
         assert!(read > 0, "Redis has closed the connection");
-        assert!(!buffer[..read].contains(&b'-'), "Redis answers an error");
+        assert!(!buffer[..read].contains(&b'-'), "Redis replies with an error");
         missing -= buffer[..read].iter().filter(|byte| **byte == b'\n').count();
     }
 }

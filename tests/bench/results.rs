@@ -7,7 +7,7 @@ use crate::{load::Load, measure::Sample, variant::Variant};
 /// A value of a sample.
 pub(crate) type Value = fn(&Sample) -> f64;
 
-/// A load on a server.
+/// The results of a load on a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     /// The load.
@@ -27,7 +27,7 @@ impl Row {
     }
 }
 
-/// Loads on servers.
+/// The results of all loads on all servers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows(Vec<Row>);
 
@@ -83,7 +83,7 @@ impl Rows {
 pub(crate) struct Results {
     /// The loads of the targets.
     pub(crate) rows: Rows,
-    /// The loads of one body, by h2load.
+    /// The loads of one body, sent by h2load.
     pub(crate) h2load: Rows,
     /// In each round, CPU of Redis for a raw pair of commands in a pipeline, in µs.
     pub(crate) raw_pairs: Vec<f64>,
@@ -93,7 +93,7 @@ pub(crate) struct Results {
     pub(crate) round_trips: Vec<f64>,
     /// In each round, scripts called per refused request in a flood.
     pub(crate) flood_calls: Vec<f64>,
-    /// By the kind of rules, what matching costs among many divided by what it costs among few.
+    /// For each kind of rules: the cost of matching with many rules, divided by that with few.
     pub(crate) matching: Vec<(&'static str, f64)>,
     /// Bytes of a counter in the memory store.
     pub(crate) memory_bytes: Vec<(Algorithm, f64)>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// One load of this number is measured.
+    /// Every n-th load is measured.
     pub(crate) step: usize,
     /// Duration of a load.
     pub(crate) span: Duration,

@@ -1,4 +1,4 @@
-//! Tables of Markdown.
+//! Markdown tables.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty one; its first columns are text.
+    /// Creates an empty table with columns of text, and then columns of numbers.
     pub(crate) fn new(texts: &[&str], numbers: &[&str]) -> Self {
         let head = texts.iter().chain(numbers).map(|name| (*name).to_owned()).collect();
         Self { texts: texts.len(), head, rows: Vec::new() }
@@ -80,7 +80,7 @@ pub(crate) fn costs(rows: &Rows) -> Table {
     table
 }
 
-/// The cell of a value that does not exist.
+/// The cell of a missing value.
 fn none() -> String {
     "–".to_owned()
 }

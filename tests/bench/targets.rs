@@ -13,9 +13,9 @@ use crate::{
 struct Target {
     what: String,
     bound: Bound,
-    /// A better value that is aimed at.
+    /// A better value, which is the goal.
     aim: Option<f64>,
-    /// Digits after the point that matter.
+    /// Number of digits after the decimal point.
     digits: usize,
     /// The measured value of each round.
     measured: Vec<f64>,
@@ -46,18 +46,18 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The loads that the targets are about.
+/// The loads of the targets.
 pub(crate) struct TargetLoads {
-    /// Three limits and more requests than can be answered at once, all equal.
+    /// Three limits, and more concurrent requests than the server can answer at once, all equal.
     pub(crate) one: Load,
-    /// The same of many tenants.
+    /// The same with many tenants.
     pub(crate) many: Load,
     /// One request at a time.
     pub(crate) idle: Load,
 }
 
 impl TargetLoads {
-    /// With so many tenants where there are many.
+    /// `tenants`: number of tenants of the load with many.
     pub(crate) const fn new(tenants: usize) -> Self {
         Self {
             one: Load::plain(Shape::BUSY, Tenants::One),
@@ -66,7 +66,7 @@ impl TargetLoads {
         }
     }
 
-    /// All of them.
+    /// All loads of the targets.
     pub(crate) const fn all(&self) -> [Load; 3] {
         [self.one, self.many, self.idle]
     }
@@ -193,7 +193,7 @@ fn targets(results: &Results, loads: &TargetLoads) -> Vec<Target> {
     targets
 }
 
-/// Divides round by round.
+/// Divides the values of each round.
 fn divided(dividends: impl IntoIterator<Item = f64>, divisors: &[f64]) -> Vec<f64> {
     dividends.into_iter().zip(divisors).map(|(dividend, divisor)| dividend / divisor).collect()
 }

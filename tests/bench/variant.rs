@@ -1,4 +1,4 @@
-//! The servers that are measured, all running at once and loaded one at a time.
+//! The servers to measure: all run at the same time, and one at a time gets a load.
 
 use std::{env, fmt, fs, path::PathBuf, time::Duration};
 
@@ -24,7 +24,7 @@ impl Variant {
     /// All kinds. The first is the baseline of the others.
     pub(crate) const ALL: [Self; 4] = [Self::Empty, Self::Memory, Self::Redis, Self::Cluster];
 
-    /// Whether there is a Redis behind it.
+    /// Whether the server uses Redis.
     pub(crate) const fn has_redis(self) -> bool {
         matches!(self, Self::Redis | Self::Cluster)
     }
@@ -41,15 +41,15 @@ impl fmt::Display for Variant {
     }
 }
 
-/// Where the servers keep their counters.
+/// The stores of the servers.
 pub(crate) struct Stores {
-    /// One server.
+    /// One Redis server.
     pub(crate) redis: Redis,
     cluster: Cluster,
 }
 
 impl Stores {
-    /// Starts them.
+    /// Starts the stores.
     pub(crate) async fn start() -> Self {
         let (redis, cluster) = tokio::join!(Redis::start(), Cluster::of_primaries());
         Self { redis, cluster }
@@ -89,7 +89,7 @@ enum Running {
 }
 
 impl Server {
-    /// Starts it and waits until it can decide.
+    /// Starts the server and waits until it can decide.
     pub(crate) async fn start(variant: Variant, program: &Program, stores: &Stores) -> Self {
         let mut running = match variant {
             Variant::Empty => Running::empty(program).await,
@@ -107,7 +107,7 @@ impl Server {
         Self { variant, running, counting }
     }
 
-    /// Where it listens.
+    /// The gRPC address of the server.
     pub(crate) fn address(&self) -> &str {
         match &self.running {
             Running::Empty { address, .. } => address,
@@ -115,7 +115,7 @@ impl Server {
         }
     }
 
-    /// CPU that it has used so far.
+    /// CPU time that the server has used so far.
     pub(crate) fn cpu(&self) -> Duration {
         match &self.running {
             Running::Empty { process, .. } => process.cpu(),
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// What it has counted so far; the empty server counts nothing.
+    /// The current metrics; `None` for the empty server.
     pub(crate) async fn metrics(&self) -> Option<Metrics> {
         match &self.running {
             Running::Empty { .. } => None,
@@ -171,7 +171,7 @@ impl Running {
         let binary = match program {
             Program::Plain(binary) => binary.clone(),
             Program::Counted => {
-                // Both share a Redis, but no counter.
+                // Both programs share a Redis, but no counters.
                 flags.extend(["--key-prefix", "counted:"]);
                 counted()
             }

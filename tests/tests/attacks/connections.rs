@@ -205,7 +205,7 @@ async fn pending_connections_do_not_block_workers_of_their_address() {
     attack.end(&server).await;
 }
 
-/// 1,200 silent connections from `source` on the TLS port, and clients that connect meanwhile.
+/// 1,200 silent connections from `source` on the TLS port, while other clients connect.
 async fn silent_connections_on_the_tls_port(source: &'static str, mutual: bool, name: &str) {
     let tls = TlsServer::start(mutual).await;
     let attack = tls.attack(name).await;

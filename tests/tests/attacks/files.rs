@@ -136,16 +136,16 @@ async fn special_files_are_rejected_and_reloading_continues() {
         (Box::new(huge), too_large),
         (Box::new(link("c5.yaml")), "Too many levels of symbolic links (os error 40)"),
     ];
-    for (number, (make, said)) in hostile.into_iter().enumerate() {
+    for (number, (make, reason)) in hostile.into_iter().enumerate() {
         let path = attacked.folder.join(format!("c{number}.yaml"));
         attacked.rejects(|_| make(&path)).await;
-        let told = format!(
-            "{}: {said}; name a readable limits file, or a folder that has one\n",
+        let expected = format!(
+            "{}: {reason}; name a readable limits file, or a folder that has one\n",
             path.display()
         );
-        attacked.server.process.printed(&told, 1).await;
-        assert_eq!(refused_by_commands(&attacked.folder).await, told);
-        attacked.attack.check(&attacked.server, said).await;
+        attacked.server.process.printed(&expected, 1).await;
+        assert_eq!(refused_by_commands(&attacked.folder).await, expected);
+        attacked.attack.check(&attacked.server, reason).await;
         fs::remove_file(path).unwrap();
         attacked.recovers().await;
     }
@@ -174,7 +174,7 @@ async fn special_files_are_rejected_as_redis_secrets() {
         ),
         (Box::new(|path| File::create(path).unwrap().set_len(1 << 40).unwrap()), "larger than "),
     ];
-    for (put, said) in puts {
+    for (put, reason) in puts {
         put(Path::new(&hostile));
         let flags = |ca, cert, key| {
             ["--redis-tls-ca", ca, "--redis-tls-cert", cert, "--redis-tls-key", key]
@@ -190,7 +190,7 @@ async fn special_files_are_rejected_as_redis_secrets() {
             fs::write(&limits, self::limits(1)).unwrap();
             let flags = [&["--limits", &*limits], &serve[..], flags].concat();
             let refused = finish(Sluicegate::command(&flags, &[])).await;
-            let text = format!("cannot connect to Redis: cannot read {hostile}: {said}");
+            let text = format!("cannot connect to Redis: cannot read {hostile}: {reason}");
             assert!(refused.code == 1 && refused.stderr.contains(&text), "{refused:?}");
         }
         fs::remove_file(&hostile).unwrap();
@@ -270,7 +270,7 @@ async fn too_many_files_and_folders_are_rejected() {
     let flags = ["--limits-max-files", "50", "--limits-max-bytes", "20000"];
     let mut attacked = Attacked::start("too many files", &flags).await;
     let many = attacked.folder.join("many");
-    let refused = async |attacked: &mut Attacked, fill: &dyn Fn(&Path), said: &str| {
+    let refused = async |attacked: &mut Attacked, fill: &dyn Fn(&Path), expected: &str| {
         attacked
             .rejects(|_| {
                 // Moved in one step, so that the server never reads a part.
@@ -280,7 +280,7 @@ async fn too_many_files_and_folders_are_rejected() {
                 fs::rename(new, &many).unwrap();
             })
             .await;
-        attacked.server.process.printed(said, 1).await;
+        attacked.server.process.printed(expected, 1).await;
         fs::remove_dir_all(&many).unwrap();
         attacked.recovers().await;
     };
@@ -290,16 +290,16 @@ async fn too_many_files_and_folders_are_rejected() {
             fs::write(folder.join(format!("{number:02}.yaml")), text).unwrap();
         }
     };
-    let said = "many/49.yaml: more than 50 files in all (--limits-max-files); ";
-    refused(&mut attacked, &files, said).await;
+    let expected = "many/49.yaml: more than 50 files in all (--limits-max-files); ";
+    refused(&mut attacked, &files, expected).await;
     let large = |folder: &Path| {
         for name in ["b", "c"] {
             let text = format!("domain: {name}\n#{}\n", " ".repeat(12_000));
             fs::write(folder.join(name).with_extension("yaml"), text).unwrap();
         }
     };
-    let said = "many/c.yaml: more than 20000 bytes in all files (--limits-max-bytes); ";
-    refused(&mut attacked, &large, said).await;
+    let expected = "many/c.yaml: more than 20000 bytes in all files (--limits-max-bytes); ";
+    refused(&mut attacked, &large, expected).await;
     let deep = |folder: &Path| {
         let mut folder = folder.to_owned();
         (0..17).for_each(|_| folder.push("f"));
@@ -321,8 +321,8 @@ async fn a_file_with_too_many_values_is_rejected() {
             fs::rename(folder.join(".new"), &path).unwrap();
         })
         .await;
-    let said = "there are more than 2000000 keys, values, lists and maps in all files";
-    attacked.server.process.printed(said, 1).await;
+    let expected = "there are more than 2000000 keys, values, lists and maps in all files";
+    attacked.server.process.printed(expected, 1).await;
     fs::remove_file(path).unwrap();
     attacked.recovers().await;
     attacked.stop().await;
@@ -387,21 +387,21 @@ fn costly() -> [(&'static str, String, &'static str); 6] {
 async fn files_full_of_mistakes_take_little_memory() {
     let mut attacked = Attacked::start("files full of mistakes", &[]).await;
     let path = attacked.folder.join("c.yaml");
-    for (what, text, said) in costly() {
+    for (what, text, expected) in costly() {
         attacked
             .rejects(|folder| {
                 fs::write(folder.join(".new"), &text).unwrap();
                 fs::rename(folder.join(".new"), &path).unwrap();
             })
             .await;
-        attacked.server.process.printed(said, 1).await;
+        attacked.server.process.printed(expected, 1).await;
         attacked.attack.check(&attacked.server, what).await;
         if what == "duplicates" {
-            let told = refused_by_commands(&attacked.folder).await;
-            assert_eq!(told.lines().count(), 1_001);
-            assert!(told.ends_with("\nthere are more than these 1000\n"), "{told}");
+            let output = refused_by_commands(&attacked.folder).await;
+            assert_eq!(output.lines().count(), 1_001);
+            assert!(output.ends_with("\nthere are more than these 1000\n"), "{output}");
             let log = attacked.server.process.output();
-            assert_eq!(log.matches(said).count(), 100);
+            assert_eq!(log.matches(expected).count(), 100);
             let more = "mistakes not logged, `sluicegate validate` prints the first 1000 more=901";
             assert!(log.contains(more), "{log}");
         }
@@ -411,9 +411,9 @@ async fn files_full_of_mistakes_take_little_memory() {
     attacked.stop().await;
 }
 
-/// Secret files that are not limits files.
+/// Files with secrets that are not limits files.
 fn secrets() -> Vec<(&'static str, String)> {
-    let key = Authority::new("somebody").issue("secret.example").key;
+    let key = Authority::new("another user").issue("secret.example").key;
     let old_key =
         key.replacen('\n', "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,61F6AB\n\n", 1);
     vec![
@@ -461,36 +461,36 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn other_files_are_rejected_without_quoting_them() {
-    let mut attacked = Attacked::start("somebody's secrets", &[]).await;
+    let mut attacked = Attacked::start("secrets of other users", &[]).await;
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("file");
     for (what, secret) in secrets() {
         fs::write(&file, &secret).unwrap();
         let link = attacked.folder.join("c.yaml");
         attacked.rejects(|_| symlink(&file, &link).unwrap()).await;
-        let told = refused_by_commands(&attacked.folder).await;
-        assert!(told.starts_with(&format!("{}:", link.display())), "{what}: {told}");
-        for line in told.lines() {
-            assert!(line.contains("c.yaml:"), "{what}: {told}");
+        let output = refused_by_commands(&attacked.folder).await;
+        assert!(output.starts_with(&format!("{}:", link.display())), "{what}: {output}");
+        for line in output.lines() {
+            assert!(line.contains("c.yaml:"), "{what}: {output}");
         }
-        let mut said = vec![told, attacked.server.get("/rlconfig").await.1];
-        said.push(attacked.server.get("/metrics").await.1);
-        for output in ["text", "json"] {
+        let mut outputs = vec![output, attacked.server.get("/rlconfig").await.1];
+        outputs.push(attacked.server.get("/metrics").await.1);
+        for format in ["text", "json"] {
             let mut status = Command::new(binary("sluicectl"));
             let server = format!("http://{}", attacked.server.admin);
-            status.args(["status", "--output", output, "--admin-server", &server]);
+            status.args(["status", "--output", format, "--admin-server", &server]);
             let Finished { stdout, stderr, .. } = finish(status).await;
             assert!(stdout.contains("c.yaml:"), "{stdout}{stderr}");
-            said.extend([stdout, stderr]);
+            outputs.extend([stdout, stderr]);
         }
         fs::remove_file(link).unwrap();
         attacked.recovers().await;
-        said.push(attacked.server.process.output());
+        outputs.push(attacked.server.process.output());
         let words = words(&secret);
         assert!(!words.is_empty());
-        for said in said {
-            let quoted: Vec<_> = words.iter().filter(|word| said.contains(**word)).collect();
-            assert!(quoted.is_empty(), "{what}: {quoted:?} in\n{said}");
+        for output in outputs {
+            let quoted: Vec<_> = words.iter().filter(|word| output.contains(**word)).collect();
+            assert!(quoted.is_empty(), "{what}: {quoted:?} in\n{output}");
         }
     }
     attacked.stop().await;

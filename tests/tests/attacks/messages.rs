@@ -202,7 +202,7 @@ async fn a_thousand_patterns_on_long_values_are_bounded() {
     };
     let patterns: String = (0..1_000).map(pattern).collect();
     let server = Sluicegate::start(&format!("{LIMITS}{patterns}"), &[]).await;
-    // As long as all patterns together may search.
+    // The most bytes that all patterns together may search.
     let searched = message(vec![entries(1, &[b'a'; 16_000]); 60]);
     attack_grpc(&server, "60 × 16 kB for 1000 patterns", searched, Code::Ok).await;
     assert_eq!(over_bound(&server, "searched_bytes").await, 0.0);
@@ -274,8 +274,11 @@ async fn duplicate_json_keys_are_400_with_the_key() {
             "duplicate key \"key\" at line 2 column 31",
         ),
     ] {
-        let (status, said) = server.json(body).await;
-        assert_eq!((status, said.trim_end()), (400, &*format!("not a RateLimitRequest: {error}")));
+        let (status, printed) = server.json(body).await;
+        assert_eq!(
+            (status, printed.trim_end()),
+            (400, &*format!("not a RateLimitRequest: {error}"))
+        );
     }
 }
 

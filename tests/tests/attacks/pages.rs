@@ -13,7 +13,7 @@ use tokio::{
 /// addition to what readers may hold, and what the allocator keeps.
 const GROWTH_MAX: u64 = 128 << 20;
 
-/// Maximum of it that remains: the allocator's slack.
+/// Maximum growth that remains afterwards: memory that the allocator keeps.
 const REMAINS_MAX: u64 = 32 << 20;
 
 const PAGES: [&str; 3] = ["/rlconfig", "/metrics", "/stats"];
@@ -77,7 +77,7 @@ async fn unread_pages_take_little_memory_and_time_out() {
     for number in 0..READERS {
         for page in PAGES {
             let mut reader = begin_to_read(&server.http, page).await;
-            // Readers of nothing, of a byte now and then, or of too few bytes all the time.
+            // Clients that read nothing, a byte from time to time, or too few bytes per second.
             let mut taken = [vec![], vec![0; 1], vec![0; 4096]][number % 3].clone();
             readers.push(tokio::spawn(async move {
                 while !taken.is_empty() && reader.read_exact(&mut taken).await.is_ok() {

@@ -1,4 +1,4 @@
-//! Well-behaved peers reach no bound: Envoy under load, and common test tools.
+//! Tests that well-behaved peers reach no bound: Envoy under load, and common test tools.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

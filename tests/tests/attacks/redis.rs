@@ -1,4 +1,4 @@
-//! A hostile or broken Redis.
+//! Attacks by a hostile or broken Redis.
 
 use std::{
     fs,
@@ -359,7 +359,7 @@ impl Trap {
     }
 }
 
-/// Waits until a redirection was refused. A busy server may read the reply after its decision.
+/// Waits until a redirection was rejected. A busy server may read the reply after its decision.
 async fn until_refused(server: &Sluicegate) {
     until("a redirection to be refused", || async {
         let refused = server.metric("sluicegate_redis_redirections_refused_total").await;

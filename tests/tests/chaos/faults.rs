@@ -81,7 +81,7 @@ async fn move_slot(
     if let Some((node, pause)) = pause {
         // One counter of the tenant is on the target, the others are on the source.
         cluster.migrate_keys(migration, 1).await;
-        happened += &format!(", meanwhile {}", self::pause(cluster, node, pause).await);
+        happened += &format!(", during the move {}", self::pause(cluster, node, pause).await);
     }
     cluster.migrate_end(migration).await;
     cluster.until_agreed().await;

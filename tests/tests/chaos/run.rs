@@ -55,7 +55,7 @@ async fn no_limit_is_exceeded_and_no_hit_lost_under_faults() {
     let seconds = variable("CHAOS_SECONDS").unwrap_or(SECONDS);
     println!("CHAOS_SEED={seed} CHAOS_SECONDS={seconds}");
     let span = Duration::from_secs(seconds);
-    assert!(span + MARGIN <= SPAN_MAX, "limits would refill meanwhile");
+    assert!(span + MARGIN <= SPAN_MAX, "limits would refill during the run");
     let mut cluster = Cluster::start().await;
     for node in &cluster.nodes {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
@@ -85,7 +85,7 @@ async fn no_limit_is_exceeded_and_no_hit_lost_under_faults() {
         requests(|it| matches!(it, Outcome::Refused)),
     );
     println!(
-        "{} requests, of which {admitted} were admitted, {refused} refused; {} callers left; {} replicas were killed; \
+        "{} requests, of which {admitted} were admitted, {refused} refused; {} callers disconnected; {} replicas were killed; \
          {} events\n{verdict}",
         entries.asked.len(),
         requests(|it| matches!(it, Outcome::Left)),
@@ -96,7 +96,7 @@ async fn no_limit_is_exceeded_and_no_hit_lost_under_faults() {
     assert!(findings.is_empty(), "{findings:#?}\n{}\n{verdict}", verdict.histories(&entries));
     replicas.assert_sound().await;
     faults::assert_none_failed(&cluster);
-    // Otherwise the sums would prove nothing.
+    // Without faults and refusals, the sums would prove nothing.
     let spent = verdict.sums().filter(|(counter, sum)| sum.admitted >= counter.limit() / 2).count();
     assert!(admitted > 0 && refused > 0 && spent > 0 && !entries.events.is_empty());
 }
@@ -127,15 +127,15 @@ async fn ask(callee: &Callee, request: Request, record: &Record) {
             Err(status) => Outcome::Failed(status.code()),
         }
     };
-    let outcome = match request.patience {
-        Some(patience) => tokio::time::timeout(patience, answer).await.unwrap_or(Outcome::Left),
+    let outcome = match request.disconnects_after {
+        Some(timeout) => tokio::time::timeout(timeout, answer).await.unwrap_or(Outcome::Left),
         None => answer.await,
     };
     let asked = Asked { life: callee.life, request, sent, ended: record.now(), outcome };
     record.note(|entries| entries.asked.push(asked));
 }
 
-/// Waits until nothing changes any more. Returns the charged hits of each counter, and the unknown hits.
+/// Waits until the counters no longer change. Returns the charged hits of each counter, and the unknown hits.
 async fn settled(
     cluster: &Cluster,
     replicas: &Replicas,
@@ -163,7 +163,7 @@ async fn settled(
         before = Some(read);
         tokio::time::sleep(READING_INTERVAL).await;
     }
-    panic!("the counters do not come to rest");
+    panic!("the counters keep changing");
 }
 
 /// A counter and its charged hits.

@@ -66,7 +66,7 @@ impl Schedule {
     pub(crate) fn new(mut random: Rng, span: Duration) -> Self {
         let mut next_primary = PRIMARIES..;
         let mut next_failover = Duration::ZERO;
-        let redis = row(&mut random, span, 300..1_500, |random, at| {
+        let redis = sequence(&mut random, span, 300..1_500, |random, at| {
             let node = random.usize(..);
             match random.u8(0..12) {
                 0..=2 if at >= next_failover => {
@@ -82,7 +82,7 @@ impl Schedule {
                 _ => RedisFault::FlushScripts { node },
             }
         });
-        let replicas = row(&mut random, span, 1_000..4_000, |random, _| {
+        let replicas = sequence(&mut random, span, 1_000..4_000, |random, _| {
             let replica = random.usize(..);
             if random.u8(0..3) == 0 {
                 let delay = random_millis(random, 0..millis(SETTLING));
@@ -108,7 +108,7 @@ fn random_millis(random: &mut Rng, range: std::ops::Range<u64>) -> Duration {
 }
 
 /// A sequence of faults with random intervals, in milliseconds.
-fn row<F>(
+fn sequence<F>(
     random: &mut Rng,
     span: Duration,
     between: std::ops::Range<u64>,

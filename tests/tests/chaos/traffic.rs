@@ -103,7 +103,7 @@ pub(crate) struct Request {
     pub(crate) counters: Vec<Counter>,
     pub(crate) hits: u64,
     /// Time after which the caller disconnects if it has no answer.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) disconnects_after: Option<Duration>,
 }
 
 impl Request {
@@ -131,11 +131,12 @@ impl Request {
             1..=3 => random.u64(2..=4),
             _ => 1,
         };
-        let patience = (random.u8(0..8) == 0).then(|| Duration::from_millis(random.u64(0..=20)));
+        let disconnects_after =
+            (random.u8(0..8) == 0).then(|| Duration::from_millis(random.u64(0..=20)));
         // The order in which slots are called.
         let mut counters: Vec<_> = counters.into_iter().collect();
         random.shuffle(&mut counters);
-        Self { counters, hits, patience }
+        Self { counters, hits, disconnects_after }
     }
 
     /// The message to the server.

@@ -182,7 +182,7 @@ impl fmt::Display for Verdict {
 }
 
 fn asked(ended: u64, hits: u64, outcome: Outcome) -> Asked {
-    let request = Request { counters: vec![counter()], hits, patience: None };
+    let request = Request { counters: vec![counter()], hits, disconnects_after: None };
     let sent = Duration::from_millis(ended - 1);
     Asked { life: LIFE, request, sent, ended: Duration::from_millis(ended), outcome }
 }

@@ -102,7 +102,7 @@ fn every_id_has_a_case_or_a_reason() {
     }
     let covered: BTreeSet<String> = stores.keys().cloned().collect();
     let unknown: Vec<_> = covered.difference(&all).collect();
-    assert!(unknown.is_empty(), "ids that there are not: {unknown:?}");
+    assert!(unknown.is_empty(), "unknown ids: {unknown:?}");
     let elsewhere: BTreeSet<String> = lists.elsewhere.iter().flat_map(|it| ids(&it.ids)).collect();
     let listed: BTreeSet<String> =
         [of_list(&lists.out_of_scope), of_list(&lists.different_on_purpose)]
@@ -122,7 +122,7 @@ fn every_id_has_a_case_or_a_reason() {
         .collect();
     assert!(partly.is_empty(), "not on all stores, without a reason: {partly:?}");
     let unknown: Vec<_> = listed.union(&of_one_store).filter(|id| !all.contains(*id)).collect();
-    assert!(unknown.is_empty(), "listed, and not there: {unknown:?}");
+    assert!(unknown.is_empty(), "listed, but unknown: {unknown:?}");
     let silent = lists.out_of_scope.iter().chain(&lists.different_on_purpose);
     let silent = silent.chain(&lists.of_one_store);
     let silent: Vec<_> = silent.filter(|it| it.why.is_empty()).map(|it| &it.ids).collect();

@@ -1,4 +1,4 @@
-//! The alert rules, checked by promtool and by a real Prometheus.
+//! Tests of the alert rules with promtool and a real Prometheus.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -35,9 +35,9 @@ fn promtool(arguments: &[&str]) -> String {
 
 #[test]
 fn prometheus_accepts_the_rules() {
-    let said = promtool(&["check", "rules", "--lint=all", "--lint-fatal", RULES]);
+    let output = promtool(&["check", "rules", "--lint=all", "--lint-fatal", RULES]);
     let count = each(&rules()).count();
-    assert!(said.contains(&format!("SUCCESS: {count} rules found")), "{said}");
+    assert!(output.contains(&format!("SUCCESS: {count} rules found")), "{output}");
 }
 
 #[test]
@@ -143,10 +143,10 @@ async fn envoy_exports_the_metric_of_its_rule() {
     let upstream = Upstream::start().await;
     let actions = json!([{"actions": [{"generic_key": {"descriptor_value": "all"}}]}]);
     let listener = Listener::new("main", "api").route("/", &actions);
-    let nobody = format!("127.0.0.1:{}", free_port());
-    let config = bootstrap(upstream.address, &nobody, &[listener]);
+    let unused = format!("127.0.0.1:{}", free_port());
+    let config = bootstrap(upstream.address, &unused, &[listener]);
     let envoy = Envoy::start(&tools::envoy(), &config).await;
-    assert_eq!(envoy.get("/", &[]).await.status, 200, "it fails open");
+    assert_eq!(envoy.get("/", &[]).await.status, 200, "Envoy fails open");
     let line = format!("{metric}{{{label}=\"upstream\"}} 1");
     until("the error to be counted", async || {
         envoy.metrics().await.lines().any(|it| it == line).then_some(())
@@ -266,12 +266,12 @@ async fn alerts_fire_while_redis_is_dead_and_then_resolve() {
         let wait = text(rule, "/for").strip_suffix("ms").unwrap().parse::<f64>().unwrap() / 1e3;
         let since = format!("ALERTS_FOR_STATE{{alertname=\"{alert}\"}}");
         let since = until("when it began", async || prometheus.value(&since).await).await;
-        assert!(since >= killed.as_secs_f64().floor(), "{alert} was there before");
+        assert!(since >= killed.as_secs_f64().floor(), "{alert} was active before");
         let (pending, firing) =
             (times(&prometheus, alert, "pending").await, times(&prometheus, alert, "firing").await);
         // It is pending at every evaluation before `for:` is over, and fires at every later one. The state has whole
         // seconds, rounded down.
-        assert!(!pending.is_empty(), "{alert} did not wait");
+        assert!(!pending.is_empty(), "{alert} was never pending");
         assert!(pending.iter().all(|time| *time < since + 1.0 + wait), "{alert}: {pending:?}");
         assert!(firing.iter().all(|time| *time >= since + wait), "{alert}: {since} {firing:?}");
     }
@@ -283,7 +283,7 @@ async fn alerts_fire_while_redis_is_dead_and_then_resolve() {
         })
         .await;
     }
-    // No caller got an error meanwhile.
+    // No caller got an error during the outage.
     let asked = load.stop().await;
     assert!(asked.iter().all(|asked| asked.answer.is_ok()), "{asked:?}");
 }

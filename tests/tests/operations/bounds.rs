@@ -1,4 +1,4 @@
-//! `docs/bounds.md` is complete and correct.
+//! Tests that `docs/bounds.md` is complete and correct.
 
 use std::{any::TypeId, collections::BTreeMap, fs, num, path::Path, time::Duration};
 
@@ -60,7 +60,7 @@ fn every_bounding_flag_is_on_the_page_with_its_default() {
     }
     let listed = rows.keys().filter_map(|name| name.strip_prefix("--"));
     let gone: Vec<_> = listed.filter(|name| !flags.contains_key(name)).collect();
-    assert!(gone.is_empty(), "no flags that bound: {gone:?}");
+    assert!(gone.is_empty(), "rows without a flag: {gone:?}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn every_metric_of_the_page_counts() {
     let named: Vec<_> = named.filter(|it| it.starts_with("sluicegate_")).collect();
     assert!(named.len() > 5, "{named:?}");
     for name in named {
-        assert!(metrics.contains(&format!("| `{name}` | counter |")), "{name} is no counter");
+        assert!(metrics.contains(&format!("| `{name}` | counter |")), "{name} is not a counter");
     }
 }
 

@@ -226,7 +226,7 @@ async fn a_tenant_reset_affects_only_the_tenants_counters() {
                 for (other, before) in tenants.iter().zip(&before).skip(at + 1) {
                     assert_eq!(counters(&server, "api", other).await, *before, "{other:?}");
                 }
-                assert_eq!(ctl(&server, &reset).await.code, 1, "nothing is left");
+                assert_eq!(ctl(&server, &reset).await.code, 1, "no counters are left");
             }
             assert_eq!(all("shop").await, shop, "another domain");
             let count = server.metric("sluicegate_counters_reset_total").await;
@@ -380,9 +380,10 @@ async fn a_tenants_counters_are_listed_with_their_rules() {
         .iter()
         .map(|it| (it["counter_key"].as_str().unwrap(), &it["rule"]["path"]))
         .collect();
-    let told: Vec<_> = rules.iter().filter(|(_, rule)| !rule.is_null()).collect();
+    let known: Vec<_> = rules.iter().filter(|(_, rule)| !rule.is_null()).collect();
     assert_eq!(
-        told.iter()
+        known
+            .iter()
             .map(|(key, rule)| ((**key).to_owned(), rule.as_str().unwrap()))
             .collect::<Vec<_>>(),
         [
@@ -415,7 +416,7 @@ async fn invalid_targets_are_reported() {
         ["reset", "counter", "--domain", "api", "--descriptor", descriptor, "--limit", "x"]
     };
     let no_limit = "no limit of the name x applies to the descriptor; ";
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (
             &["reset", "tenant", "--domain", "nothing", "--tenant", "a"][..],
             "no limits file has domain nothing",
@@ -431,9 +432,9 @@ async fn invalid_targets_are_reported() {
     ] {
         let answer = ctl(&server, arguments).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (1, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said) && answer.stdout.is_empty(), "{answer:?}");
+        assert!(answer.stderr.contains(expected) && answer.stdout.is_empty(), "{answer:?}");
     }
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["reset", "tenant", "--domain", "plain", "--tenant", "a"][..], "names no tenant"),
         (&["reset", "tenant", "--domain", "api", "--tenant", ""], "tenant must not be empty"),
         (&["peek", "--domain", "plain", "--tenant", "a"], "names no tenant"),
@@ -442,7 +443,7 @@ async fn invalid_targets_are_reported() {
     ] {
         let answer = ctl(&server, arguments).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said), "{answer:?}");
+        assert!(answer.stderr.contains(expected), "{answer:?}");
     }
     for arguments in [
         &["peek", "--domain", "api"][..],
@@ -619,8 +620,8 @@ async fn a_reset_of_unknown_outcome_is_audit_logged_after_cancel() {
     let answer = ctl(&server, &reset).await;
     assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
     assert!(answer.stderr.contains("the store has not answered: 127.0.0.1"), "{answer:?}");
-    let said = "0 counters were reset before, and more may have been reset";
-    assert!(answer.stderr.contains(said), "{answer:?}");
+    let expected = "0 counters were reset before, and more may have been reset";
+    assert!(answer.stderr.contains(expected), "{answer:?}");
     until("the other line", || async { (lines() == 2).then_some(()) }).await;
     assert!(forgotten().await.is_some());
     redis.resume();
@@ -708,7 +709,7 @@ async fn an_unreachable_server_is_reported() {
 async fn calls_to_another_port_name_the_right_one() {
     let server = serve("memory", &[]).await;
     // The HTTP listener supports HTTP/1.1 only, so the connection breaks.
-    for (address, said) in [
+    for (address, expected) in [
         (&server.http, "or is it another listener?"),
         (&server.grpc, "no such service here; is this the admin listener?"),
     ] {
@@ -722,7 +723,7 @@ async fn calls_to_another_port_name_the_right_one() {
         ]);
         let answer = finish(command).await;
         assert_eq!((answer.code, answer.stderr.lines().count()), (3, 1), "{answer:?}");
-        assert!(answer.stderr.contains(said), "{answer:?}");
+        assert!(answer.stderr.contains(expected), "{answer:?}");
     }
 }
 

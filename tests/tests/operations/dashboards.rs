@@ -57,7 +57,7 @@ fn panels_are_numbered_placed_and_described() {
             ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
         assert!(w > 0 && h > 0 && x + w <= 24, "{title}");
         for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
-            assert!(taken.insert(cell), "{title} lies on another panel at {cell:?}");
+            assert!(taken.insert(cell), "{title} overlaps another panel at {cell:?}");
         }
         if panel["type"] == "row" {
             continue;
@@ -107,7 +107,7 @@ fn queries_use_existing_metrics_and_all_are_shown() {
         shown.extend(catalogue.check(&query.expression));
     }
     let all = catalogue.names();
-    // Maxima of metrics that are shown in another way.
+    // Maxima of metrics that panels show in another way.
     let left_out = ["process_virtual_memory_bytes", "process_threads", "up"];
     for name in all.iter().filter(|name| !left_out.contains(&name.as_str())) {
         let of_histogram = name.strip_suffix("_sum").or(name.strip_suffix("_count"));
@@ -128,8 +128,9 @@ fn prometheus_accepts_every_query() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.yaml");
     fs::write(&file, json!({"groups": [{"name": "panels", "rules": rules}]}).to_string()).unwrap();
-    let said = succeed(std::process::Command::new("promtool").args(["check", "rules"]).arg(&file));
-    assert!(said.contains(&format!("SUCCESS: {} rules found", queries.len())), "{said}");
+    let output =
+        succeed(std::process::Command::new("promtool").args(["check", "rules"]).arg(&file));
+    assert!(output.contains(&format!("SUCCESS: {} rules found", queries.len())), "{output}");
 }
 
 const LIMITS: &str = "

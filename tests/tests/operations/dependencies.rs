@@ -19,8 +19,8 @@ fn check(manifest: &Path) -> Output {
 #[test]
 fn every_dependency_has_an_allowed_licence_and_source() {
     for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
-        let said = check(&workspace().join(manifest));
-        assert!(said.status.success(), "{manifest}: {}", String::from_utf8_lossy(&said.stderr));
+        let output = check(&workspace().join(manifest));
+        assert!(output.status.success(), "{manifest}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -41,9 +41,9 @@ fn forbidden_dependencies_are_detected() {
         fs::write(folder.path().join("src/lib.rs"), "").unwrap();
         // Needs only crates that the workspace has fetched.
         fs::copy(workspace().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
-        let said = check(&manifest);
-        let text = String::from_utf8_lossy(&said.stderr);
-        assert!(!said.status.success() && text.contains(error), "{text}");
+        let output = check(&manifest);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(error), "{text}");
     }
 }
 
@@ -80,7 +80,7 @@ fn shipped_programs_cannot_disable_fixes() {
 fn advisories_are_a_step_of_the_test_command() {
     let command = fs::read_to_string(workspace().join("tests/run")).unwrap();
     assert!(command.lines().any(|line| line == "step \"advisories\" tests/advisories"));
-    // Only an unavailable database is not an error.
+    // A missing database is the only failure that is not an error.
     let mut without_tool = Command::new(workspace().join("tests/advisories"));
     let nowhere = tempfile::tempdir().unwrap();
     without_tool.env("SLUICEGATE_TOOLS", nowhere.path()).env("PATH", "/usr/bin:/bin");

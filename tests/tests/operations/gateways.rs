@@ -78,7 +78,7 @@ async fn start_config(text: &str, changes: &[(&str, &str)]) -> (Sluicegate, Envo
 const PATIENT: (&str, &str) = ("timeout: 0.05s", "timeout: 5s");
 
 async fn get_as(envoy: &Envoy, path: &str, token: &str) -> Answer {
-    // What a client would like to be.
+    // Headers with which a client claims another identity.
     let claims: [(&str, &[u8]); 4] = [
         ("x-tenant", b"globex"),
         ("x-user", b"eve"),
@@ -136,7 +136,7 @@ async fn the_101st_request_in_a_minute_of_a_free_user_is_refused() {
     assert!(refused.header("x-ratelimit-limit").unwrap().starts_with("100, "), "{refused:?}");
     assert!((1..=60).contains(&refused.number("retry-after")), "{refused:?}");
     assert_eq!(decided(&server, "public_api", "tenant.user.tier=free").await, 101.0);
-    // No rule of the tenant and tier that the client wrote into its headers was asked.
+    // No rule of the tenant and tier in the client's own headers decided.
     for rule in ["tenant=globex", "tenant.user.tier=enterprise"] {
         assert_eq!(decided(&server, "public_api", rule).await, 0.0, "{rule}");
     }
@@ -178,7 +178,7 @@ async fn an_answer_without_a_cost_is_charged_the_default() {
     assert_eq!(get_as(&envoy, "/chat", &token).await.status, 429);
 }
 
-/// Asks for a public page with curl. Returns the remaining requests of the fingerprint.
+/// Gets a public page with curl. Returns the remaining requests of the fingerprint.
 async fn ask_public(arguments: &[&str]) -> u64 {
     let mut curl = tokio::process::Command::new("curl");
     curl.args(["--silent", "--show-error", "--noproxy", "*", "--output", "/dev/null"]);
@@ -225,7 +225,7 @@ async fn behind_tls_public_routes_are_limited_by_the_ja4_fingerprint() {
     let port = envoy.listener("main").await.rsplit_once(':').unwrap().1.to_owned();
     let url = format!("https://localhost:{port}/public/prices");
     let ca = path("ca.pem");
-    // Another program by its header has the same handshake.
+    // Another program name in the header does not change the fingerprint of the handshake.
     for (agent, left) in [("crawler/1.0", 99), ("browser/1.0", 98)] {
         assert_eq!(ask_public(&["--cacert", &ca, "-A", agent, &url]).await, left);
     }
@@ -267,12 +267,12 @@ fn istios_schemas_accept_every_example() {
     node.arg(workspace().join("tests/manifests/validate.mjs")).arg(tools::manifest_schemas());
     let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     node.stdin.take().unwrap().write_all(objects.to_string().as_bytes()).unwrap();
-    let said = node.wait_with_output().unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
+    let printed = node.wait_with_output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
     // The schema does not check the Envoy configuration in a patch. Envoy checks it below.
-    let mistakes: Vec<_> = said.lines().filter(|line| !line.contains("/patch/value/")).collect();
+    let mistakes: Vec<_> = printed.lines().filter(|line| !line.contains("/patch/value/")).collect();
     assert!(mistakes.is_empty(), "{mistakes:#?}");
-    assert!(said.contains("/patch/value/"), "nothing was looked at: {said}");
+    assert!(printed.contains("/patch/value/"), "no patch was validated: {printed}");
 }
 
 /// The configuration that Istio would give to a proxy of this context with one virtual host.
@@ -641,7 +641,7 @@ async fn istios_own_cluster_is_called_with_another_authority() {
     mesh.assert_all_decided(1, 0).await;
 }
 
-/// So that a classic sidecar of the chart's pods lets the server drain.
+/// A classic sidecar that ends earlier would cut the server's drain short.
 #[test]
 fn sidecars_of_the_servers_pods_stay_for_the_whole_grace_period() {
     let deployment = succeed(tools::helm().args(["template", "edge", "helm"]));
@@ -650,7 +650,7 @@ fn sidecars_of_the_servers_pods_stay_for_the_whole_grace_period() {
         .find_map(|line| line.trim().strip_prefix("terminationGracePeriodSeconds: "));
     let drain = format!("terminationDrainDuration: {}s", grace.unwrap());
     for text in ["examples/istio/README.md", "docs/kubernetes.md"] {
-        let told = fs::read_to_string(workspace().join(text)).unwrap();
-        assert!(told.contains(&drain), "{text} does not say {drain}");
+        let content = fs::read_to_string(workspace().join(text)).unwrap();
+        assert!(content.contains(&drain), "{text} has no {drain}");
     }
 }

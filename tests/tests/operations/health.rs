@@ -1,4 +1,4 @@
-//! Health for orchestrators, and `sluicectl health`.
+//! Health checks for orchestrators, and `sluicectl health`.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -16,13 +16,13 @@ async fn health(server: &Sluicegate, flags: &[&str]) -> (i32, String) {
     (code, stdout + &stderr)
 }
 
-fn said(code: i32, text: &str) -> (i32, String) {
+fn outcome(code: i32, text: &str) -> (i32, String) {
     (code, format!("{text}\n"))
 }
 
 /// Asserts that the server is live over gRPC and HTTP.
-async fn is_live(server: &Sluicegate) {
-    assert_eq!(health(server, &["--service", "liveness"]).await, said(0, "serving"));
+async fn assert_live(server: &Sluicegate) {
+    assert_eq!(health(server, &["--service", "liveness"]).await, outcome(0, "serving"));
     assert_eq!(server.get("/livez").await, (200, "OK".to_owned()));
 }
 
@@ -30,14 +30,14 @@ async fn is_live(server: &Sluicegate) {
 async fn a_draining_server_is_live() {
     let mut server = Sluicegate::start(LIMITS, &["--drain-delay", "1h"]).await;
     for service in ["", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"] {
-        assert_eq!(health(&server, &["--service", service]).await, said(0, "serving"));
+        assert_eq!(health(&server, &["--service", service]).await, outcome(0, "serving"));
     }
-    is_live(&server).await;
+    assert_live(&server).await;
     server.process.signal(Signal::SIGTERM);
     until("the drain", || async { (server.get("/healthcheck").await.0 == 500).then_some(()) })
         .await;
-    assert_eq!(health(&server, &[]).await, said(1, "not serving"));
-    is_live(&server).await;
+    assert_eq!(health(&server, &[]).await, outcome(1, "not serving"));
+    assert_live(&server).await;
     server.process.assert_running();
 }
 
@@ -47,10 +47,10 @@ async fn a_server_without_its_required_redis_is_live() {
     let flags = ["--store", &store, "--health-requires-store"];
     let server = Sluicegate::start(LIMITS, &flags).await;
     until("the store's health", || async {
-        (health(&server, &[]).await == said(1, "not serving")).then_some(())
+        (health(&server, &[]).await == outcome(1, "not serving")).then_some(())
     })
     .await;
-    is_live(&server).await;
+    assert_live(&server).await;
 }
 
 #[tokio::test]
@@ -64,15 +64,15 @@ async fn health_of_the_store_follows_redis() {
         })
         .await;
         // The health of the server for load balancers does not change.
-        assert_eq!(health(&server, &[]).await, said(0, "serving"));
+        assert_eq!(health(&server, &[]).await, outcome(0, "serving"));
     };
-    becomes(said(0, "serving")).await;
+    becomes(outcome(0, "serving")).await;
     redis.kill().await;
-    becomes(said(1, "not serving")).await;
+    becomes(outcome(1, "not serving")).await;
     redis.restart().await;
-    becomes(said(0, "serving")).await;
+    becomes(outcome(0, "serving")).await;
     let server = Sluicegate::start(LIMITS, &[]).await;
-    assert_eq!(health(&server, &["--service", "store"]).await, said(0, "serving"));
+    assert_eq!(health(&server, &["--service", "store"]).await, outcome(0, "serving"));
 }
 
 #[tokio::test]
@@ -92,8 +92,8 @@ async fn an_open_watch_of_liveness_ends_with_the_server() {
 async fn health_command_prints_json_and_errors() {
     let server = Sluicegate::start(LIMITS, &[]).await;
     let (code, text) = health(&server, &["--output", "json"]).await;
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((code, told), (0, json!({"status": "SERVING"})));
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, answer), (0, json!({"status": "SERVING"})));
     let (code, text) = health(&server, &["--service", "unknown"]).await;
     assert_eq!((code, text.lines().count()), (3, 1));
     assert!(text.contains("NotFound"), "{text}");

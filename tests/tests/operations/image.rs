@@ -28,7 +28,7 @@ fn instructions() -> Vec<(String, String)> {
 }
 
 /// The arguments of an instruction in the last stage.
-fn said(word: &str) -> Vec<String> {
+fn arguments_of(word: &str) -> Vec<String> {
     let all = instructions();
     let last = all.iter().rposition(|(word, _)| word == "FROM").unwrap();
     let of = all.into_iter().skip(last).filter(|(it, _)| it == word);
@@ -36,8 +36,8 @@ fn said(word: &str) -> Vec<String> {
 }
 
 fn only(word: &str) -> String {
-    let [said] = &said(word)[..] else { panic!("{word} is not said once") };
-    said.clone()
+    let [arguments] = &arguments_of(word)[..] else { panic!("there is not exactly one {word}") };
+    arguments.clone()
 }
 
 /// The words of an instruction in exec form.
@@ -93,7 +93,7 @@ fn build_caches_are_separate_for_each_architecture() {
 #[test]
 fn labels_and_ports_are_those_of_the_server() {
     let version = format!("VERSION={}", env!("CARGO_PKG_VERSION"));
-    assert!(said("ARG").contains(&version));
+    assert!(arguments_of("ARG").contains(&version));
     assert!(only("LABEL").contains("org.opencontainers.image.version=\"${VERSION}\""));
     let help = succeed(Blocking::new(binary("sluicegate")).args(["serve", "--help"]));
     let port_of = |variable: &str| {
@@ -303,7 +303,7 @@ async fn the_image_serves_and_reports_its_health() {
     let url = format!("http://{}", server.grpc);
     let healthy = ask(url.clone()).await;
     assert_eq!((healthy.code, healthy.stdout.as_str()), (0, "serving\n"), "{}", healthy.stderr);
-    // It loads the CA certificates before it finds that the port is closed.
+    // sluicectl loads the CA certificates before it connects to the closed port.
     server.process.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(server.process.ended().await.success());
     for url in [url.clone(), url.replace("http:", "https:")] {

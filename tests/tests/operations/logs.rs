@@ -44,7 +44,7 @@ async fn log_level(server: &Sluicegate, arguments: &[&str]) -> Finished {
     finish(command).await
 }
 
-async fn said(server: &Sluicegate, arguments: &[&str]) -> String {
+async fn log_level_output(server: &Sluicegate, arguments: &[&str]) -> String {
     let answer = log_level(server, arguments).await;
     assert_eq!((answer.code, &*answer.stderr), (0, ""));
     answer.stdout.trim_end().to_owned()
@@ -70,16 +70,17 @@ async fn ask(server: &Sluicegate, key: &str, value: &str, count: u64) -> Code {
 #[tokio::test]
 async fn the_log_level_changes_at_runtime() {
     let server = Sluicegate::start(LIMITS, &[]).await;
-    assert_eq!(said(&server, &[]).await, "info");
+    assert_eq!(log_level_output(&server, &[]).await, "info");
     ask(&server, "free", "x", 1).await;
     assert_eq!(lines(&server, "DEBUG", ""), 0);
-    assert_eq!(said(&server, &["debug"]).await, "debug");
+    assert_eq!(log_level_output(&server, &["debug"]).await, "debug");
     ask(&server, "free", "x", 1).await;
     until_lines(&server, "DEBUG", "", 1).await;
-    let json: Value = serde_json::from_str(&said(&server, &["--output", "json"]).await).unwrap();
+    let json: Value =
+        serde_json::from_str(&log_level_output(&server, &["--output", "json"]).await).unwrap();
     let stays = json!({"level": "debug", "next_level": null, "next_level_after_seconds": null});
     assert_eq!(json, stays);
-    assert_eq!(said(&server, &["error"]).await, "error");
+    assert_eq!(log_level_output(&server, &["error"]).await, "error");
     let debug = lines(&server, "DEBUG", "");
     server.replace_limits(&LIMITS.replace("daily", "dayly"));
     until("the new limits", || async {
@@ -100,25 +101,25 @@ async fn a_temporary_log_level_reverts() {
     // The addresses are logged at info.
     let former = "warn,sluicegate::app=info";
     let server = Sluicegate::start(LIMITS, &["--log-level", former]).await;
-    let answer = said(&server, &["trace", "--for", "1h", "--output", "json"]).await;
+    let answer = log_level_output(&server, &["trace", "--for", "1h", "--output", "json"]).await;
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!((&answer["level"], &answer["next_level"]), (&json!("trace"), &json!(former)));
     let after = answer["next_level_after_seconds"].as_u64().unwrap();
     assert!((3_500..=3_600).contains(&after), "{answer}");
     // A second temporary level replaces it, and afterwards the level from before both applies.
-    let text = said(&server, &["debug", "--for", "300ms"]).await;
+    let text = log_level_output(&server, &["debug", "--for", "300ms"]).await;
     assert!(text.starts_with(&format!("debug; {former} in ")), "{text}");
     until_lines(&server, "sluicegate::audit: log level restored", "former=\"debug\"", 1).await;
-    assert_eq!(said(&server, &[]).await, former);
+    assert_eq!(log_level_output(&server, &[]).await, former);
     let debug = lines(&server, "DEBUG", "");
     assert!(debug > 0);
     ask(&server, "free", "x", 1).await;
     assert_eq!(lines(&server, "DEBUG", ""), debug);
     // A permanent level ends a temporary one.
-    said(&server, &["trace", "--for", "300ms"]).await;
-    assert_eq!(said(&server, &["error"]).await, "error");
+    log_level_output(&server, &["trace", "--for", "300ms"]).await;
+    assert_eq!(log_level_output(&server, &["error"]).await, "error");
     tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(said(&server, &[]).await, "error");
+    assert_eq!(log_level_output(&server, &[]).await, "error");
     assert_eq!(lines(&server, "log level restored", ""), 1);
 }
 
@@ -142,7 +143,7 @@ async fn an_invalid_log_level_changes_nothing() {
     }
     assert!(log_level(&server, &["debug", "--for", "0s"]).await.stderr.contains("longer than 0"));
     assert_eq!(log_level(&server, &["--for", "1s"]).await.code, 2);
-    assert_eq!(said(&server, &[]).await, "info");
+    assert_eq!(log_level_output(&server, &[]).await, "info");
     assert_eq!(lines(&server, "log level", ""), 0);
 }
 
@@ -150,8 +151,8 @@ async fn an_invalid_log_level_changes_nothing() {
 async fn audit_lines_are_written_at_every_log_level() {
     for off in ["off", "error,sluicegate::audit=off"] {
         let server = Sluicegate::start(LIMITS, &[]).await;
-        said(&server, &[off]).await;
-        said(&server, &["warn"]).await;
+        log_level_output(&server, &[off]).await;
+        log_level_output(&server, &["warn"]).await;
         until_lines(&server, "log level changed", "sluicegate::audit", 2).await;
         // A directive that would be more specific than the one for audit lines is rejected.
         for quiet in ["sluicegate::audit[{caller}]=off", "[{message}]=off", "info,[span]=off"] {
@@ -159,12 +160,12 @@ async fn audit_lines_are_written_at_every_log_level() {
             assert_eq!(answer.code, 3, "{answer:?}");
             assert!(answer.stderr.contains("is not a level"), "{answer:?}");
         }
-        said(&server, &["info"]).await;
+        log_level_output(&server, &["info"]).await;
         until_lines(&server, "log level changed", "sluicegate::audit", 3).await;
     }
     // In JSON the new level is a field besides the level of the line.
     let server = Sluicegate::start(LIMITS, &["--log-format", "json"]).await;
-    said(&server, &["debug", "--for", "1h"]).await;
+    log_level_output(&server, &["debug", "--for", "1h"]).await;
     until_lines(&server, "log level changed", "", 1).await;
     let log = server.process.output();
     let line = log.lines().find(|line| line.contains("log level changed")).unwrap();
@@ -609,8 +610,8 @@ async fn replicas_with_one_salt_agree_on_hashes() {
     };
     for short in ["", "short", "\nthe second line is long enough"] {
         fs::write(&salt, short).unwrap();
-        let said = refused().await;
-        assert!(said.contains("--key-hash-salt-file") && said.contains("less than 16 bytes"));
+        let error = refused().await;
+        assert!(error.contains("--key-hash-salt-file") && error.contains("less than 16 bytes"));
     }
     fs::remove_file(&salt).unwrap();
     assert!(refused().await.contains("cannot read"));

@@ -92,10 +92,10 @@ fn promtool(page: &str) -> String {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    let said = String::from_utf8(said).unwrap();
-    assert!(output.status.success(), "{}: {said}", output.status);
-    said
+    let printed = [&output.stdout[..], &output.stderr[..]].concat();
+    let printed = String::from_utf8(printed).unwrap();
+    assert!(output.status.success(), "{}: {printed}", output.status);
+    printed
 }
 
 /// Sends requests that change every metric.
@@ -140,7 +140,7 @@ async fn assert_as_documented(server: &Sluicegate) -> BTreeMap<String, Family> {
     assert_eq!(promtool(&page), "");
     let (catalogue, shown) = (catalogue(), families(&page));
     for (name, family) in &shown {
-        let entry = catalogue.get(name).unwrap_or_else(|| panic!("{name} is in no catalogue"));
+        let entry = catalogue.get(name).unwrap_or_else(|| panic!("{name} is not in the catalogue"));
         assert_eq!((&family.kind, &family.help), (&entry.kind, &entry.help), "{name}");
         assert!(family.labels.is_subset(&entry.labels), "{name}: {:?}", family.labels);
     }
@@ -165,7 +165,7 @@ async fn metrics_match_the_catalogue() {
         shown.entry(name).or_default().labels.extend(family.labels);
     }
     for (name, entry) in catalogue() {
-        let family = shown.get(&name).unwrap_or_else(|| panic!("{name} is shown by no server"));
+        let family = shown.get(&name).unwrap_or_else(|| panic!("no server has {name}"));
         assert_eq!(family.labels, entry.labels, "{name}");
     }
     for (metric, value) in [
@@ -569,8 +569,8 @@ descriptors:
     let series = ["--detailed-metric-series", &KEYS.to_string()];
     let flags = [&flags[..], &series].concat();
     // The collector prints every point, which may take some time.
-    let patience = [("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")];
-    let server = Sluicegate::start_in(limits, &flags, &patience).await;
+    let export_timeout = [("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")];
+    let server = Sluicegate::start_in(limits, &flags, &export_timeout).await;
     // The points of this metric alone are larger than the 4 MiB of a message.
     let value = |number: usize| format!("{number:05}{}", "x".repeat(240));
     for numbers in (0..KEYS).collect::<Vec<_>>().chunks(250) {
@@ -658,7 +658,7 @@ async fn a_collector_over_tls_needs_a_trusted_ca() {
         assert_eq!(why.contains("Unimplemented"), trusted, "{why}");
         assert_eq!(failed().await == before, trusted, "{authority}");
     }
-    for (endpoint, authority, told) in [
+    for (endpoint, authority, expected) in [
         (&*endpoint, "none.pem", "no certificate can be read"),
         (&endpoint, "missing.pem", "cannot read"),
         ("http://127.0.0.1:1", "ours.pem", "use https://"),
@@ -669,6 +669,6 @@ async fn a_collector_over_tls_needs_a_trusted_ca() {
         let refused = finish(Sluicegate::command(&flags, &[])).await;
         assert_eq!((refused.code, refused.stderr.lines().count()), (1, 1), "{refused:?}");
         let stderr = &refused.stderr;
-        assert!(stderr.contains("--otlp-tls-ca") && stderr.contains(told), "{stderr}");
+        assert!(stderr.contains("--otlp-tls-ca") && stderr.contains(expected), "{stderr}");
     }
 }

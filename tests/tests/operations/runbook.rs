@@ -32,7 +32,7 @@ descriptors:
 ";
 
 /// Runs a command of the pod's `sluicectl` with the placeholders of the runbook replaced.
-async fn told(server: &Sluicegate, command: &str) -> String {
+async fn output_of(server: &Sluicegate, command: &str) -> String {
     let rest = after(&format!("/usr/local/bin/sluicectl {command}"));
     let rest = rest.replace("DOMAIN", "api").replace("KEY=VALUE", "user=ann");
     let mut sluicectl = Command::new(binary("sluicectl"));
@@ -46,11 +46,11 @@ async fn told(server: &Sluicegate, command: &str) -> String {
 #[tokio::test]
 async fn refused_callers_are_found_by_hash() {
     let server = Sluicegate::start(LIMITS, &[]).await;
-    let peeked = told(&server, "peek").await;
+    let peeked = output_of(&server, "peek").await;
     let hash = peeked.lines().find_map(|line| line.trim().strip_prefix("hash")).unwrap().trim();
     until("the refusals to be shown", async || {
         server.should_rate_limit(hit("user", "ann")).await.unwrap();
-        let top = told(&server, "top").await;
+        let top = output_of(&server, "top").await;
         assert!(!top.contains("user=ann"), "{top}");
         top.contains(hash).then_some(())
     })

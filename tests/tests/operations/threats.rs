@@ -305,7 +305,7 @@ async fn no_value_forges_a_line_of_the_log_or_the_metrics() {
             let hidden = ['\u{1b}', '\u{202e}', '\u{2028}', '\u{feff}', '\u{e0041}'];
             assert!(!page.contains(hidden), "{page:?}");
         }
-        assert!(metrics.contains("forged_line"), "the domain is told, on its own line: {metrics}");
+        assert!(metrics.contains("forged_line"), "the domain is a label on one line: {metrics}");
     }
 }
 
@@ -394,6 +394,6 @@ async fn the_grpc_listener_has_no_admin_methods() {
         .args(["--domain", "edge", "--descriptor", "a=b", "--timeout", "30s"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&asked.stderr);
-    assert!(!asked.status.success() && said.to_lowercase().contains("unimplemented"), "{said}");
+    let error = String::from_utf8_lossy(&asked.stderr);
+    assert!(!asked.status.success() && error.to_lowercase().contains("unimplemented"), "{error}");
 }

@@ -42,15 +42,15 @@ fn top(servers: &[&Sluicegate], flags: &[&str]) -> Command {
     command
 }
 
-async fn told(servers: &[&Sluicegate], flags: &[&str]) -> Value {
+async fn top_json(servers: &[&Sluicegate], flags: &[&str]) -> Value {
     let answer = finish(top(servers, &[&["--output", "json"], flags].concat())).await;
     assert_eq!(answer.code, 0, "{answer:?}");
     serde_json::from_str(&answer.stdout).unwrap()
 }
 
 /// Key and total of each counter, in order.
-fn totals(told: &Value) -> Vec<(String, u64)> {
-    let counters = told["counters"].as_array().unwrap().iter();
+fn totals(report: &Value) -> Vec<(String, u64)> {
+    let counters = report["counters"].as_array().unwrap().iter();
     counters
         .map(|it| (it["key"].as_str().unwrap().to_owned(), it["total"].as_u64().unwrap()))
         .collect()
@@ -65,7 +65,7 @@ async fn top_lists_the_most_refused_counters_first() {
         for (user, times) in [("few", 12), ("many", 60), ("some", 30), ("none", 10)] {
             take(&server, user, times).await;
         }
-        let denied = told(&[&server], &[]).await;
+        let denied = top_json(&[&server], &[]).await;
         // Ten requests of each user are allowed. With Redis, most refusals of "many" come from the deny cache.
         let wanted = [("many", 50), ("some", 20), ("few", 2)].map(|(it, count)| (name(it), count));
         assert_eq!(totals(&denied), wanted);
@@ -74,9 +74,9 @@ async fn top_lists_the_most_refused_counters_first() {
         assert_eq!((&first["error"], &first["used_permille"]), (&json!(0), &json!(1000)));
         assert!(first["rate"].as_f64() > Some(0.0), "{first}");
         assert_eq!((&denied["kind"], &denied["servers"]), (&json!("denied"), &json!(1)));
-        let one = told(&[&server], &["--count", "1"]).await;
+        let one = top_json(&[&server], &["--count", "1"]).await;
         assert_eq!(totals(&one), wanted[..1]);
-        assert!(totals(&told(&[&server], &["--domain", "other"]).await).is_empty());
+        assert!(totals(&top_json(&[&server], &["--domain", "other"]).await).is_empty());
     }
 }
 
@@ -89,7 +89,7 @@ async fn near_lists_counters_by_the_used_share() {
     for _ in 0..3 {
         server.should_rate_limit(hit("shadow", "x")).await.unwrap();
     }
-    let near = told(&[&server], &["--kind", "near"]).await;
+    let near = top_json(&[&server], &["--kind", "near"]).await;
     let shares: Vec<_> = near["counters"]
         .as_array()
         .unwrap()
@@ -98,21 +98,21 @@ async fn near_lists_counters_by_the_used_share() {
         .collect();
     let shadow = "s1:tb:86400:{api:shadow=x}";
     assert_eq!(shares, [(shadow, 1000), (&*name("nearest"), 1000), (&*name("near"), 800)]);
-    assert!(totals(&told(&[&server], &[]).await).is_empty(), "no refusals");
+    assert!(totals(&top_json(&[&server], &[]).await).is_empty(), "no refusals");
     // Peeks are not counted.
     let mut peek = request(&[&[("user", "nearest")]]);
     peek.descriptors[0].hits_addend = Some(0);
     server.should_rate_limit(peek).await.unwrap();
-    assert!(totals(&told(&[&server], &[]).await).is_empty());
+    assert!(totals(&top_json(&[&server], &[]).await).is_empty());
 }
 
 #[tokio::test]
 async fn keys_are_hashed_unless_labels_are_plain() {
     let server = serve(&[]).await;
     take(&server, "eve@example.com", 12).await;
-    let told = told(&[&server], &[]).await;
-    let (key, _) = &totals(&told)[0];
-    assert_eq!(told["hashed"], true);
+    let report = top_json(&[&server], &[]).await;
+    let (key, _) = &totals(&report)[0];
+    assert_eq!(report["hashed"], true);
     assert!(key.len() == 16 && key.bytes().all(|it| it.is_ascii_hexdigit()), "{key}");
     // The hash of a known value can be looked up.
     let mut peek = Command::new(binary("sluicectl"));
@@ -136,11 +136,11 @@ async fn replicas_with_equal_hashes_are_added_up() {
         let (one, other) = (serve(flags).await, serve(flags).await);
         take(&one, "bob", 13).await;
         take(&other, "bob", 14).await;
-        let told = told(&[&one, &other], &[]).await;
-        let totals = totals(&told);
-        assert_eq!(totals.len(), rows, "{told}");
+        let report = top_json(&[&one, &other], &[]).await;
+        let totals = totals(&report);
+        assert_eq!(totals.len(), rows, "{report}");
         assert_eq!(totals.iter().map(|(_, total)| total).sum::<u64>(), 7);
-        assert_eq!((&told["servers"], &told["hashes_differ"]), (&json!(2), &json!(rows == 2)));
+        assert_eq!((&report["servers"], &report["hashes_differ"]), (&json!(2), &json!(rows == 2)));
     }
 }
 
@@ -151,12 +151,12 @@ async fn the_number_of_top_keys_is_bounded() {
         take(&server, "heavy", 10).await;
         take(&server, &format!("light{round}"), 11).await;
     }
-    let told = told(&[&server], &[]).await;
-    let first = &told["counters"][0];
+    let report = top_json(&[&server], &[]).await;
+    let first = &report["counters"][0];
     assert_eq!(first["key"], *name("heavy"));
     let least = first["count"].as_u64().unwrap() - first["error"].as_u64().unwrap();
-    assert!(least <= 290 && 290 <= first["count"].as_u64().unwrap(), "{told}");
-    assert!(told["counters"].as_array().unwrap().len() <= 4, "two windows of two: {told}");
+    assert!(least <= 290 && 290 <= first["count"].as_u64().unwrap(), "{report}");
+    assert!(report["counters"].as_array().unwrap().len() <= 4, "two windows of two: {report}");
 
     let server = serve(&["--top-keys", "0"]).await;
     let answer = finish(top(&[&server], &[])).await;
@@ -203,10 +203,10 @@ async fn results_are_shown_while_other_servers_are_unreachable() {
         assert!(answer.stderr.lines().any(|line| line.starts_with(away)), "{answer:?}");
     }
     let answer = ask(&["--output", "json"]).await;
-    let told: Value = serde_json::from_str(&answer.stdout).unwrap();
-    assert_eq!((answer.code, &told["servers"]), (3, &json!(1)));
-    assert_eq!(totals(&told), [(name("bob"), 3)]);
-    let failures = told["failures"].as_array().unwrap();
+    let report: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!((answer.code, &report["servers"]), (3, &json!(1)));
+    assert_eq!(totals(&report), [(name("bob"), 3)]);
+    let failures = report["failures"].as_array().unwrap();
     assert_eq!((failures.len(), answer.stderr.lines().count()), (2, 2), "{answer:?}");
     for failure in failures {
         assert!(answer.stderr.contains(failure.as_str().unwrap()), "{answer:?}");

@@ -132,7 +132,7 @@ async fn stopped(mut server: Sluicegate) {
 }
 
 /// The attributes as `name=value`, in order.
-fn told(span: &Span) -> Vec<String> {
+fn attributes(span: &Span) -> Vec<String> {
     span.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
@@ -161,13 +161,13 @@ async fn a_sampled_trace_of_the_caller_is_continued() {
         "sluicegate.rule=user",
         "sluicegate.source=store",
     ];
-    assert_eq!(told(span), wanted);
+    assert_eq!(attributes(span), wanted);
     let steps = below(&collector, span);
     let [matching, deciding] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!((matching.field("Name"), deciding.field("Name")), ("match", "decide"));
     // The memory store is not another service.
     assert_eq!(deciding.field("Kind"), "SPAN_KIND_INTERNAL");
-    assert_eq!(told(deciding), ["sluicegate.checks=1"]);
+    assert_eq!(attributes(deciding), ["sluicegate.checks=1"]);
     // One after the other, within the server span.
     let time = |span: &Span, which: &str| span.field(which).parse::<u64>().unwrap();
     let times = [
@@ -287,7 +287,7 @@ async fn spans_show_errors() {
         &format!("server.port={port}"),
         "sluicegate.checks=1",
     ];
-    assert_eq!(told(deciding), wanted);
+    assert_eq!(attributes(deciding), wanted);
     assert_eq!(found[0].attribute("sluicegate.degraded"), "");
 
     // A cached refusal does not call the store.
@@ -474,16 +474,16 @@ async fn a_recovered_collector_gets_traces_again() {
     let proxy = Proxy::start(collector.endpoint.strip_prefix("http://").unwrap()).await;
     proxy.set(Mode::Refuse);
     let server = server(&format!("http://{}", proxy.address()), &["--trace-ratio", "1"]).await;
-    let said = async |what: &str| {
+    let until_logged = async |what: &str| {
         until(what, || async {
             server.connect().await.should_rate_limit(hit("free", "x")).await.unwrap();
             server.process.output().contains(what).then_some(())
         })
         .await;
     };
-    said("traces cannot be sent to the collector").await;
+    until_logged("traces cannot be sent to the collector").await;
     proxy.set(Mode::Pass);
-    said("traces are sent to the collector again").await;
+    until_logged("traces are sent to the collector again").await;
     requests(&collector, 1).await;
     assert!(server.metric("sluicegate_traced_requests_sent_total").await > 0.0);
     stopped(server).await;

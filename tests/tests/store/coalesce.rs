@@ -325,8 +325,8 @@ async fn groups_that_cannot_be_merged_are_sent_separately() {
             "{group:?}"
         );
         let alone = Gate::new(100, one_location);
-        for heard in decided {
-            assert_eq!(heard, ask(&alone, group.clone()).await, "{group:?}");
+        for decisions in decided {
+            assert_eq!(decisions, ask(&alone, group.clone()).await, "{group:?}");
         }
     }
 }
@@ -489,15 +489,15 @@ async fn late_answers_of_a_merged_call_are_shared() {
         harness::until("groups to wait", || async { (layer.waiting() == 3).then_some(()) }).await;
         gate.open.add_permits(1);
         first.await.unwrap();
-        let mut heard = Vec::new();
+        let mut late_answers = Vec::new();
         for asked in asked {
             let (answers, late) = asked.await.unwrap();
             assert_eq!(answers.as_slice(), [Err(StoreError::OutcomeUnknown)]);
-            heard.push(late.unwrap());
+            late_answers.push(late.unwrap());
         }
         gate.open.add_permits(100);
-        let heard = join_all(heard).await;
-        let charged = heard.iter().filter(|it| it[0].is_ok_and(|it| it.receipt.is_some()));
+        let late_answers = join_all(late_answers).await;
+        let charged = late_answers.iter().filter(|it| it[0].is_ok_and(|it| it.receipt.is_some()));
         assert_eq!(charged.count(), passed, "{limit} {used}");
         until_settled(&layer).await;
         assert_eq!(*gate.calls.lock().unwrap(), [1, 1], "the merged group, and no further call");

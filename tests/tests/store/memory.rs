@@ -270,9 +270,9 @@ proptest! {
         let mut model = Model::default();
         for (pass, group) in steps {
             clock.advance(Duration::from_micros(pass));
-            let told = model.settle(std::slice::from_ref(&group), clock.now());
+            let expected = model.settle(std::slice::from_ref(&group), clock.now());
             let answers = store.decide(Batch::single(group.into(), None)).now_or_never().unwrap();
-            prop_assert_eq!(answers, told);
+            prop_assert_eq!(answers, expected);
         }
     }
 }

@@ -128,12 +128,12 @@ async fn many_similar_groups_are_answered_as_in_memory() {
         let asked = (0..60).filter(|tenant| round > 0 || tenant % 3 == 0);
         let groups: SmallVec<[Group; 1]> = asked.map(group).collect();
         let batch = || Batch { groups: groups.clone(), deadline: None };
-        let told = |answers: Answers| -> Vec<_> {
+        let comparable = |answers: Answers| -> Vec<_> {
             let decisions = answers.into_iter().map(Result::unwrap);
             decisions.map(|it| (it.allowed, it.charged, it.remaining, it.receipt)).collect()
         };
-        let answers = told(in_redis.decide(batch()).await);
-        assert_eq!(answers, told(in_memory.decide(batch()).await), "{round}");
+        let answers = comparable(in_redis.decide(batch()).await);
+        assert_eq!(answers, comparable(in_memory.decide(batch()).await), "{round}");
         let refused = answers.iter().filter(|it| !it.0).count();
         assert_eq!(refused, [0, 0, 20, 60][round], "{round}");
     }

@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md claims about the sources, held by reading them.
+//! Checks of the sources against ARCHITECTURE.md.
 
 #![expect(
     clippy::unwrap_used,
@@ -157,7 +157,7 @@ const RETIRED: [(&str, &[&str]); 8] = [
     ("server/store/src/redis", &["Line", "MemoryCursor", "Size"]),
 ];
 
-/// What reads the time, randomness and the environment, by the row of the table in ARCHITECTURE.md.
+/// Names in code that read time, randomness and the environment, by row of the table in ARCHITECTURE.md.
 const READS: [(&str, &[&str]); 4] = [
     ("monotonic clock", &["Instant::now"]),
     ("wall clock", &["SystemTime::now", "time::now"]),
@@ -230,7 +230,7 @@ fn no_files_import_each_other_in_a_circle() {
     let mut findings = Vec::new();
     for folder in CRATES {
         let mut imports = Modules::read(folder).imports();
-        // The root passes names on.
+        // The root only re-exports names.
         imports.retain(|import| !import.from.is_empty() && !import.to.is_empty());
         for import in circles(&imports) {
             let (from, to) = (import.from.join("::"), import.to.join("::"));
@@ -265,7 +265,7 @@ fn time_randomness_and_environment_are_read_as_documented() {
     none(&findings);
 }
 
-/// Whether a file is the one that is named, or in the folder that is.
+/// Whether a path is `named`, or in the folder `named`.
 fn is_in(path: &str, named: &str) -> bool {
     path == named || (named.ends_with('/') && path.starts_with(named))
 }
@@ -364,7 +364,11 @@ fn no_path_attribute_leaves_its_crate() {
         for (at, named) in path_attributes(crates) {
             let named = at.parent().unwrap().join(named).canonicalize().unwrap();
             if !named.starts_with(manifest_folder(&at)) {
-                findings.push(format!("{}: {} is of another crate", at.display(), named.display()));
+                findings.push(format!(
+                    "{}: {} belongs to another crate",
+                    at.display(),
+                    named.display()
+                ));
             }
         }
     }
@@ -378,7 +382,7 @@ fn manifest_folder(file: &Path) -> PathBuf {
     folder.canonicalize().unwrap()
 }
 
-/// So that the checks above are known to find something.
+/// Proves that the checks above detect violations.
 #[test]
 fn violations_of_the_rules_are_detected() {
     let file = |path: &str, text: &str| Source::of(path, text);

@@ -61,8 +61,8 @@ fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
 fn compare(schema: &Value, node: &Value, values: &Value, path: &str) {
     let node = resolved(schema, node);
     let Some(properties) = node["properties"].as_object() else { return };
-    assert_eq!(node["additionalProperties"], false, "{path} takes anything");
-    let values = values.as_object().unwrap_or_else(|| panic!("{path} is no map"));
+    assert_eq!(node["additionalProperties"], false, "{path} accepts unknown keys");
+    let values = values.as_object().unwrap_or_else(|| panic!("{path} is not a map"));
     for (name, value) in values {
         let known = properties.get(name).unwrap_or_else(|| panic!("{path}.{name} has no schema"));
         compare(schema, known, value, &format!("{path}.{name}"));
@@ -134,19 +134,19 @@ fn table() -> String {
             comment.push(words);
             continue;
         }
-        let said = std::mem::take(&mut comment).join(" ");
+        let meaning = std::mem::take(&mut comment).join(" ");
         let Some((name, _)) = trimmed.split_once(':').filter(|_| !trimmed.starts_with('-')) else {
             continue;
         };
         path.retain(|(of, _)| *of < indent);
         path.push((indent, name.to_owned()));
-        if said.is_empty() {
+        if meaning.is_empty() {
             continue;
         }
         let names: Vec<_> = path.iter().map(|(_, name)| name.as_str()).collect();
         let default = values.pointer(&format!("/{}", names.join("/"))).unwrap();
-        let (name, said) = (names.join("."), said.replace('|', "\\|"));
-        table += &format!("| `{name}` | `{default}` | {said} |\n");
+        let (name, meaning) = (names.join("."), meaning.replace('|', "\\|"));
+        table += &format!("| `{name}` | `{default}` | {meaning} |\n");
     }
     table
 }
@@ -157,10 +157,10 @@ fn the_readme_has_the_table_of_the_values() {
     let (table, readme) = (table(), file("README.md"));
     let values = yaml::read("values.yaml", &file("values.yaml"));
     for name in values.as_object().unwrap().keys() {
-        let told = table.lines().any(|line| {
+        let is_documented = table.lines().any(|line| {
             line.starts_with(&format!("| `{name}` |")) || line.starts_with(&format!("| `{name}."))
         });
-        assert!(told, "{name} has no comment in values.yaml");
+        assert!(is_documented, "{name} has no comment in values.yaml");
     }
-    assert!(readme.contains(&table), "the table of the README is to be:\n{table}");
+    assert!(readme.contains(&table), "the table of the README must be:\n{table}");
 }

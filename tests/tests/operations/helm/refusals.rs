@@ -13,9 +13,9 @@ fn error(values: &str) -> String {
     fs::write(&file, values).unwrap();
     let output = tools::helm().args(["template", "edge", "helm", "--values"]).arg(file).output();
     let output = output.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.success(), said.is_empty(), "{values}: {said}");
-    said
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.success(), printed.is_empty(), "{values}: {printed}");
+    printed
 }
 
 const REDIS: &str = "{store: redis, redis: {url: 'redis://redis'}";
@@ -115,8 +115,8 @@ fn invalid_values_are_rejected_with_the_fix() {
         ("{prometheusRule: {runbook: 'a wiki'}}".to_owned(), "'/prometheusRule/runbook': 'a wiki' does not match pattern"),
         ("{image: {digest: latest}}".to_owned(), "'/image/digest': 'latest' does not match pattern"),
     ] {
-        let said = error(&values);
-        assert!(said.contains(message), "{values}: not {message:?} but {said:?}");
+        let printed = error(&values);
+        assert!(printed.contains(message), "{values}: not {message:?} but {printed:?}");
     }
 }
 
@@ -145,7 +145,7 @@ fn alert_rates_span_four_scrapes_at_the_longest_interval() {
     let spans = rules.split('[').skip(1).filter_map(|rest| rest.split(']').next());
     let beyond = spans.map(seconds).min().unwrap() / 4 + 1;
     let values = format!("{{serviceMonitor: {{interval: {beyond}s, scrapeTimeout: 1s}}}}");
-    assert!(error(&values).contains("serviceMonitor.interval"), "{values} is taken");
+    assert!(error(&values).contains("serviceMonitor.interval"), "{values} is accepted");
 }
 
 /// Helm can be run without the schema.
@@ -154,7 +154,7 @@ fn the_memory_store_has_one_pod_even_without_the_schema() {
     for values in ["replicaCount=2", "autoscaling.enabled=true"] {
         let mut helm = tools::helm();
         helm.args(["template", "edge", "helm", "--skip-schema-validation", "--set", values]);
-        let said = String::from_utf8(helm.output().unwrap().stderr).unwrap();
-        assert!(said.contains("each pod counts for itself"), "{values}: {said}");
+        let printed = String::from_utf8(helm.output().unwrap().stderr).unwrap();
+        assert!(printed.contains("each pod counts for itself"), "{values}: {printed}");
     }
 }

@@ -20,15 +20,15 @@ fn mistakes(version: &str, files: &[PathBuf]) -> Vec<String> {
     let mut validate = tools::manifests("kubernetes-validate");
     let output =
         validate.args(["-k", version, "--strict", "--quiet"]).args(files).output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8(said).unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8(printed).unwrap();
     // Custom kinds have other schemas.
-    let lines = said.lines().filter(|line| {
+    let lines = printed.lines().filter(|line| {
         !(line.contains("Couldn't find schema") && line.contains(" monitoring.coreos.com/v1 "))
     });
     let mut mistakes: Vec<_> = lines.map(str::to_owned).collect();
     if mistakes.is_empty() && !output.status.success() {
-        mistakes.push(format!("{}: {said}", output.status));
+        mistakes.push(format!("{}: {printed}", output.status));
     }
     mistakes
 }
@@ -45,9 +45,9 @@ fn custom_mistakes(objects: &[&Value]) -> Vec<String> {
     let input = serde_json::to_vec(objects).unwrap();
     node.stdin.take().unwrap().write_all(&input).unwrap();
     let output = node.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.success(), said.is_empty(), "{:?} {said}", output.status);
-    said.lines().map(str::to_owned).collect()
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.success(), printed.is_empty(), "{:?} {printed}", output.status);
+    printed.lines().map(str::to_owned).collect()
 }
 
 fn is_custom(object: &Value) -> bool {
@@ -138,7 +138,7 @@ fn invalid_objects_are_detected() {
             "/spec/groups/0/rules/0/for must be string",
         ),
     ] {
-        let said = custom_mistakes(&[&bad]);
-        assert!(said.iter().any(|line| line.contains(mistake)), "{mistake}: {said:?}");
+        let printed = custom_mistakes(&[&bad]);
+        assert!(printed.iter().any(|line| line.contains(mistake)), "{mistake}: {printed:?}");
     }
 }
