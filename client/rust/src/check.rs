@@ -1,5 +1,7 @@
 //! Requests to a rate limit service.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sluicegate_proto::envoy::{
     extensions::common::ratelimit::v3::{
@@ -58,6 +60,38 @@ impl Check {
         self.hits = Some(Hits::Refund(hits));
         self
     }
+
+    /// The check that refunds what this one charged.
+    pub(crate) fn undo(&self) -> Self {
+        let mut refund = self.clone();
+        refund.hits = None;
+        for descriptor in &mut refund.descriptors {
+            descriptor.hits = Some(match descriptor.hits.or(self.hits) {
+                None => Hits::Refund(1),
+                Some(Hits::Charge(hits)) if hits > 0 => Hits::Refund(hits),
+                Some(Hits::Charge(_) | Hits::Refund(_)) => Hits::Charge(0),
+            });
+        }
+        refund
+    }
+
+    /// What checks of the same counters have in common.
+    pub(crate) fn key(&self) -> CheckKey {
+        let entries = self.descriptors.iter().map(|it| it.entries.clone()).collect();
+        CheckKey { domain: self.domain.clone(), entries }
+    }
+
+    /// Whether each descriptor, in order, brings a limit with it.
+    pub(crate) fn overrides(&self) -> Vec<bool> {
+        self.descriptors.iter().map(|descriptor| descriptor.limit.is_some()).collect()
+    }
+}
+
+/// Domain and entries of a [`Check`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CheckKey {
+    domain: String,
+    entries: Vec<Vec<(Bytes, Bytes)>>,
 }
 
 impl From<Check> for RateLimitRequest {
@@ -133,6 +167,18 @@ impl Descriptor {
         self.entries.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
+    /// Replaces bytes that are not UTF-8 by U+FFFD. A service whose entries are strings would fail the call, and with
+    /// failure mode open a caller could choose such a value to pass.
+    #[cfg(feature = "tower")]
+    pub(crate) fn into_utf8(mut self) -> Self {
+        for text in self.entries.iter_mut().flat_map(|(key, value)| [key, value]) {
+            if let std::borrow::Cow::Owned(replaced) = String::from_utf8_lossy(text) {
+                *text = replaced.into();
+            }
+        }
+        self
+    }
+
     fn message(self, inherited: Option<Hits>) -> RateLimitDescriptor {
         let (hits_addend, is_negative_hits) = match self.hits.or(inherited) {
             None => (None, false),
@@ -167,6 +213,10 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Descriptor {
 }
 
 /// A limit in the request.
+///
+/// The service applies it only in a domain that it knows, of which a limits file with nothing but the domain is enough.
+/// Otherwise [`Client::check`](crate::Client::check) returns
+/// [`OverrideNotApplied`](crate::CallError::OverrideNotApplied).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct LimitOverride {
@@ -181,6 +231,23 @@ impl LimitOverride {
     /// Envoy's API has no [`Unit::Week`] here, but Sluicegate and envoyproxy/ratelimit accept it.
     pub const fn new(requests_per_unit: u32, unit: Unit) -> Self {
         Self { requests_per_unit, unit, unit_multiplier: None }
+    }
+
+    /// A limit of `requests` in each window, which is rounded up to whole seconds.
+    pub const fn per_window(requests: u32, window: Duration) -> Self {
+        let partial = if window.subsec_nanos() > 0 { 1 } else { 0 };
+        let seconds = window.as_secs().saturating_add(partial);
+        let (unit, length) = match seconds {
+            0 => return Self::new(requests, Unit::Second),
+            _ if seconds.is_multiple_of(24 * 60 * 60) => (Unit::Day, 24 * 60 * 60),
+            _ if seconds.is_multiple_of(60 * 60) => (Unit::Hour, 60 * 60),
+            _ if seconds.is_multiple_of(60) => (Unit::Minute, 60),
+            _ => (Unit::Second, 1),
+        };
+        let units = seconds / length;
+        #[expect(clippy::cast_possible_truncation, reason = "u32::try_from is not const")]
+        let units = if units > u32::MAX as u64 { u32::MAX } else { units as u32 };
+        Self::new(requests, unit).unit_multiplier(units)
     }
 
     /// Sets the units per window. Services older than Envoy 1.40 ignore it.
@@ -243,6 +310,35 @@ mod tests {
             hits(check.hits(2)),
             (2, vec![(None, false), (None, false), (Some(7), false), (Some(7), true)])
         );
+    }
+
+    #[test]
+    fn undo_refunds_what_was_charged() {
+        let own = Descriptor::from([("c", "3")]);
+        let check = check().descriptor(own.clone().hits(7)).descriptor(own.refund(7)).hits(2);
+        assert_eq!(hits(check.undo()), {
+            let refund = |hits| (Some(hits), true);
+            (0, vec![refund(2), refund(2), refund(7), (Some(0), false)])
+        });
+        assert_eq!(hits(Check::new("d").descriptor([("a", "1")]).undo()).1, [(Some(1), true)]);
+        assert_eq!(hits(self::check().peek().undo()).1, [(Some(0), false); 2]);
+    }
+
+    #[test]
+    fn overrides_have_windows_of_any_length() {
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        for (window, unit, units) in [
+            (minutes(15), Unit::Minute, 15),
+            (Duration::from_secs(90), Unit::Second, 90),
+            (Duration::from_millis(1_500), Unit::Second, 2),
+            (minutes(120), Unit::Hour, 2),
+            (minutes(24 * 60), Unit::Day, 1),
+        ] {
+            let expected = LimitOverride::new(5, unit).unit_multiplier(units);
+            assert_eq!(LimitOverride::per_window(5, window), expected);
+        }
+        assert_eq!(LimitOverride::per_window(5, Duration::ZERO).unit, Unit::Second);
+        assert_eq!(LimitOverride::per_window(5, Duration::MAX).unit_multiplier, Some(u32::MAX));
     }
 
     #[test]

@@ -2,10 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tonic::{Request, transport::Channel};
+use sluicegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
+use tonic::{Request, Response, Status, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
-use crate::{Builder, CallError, Check, ConnectError, Endpoint, Verdict, connect::DEADLINE_MAX};
+use crate::{
+    Builder, CallError, Check, Code, ConnectError, Endpoint, Verdict, acquire::Schedules,
+    connect::DEADLINE_MAX,
+};
+
+/// The listener of rate limit services, in errors of calls that probably reached another one.
+const LISTENER: &str = "the gRPC listener";
 
 /// A client of a rate limit service.
 ///
@@ -13,9 +24,10 @@ use crate::{Builder, CallError, Check, ConnectError, Endpoint, Verdict, connect:
 /// connection, calls in flight fail and the next call opens another.
 #[derive(Clone, Debug)]
 pub struct Client {
-    service: RateLimitServiceClient<Channel>,
+    channel: Channel,
     endpoint: Arc<Endpoint>,
     deadline: Duration,
+    pub(crate) schedules: Arc<Schedules>,
 }
 
 impl Client {
@@ -34,8 +46,7 @@ impl Client {
     }
 
     pub(crate) fn new(channel: Channel, endpoint: Endpoint, deadline: Duration) -> Self {
-        let endpoint = Arc::new(endpoint);
-        Self { service: RateLimitServiceClient::new(channel), endpoint, deadline }
+        Self { channel, endpoint: Arc::new(endpoint), deadline, schedules: Arc::default() }
     }
 
     /// The endpoint of the service.
@@ -53,16 +64,55 @@ impl Client {
     /// Sends a request, once.
     ///
     /// # Errors
-    /// The call failed. It may have been counted, so it is not retried.
+    /// The call failed. It may have been counted, so it is not retried. Or the service allowed the request without
+    /// applying a [`LimitOverride`](crate::LimitOverride).
     pub async fn check(&self, check: Check) -> Result<Verdict, CallError> {
+        let overrides = check.overrides();
         let mut request = Request::new(check.into());
         request.set_timeout(self.deadline);
-        let mut service = self.service.clone();
+        let mut service = RateLimitServiceClient::new(self.channel.clone());
+        let response = self.respond(service.should_rate_limit(request)).await?;
+        verdict(&overrides, response)
+    }
+
+    /// Whether the service reports by gRPC's health checking protocol that it serves.
+    ///
+    /// It opens a connection if there is none, so that the first check need not.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn is_serving(&self) -> Result<bool, CallError> {
+        // All services of the server.
+        let mut request = Request::new(HealthCheckRequest { service: String::new() });
+        request.set_timeout(self.deadline);
+        let mut service = HealthClient::new(self.channel.clone());
+        let response = self.respond(service.check(request)).await?;
+        Ok(response.status() == ServingStatus::Serving)
+    }
+
+    async fn respond<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CallError> {
         // tonic's own timer does not include the time to connect.
-        match tokio::time::timeout(self.deadline, service.should_rate_limit(request)).await {
-            Ok(Ok(response)) => Ok(response.into_inner().into()),
-            Ok(Err(status)) => Err(CallError::new(&status, self.deadline, "the gRPC listener")),
+        match tokio::time::timeout(self.deadline, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(CallError::new(&status, self.deadline, LISTENER)),
             Err(_) => Err(CallError::DeadlineExceeded { deadline: self.deadline }),
         }
     }
+}
+
+/// The verdict of a response. `overrides` has for each descriptor whether it brought a limit with it.
+fn verdict(overrides: &[bool], response: RateLimitResponse) -> Result<Verdict, CallError> {
+    let verdict = Verdict::from(response);
+    let is_applied = |at: usize| {
+        let status = verdict.statuses.get(at);
+        status.is_some_and(|it| it.code == Code::OverLimit || it.limit.is_some())
+    };
+    let mut overridden = overrides.iter().enumerate().filter(|(_, is_overridden)| **is_overridden);
+    if verdict.allowed && !overridden.all(|(at, _)| is_applied(at)) {
+        return Err(CallError::OverrideNotApplied);
+    }
+    Ok(verdict)
 }

@@ -64,6 +64,10 @@ pub enum CallError {
         /// The time that the client waited.
         deadline: Duration,
     },
+    /// The service allowed the request without applying a limit that came with it, because it does not know the
+    /// domain.
+    #[error("the service did not apply the limit of the request; does it know the domain?")]
+    OverrideNotApplied,
     /// Any other status of the service.
     #[error("{code:?}: {reason}")]
     Other {

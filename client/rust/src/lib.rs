@@ -33,20 +33,28 @@
 //! - [`Verdict`] and [`Status`]: the answer
 //! - [`AdminClient`]: Sluicegate's admin service: explanations, counters and resets, top counters, status of the server
 
+mod acquire;
 mod admin;
+mod backoff;
 mod check;
 mod client;
 mod connect;
 mod endpoint;
 mod error;
+mod pacer;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verdict;
 
+pub use acquire::AcquireError;
 pub use admin::{AdminClient, InvalidToken, ResponseStream};
+pub use backoff::{backoff, parse_retry_after};
 pub use check::{Check, Descriptor, LimitOverride};
 pub use client::Client;
 pub use connect::Builder;
 pub use endpoint::{Endpoint, InvalidEndpoint};
 pub use error::{CallError, ConnectError, describe_error};
+pub use pacer::{InvalidWeights, Pacer, PacerBuilder};
 /// gRPC code of [`CallError::Other`].
 pub use tonic::Code as GrpcCode;
 pub use verdict::{Code, Header, Limit, Status, Unit, Verdict};

@@ -1,8 +1,9 @@
 //! Answers of a rate limit service.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str, time::Duration};
 
 use bytes::Bytes;
+use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluicegate_proto::envoy::{
     config::core::v3::HeaderValue,
     service::ratelimit::v3::{
@@ -27,15 +28,53 @@ pub struct Verdict {
     pub request_headers_to_add: Vec<Header>,
     /// Body of the response to a refused request; empty if the service sends none.
     pub raw_body: Bytes,
+    /// The longest `retryAfter` of the limits in the dynamic metadata that refuse.
+    exact_wait: Option<Duration>,
 }
 
 impl Verdict {
-    /// Time until the last of the refusing limits resets. `None` if no limit refuses, or the service reports no times.
+    /// Time after which the same hits can pass: the value of the header `retry-after` if that is a whole number of
+    /// seconds, otherwise the longest reset of the limits that refuse. `None` if the service reports neither.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
-        refusing.filter_map(|status| status.until_reset).max()
+        self.retry_after_header().or_else(|| self.reset())
     }
+
+    /// The value of the header `Retry-After` for the caller: whole seconds, of a reset at least one.
+    #[cfg(feature = "tower")]
+    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
+        let header = self.retry_after_header().map(|wait| wait.as_secs());
+        header.or_else(|| self.reset().map(|wait| seconds_rounded_up(wait).max(1)))
+    }
+
+    /// How long to wait before the next check of the same hits: [`retry_after`](Self::retry_after), or the exact time
+    /// if that is the exact time rounded up to seconds.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        let reported = self.retry_after()?;
+        let exact = [self.exact_wait, self.reset()].into_iter().flatten();
+        let is_exact = |it: &Duration| seconds_rounded_up(*it) == seconds_rounded_up(reported);
+        Some(exact.filter(|it| !it.is_zero()).find(is_exact).unwrap_or(reported))
+    }
+
+    fn retry_after_header(&self) -> Option<Duration> {
+        let mut headers = self.response_headers_to_add.iter();
+        let header = headers.find(|header| header.name.eq_ignore_ascii_case("retry-after"))?;
+        let text = str::from_utf8(&header.value).ok()?.trim();
+        // The parser accepts a sign.
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let seconds = text.parse::<u32>().ok().filter(|_| is_number)?;
+        Some(Duration::from_secs(seconds.into()))
+    }
+
+    /// The longest reset of the limits that refuse.
+    fn reset(&self) -> Option<Duration> {
+        let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
+        refusing.filter_map(|status| status.until_reset).filter(|it| !it.is_zero()).max()
+    }
+}
+
+fn seconds_rounded_up(time: Duration) -> u64 {
+    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }
 
 /// The answer for one descriptor.
@@ -174,8 +213,38 @@ impl From<RateLimitResponse> for Verdict {
             response_headers_to_add: headers(message.response_headers_to_add),
             request_headers_to_add: headers(message.request_headers_to_add),
             raw_body: message.raw_body,
+            exact_wait: message.dynamic_metadata.as_ref().and_then(exact_wait),
         }
     }
+}
+
+/// The longest `descriptors[].limits[].retryAfter` of a descriptor over its limit, see the server's
+/// `--dynamic-metadata`.
+fn exact_wait(metadata: &Struct) -> Option<Duration> {
+    let over_limit = list(metadata, "descriptors").filter(
+        |it| matches!(kind(it, "code"), Some(Kind::StringValue(code)) if code == "OVER_LIMIT"),
+    );
+    let waits = over_limit.flat_map(|it| list(it, "limits")).filter_map(|limit| {
+        let Some(Kind::NumberValue(seconds)) = kind(limit, "retryAfter") else { return None };
+        Duration::try_from_secs_f64(*seconds).ok()
+    });
+    waits.max()
+}
+
+/// The objects of a list.
+fn list<'a>(object: &'a Struct, name: &str) -> impl Iterator<Item = &'a Struct> {
+    let values: &[Value] = match kind(object, name) {
+        Some(Kind::ListValue(ListValue { values })) => values,
+        _ => &[],
+    };
+    values.iter().filter_map(|value| match &value.kind {
+        Some(Kind::StructValue(object)) => Some(object),
+        _ => None,
+    })
+}
+
+fn kind<'a>(object: &'a Struct, name: &str) -> Option<&'a Kind> {
+    object.fields.get(name)?.kind.as_ref()
 }
 
 impl From<DescriptorStatus> for Status {
@@ -252,5 +321,81 @@ mod tests {
         verdict.statuses =
             vec![status(Code::OverLimit, 5), status(Code::OverLimit, 42), status(Code::Ok, 3600)];
         assert_eq!(verdict.retry_after(), Some(Duration::from_secs(42)));
+    }
+
+    /// A refusal with these seconds until the reset and in the dynamic metadata, and this header.
+    fn refusal(reset: f64, metadata: Option<&str>, header: Option<&str>) -> Verdict {
+        let string = |text: &str| Kind::StringValue(text.to_owned());
+        let object = |fields: Vec<(&str, Kind)>| Struct {
+            fields: fields
+                .into_iter()
+                .map(|(name, kind)| (name.to_owned(), Value { kind: Some(kind) }))
+                .collect(),
+        };
+        let list = |it: Struct| {
+            let values = vec![Value { kind: Some(Kind::StructValue(it)) }];
+            Kind::ListValue(ListValue { values })
+        };
+        let metadata = metadata.map(|seconds| {
+            let limit = object(vec![("retryAfter", Kind::NumberValue(seconds.parse().unwrap()))]);
+            let descriptor = object(vec![("code", string("OVER_LIMIT")), ("limits", list(limit))]);
+            object(vec![("descriptors", list(descriptor))])
+        });
+        let status = DescriptorStatus {
+            code: WireCode::OverLimit.into(),
+            duration_until_reset: Duration::from_secs_f64(reset).try_into().ok(),
+            ..DescriptorStatus::default()
+        };
+        let header = header.map(|value| HeaderValue {
+            key: "Retry-After".to_owned(),
+            value: value.to_owned(),
+            ..HeaderValue::default()
+        });
+        Verdict::from(RateLimitResponse {
+            overall_code: WireCode::OverLimit.into(),
+            statuses: vec![status],
+            dynamic_metadata: metadata,
+            response_headers_to_add: header.into_iter().collect(),
+            ..RateLimitResponse::default()
+        })
+    }
+
+    #[test]
+    fn delay_is_exact_where_the_reported_time_is_rounded() {
+        for (reset, metadata, header, delay) in [
+            (1.0, None, None, 1_000),
+            (1.0, Some("0.1"), None, 100),
+            (1.0, Some("0.1"), Some("1"), 100),
+            (0.4, None, Some("1"), 400),
+            (0.4, Some("0.1"), Some("1"), 100),
+            // The header and the metadata are about different times.
+            (60.0, Some("0.1"), Some("6"), 6_000),
+            (1.0, Some("7.5"), None, 1_000),
+            (1.0, Some("-1"), None, 1_000),
+            (1.0, Some("nan"), None, 1_000),
+            (0.0, Some("0.1"), Some("0"), 0),
+        ] {
+            let verdict = refusal(reset, metadata, header);
+            let what = format!("{reset} {metadata:?} {header:?}");
+            assert_eq!(verdict.delay(), Some(Duration::from_millis(delay)), "{what}");
+        }
+        assert_eq!(refusal(0.0, Some("0.1"), None).delay(), None);
+    }
+
+    #[test]
+    fn only_digits_are_seconds_of_a_header() {
+        for (header, seconds) in [
+            ("6", 6),
+            (" 6 ", 6),
+            ("0", 0),
+            ("+6", 60),
+            ("-6", 60),
+            ("6.5", 60),
+            ("", 60),
+            ("4294967296", 60),
+        ] {
+            let verdict = refusal(60.0, None, Some(header));
+            assert_eq!(verdict.retry_after(), Some(Duration::from_secs(seconds)), "{header:?}");
+        }
     }
 }

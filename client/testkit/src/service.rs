@@ -1,8 +1,10 @@
 //! A rate limit service that returns a scripted answer and records the requests.
 
 use std::{
+    fmt,
     net::SocketAddr,
     path::Path,
+    pin::Pin,
     sync::{Arc, Mutex},
 };
 
@@ -29,6 +31,30 @@ pub enum Answer {
     Error(Status),
     /// None: the call never ends.
     Never,
+    /// What a function returns for the request.
+    Script(Script),
+}
+
+type Scripted = Pin<Box<dyn Future<Output = Result<RateLimitResponse, Status>> + Send>>;
+
+/// The function of [`Answer::Script`].
+#[derive(Clone)]
+pub struct Script(Arc<dyn Fn(RateLimitRequest) -> Scripted + Send + Sync>);
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Script").finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// Answers each request by this function.
+    pub fn script<F>(script: impl Fn(RateLimitRequest) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<RateLimitResponse, Status>> + Send + 'static,
+    {
+        Self::Script(Script(Arc::new(move |request| Box::pin(script(request)))))
+    }
 }
 
 /// A service, which runs until the test's runtime ends.
@@ -90,8 +116,10 @@ impl RateLimitService for Service {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let metadata = request.metadata().clone();
-        self.received.lock().unwrap().push((metadata, request.into_inner()));
+        let request = request.into_inner();
+        self.received.lock().unwrap().push((metadata, request.clone()));
         match &self.answer {
+            Answer::Script(Script(script)) => script(request).await.map(Response::new),
             Answer::Response(response) => Ok(Response::new(response.clone())),
             Answer::Error(status) => Err(status.clone()),
             Answer::Never => std::future::pending().await,

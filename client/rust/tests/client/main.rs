@@ -6,6 +6,12 @@ mod admin;
 #[cfg(test)]
 mod calls;
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod connections;
+#[cfg(test)]
+mod middleware;
+#[cfg(test)]
+mod pacing;
 #[cfg(test)]
 mod wire;

@@ -14,7 +14,8 @@ use sluicegate_proto::envoy::{
 use sluicegate_client_testkit::service::{Service, client_of, response_with_limit};
 
 async fn sent(check: Check) -> RateLimitRequest {
-    let service = Service::new(response_with_limit(Code::Ok, 9));
+    // A refusal, which does not show whether overrides were applied.
+    let service = Service::new(response_with_limit(Code::OverLimit, 0));
     client_of(service.start().await).check(check).await.unwrap();
     let mut received = service.take_requests();
     assert_eq!(received.len(), 1);
