@@ -1,6 +1,10 @@
 //! Answers of a rate limit service.
 
-use std::{fmt, str, time::Duration};
+use std::{
+    fmt,
+    str::{self, FromStr},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost_types::{ListValue, Struct, Value, value::Kind};
@@ -13,6 +17,9 @@ use sluicegate_proto::envoy::{
         },
     },
 };
+
+/// The most digits of `retry-after-ms`: 31 years.
+const MILLIS_DIGITS_MAX: usize = 12;
 
 /// The answer to a [`Check`](crate::Check).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,37 +40,50 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Time after which the same hits can pass: the value of the header `retry-after` if that is a whole number of
-    /// seconds, otherwise the longest reset of the limits that refuse. `None` if the service reports neither.
+    /// Time after which the same hits can pass: the value of the header `retry-after-ms`, otherwise of `retry-after` if
+    /// that is a whole number of seconds, otherwise the longest reset of the limits that refuse. `None` if the service
+    /// reports none of these.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after_header().or_else(|| self.reset())
+        let header = self.retry_after_millis().or_else(|| self.retry_after_header());
+        header.or_else(|| self.reset())
     }
 
-    /// The value of the header `Retry-After` for the caller: whole seconds, of a reset at least one.
+    /// The value of the header `Retry-After` for the caller: whole seconds, at least one if they are rounded up.
     #[cfg(feature = "tower")]
     pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
         let header = self.retry_after_header().map(|wait| wait.as_secs());
-        header.or_else(|| self.reset().map(|wait| seconds_rounded_up(wait).max(1)))
+        let exact = || self.retry_after_millis().or_else(|| self.reset());
+        header.or_else(|| exact().map(|wait| seconds_rounded_up(wait).max(1)))
     }
 
     /// How long to wait before the next check of the same hits: [`retry_after`](Self::retry_after), or the exact time
     /// if that is the exact time rounded up to seconds.
     pub(crate) fn delay(&self) -> Option<Duration> {
+        if let Some(exact) = self.retry_after_millis() {
+            return Some(exact);
+        }
         let reported = self.retry_after()?;
         let exact = [self.exact_wait, self.reset()].into_iter().flatten();
         let is_exact = |it: &Duration| seconds_rounded_up(*it) == seconds_rounded_up(reported);
         Some(exact.filter(|it| !it.is_zero()).find(is_exact).unwrap_or(reported))
     }
 
+    fn retry_after_millis(&self) -> Option<Duration> {
+        let text = self.header("retry-after-ms").filter(|text| text.len() <= MILLIS_DIGITS_MAX)?;
+        Some(Duration::from_millis(whole_number(text)?))
+    }
+
     fn retry_after_header(&self) -> Option<Duration> {
-        let mut headers = self.response_headers_to_add.iter();
-        let header = headers.find(|header| header.name.eq_ignore_ascii_case("retry-after"))?;
-        let text = str::from_utf8(&header.value).ok()?.trim();
-        // The parser accepts a sign.
-        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-        let seconds = text.parse::<u32>().ok().filter(|_| is_number)?;
+        let seconds: u32 = whole_number(self.header("retry-after")?)?;
         Some(Duration::from_secs(seconds.into()))
+    }
+
+    /// The first header of this name for the response.
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.response_headers_to_add.iter();
+        let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
+        Some(str::from_utf8(&header.value).ok()?.trim())
     }
 
     /// The longest reset of the limits that refuse.
@@ -71,6 +91,11 @@ impl Verdict {
         let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
         refusing.filter_map(|status| status.until_reset).filter(|it| !it.is_zero()).max()
     }
+}
+
+/// A number without a sign, which the parser would accept.
+fn whole_number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn seconds_rounded_up(time: Duration) -> u64 {
@@ -323,8 +348,13 @@ mod tests {
         assert_eq!(verdict.retry_after(), Some(Duration::from_secs(42)));
     }
 
-    /// A refusal with these seconds until the reset and in the dynamic metadata, and this header.
+    /// A refusal with these seconds until the reset and in the dynamic metadata, and this `Retry-After`.
     fn refusal(reset: f64, metadata: Option<&str>, header: Option<&str>) -> Verdict {
+        let headers: Vec<_> = header.map(|value| ("Retry-After", value)).into_iter().collect();
+        refusal_with(reset, metadata, &headers)
+    }
+
+    fn refusal_with(reset: f64, metadata: Option<&str>, headers: &[(&str, &str)]) -> Verdict {
         let string = |text: &str| Kind::StringValue(text.to_owned());
         let object = |fields: Vec<(&str, Kind)>| Struct {
             fields: fields
@@ -346,16 +376,16 @@ mod tests {
             duration_until_reset: Duration::from_secs_f64(reset).try_into().ok(),
             ..DescriptorStatus::default()
         };
-        let header = header.map(|value| HeaderValue {
-            key: "Retry-After".to_owned(),
-            value: value.to_owned(),
+        let headers = headers.iter().map(|(name, value)| HeaderValue {
+            key: (*name).to_owned(),
+            value: (*value).to_owned(),
             ..HeaderValue::default()
         });
         Verdict::from(RateLimitResponse {
             overall_code: WireCode::OverLimit.into(),
             statuses: vec![status],
             dynamic_metadata: metadata,
-            response_headers_to_add: header.into_iter().collect(),
+            response_headers_to_add: headers.collect(),
             ..RateLimitResponse::default()
         })
     }
@@ -380,6 +410,43 @@ mod tests {
             assert_eq!(verdict.delay(), Some(Duration::from_millis(delay)), "{what}");
         }
         assert_eq!(refusal(0.0, Some("0.1"), None).delay(), None);
+    }
+
+    #[test]
+    fn milliseconds_of_a_header_win() {
+        for (millis, retry_after, wait) in [
+            ("120", Some("1"), 120),
+            ("0", Some("1"), 0),
+            ("120", None, 120),
+            ("999999999999", None, 999_999_999_999),
+            ("1000000000000", Some("1"), 1_000),
+            ("1.5", Some("1"), 1_000),
+            ("+120", None, 60_000),
+            ("", None, 60_000),
+        ] {
+            let mut headers = vec![("Retry-After-Ms", millis)];
+            headers.extend(retry_after.map(|seconds| ("retry-after", seconds)));
+            let verdict = refusal_with(60.0, None, &headers);
+            assert_eq!(verdict.retry_after(), Some(Duration::from_millis(wait)), "{millis:?}");
+        }
+        // The metadata are not looked at.
+        let verdict = refusal_with(60.0, Some("0.1"), &[("retry-after-ms", "120")]);
+        assert_eq!(verdict.delay(), Some(Duration::from_millis(120)));
+    }
+
+    #[cfg(feature = "tower")]
+    #[test]
+    fn seconds_for_the_caller_are_those_of_the_header_or_rounded_up() {
+        for (headers, seconds) in [
+            (&[][..], 60),
+            (&[("retry-after-ms", "1200")], 2),
+            (&[("retry-after-ms", "0")], 1),
+            (&[("retry-after-ms", "1200"), ("retry-after", "7")], 7),
+            (&[("retry-after", "0")], 0),
+        ] {
+            let verdict = refusal_with(60.0, None, headers);
+            assert_eq!(verdict.retry_after_seconds(), Some(seconds), "{headers:?}");
+        }
     }
 
     #[test]
