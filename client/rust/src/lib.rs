@@ -31,6 +31,8 @@
 //! - [`Client`], and [`Builder`] for TLS, deadlines and lazy connections
 //! - [`Check`], [`Descriptor`] and [`LimitOverride`]: the request
 //! - [`Verdict`] and [`Status`]: the answer
+//! - [`Client::acquire`], [`Pacer`] and [`backoff()`]: waiting until a limit allows
+//! - `tower` (feature `tower`): middleware for axum, tonic and other servers
 //! - [`AdminClient`]: Sluicegate's admin service: explanations, counters and resets, top counters, status of the server
 
 mod acquire;
@@ -58,3 +60,8 @@ pub use pacer::{InvalidWeights, Pacer, PacerBuilder};
 /// gRPC code of [`CallError::Other`].
 pub use tonic::Code as GrpcCode;
 pub use verdict::{Code, Header, Limit, Status, Unit, Verdict};
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

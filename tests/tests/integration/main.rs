@@ -8,6 +8,8 @@ mod answers;
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod apps;
+#[cfg(test)]
 mod bench;
 #[cfg(test)]
 mod buf;
