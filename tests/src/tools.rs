@@ -60,7 +60,7 @@ pub fn helm() -> Command {
     helm
 }
 
-/// A command of the Python environment that checks manifests: `kubernetes-validate`, `hadolint`.
+/// A command of the Python environment that checks manifests: `kubernetes-validate`, `hadolint`, `check-jsonschema`.
 #[must_use]
 pub fn manifests(command: &str) -> Command {
     let mut command = Command::new(tool(&format!("manifests/bin/{command}")));

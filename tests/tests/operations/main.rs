@@ -9,6 +9,10 @@ mod alerts;
 #[cfg(test)]
 mod bounds;
 #[cfg(test)]
+mod ci_examples;
+#[cfg(test)]
+mod compose;
+#[cfg(test)]
 mod counters;
 #[cfg(test)]
 mod dashboards;
