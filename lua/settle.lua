@@ -54,16 +54,16 @@ local last = #ARGV
 while position <= last do
     local word = ARGV[position] + 0
     position = position + 1
-    local charge = word % 8
-    word = (word - charge) / 8
-    if charge == GROUPS then
+    local code = word % 8
+    word = (word - code) / 8
+    if code == GROUPS then
         if not values then
             read_values()
         end
         local groups = word % 65536
         word = (word - groups) / 65536
         local key = word % 65536
-        local chain = limits[(word - key) / 65536]
+        local chain = definitions[(word - key) / 65536]
         if groups > 0 then
             settle_chain(chain, nil, key - 1, groups)
         else
@@ -81,18 +81,18 @@ while position <= last do
         word = (word - ends) / 4
         local key = word % 65536
         local hits, needs, at, used = 1, nil, nil, nil
-        if charge > EXACTLY_ONE then
+        if code > EXACTLY_ONE then
             hits = ARGV[position] + 0
             position = position + 1
         end
-        if charge == ALWAYS then
+        if code == ALWAYS then
             needs = ARGV[position] + 0
             position = position + 1
-        elseif charge > REFUND then
+        elseif code > REFUND then
             at, used = ARGV[position] + 0, ARGV[position + 1] + 0
             position = position + 2
         end
-        settle_check(key, limits[(word - key) / 65536], charge, hits, needs, at, used)
+        settle_check(key, definitions[(word - key) / 65536], code, hits, needs, at, used)
         if ends > 0 then
             end_descriptor(scope, ends == 2)
         end
@@ -102,7 +102,7 @@ end
 -- Writes the states that have changed.
 for key, state in pairs(states) do
     local queue = state.queue
-    if queue and queue.broken and queue.count > 0 then
+    if queue and queue.invalid and queue.count > 0 then
         -- An element of the log that was read after the state was opened is not a number.
         invalid[key] = true
         call('DEL', KEYS[key])

@@ -42,7 +42,7 @@ local function first_above(state, field, bound)
 end
 
 -- Removes the entries before a number.
-local function drop(state, first)
+local function drop_before(state, first)
     state.first = first
     if first > state.last then
         state.newest = 0
@@ -50,7 +50,7 @@ local function drop(state, first)
 end
 
 -- Copies the stored entries from a number on into `changed`, so that they can be changed.
-local function unstore(state, number)
+local function copy_to_changed(state, number)
     if number <= state.stored then
         local changed = state.queue:entries(number, state.stored)
         for _, value in ipairs(state.changed) do
@@ -72,7 +72,7 @@ local function refund_at(state, hits, at)
         before = select(SUM, entry(state, number - 1))
     end
     local refunded = math.min(hits, select(SUM, entry(state, number)) - before)
-    unstore(state, number)
+    copy_to_changed(state, number)
     local changed = state.changed
     local position = 2 * (number - state.stored)
     for later = position, #changed, 2 do
@@ -92,7 +92,7 @@ local function refund_oldest(state, hits)
     local refunded = math.min(hits, state.used)
     state.base = state.base + refunded
     state.rebased = true
-    drop(state, first_above(state, SUM, state.base))
+    drop_before(state, first_above(state, SUM, state.base))
     return refunded
 end
 
@@ -112,7 +112,7 @@ sliding_window_log = {
             local base = select(SUM, entry(state, first - 1))
             state.used = state.used - (base - state.base)
             state.base = base
-            drop(state, first)
+            drop_before(state, first)
         end
         return now > newest and now or newest
     end,
@@ -126,7 +126,7 @@ sliding_window_log = {
         state.used = state.used + hits
         if hits > 0 then
             if state.newest == now then
-                unstore(state, state.last)
+                copy_to_changed(state, state.last)
             else
                 state.last = state.last + 1
                 state.newest = now

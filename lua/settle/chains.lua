@@ -30,24 +30,24 @@ local function settle_chain(chain, keys, offset, groups)
     local hits, starts, largest, length = chain.hits, chain.starts, chain.largest, #chain.largest
     local call, values, names, answers = call, values, KEYS, answers
     for _ = 1, groups do
-        local fits = chain.fits
+        local is_fast = chain.is_comparable
         for index = 1, length do
             local value
             if keys then
                 local key = keys[index]
                 local used = used_of[key]
                 if states[key] or used and used + hits[index] > chain.limits[index].capacity then
-                    fits = false
+                    is_fast = false
                 end
                 value = not used and values[key]
             else
                 value = values[offset + index]
             end
             if value and (value > largest[index] or #value ~= DIGITS) then
-                fits = false
+                is_fast = false
             end
         end
-        if fits then
+        if is_fast then
             local at = last_answer
             for index = 1, length do
                 local key = keys and keys[index] or offset + index
@@ -63,8 +63,8 @@ local function settle_chain(chain, keys, offset, groups)
                 if used < wanted then
                     -- The key did not exist, or is of an earlier window.
                     used = wanted
-                    local lives = starts[index] + chain.limits[index].window - now
-                    call('SET', name, text(starts[index] + used), 'PX', expiry(lives))
+                    local lifetime = starts[index] + chain.limits[index].window - now
+                    call('SET', name, to_text(starts[index] + used), 'PX', expiry(lifetime))
                     values[key] = ''
                 end
                 if keys then

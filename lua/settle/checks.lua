@@ -9,7 +9,7 @@ local answers, last_answer = { now }, 1
 local checks = 0
 local keys_of, limits_of, times_of, charges_of, results = {}, {}, {}, {}, {}
 -- The first check of the present descriptor, and whether one of its checks is refused.
-local first_of_descriptor, over = 1, false
+local first_of_descriptor, descriptor_over = 1, false
 -- Whether a descriptor refuses the request; the number of quota descriptors, and of those that are over.
 local request_over, quota, quota_over = false, 0, 0
 
@@ -49,7 +49,7 @@ end
 -- without one was written by something else, or lost it, and could refuse without end. If the state's time is not
 -- in the future and its usage is within the limit, the key gets an expiry. Otherwise the state is discarded as
 -- invalid.
-local function may_refuse(key, limit, state, time)
+local function validate_refusal(key, limit, state, time)
     if not exists[key] or expires[key] or changes[key] > 0 or try('PTTL', KEYS[key]) ~= -1 then
         expires[key] = true
         return true
@@ -90,10 +90,10 @@ function settle_check(key, limit, charge, hits, needs, at, used)
     -- Before the charge, because a retry needs room for these hits only once.
     local retry_after = 0
     if not allowed then
-        if not may_refuse(key, limit, state, time) then
+        if not validate_refusal(key, limit, state, time) then
             return settle_check(key, limit, charge, hits, needs, at, used)
         end
-        over = true
+        descriptor_over = true
         needs = needs > 0 and needs or 1
         retry_after = needs > limit.capacity and -1 or algorithm.retry_after(state, limit, time, needs)
     end
@@ -134,16 +134,16 @@ end
 -- Ends a descriptor, and its group if the descriptor is the last one: undoes the charges of refused ones, and adds the
 -- answers of the group.
 local function end_descriptor(scope, last)
-    if over then
+    if descriptor_over then
         undo_charges(first_of_descriptor)
     end
     if scope == 1 then
-        request_over = request_over or over
+        request_over = request_over or descriptor_over
     elseif scope == 2 then
         quota = quota + 1
-        quota_over = quota_over + (over and 1 or 0)
+        quota_over = quota_over + (descriptor_over and 1 or 0)
     end
-    first_of_descriptor, over = checks + 1, false
+    first_of_descriptor, descriptor_over = checks + 1, false
     if last then
         if request_over or quota > 0 and quota_over == quota then
             undo_charges(1)

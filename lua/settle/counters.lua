@@ -44,13 +44,13 @@ local function open_state(key, limit)
         stored = values[key]
         local used = used_of[key]
         if used then
-            stored = text(now - now % limit.window + used)
+            stored = to_text(now - now % limit.window + used)
             used_of[key] = nil
         end
     end
     local state = limit.algorithm.read(stored, limit)
-    exists[key] = stored and (stored.count ~= 0 or stored.broken)
-    if not state or stored and stored.broken then
+    exists[key] = stored and (stored.count ~= 0 or stored.invalid)
+    if not state or stored and stored.invalid then
         invalid[key] = true
         state = unused_state(stored, limit)
     end

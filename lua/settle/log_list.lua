@@ -1,5 +1,5 @@
 -- The stored queue of a sliding window log: a Redis list of the sum before the first entry, then time and sum of
--- each entry. Reads only the elements that are needed. `broken` is set if the value is not such a list.
+-- each entry. Reads only the elements that are needed. `invalid` is set if the value is not such a list.
 local open_queue
 if sliding_window_log then
     -- The most elements pushed at once. Lua's stack bounds unpack.
@@ -10,7 +10,7 @@ if sliding_window_log then
         local list = call('LRANGE', queue.key, from, to)
         for position, element in ipairs(list) do
             local number = integer(element)
-            queue.broken = queue.broken or not number
+            queue.invalid = queue.invalid or not number
             list[position] = number or 0
         end
         return list
@@ -50,14 +50,14 @@ if sliding_window_log then
 
     -- Deletes the list.
     local function clear(queue)
-        if queue.count > 0 or queue.broken then
+        if queue.count > 0 or queue.invalid then
             call('DEL', queue.key)
         end
     end
 
     -- Marks the stored value as invalid, to be replaced.
     local function discard(queue)
-        queue.broken, queue.count, queue.head = true, 0, {}
+        queue.invalid, queue.count, queue.head = true, 0, {}
     end
 
     -- Appends the elements of `list` from a position on.
@@ -72,12 +72,12 @@ if sliding_window_log then
     open_queue = function(key)
         local length = try('LLEN', key)
         -- One sum before the first entry, and two numbers for each entry.
-        local fits = length == 0
+        local is_log = length == 0
             or type(length) == 'number' and length % 2 == 1 and length <= 2 * LOG_MAX + 1
         local queue = {
             key = key,
-            count = fits and length > 0 and (length - 1) / 2 or 0,
-            broken = not fits,
+            count = is_log and length > 0 and (length - 1) / 2 or 0,
+            invalid = not is_log,
             entries = entries,
             entry = entry,
             ends = ends,
@@ -86,8 +86,8 @@ if sliding_window_log then
             push = push,
             discard = discard,
         }
-        queue.head = fits and length > 0 and elements(queue, 0, 4) or {}
-        if queue.broken then
+        queue.head = is_log and length > 0 and elements(queue, 0, 4) or {}
+        if queue.invalid then
             discard(queue)
         end
         return queue

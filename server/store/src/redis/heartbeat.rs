@@ -33,7 +33,8 @@ struct RecentCounts(VecDeque<(Instant, NonZeroU32)>);
 
 impl RecentCounts {
     /// Adds a count. Returns the highest count within the last [`LIFETIME`], or `None` if the counts do not go back so
-    /// far. If Redis restarts empty, or its clock jumps forwards, the other replicas are missing until their next heartbeat.
+    /// far. If Redis restarts empty, or its clock jumps forwards, the other replicas are missing until their next
+    /// heartbeat.
     fn add(&mut self, now: Instant, count: NonZeroU32) -> Option<NonZeroU32> {
         self.0.push_back((now, count));
         // One older count stays, to show how far they go back.
