@@ -82,14 +82,13 @@ impl<T> IntoIterator for Findings<T> {
 }
 
 impl<T: Finding> Findings<T> {
-    /// Adds a finding to the list, or only counts it if the list is full.
+    /// Adds a finding to the list, or only counts it if the list is full. Ignores a repetition of a listed finding.
     pub fn push(&mut self, finding: T) {
-        if self.is_full() {
-            self.unlisted += 1;
-            return;
-        }
         let SourceLocation { file, line, column, .. } = finding.location();
-        if self.keys.insert((Arc::clone(file), *line, *column, finding.message())) {
+        let key = (Arc::clone(file), *line, *column, finding.message());
+        if self.is_full() {
+            self.unlisted += usize::from(!self.keys.contains(&key));
+        } else if self.keys.insert(key) {
             self.listed.push(finding);
         }
     }
@@ -124,8 +123,8 @@ impl<T> Findings<T> {
         self.listed.len() >= FINDINGS_LISTED_MAX
     }
 
-    /// Number of findings that came after the list was full. Repetitions through aliases are counted, even of listed
-    /// findings.
+    /// Number of findings that came after the list was full, without repetitions of listed ones. Other repetitions
+    /// through aliases are counted.
     #[must_use]
     pub const fn unlisted(&self) -> usize {
         self.unlisted
@@ -200,6 +199,24 @@ mod tests {
         }
         findings.push(mistake(2));
         assert_eq!((findings.len(), findings.unlisted()), (2, 0));
+    }
+
+    #[test]
+    fn a_repetition_of_a_listed_finding_is_not_counted_when_the_list_is_full() {
+        let mut findings = Findings::default();
+        for line in 1..=FINDINGS_LISTED_MAX {
+            findings.push(mistake(line));
+        }
+        findings.push(mistake(1));
+        assert_eq!(
+            (findings.total(), findings.lines().count()),
+            (FINDINGS_LISTED_MAX, FINDINGS_LISTED_MAX)
+        );
+        findings.push(mistake(FINDINGS_LISTED_MAX + 1));
+        assert_eq!(
+            (findings.total(), findings.lines().count()),
+            (FINDINGS_LISTED_MAX + 1, FINDINGS_LISTED_MAX + 1)
+        );
     }
 
     #[test]
