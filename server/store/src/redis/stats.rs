@@ -11,8 +11,11 @@ use sluicegate_core::CounterKey;
 use super::Address;
 use crate::{LogLimit, callback::Callback};
 
-/// The most distinct warnings about servers that are remembered.
+/// The most distinct warnings about servers that are logged as warnings.
 const WARNINGS_MAX: usize = 1000;
+
+const MAY_EVICT: &str = "Redis may drop live counters when its memory is full, and their limits start again; set \
+                         maxmemory-policy noeviction";
 
 /// Counts of calls and connections to Redis.
 #[derive(Debug, Default)]
@@ -34,8 +37,43 @@ pub struct Stats {
     pub(super) unusable: Callback<CounterKey>,
     refused_log_limit: LogLimit,
     pub(super) call_durations: Callback<Duration>,
-    /// Warnings about servers that were logged. Each is logged once.
-    warnings: Mutex<Vec<String>>,
+    warnings: Mutex<LoggedWarnings>,
+}
+
+/// Warnings about servers that were logged. Each is logged as a warning once.
+#[derive(Debug, Default)]
+struct LoggedWarnings {
+    texts: Vec<String>,
+    /// Whether it was logged that there are more than [`WARNINGS_MAX`].
+    is_overflow_logged: bool,
+}
+
+/// How a warning about a server is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WarningLevel {
+    /// As a warning: it is new.
+    Warn,
+    /// At debug level, after one warning that further ones are logged like this.
+    DebugAfterNotice,
+    /// At debug level: it was logged before, or there are too many.
+    Debug,
+}
+
+impl LoggedWarnings {
+    /// How to log a warning. The caller must log it.
+    fn add(&mut self, text: String) -> WarningLevel {
+        if self.texts.contains(&text) {
+            return WarningLevel::Debug;
+        }
+        if self.texts.len() < WARNINGS_MAX {
+            self.texts.push(text);
+            return WarningLevel::Warn;
+        }
+        if std::mem::replace(&mut self.is_overflow_logged, true) {
+            return WarningLevel::Debug;
+        }
+        WarningLevel::DebugAfterNotice
+    }
 }
 
 /// A number that only increases.
@@ -80,11 +118,9 @@ impl Stats {
     /// Warns of a server with bounded memory and an eviction policy.
     pub(super) fn warn_of_eviction(&self, address: &Address, policy: &str) {
         if self.is_new_warning(format!("{address} {policy}")) {
-            tracing::warn!(
-                redis = %address, policy,
-                "Redis may drop live counters when its memory is full, and their limits start again; \
-                 set maxmemory-policy noeviction"
-            );
+            tracing::warn!(redis = %address, policy, "{MAY_EVICT}");
+        } else {
+            tracing::debug!(redis = %address, policy, "{MAY_EVICT}");
         }
     }
 
@@ -97,13 +133,32 @@ impl Stats {
         }
     }
 
-    /// Whether a warning must be logged: it is new, and fewer than `WARNINGS_MAX` are remembered. Remembers it then.
-    fn is_new_warning(&self, what: String) -> bool {
-        let mut warnings = self.warnings.lock();
-        let is_new = warnings.len() < WARNINGS_MAX && !warnings.contains(&what);
-        if is_new {
-            warnings.push(what);
+    /// Whether the caller must log a warning as a warning, not at debug level. Logs once that there are too many.
+    fn is_new_warning(&self, text: String) -> bool {
+        let level = self.warnings.lock().add(text);
+        if level == WarningLevel::DebugAfterNotice {
+            tracing::warn!(
+                warnings = WARNINGS_MAX,
+                "too many different warnings about Redis servers; further ones are logged at debug level"
+            );
         }
-        is_new
+        level == WarningLevel::Warn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_warnings_are_announced_once_and_logged_at_debug_level() {
+        let mut warnings = LoggedWarnings::default();
+        for number in 0..WARNINGS_MAX {
+            assert_eq!(warnings.add(number.to_string()), WarningLevel::Warn);
+            assert_eq!(warnings.add(number.to_string()), WarningLevel::Debug);
+        }
+        assert_eq!(warnings.add("a".to_owned()), WarningLevel::DebugAfterNotice);
+        assert_eq!(warnings.add("a".to_owned()), WarningLevel::Debug);
+        assert_eq!(warnings.add("b".to_owned()), WarningLevel::Debug);
     }
 }
