@@ -403,6 +403,11 @@ async fn an_outage_is_logged_once_not_per_request() {
     let log = server.process.printed("Redis available", 2).await;
     assert_eq!(log.matches("Redis unavailable").count(), 1, "{log}");
     assert_eq!(log.matches("Redis available").count(), 2, "at first, and again: {log}");
+    assert_eq!(
+        log.matches("Redis rejects commands").count(),
+        0,
+        "it accepted no connection: {log}"
+    );
     // With the reply to the probe.
     assert!(log.matches(" WARN ").count() <= 3, "{log}");
 }

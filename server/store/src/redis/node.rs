@@ -414,8 +414,15 @@ impl Node {
         }
     }
 
-    /// Marks the server as unusable, because it rejects commands or cannot be connected to. Logs each new error once.
+    /// Marks the server as unusable, because it rejects commands. Logs each new error once.
     pub(super) fn mark_unhealthy<E: TopologyHandle>(&self, what: &str, topology: &E) {
+        if self.set_unhealthy(what, topology) {
+            tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
+        }
+    }
+
+    /// Marks the server as unusable. Returns whether the error must be logged.
+    fn set_unhealthy<E: TopologyHandle>(&self, what: &str, topology: &E) -> bool {
         self.rejected_at.set();
         let mut error = self.error.lock();
         let was_unhealthy = self.is_unhealthy.swap(true, Ordering::Relaxed);
@@ -425,10 +432,11 @@ impl Node {
         // Only codes are compared, because texts may contain lines of a script.
         let is_known = was_unhealthy && first_word(&error) == first_word(what);
         // At intervals, because a server may send another error with each reply.
-        if !is_known && (!was_unhealthy || self.log_limit.try_acquire()) {
-            tracing::warn!(redis = %self.address, what, "Redis rejects commands, applying on_failure");
+        let is_logged = !is_known && (!was_unhealthy || self.log_limit.try_acquire());
+        if is_logged {
             what.clone_into(&mut error);
         }
+        is_logged
     }
 
     /// Marks the server as accepting commands.

@@ -82,7 +82,7 @@ impl Node {
         let connection = match self.open(settings, topology).await {
             Ok(connection) => connection,
             Err(error) => {
-                self.mark_unhealthy(&error.to_string(), topology);
+                self.not_opened(&error, topology);
                 return (Duration::ZERO, None);
             }
         };
@@ -154,6 +154,16 @@ impl Node {
             if is_down && topology.check_connection(&self.address, connection).await.is_ok() {
                 self.mark_healthy(topology);
             }
+        }
+    }
+
+    /// Marks the server as unusable, because a connection could not be opened.
+    fn not_opened<E: TopologyHandle>(&self, error: &ConnectError, topology: &E) {
+        let what = error.to_string();
+        if matches!(error, ConnectError::ErrorReply(_)) {
+            self.mark_unhealthy(&what, topology);
+        } else if self.set_unhealthy(&what, topology) {
+            tracing::warn!(redis = %self.address, what, "cannot connect to Redis, applying on_failure");
         }
     }
 
