@@ -11,8 +11,8 @@ use super::{
     topology::Topology,
 };
 
-/// Interval of polls. All servers are also polled when one of them becomes usable or unusable, and after each refresh
-/// of a cluster's slots.
+/// Interval of polls. All servers are also polled when one of them becomes usable or unusable, and when other servers
+/// own the slots of a cluster.
 const INFO_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Polls until cancelled.

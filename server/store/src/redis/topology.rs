@@ -5,7 +5,9 @@
 //! paused, replaced and continued still reports that it is the primary. If the known owner is gone, older epochs apply,
 //! because all servers may have been replaced by new ones. For the same reason a connection to a server of a cluster or
 //! behind sentinels is used only after a refresh that began later has succeeded. In a cluster, the refresh queries that
-//! server last, so that others can report first who owns its slots.
+//! server after all others with an open connection, so that they can report first who owns its slots. If no other one
+//! reports, its own report suffices: otherwise the only reachable server of a cluster could not be used. It may have
+//! been replaced without having detected that yet; what it charges until then is lost, like the writes of any client.
 
 mod sentinels;
 mod slot_map;
@@ -67,7 +69,7 @@ pub(super) struct Topology {
     stats: Arc<Stats>,
     refresh_requested: Notify,
     degraded_timer: DegradedTimer,
-    /// Signals that a server has become usable or unusable, or that the slots of a cluster were refreshed.
+    /// Signals that a server has become usable or unusable, or that the servers in use have changed.
     health_changed: Notify,
     /// When the last successful refresh began.
     refresh_began: Watched<Option<Instant>>,
@@ -287,10 +289,17 @@ impl Topology {
                 }
             }
         }
-        let map = compact(&nodes.nodes, &owners);
-        let mut kept = NodeList::of(&map.nodes);
-        self.map.store(Arc::new(map));
-        self.note_change();
+        let same = |a: &[Arc<Node>], b: &[Arc<Node>]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        let new = compact(&nodes.nodes, &owners);
+        let has_same_servers = same(&map.nodes, &new.nodes);
+        let mut kept = NodeList::of(&new.nodes);
+        self.map.store(Arc::new(new));
+        self.update_degraded_timer();
+        if !has_same_servers {
+            self.health_changed.notify_one();
+        }
         let (owners, others): (Vec<_>, Vec<_>) =
             claims.iter().partition(|(_, claim)| !claim.slots.is_empty());
         owners.iter().for_each(|(node, _)| _ = kept.position_or_insert(node));
@@ -336,7 +345,8 @@ impl Topology {
         }
         let nodes = vec![self.get_or_start_node(address, self.sockets.sockets_for(0, 1))];
         self.map.store(Arc::new(SlotMap { nodes: nodes.clone(), owners: Owners::One { epoch } }));
-        self.note_change();
+        self.update_degraded_timer();
+        self.health_changed.notify_one();
         self.retain_nodes(&nodes);
     }
 }
@@ -363,7 +373,8 @@ impl TopologyHandle for Weak<Topology> {
 
     fn report_health_change(&self) {
         if let Some(topology) = self.upgrade() {
-            topology.note_change();
+            topology.update_degraded_timer();
+            topology.health_changed.notify_one();
         }
     }
 }
@@ -389,14 +400,12 @@ impl Topology {
         self.degraded_timer.total()
     }
 
-    /// Called after a server has become usable or unusable, or the slot map has changed.
-    fn note_change(&self) {
+    /// Called after a server has become usable or unusable, or the slot map was replaced.
+    fn update_degraded_timer(&self) {
         self.degraded_timer.update(|| self.is_degraded());
-        self.health_changed.notify_one();
     }
 
-    /// Waits until a server has become usable or unusable, or the slots of a cluster were refreshed, since the last
-    /// call.
+    /// Waits until a server has become usable or unusable, or the servers in use have changed, since the last call.
     pub(super) async fn wait_for_change(&self) {
         self.health_changed.notified().await;
     }
@@ -483,6 +492,7 @@ impl Drop for UnconfirmedGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -518,6 +528,31 @@ mod tests {
         assert_eq!(primary(), Some(address(1)));
         topology.set_primary(&address(2), 8);
         assert_eq!(primary(), Some(address(2)));
+    }
+
+    #[tokio::test]
+    async fn refresh_without_new_servers_wakes_no_poll() {
+        let topology = topology(Deployment::Cluster(Vec::new()));
+        let claim = |port, slots| ClusterNode {
+            address: address(port),
+            aliases: Vec::new(),
+            claim: Some(Claim { epoch: 1, slots: vec![slots] }),
+        };
+        let is_woken = || topology.wait_for_change().now_or_never().is_some();
+        let (first, second) = (claim(1, 0..=8191), claim(2, 8192..=16383));
+        topology.set_cluster_nodes(&[first.clone(), second.clone()]);
+        assert!(is_woken());
+        for listed in [[first.clone(), second.clone()], [second.clone(), first.clone()]] {
+            topology.set_cluster_nodes(&listed);
+            assert!(!is_woken());
+        }
+        // All slots move to a new server.
+        let third = ClusterNode {
+            claim: Some(Claim { epoch: 2, slots: vec![0..=16383] }),
+            ..claim(3, 0..=16383)
+        };
+        topology.set_cluster_nodes(&[first, second, third]);
+        assert!(is_woken());
     }
 
     #[tokio::test]
