@@ -1,5 +1,4 @@
--- Parsing of stored states. A value that does not parse was not written by these scripts; its counter is
--- treated as unused.
+-- Parsing of stored states. An invalid value was not written by these scripts; its counter is treated as unused.
 
 -- The last time that can be represented, in microseconds since the Unix epoch.
 local TIME_MAX = 2 ^ 52 - 1

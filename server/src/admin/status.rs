@@ -47,13 +47,13 @@ pub(super) fn status(
             redis: store.as_redis().map_or_else(Vec::new, |redis| {
                 redis.status().into_iter().map(redis_server).collect()
             }),
-            memory_counters: store.counters() as u64,
+            memory_counters: store.counters_in_memory() as u64,
             memory_counters_max: sources.counters_max as u64,
             deny_cache_refusals: store.deny_cache_refusals() as u64,
         }),
         in_flight: sources.in_flight.current() as u64,
         in_flight_max: sources.in_flight.max() as u64,
-        live_replicas: store.replicas().get(),
+        live_replicas: store.live_replicas().get(),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn describe(serving: bool, store: &Stack) -> String {
             let state = node.error.as_deref().unwrap_or("ok");
             line(&format!("redis {}", node.address), state);
         }
-        line("live replicas", &store.replicas().to_string());
+        line("live replicas", &store.live_replicas().to_string());
     }
     text
 }

@@ -45,25 +45,25 @@ pub(crate) fn register(
         let store = Arc::clone(store);
         move || read(&store)
     };
-    metrics.register_gauge(catalogue::COUNTERS, read(Stack::counters));
+    metrics.register_gauge(catalogue::COUNTERS, read(Stack::counters_in_memory));
     metrics.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
     metrics.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     let degraded = Arc::clone(store);
     metrics.register_seconds_counter(catalogue::STORE_DEGRADED_SECONDS, move || {
         degraded.total_degraded_time()
     });
-    metrics.register_counter(catalogue::UNANSWERED, count(Stack::unanswered));
+    metrics.register_counter(catalogue::UNANSWERED, count(Stack::checks_unanswered));
     metrics.register_counter(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
     let Some(redis) = store.as_redis() else { return };
     metrics.register_gauge(catalogue::DENY_CACHE_REFUSALS, read(Stack::deny_cache_refusals));
-    let replicas = |it: &Stack| usize::try_from(it.replicas().get()).unwrap_or(usize::MAX);
+    let replicas = |it: &Stack| usize::try_from(it.live_replicas().get()).unwrap_or(usize::MAX);
     metrics.register_gauge(catalogue::LIVE_REPLICAS, read(replicas));
     metrics.register_counter(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
     metrics.register_counter(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
     metrics.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::refunds_and_late_calls));
-    metrics.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot));
+    metrics.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot_in_progress));
     metrics.register_counter(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
-    metrics.register_gauge(catalogue::REDIS_WAITING, read(Stack::waiting));
+    metrics.register_gauge(catalogue::REDIS_WAITING, read(Stack::groups_waiting));
     register_fallback(metrics, store);
     let batches = metrics.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));

@@ -41,7 +41,7 @@ pub(crate) fn now() -> Instant {
 
 /// The clock of a store.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
-    /// The present.
+    /// Reads both clocks.
     fn read(&self) -> ClockTimes;
 }
 

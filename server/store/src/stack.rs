@@ -212,7 +212,7 @@ impl Stack {
     }
 
     /// Counters in this process's memory.
-    pub fn counters(&self) -> usize {
+    pub fn counters_in_memory(&self) -> usize {
         self.as_memory().map_or(0, Memory::len)
     }
 
@@ -236,8 +236,8 @@ impl Stack {
     }
 
     /// Groups that wait for a call to Redis.
-    pub fn waiting(&self) -> usize {
-        self.coalesced().map_or(0, Coalesce::waiting)
+    pub fn groups_waiting(&self) -> usize {
+        self.coalesced().map_or(0, Coalesce::groups_waiting)
     }
 
     /// Sets a callback for the number of groups and slot groups in each call to Redis. Only the first callback is used.
@@ -301,7 +301,7 @@ impl Stack {
     }
 
     /// The last known number of replicas.
-    pub fn replicas(&self) -> NonZeroU32 {
+    pub fn live_replicas(&self) -> NonZeroU32 {
         let local = match self {
             Self::Memory(_) => None,
             Self::Redis(policy) => policy.local(),
@@ -320,10 +320,10 @@ impl Stack {
     }
 
     /// Checks so far that the store has not answered.
-    pub fn unanswered(&self) -> u64 {
+    pub fn checks_unanswered(&self) -> u64 {
         match self {
-            Self::Memory(policy) => policy.unanswered(),
-            Self::Redis(policy) => policy.unanswered(),
+            Self::Memory(policy) => policy.checks_unanswered(),
+            Self::Redis(policy) => policy.checks_unanswered(),
         }
     }
 
@@ -336,10 +336,10 @@ impl Stack {
     }
 
     /// Multi-slot requests that are being settled.
-    pub fn multi_slot(&self) -> usize {
+    pub fn multi_slot_in_progress(&self) -> usize {
         match self {
-            Self::Memory(policy) => policy.multi_slot(),
-            Self::Redis(policy) => policy.multi_slot(),
+            Self::Memory(policy) => policy.multi_slot_in_progress(),
+            Self::Redis(policy) => policy.multi_slot_in_progress(),
         }
     }
 

@@ -62,7 +62,7 @@ impl Connect for Network {
             let cut = Arc::new(Notify::new());
             let rng = {
                 let mut state = world.lock();
-                state.connected(process, endpoint.server, Arc::clone(&cut));
+                state.add_connection(process, endpoint.server, Arc::clone(&cut));
                 is_jittery.then(|| fastrand::Rng::with_seed(state.rng.u64(..)))
             };
             tokio::spawn(serve(world, process, endpoint, theirs, cut));

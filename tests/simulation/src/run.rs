@@ -137,7 +137,7 @@ impl<'s> Simulation<'s> {
     fn is_at_rest(&self) -> bool {
         let mut stacks = self.processes.iter().map(|it| &it.stack);
         stacks.all(|it| {
-            it.waiting() + it.multi_slot() + it.refunds_and_late_calls() == 0
+            it.groups_waiting() + it.multi_slot_in_progress() + it.refunds_and_late_calls() == 0
                 && it.fallback_stats().undebited == 0
         })
     }
@@ -173,8 +173,8 @@ impl<'s> Simulation<'s> {
         for Process { stack, .. } in &self.processes {
             let is_counted = !Mutant::UncountedUnknownHits.is_planted();
             self.history.lock().end_states.push(EndState {
-                waiting: stack.waiting(),
-                multi_slot: stack.multi_slot(),
+                waiting: stack.groups_waiting(),
+                multi_slot: stack.multi_slot_in_progress(),
                 refunds_and_late_calls: stack.refunds_and_late_calls(),
                 late_answers_uncollected: stack.late_answers_uncollected(),
                 has_no_pending_debits: stack.has_no_pending_debits(),
@@ -353,7 +353,7 @@ impl<'s> Simulation<'s> {
                 stack.finish().await;
             }
             let pending = (
-                stack.multi_slot(),
+                stack.multi_slot_in_progress(),
                 stack.refunds_and_late_calls(),
                 stack.fallback_stats().undebited,
             );

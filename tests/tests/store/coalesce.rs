@@ -93,7 +93,8 @@ fn asking(
 
 /// Waits until `count` groups wait for a call.
 async fn until_waiting(layer: &Coalesce<Gate>, count: usize) {
-    harness::until("groups to wait", || async { (layer.waiting() == count).then_some(()) }).await;
+    harness::until("groups to wait", || async { (layer.groups_waiting() == count).then_some(()) })
+        .await;
 }
 
 /// Sends a group that keeps the queue busy.
@@ -429,7 +430,7 @@ async fn until_settled(layer: &Coalesce<Slow>) {
         (layer.late_calls() == 0).then_some(())
     })
     .await;
-    assert_eq!((layer.late_answers_uncollected(), layer.waiting()), (0, 0));
+    assert_eq!((layer.late_answers_uncollected(), layer.groups_waiting()), (0, 0));
 }
 
 #[tokio::test]
@@ -486,7 +487,8 @@ async fn late_answers_of_a_merged_call_are_shared() {
         })
         .await;
         let asked: Vec<_> = (0..3).map(|_| asking_late(&layer, vec![one("a", limit)])).collect();
-        harness::until("groups to wait", || async { (layer.waiting() == 3).then_some(()) }).await;
+        harness::until("groups to wait", || async { (layer.groups_waiting() == 3).then_some(()) })
+            .await;
         gate.open.add_permits(1);
         first.await.unwrap();
         let mut late_answers = Vec::new();

@@ -137,7 +137,7 @@ async fn every_policy_answers_for_a_failed_store() {
                 "the share of one of two replicas: half of 4"
             );
         }
-        assert_eq!(policy.unanswered(), 6);
+        assert_eq!(policy.checks_unanswered(), 6);
     }
 }
 

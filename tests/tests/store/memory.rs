@@ -70,7 +70,7 @@ async fn a_full_store_refuses_new_counters_and_keeps_the_old() {
     let policy = FailurePolicy::new(store, None);
     let decisions = policy.decide(one("d").into(), None).await.unwrap();
     assert!(!decisions[0].allowed);
-    assert_eq!(policy.unanswered(), 1);
+    assert_eq!(policy.checks_unanswered(), 1);
 
     clock.advance(DAY);
     assert!(

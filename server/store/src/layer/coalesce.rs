@@ -96,7 +96,7 @@ impl<S: QueuedStore> Coalesce<S> {
             hits_unknown: AtomicU64::new(0),
             late_answers: LateAnswersMap::default(),
             late_calls: AtomicUsize::new(0),
-            batches: Callback::default(),
+            on_batch: Callback::default(),
         };
         Self { state: Arc::new(state) }
     }
@@ -108,11 +108,11 @@ impl<S: QueuedStore> Coalesce<S> {
 
     /// Sets a callback for the number of groups and slot groups in each call. Only the first callback is used.
     pub fn on_batch(&self, callback: impl Fn(usize) + Send + Sync + 'static) {
-        self.state.batches.set(callback);
+        self.state.on_batch.set(callback);
     }
 
     /// Groups that wait for a call.
-    pub fn waiting(&self) -> usize {
+    pub fn groups_waiting(&self) -> usize {
         self.state.queues.iter().map(|queue| queue.lock().waiting.len()).sum()
     }
 

@@ -39,7 +39,7 @@ impl<C: Clock> Inspect for Memory<C> {
         };
         let now = self.clock.read().steady;
         let (found, next) =
-            shard.lock().keys(position, SCAN_STEP_MAX, now, |key| tenant.contains(key));
+            shard.lock().scan(position, SCAN_STEP_MAX, now, |key| tenant.contains(key));
         let next = match next {
             Some(position) => Some(Cursor { shard: number, position }),
             None if number + 1 < self.shards.len() => {

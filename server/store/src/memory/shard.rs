@@ -50,7 +50,7 @@ impl Shard {
 
     /// Keys of unexpired counters that match `is_wanted` in the next `steps` buckets, and the position after them;
     /// `None` at the end. Starts again at the first bucket if the table was rearranged since `from`.
-    pub(super) fn keys(
+    pub(super) fn scan(
         &self,
         from: ScanPosition,
         steps: usize,

@@ -45,8 +45,8 @@ pub struct Call {
 pub struct DecodedReply<'a> {
     /// The answers to all checks, in order.
     pub answers: Answers,
-    /// Keys whose value is not a valid state. Their counters are treated as
-    /// unused, and the values are replaced when the counters are charged.
+    /// Keys whose value is not a valid state. Their counters are treated as unused, and the values are replaced when
+    /// the counters are charged.
     pub unusable: Vec<&'a [u8]>,
 }
 
@@ -54,8 +54,8 @@ impl Call {
     /// The most counters of one call.
     pub const COUNTERS_MAX: usize = 65_535;
 
-    /// A call that settles each group, all or none, in order. Each key gets the
-    /// prefix. Redis' own time applies if `now` is `None`.
+    /// A call that settles the groups in order, each atomically. Each key gets the prefix. Redis' own time applies if
+    /// `now` is `None`.
     ///
     /// The groups may have [`COUNTERS_MAX`](Self::COUNTERS_MAX) counters at most.
     #[must_use]
@@ -114,8 +114,9 @@ impl Call {
     pub fn decode(&self, reply: &Reply) -> Result<DecodedReply<'_>, UnexpectedReply> {
         let mut positions = Vec::new();
         let answers = reply::decode(&self.sent, self.keys, reply, &mut positions)?;
-        let name =
-            |position| command::arguments(&self.command).nth(ARGUMENTS_BEFORE_KEYS + position - 1);
+        let name = |position| {
+            command::parse_arguments(&self.command).nth(ARGUMENTS_BEFORE_KEYS + position - 1)
+        };
         let unusable = positions.into_iter().filter_map(name).collect();
         Ok(DecodedReply { answers, unusable })
     }

@@ -9,7 +9,7 @@ const NUMBER_BYTES: usize = 20 + 7;
 const FRAME_BYTES: usize = 10;
 
 /// A command with its arguments.
-pub(super) fn command<'a>(arguments: impl IntoIterator<Item = &'a [u8]> + Clone) -> Bytes {
+pub(super) fn encode_command<'a>(arguments: impl IntoIterator<Item = &'a [u8]> + Clone) -> Bytes {
     let (mut count, mut bytes) = (0, 0);
     for argument in arguments.clone() {
         count += 1;
@@ -63,7 +63,7 @@ impl CommandWriter {
 }
 
 /// The arguments of a command that a [`CommandWriter`] wrote, including its name.
-pub(super) fn arguments(command: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn parse_arguments(command: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = line(command).map_or(&[][..], |(_, rest)| rest);
     std::iter::from_fn(move || {
         let (length, after) = line(rest)?;
@@ -87,11 +87,11 @@ mod tests {
     #[test]
     fn commands_are_written_as_redis_reads_them() {
         let long = [b'x'; 300];
-        let written = command([b"SET".as_slice(), b"", b"a\r\nb", &long]);
+        let written = encode_command([b"SET".as_slice(), b"", b"a\r\nb", &long]);
         let expected =
             [b"*4\r\n$3\r\nSET\r\n$0\r\n\r\n$4\r\na\r\nb\r\n$300\r\n", &long[..], b"\r\n"];
         assert_eq!(written, expected.concat());
-        let read: Vec<_> = arguments(&written).collect();
+        let read: Vec<_> = parse_arguments(&written).collect();
         assert_eq!(read, [b"SET".as_slice(), b"", b"a\r\nb", &long]);
 
         let mut writer = CommandWriter::new(3, 7, 1);

@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     Address,
-    command::command,
+    command::encode_command,
     pipeline::{self, CommandSender, ConnectionEnd},
     reply::{Reply, ReplyBounds},
 };
@@ -334,7 +334,7 @@ impl Connection {
     }
 
     async fn run(&self, arguments: &[&str]) -> Result<Reply, ConnectError> {
-        let command = command(arguments.iter().map(|it| it.as_bytes()));
+        let command = encode_command(arguments.iter().map(|it| it.as_bytes()));
         match self.commands.send(command, ReplyBounds::LIST).reply().await {
             Ok(Reply::Error(text)) => Err(ConnectError::ErrorReply(text)),
             Ok(reply) => Ok(reply),

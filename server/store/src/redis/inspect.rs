@@ -172,7 +172,7 @@ impl Redis {
             let owner = self.topology.slot_map().owner(slot()).cloned();
             let why = match &owner {
                 None => "no server has the slot".to_owned(),
-                Some(node) => match node.command(command, &args, &topology).await {
+                Some(node) => match node.run_command(command, &args, &topology).await {
                     Ok(reply) => return Ok((node.address.clone(), reply)),
                     Err(CommandError::SlotMoved(why)) => format!("{}: {why}", node.address),
                     Err(CommandError::NotRun(why)) if ErrorCode::of(&why) == ErrorCode::NoPerm => {

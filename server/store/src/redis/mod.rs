@@ -268,7 +268,7 @@ impl Redis {
         self.stats.counters_unusable.add(1);
         let key = name.strip_prefix(&*self.prefix).and_then(CounterKey::from_text);
         if let Some(key) = key {
-            self.stats.unusable.call(key);
+            self.stats.on_unusable.call(key);
         }
     }
 

@@ -26,7 +26,7 @@ use super::{
     Address, Stats,
     call::Call,
     call_error::{CallError, CommandError, LateReply, Replies, until_deadline},
-    command::command,
+    command::encode_command,
     connection::{ConnectError, Connection, RedisConnectionSettings},
     error_code::{ErrorCode, first_word},
     memory_info::MemoryInfo,
@@ -280,14 +280,14 @@ impl Node {
     /// Runs a command that no request waits for. `None` without a reply or with an error.
     pub(super) async fn query(&self, arguments: &[&[u8]]) -> Option<Reply> {
         let connection = self.connection()?;
-        let command = command(arguments.iter().copied());
+        let command = encode_command(arguments.iter().copied());
         let mut pending = connection.commands.send(command, ReplyBounds::LIST);
         let reply = tokio::time::timeout(self.timeout, pending.reply()).await.ok()?.ok()?;
         (!matches!(reply, Reply::Error(_))).then_some(reply)
     }
 
     /// Runs a command that no request waits for, and reports why it has no result.
-    pub(super) async fn command<E: TopologyHandle>(
+    pub(super) async fn run_command<E: TopologyHandle>(
         &self,
         name: &'static str,
         arguments: &[Vec<u8>],
@@ -297,7 +297,7 @@ impl Node {
             return Err(CommandError::NotRun(self.error()));
         };
         let words = [name.as_bytes()].into_iter().chain(arguments.iter().map(Vec::as_slice));
-        let mut pending = connection.commands.send(command(words), ReplyBounds::LIST);
+        let mut pending = connection.commands.send(encode_command(words), ReplyBounds::LIST);
         let Ok(reply) = tokio::time::timeout(self.timeout, pending.reply()).await else {
             return Err(CommandError::Unknown("no answer in time".to_owned()));
         };
@@ -367,7 +367,7 @@ impl Node {
             });
         }
         let took = clock::now() - began;
-        self.stats.call_durations.call(took);
+        self.stats.on_call.call(took);
         // A slow reply, to a call with a deadline of seconds, does not show that requests get replies in time.
         if answered && took < SILENCE {
             connection.note_reply();
@@ -393,7 +393,7 @@ impl Node {
             }
             let others = Script::all().filter(|script| !std::ptr::eq(*script, first));
             for script in [first].into_iter().chain(others) {
-                let load = command([b"SCRIPT".as_slice(), b"LOAD", script.text.as_bytes()]);
+                let load = encode_command([b"SCRIPT".as_slice(), b"LOAD", script.text.as_bytes()]);
                 match commands.send(load, ReplyBounds::LIST).reply().await {
                     Ok(Reply::Error(text)) => return Err(text),
                     Ok(_hash) => {}
@@ -457,7 +457,7 @@ fn send_call(
     deadline: Option<Instant>,
 ) -> PendingReply {
     if asking {
-        let both = [&command([b"ASKING".as_slice()])[..], &call.command()].concat();
+        let both = [&encode_command([b"ASKING".as_slice()])[..], &call.command()].concat();
         return commands.send_for_last_reply(1, both.into(), call.reply_bounds(), deadline);
     }
     commands.send_for_last_reply(0, call.command(), call.reply_bounds(), deadline)

@@ -46,7 +46,7 @@ fn keys(prefix: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 async fn probe(node: &Node, key: Vec<u8>, topology: &Arc<Topology>) {
     let topology_handle = Arc::downgrade(topology);
     let words = [key, b"1".to_vec(), b"PX".to_vec(), KEY_LIFETIME.into()];
-    match node.command("SET", &words, &topology_handle).await {
+    match node.run_command("SET", &words, &topology_handle).await {
         Ok(_) => node.mark_healthy(&topology_handle),
         Err(CommandError::NotRun(why)) => node.mark_unhealthy(&why, &topology_handle),
         Err(CommandError::SlotMoved(_) | CommandError::Unknown(_)) => {}

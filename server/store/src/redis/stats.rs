@@ -34,9 +34,9 @@ pub struct Stats {
     pub redirections_refused: Count,
     /// How often a counter's key had a value that is not a valid state.
     pub counters_unusable: Count,
-    pub(super) unusable: Callback<CounterKey>,
+    pub(super) on_unusable: Callback<CounterKey>,
     refused_log_limit: LogLimit,
-    pub(super) call_durations: Callback<Duration>,
+    pub(super) on_call: Callback<Duration>,
     warnings: Mutex<LoggedWarnings>,
 }
 
@@ -95,13 +95,13 @@ impl Stats {
     /// Sets a callback for the duration of each call, from sending to its reply or deadline. Calls that are sent to one
     /// server together count as one. Only the first callback is used.
     pub fn on_call(&self, callback: impl Fn(Duration) + Send + Sync + 'static) {
-        self.call_durations.set(callback);
+        self.on_call.set(callback);
     }
 
     /// Sets a callback for each counter whose stored value is not a valid state. Only the first callback
     /// is used.
     pub fn on_unusable(&self, callback: impl Fn(CounterKey) + Send + Sync + 'static) {
-        self.unusable.set(callback);
+        self.on_unusable.set(callback);
     }
 
     /// Counts a redirection to a server that the cluster does not list.
@@ -127,9 +127,9 @@ impl Stats {
     /// Warns of servers and sentinels that cannot report the topology.
     pub(super) fn warn_no_topology(&self, address: &Address, why: &str) {
         if self.is_new_warning(format!("{address} {why}")) {
-            tracing::warn!(redis = %address, why, "Redis server cannot report the topology");
+            tracing::warn!(redis = %address, why, "Redis server or sentinel cannot report the topology");
         } else {
-            tracing::debug!(redis = %address, why, "Redis server cannot report the topology");
+            tracing::debug!(redis = %address, why, "Redis server or sentinel cannot report the topology");
         }
     }
 

@@ -201,7 +201,7 @@ impl State {
         Duration::from_millis(self.rng.u64(min..=if slow { slow_max } else { max }))
     }
 
-    pub(crate) fn connected(&mut self, process: usize, server: usize, cut: Arc<Notify>) {
+    pub(crate) fn add_connection(&mut self, process: usize, server: usize, cut: Arc<Notify>) {
         self.connections.push((process, server, cut));
     }
 

@@ -96,7 +96,7 @@ impl<S: QueuedStore> CallTask<S> {
             return;
         };
         let groups = merged_groups.iter().map(MergedGroup::to_send).collect();
-        self.state.batches.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
+        self.state.on_batch.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
         let batch = Batch { groups, deadline };
         let batch_answers = self.state.inner.settle(batch, OnRedirection::Report).await;
         self.merged_groups =

@@ -41,6 +41,6 @@ pub struct BatchAnswers {
 pub struct CounterLocation {
     /// Number of the queue. Checks of one queue can share a call.
     pub queue: usize,
-    /// Slot. The checks of a group on one slot are settled all or none.
+    /// Slot. The checks of a group on one slot are settled atomically.
     pub slot: u16,
 }

@@ -31,7 +31,7 @@ pub(super) struct CoalesceState<S> {
     pub(super) late_answers: LateAnswersMap,
     /// Calls whose late answers are awaited.
     pub(super) late_calls: AtomicUsize,
-    pub(super) batches: Callback<usize>,
+    pub(super) on_batch: Callback<usize>,
 }
 
 /// The groups that wait for a call to one server, or to one of those that share the queue.
@@ -161,7 +161,7 @@ impl<S: QueuedStore> CoalesceState<S> {
         }
         let groups = merged_groups.iter().map(MergedGroup::to_send).collect();
         let deadline = latest_deadline(&merged_groups).flatten();
-        self.batches.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
+        self.on_batch.call(merged_groups.iter().map(|merged| merged.members.len()).sum());
         let batch_answers =
             self.inner.settle(Batch { groups, deadline }, OnRedirection::Follow).await;
         self.distribute(merged_groups, batch_answers, OnRedirection::Follow);

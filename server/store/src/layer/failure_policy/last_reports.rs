@@ -49,7 +49,7 @@ struct Report {
     /// When the counter resets. Then the report no longer holds.
     resets_at: Instant,
     /// Whether the counter was checked again since it was added, or since the search for a counter to evict skipped it.
-    recent: bool,
+    was_rechecked: bool,
 }
 
 impl Report {
@@ -122,7 +122,7 @@ impl LastReports {
             used: (capacity + decision.excess).saturating_sub(decision.remaining),
             at: now,
             resets_at: now + decision.reset_after,
-            recent: false,
+            was_rechecked: false,
         };
         let Some(shard) = self.shard(report.hash) else { return };
         let mut shard = shard.lock();
@@ -137,7 +137,7 @@ impl LastReports {
         if !overlap || old.remaining(&check.limit, now).is_none_or(|it| it > decision.remaining) {
             *old = report;
         }
-        old.recent = true;
+        old.was_rechecked = true;
     }
 
     /// Caps the remaining hits of a check's local counter at this replica's share of what the store last reported as
@@ -214,8 +214,8 @@ impl Shard {
             let Ok(mut entry) = self.reports.get_bucket_entry(self.hand) else { continue };
             let report = entry.get_mut();
             let holds = now < report.resets_at;
-            if holds && report.recent && skipped < SKIPPED_MAX {
-                report.recent = false;
+            if holds && report.was_rechecked && skipped < SKIPPED_MAX {
+                report.was_rechecked = false;
                 skipped += 1;
                 continue;
             }

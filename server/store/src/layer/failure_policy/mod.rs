@@ -55,7 +55,7 @@ impl<S: Store> FailurePolicy<S> {
             unanswered: AtomicU64::new(0),
             requests_unanswered: AtomicU64::new(0),
             refund_tasks: Arc::default(),
-            multi_slot: Arc::new(Semaphore::new(MULTI_SLOT_MAX)),
+            multi_slot_permits: Arc::new(Semaphore::new(MULTI_SLOT_MAX)),
             multi_slot_abandoned: AtomicU64::new(0),
         }))
     }
@@ -71,7 +71,7 @@ impl<S: Store> FailurePolicy<S> {
     }
 
     /// Checks so far that the wrapped store has not answered.
-    pub fn unanswered(&self) -> u64 {
+    pub fn checks_unanswered(&self) -> u64 {
         self.0.unanswered.load(Ordering::Relaxed)
     }
 
@@ -96,8 +96,8 @@ impl<S: Store> FailurePolicy<S> {
     }
 
     /// Multi-slot requests that are being settled.
-    pub fn multi_slot(&self) -> usize {
-        MULTI_SLOT_MAX - self.0.multi_slot.available_permits()
+    pub fn multi_slot_in_progress(&self) -> usize {
+        MULTI_SLOT_MAX - self.0.multi_slot_permits.available_permits()
     }
 
     /// Multi-slot requests so far that were settled after their callers had disconnected.
@@ -150,7 +150,7 @@ impl<S: Store> FailurePolicy<S> {
         let permits = |max| u32::try_from(max).unwrap_or(u32::MAX);
         let finished = async {
             // First, because multi-slot requests may start refunds.
-            let _done = self.0.multi_slot.acquire_many(permits(MULTI_SLOT_MAX)).await;
+            let _done = self.0.multi_slot_permits.acquire_many(permits(MULTI_SLOT_MAX)).await;
             self.0.refund_tasks.finished().await;
             while self
                 .0
@@ -194,7 +194,7 @@ impl<S: Store> FailurePolicy<S> {
         deadline: Option<Instant>,
     ) -> Result<Decisions, Deferred> {
         let error_for_all = |error| group.iter().map(|_| Err(error)).collect();
-        let Ok(permit) = Arc::clone(&self.0.multi_slot).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.0.multi_slot_permits).try_acquire_owned() else {
             return self
                 .0
                 .complete_decisions(&group, &error_for_all(StoreError::Unavailable))

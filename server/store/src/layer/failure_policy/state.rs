@@ -42,7 +42,7 @@ pub(super) struct PolicyState<S> {
     pub(super) unanswered: AtomicU64,
     pub(super) requests_unanswered: AtomicU64,
     pub(super) refund_tasks: Arc<RefundTasks>,
-    pub(super) multi_slot: Arc<Semaphore>,
+    pub(super) multi_slot_permits: Arc<Semaphore>,
     pub(super) multi_slot_abandoned: AtomicU64,
 }
 

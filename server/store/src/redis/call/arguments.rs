@@ -47,12 +47,12 @@ impl<'a> ScriptArguments<'a> {
             && group.iter().all(|&(check, _)| is_plain(check))
         {
             if group.iter().all(|&(_, key)| keys.is_used_once(key)) {
-                let chain = self.chain(group);
+                let chain = self.chain_position(group);
                 return self.add_repeated(chain, first);
             }
             if has_distinct_keys(group) {
                 self.flush();
-                let chain = self.chain(group);
+                let chain = self.chain_position(group);
                 self.checks.push(chain_word(chain, first, 0));
                 self.checks.extend(others.iter().map(|&(_, key)| key as u64 + 1));
                 return;
@@ -72,7 +72,7 @@ impl<'a> ScriptArguments<'a> {
             if ends > 0 {
                 scope = None;
             }
-            let limit = self.limit(&check.limit);
+            let limit = self.limit_position(&check.limit);
             let word = (limit << 16 | (key as u64 + 1)) << 2 | ends;
             self.add_check(word << 2 | scope_code(of_descriptor), check.charge);
         }
@@ -81,16 +81,16 @@ impl<'a> ScriptArguments<'a> {
     /// The arguments, after the last group.
     pub(super) fn finish(mut self) -> FinishedArguments {
         self.flush();
-        let first_check = self.next();
+        let first_check = self.next_position();
         FinishedArguments { first_check, definitions: self.definitions, checks: self.checks }
     }
 
     /// Position of a limit among the arguments, from 1.
-    fn limit(&mut self, limit: &'a Limit) -> u64 {
+    fn limit_position(&mut self, limit: &'a Limit) -> u64 {
         if let Some(&(_, position)) = self.limits.iter().find(|(known, _)| *known == limit) {
             return position;
         }
-        let position = self.next();
+        let position = self.next_position();
         self.limits.push((limit, position));
         let window = limit.window().micros();
         let (code, numbers): (u64, &[u64]) = match limit.algorithm() {
@@ -108,7 +108,7 @@ impl<'a> ScriptArguments<'a> {
     }
 
     /// Position of a group's chain among the arguments, from 1.
-    fn chain(&mut self, group: &[(&'a Check, usize)]) -> u64 {
+    fn chain_position(&mut self, group: &[(&'a Check, usize)]) -> u64 {
         let checks = || group.iter().map(|&(check, _)| (&check.limit, hits(check.charge)));
         let mut known = self.chains.iter().rev();
         if let Some(&(_, position)) = known.find(|(chain, _)| checks().eq(chain.iter().copied())) {
@@ -116,8 +116,8 @@ impl<'a> ScriptArguments<'a> {
         }
         let chain: Chain<'a> = checks().collect();
         let words: SmallVec<[u64; 4]> =
-            chain.iter().map(|&(limit, hits)| self.limit(limit) << 33 | hits).collect();
-        let position = self.next();
+            chain.iter().map(|&(limit, hits)| self.limit_position(limit) << 33 | hits).collect();
+        let position = self.next_position();
         self.chains.push((chain, position));
         self.definitions.push((words.len() as u64) << 3 | 6);
         self.definitions.extend(words);
@@ -126,7 +126,7 @@ impl<'a> ScriptArguments<'a> {
 
     /// Position of the next definition among the arguments, from 1. The first two arguments are the time and the
     /// position of the first check.
-    fn next(&self) -> u64 {
+    fn next_position(&self) -> u64 {
         self.definitions.len() as u64 + 3
     }
 
