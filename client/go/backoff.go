@@ -11,13 +11,14 @@ import (
 const (
 	backoffBase = 100 * time.Millisecond
 	backoffMax  = 30 * time.Second
-	// jitterMin is the least spread of callers that were told the same time.
+	// jitterMin is the minimum jitter, which spreads callers with the same retry time.
 	jitterMin = time.Millisecond
 )
 
-// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to wait
-// retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is retryAfter and a
-// random time of up to 100 ms · 2^attempt, at most 30 s, so that callers that were asked the same do not return together.
+// Backoff returns how long the caller of a rate limited service waits before it tries again. The service asked it to
+// wait retryAfter, or 0 if it did not say; attempt is the number of attempts before this one. The delay is retryAfter
+// and a random time of up to 100 ms · 2^attempt, at most 30 s, so that callers that were asked the same do not return
+// together.
 func Backoff(retryAfter time.Duration, attempt int) time.Duration {
 	longest := backoffMax
 	// 2^9 · 100 ms is longer than the maximum.

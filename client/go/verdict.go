@@ -56,7 +56,7 @@ const (
 
 // Limit is the limit that applied to a descriptor.
 type Limit struct {
-	// Name is the name of the rule. It may be empty.
+	// Name is the name of the limit. It may be empty.
 	Name string
 	// RequestsPerUnit is the number of requests in a window.
 	RequestsPerUnit uint32

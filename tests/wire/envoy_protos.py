@@ -35,7 +35,7 @@ def _end(data, start):
     """Where the descriptor that begins at `start` ends.
 
     Nothing states its length. But its fields ascend, so it ends before the
-    first one that does not fit: what lies behind is padding or the next name.
+    first one that does not fit: the bytes after it are padding or the next name.
     """
     end, previous = start, 0
     while end < len(data):

@@ -20,7 +20,7 @@ CASES = json.loads((CLIENT.parent / "conformance/answers.json").read_text())
 
 
 class Stub(grpc.GenericRpcHandler):
-    """A service that answers what it is told."""
+    """A service with a scripted answer."""
 
     def __init__(self) -> None:
         self.answer = RateLimitResponse()

@@ -20,11 +20,11 @@ JOBS = 300
 RATE = 10
 WORKERS = 4
 BURST = WORKERS + 1
-"""Jobs that are admitted one by one can be on their way at once, one for each worker, and arrive together."""
+"""Burst of the provider: admitted requests of several workers may arrive together, one of each worker."""
 
 
 class Provider:
-    """A service with a limit of its own: GCRA, 10 a second."""
+    """A provider with its own limit: GCRA, 10 requests a second."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -96,5 +96,5 @@ def test_300_jobs_meet_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\nCelery: {JOBS} jobs took {took:.1f} s, at most {within_a_second} in a second, none refused")
     assert len(mail.times) == JOBS
-    # Never faster than told. How much slower depends on the machine.
+    # Never faster than the limit. How much slower depends on the machine.
     assert took >= (JOBS - BURST) / RATE

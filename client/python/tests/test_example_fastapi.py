@@ -41,7 +41,7 @@ def test_login_has_5_attempts_for_an_address(browser: httpx.Client) -> None:
         return statuses(browser, count, address, "POST", "/login", json={"email": email, "password": "guess"})
 
     assert login("eve@example.com", 6, "10.0.1.1") == [401] * 5 + [429]
-    # From elsewhere, written in another way.
+    # From another address, with the e-mail in another spelling.
     assert login(" Eve@Example.com", 1, "10.0.1.2") == [429]
     assert login("bob@example.com", 1, "10.0.1.1") == [401]
 
@@ -55,7 +55,7 @@ def test_tier_of_the_api_key_decides(browser: httpx.Client) -> None:
     assert report("key-pro", 61, "10.0.2.1") == [200] * 60 + [429]
     assert report("key-enterprise", 150, "10.0.2.1") == [200] * 150
     assert report(None, 1, "10.0.2.1") == [401]
-    # Keys that do not exist share the limit of the address, whatever they are.
+    # All unknown keys share the limit of the address.
     assert [report(f"guess-{at}", 1, "10.0.2.2")[0] for at in range(101)] == [401] * 100 + [429]
 
 

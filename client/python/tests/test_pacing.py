@@ -131,7 +131,7 @@ async def test_wait_exceeded_charges_nothing(server: Server, client: Client) -> 
             await async_client.acquire(check, max_wait=60)
         with pytest.raises(WaitExceeded):
             await asyncio.gather(*(async_client.acquire(check, max_wait=0.05) for _ in range(5)))
-    # The hour that the service names is longer than the wait: no caller waits that long.
+    # The service reports a wait of an hour, which is longer than `max_wait`, so callers give up at once.
     assert time.monotonic() - begin < 50
     client.refund(check)
     assert client.acquire(check, max_wait=10).allowed
@@ -165,7 +165,7 @@ async def test_cancelled_check_in_flight_is_refunded(server: Server) -> None:
             await first
         assert client.refunds == 0
         client.released.set()
-        # The next waiter asks only after the refund, or it would be told to wait for an hour.
+        # The next waiter asks only after the refund. Before, the service would report a wait of an hour.
         assert (await second).allowed
         assert (client.checks, client.refunds) == (2, 1)
 
@@ -203,7 +203,7 @@ def test_two_priorities_share_as_told(client: Client) -> None:
                 threads.submit(pacer.run, lambda it=priority: done.append(it), priority=priority)
         until("40 jobs", lambda: len(done) >= 40)
         share = done[4:40].count("interactive")
-        # The rest is not worth its time.
+        # Cancels the remaining jobs, which would take much longer.
         pacer.close()
     assert 26 <= share <= 28
 
@@ -304,12 +304,12 @@ def test_jitter_never_wakes_before_the_told_time() -> None:
     pauses = [pacing.pause_after(verdict(2.0), 0) for _ in range(1000)]
     assert min(pauses) >= 2.001 and max(pauses) <= 2.2 and max(pauses) - min(pauses) > 0.1
     assert all(0.002 <= pacing.pause_after(verdict(0.001), 0) <= 0.002 for _ in range(10))
-    # Services round the time up, and send the exact one beside it.
+    # Services round `retry_after` up, and send the exact time in the metadata.
     pauses = [pacing.pause_after(verdict(2.0, 1.5), 0) for _ in range(1000)]
     assert min(pauses) >= 1.501 and max(pauses) <= 1.65
-    # A header that says something else counts.
+    # A header with another time takes precedence.
     assert all(pacing.pause_after(verdict(6.0, exact), 0) >= 6 for exact in [1.5, 6.5, 60.0])
-    # Not told: as a caller without Retry-After.
+    # Without a time from the service, the pause is a backoff without Retry-After.
     assert all(0 <= pacing.pause_after(verdict(None), 3) <= 0.8 for _ in range(1000))
 
 

@@ -19,8 +19,8 @@ pub struct RequestArguments {
     #[arg(long, value_name = "DOMAIN")]
     pub domain: String,
 
-    /// A descriptor of the request: one or more entries, in the order of the rules. Repeatable; the request is
-    /// allowed if every descriptor is.
+    /// A descriptor of the request: one or more entries, the outermost level of the rules first. Repeatable;
+    /// the request is allowed if every descriptor is.
     ///
     /// A value may be empty and may contain `=`. Write `\,` for a comma and `\\` for a backslash.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,...", required = true)]

@@ -5,8 +5,8 @@ const CAP_MS = 30_000;
 const JITTER = 0.1;
 
 /**
- * Milliseconds until a caller of a rate limited service should try again: what `Retry-After` asks for, plus a random part
- * of up to 100 ms · 2^attempt, at most 30 s, so that callers that were refused together do not return together.
+ * Milliseconds until a caller of a rate limited service should try again: what `Retry-After` asks for, plus a random
+ * part of up to 100 ms · 2^attempt, at most 30 s, so that callers that were refused together do not return together.
  *
  * @param retryAfterMs - what the service asks for, if anything: see {@link parseRetryAfter}
  * @param attempt - attempts that failed before, 0 for the first
@@ -32,7 +32,7 @@ export function parseRetryAfter(value: string | null | undefined, now = Date.now
   return Number.isNaN(date) ? undefined : Math.max(0, date - now);
 }
 
-/** A wait with jitter: never shorter than told, and up to 10 % but at least 1 ms longer. */
+/** A wait with jitter: longer by up to 10 %, and by at least 1 ms. */
 export function jittered(waitMs: number): number {
   return waitMs + Math.max(1, Math.random() * JITTER * waitMs);
 }

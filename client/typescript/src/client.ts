@@ -143,8 +143,9 @@ export class Client {
   /**
    * Waits until a check is allowed.
    *
-   * Waiters for the same domain and descriptors share one schedule, first in, first out: only the first asks the service,
-   * and after a refusal all wait as long as it told, plus jitter. A waiter that gives up charges nothing.
+   * Waiters for the same domain and descriptors share one schedule, first in, first out: only the first asks the
+   * service, and after a refusal all wait for the time that it reported, plus jitter. A waiter that gives up charges
+   * nothing.
    *
    * @throws WaitExceededError - the wait would be longer than `maxWaitMs`
    * @throws CheckError - a check has no verdict

@@ -70,7 +70,7 @@ test("without dynamic metadata, acquire waits whole seconds", async (t) => {
   assert.ok(performance.now() - begin >= 1_000);
 });
 
-test("only the first waiter asks, and not before the time that the service told", async (t) => {
+test("only the first waiter asks, and not before the time that the service reported", async (t) => {
   const { client, calls } = answered(t, async (call) =>
     call === 2 ? { allowed: false, retryAfterMs: 60 } : { allowed: true },
   );
@@ -97,7 +97,7 @@ test("a refusal without a time is asked again after a backoff", async (t) => {
   assert.equal(calls.length, 4);
 });
 
-test("waiters whose maximum wait is shorter than told give up at once", async (t) => {
+test("waiters give up at once if the reported time exceeds their maximum wait", async (t) => {
   const client = await connected(t);
   await client.acquire(check("slow"));
   const begin = performance.now();

@@ -7,7 +7,7 @@ import { Redis } from "ioredis";
 const connection = new Redis(process.env.REDIS_URL ?? "redis://127.0.0.1:6379", { maxRetriesPerRequest: null });
 const provider = process.env.PROVIDER_URL ?? "http://127.0.0.1:9000";
 
-// SLUICEGATE_ENDPOINT, or 127.0.0.1:8081. Nobody waits for a page: a worker can be patient.
+// Connects to SLUICEGATE_ENDPOINT, or 127.0.0.1:8081. The timeout is long, because no user waits for a worker's request.
 const client = new Client(undefined, { timeoutMs: 1_000 });
 const check = { domain: "bullmq", descriptors: [{ entries: { provider: "mail" } }] };
 const pacer = new Pacer(client, check, {

@@ -80,7 +80,7 @@ test("two workers send 300 jobs at the provider's rate, and share it by priority
   assert.deepEqual(statuses, Array(JOBS).fill(200));
   const took = end - begin;
   t.diagnostic(`${JOBS} jobs in ${(took / 1000).toFixed(1)} s; ${((JOBS - 1) * INTERVAL_MS) / 1000} s is perfect`);
-  // The first or last request may have been on its way for a different time.
+  // The first and the last request may have had different latencies.
   assert.ok(took >= (JOBS - 1) * INTERVAL_MS - INTERVAL_MS, `${took}`);
   const interactive = provider.seen.queues.slice(0, 100).filter((queue) => queue === "interactive").length;
   assert.ok(interactive >= 65 && interactive <= 85, `${interactive} of the first 100`);

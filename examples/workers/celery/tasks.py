@@ -35,6 +35,6 @@ def send(self: Any, number: int) -> None:
         pacer.run(lambda: deliver(number))
     except (CheckError, HTTPError) as error:
         # Without a verdict the job does not run, so the provider's limit holds.
-        told = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
-        retry_after = float(told) if told.isdigit() else None
+        header = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
+        retry_after = float(header) if header.isdigit() else None
         raise self.retry(exc=error, countdown=backoff(retry_after, self.request.retries)) from error

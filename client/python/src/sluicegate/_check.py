@@ -102,7 +102,7 @@ class Check:
     def as_refund(self, hits: int | None = None) -> Check:
         """The refund of what this check charges, or of `hits` for each descriptor.
 
-        Services older than this option (Envoy 1.38) charge the hits again.
+        Services that implement Envoy's API of before 1.38 charge the hits again.
         """
         if hits is not None:
             if hits < 1:

@@ -1,4 +1,4 @@
-"""What the middleware for ASGI and WSGI share."""
+"""Parts that the middleware for ASGI and WSGI share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._verdict import Header, Verdict
 logger = logging.getLogger("sluicegate")
 
 FailureMode: TypeAlias = Literal["open", "closed"]
-"""What a middleware does without a verdict: `open` lets the request pass without a limit, `closed` answers 503."""
+"""Behaviour without a verdict: `open` lets the request pass without a limit, `closed` answers 503."""
 
 Descriptors: TypeAlias = "Sequence[Descriptor | Mapping[str, str]]"
 """Descriptors of a request. Empty: the request is not limited."""
@@ -28,7 +28,7 @@ BODY_MAX = 64 * 1024
 
 
 class BaseRequest:
-    """What a key function can read of a request."""
+    """The values of a request that functions of a middleware can read."""
 
     def __init__(
         self, method: str, path: str, headers: list[tuple[str, str]], peer: str | None, user: str | None
@@ -52,7 +52,7 @@ class BaseRequest:
         """IP address of the client, behind this number of proxies that you trust.
 
         With 0 it is the address of the connection. With n it is the n-th address from the right of `X-Forwarded-For`:
-        those further left are the client's to invent. Without a valid address there, it is that of the connection.
+        clients can forge those further left. Without a valid address there, it is that of the connection.
         Empty if there is none at all (unix socket).
         """
         addresses = (self.header("x-forwarded-for") or "").split(",")

@@ -21,7 +21,7 @@ class Code(IntEnum):
     """The decision for a descriptor. The values are the numbers of Envoy's API."""
 
     UNKNOWN = 0
-    """None, or one of a later API."""
+    """No code, or a code of a later API."""
     OK = 1
     """Within the limit."""
     OVER_LIMIT = 2

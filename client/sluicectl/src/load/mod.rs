@@ -72,7 +72,7 @@ pub struct LoadSettings {
     #[arg(long, value_name = "COUNT", conflicts_with = "duration", help_heading = "Traffic")]
     pub count: Option<NonZeroU64>,
 
-    /// Send requests for this long. Requests that are due by then and not sent are counted as such.
+    /// Send requests for this long. Reports requests that were due but not sent.
     #[arg(long, value_name = "DURATION", default_value = "10s", help_heading = "Traffic")]
     #[arg(value_parser = positive_duration)]
     pub duration: Duration,
@@ -82,7 +82,7 @@ pub struct LoadSettings {
     #[arg(long, value_name = "NUMBER", help_heading = "Traffic", value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// Requests in progress at most. With 1, each is sent when the one before it is answered.
+    /// Maximum number of requests in progress. With 1, each is sent after the answer to the one before.
     #[arg(long, value_name = "COUNT", default_value = "1", help_heading = "Traffic")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=CALLERS_MAX))]
     pub callers: u16,
@@ -113,7 +113,7 @@ pub struct LoadSettings {
     #[arg(long, requires = "limits", help_heading = "Verification")]
     pub verify: bool,
 
-    /// Most that the servers' clocks drift from this machine's clock during the run.
+    /// Maximum drift of the servers' clocks from this machine's clock during the run.
     #[arg(long, value_name = "DURATION", default_value = "10ms", help_heading = "Verification")]
     #[arg(value_parser = tolerance)]
     pub tolerance: Duration,

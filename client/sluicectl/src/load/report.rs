@@ -150,7 +150,7 @@ fn verification(
     }
     lines.push(table.text());
     lines.push(format!(
-        "tolerance: clocks within {} of this one",
+        "tolerance: clocks drift by at most {}",
         humantime::format_duration(settings.tolerance)
     ));
     for row in &verified.rows {

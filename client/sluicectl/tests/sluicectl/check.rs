@@ -92,12 +92,12 @@ async fn invalid_command_line_exits_with_2() {
 
 #[tokio::test]
 async fn failed_call_exits_with_3() {
-    let nobody: Endpoint = format!("http://{}", free_address().await).parse().unwrap();
+    let unused: Endpoint = format!("http://{}", free_address().await).parse().unwrap();
     let rejecting = Service::new(Answer::Error(Status::invalid_argument("no such thing")));
     let rejecting = rejecting.start().await;
     let silent = Service::new(Answer::Never).start().await;
     for (server, message) in [
-        (nobody, "unavailable: "),
+        (unused, "unavailable: "),
         (rejecting, "invalid request: no such thing"),
         (silent, "no answer within 100ms"),
     ] {

@@ -1,4 +1,4 @@
-//! `sluicectl` against services that answer as they are told.
+//! Tests of `sluicectl` with services that return scripted answers.
 
 // `cfg(test)` tells clippy that helpers beside the tests are test code too.
 #[cfg(test)]

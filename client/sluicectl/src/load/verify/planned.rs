@@ -132,12 +132,12 @@ impl Verification {
             let checks = group.iter().filter(move |check| check.descriptor == at);
             let not_verified = match planned {
                 _ if plan.is_search_budget_exceeded => {
-                    Some("matching takes too long, so the server denies it")
+                    Some("matching takes too long, so the server refuses it")
                 }
                 PlannedDescriptor::Limited { shadow_mode, .. }
                     if *shadow_mode || plan.shadow_mode =>
                 {
-                    Some("in shadow mode: answers do not tell what would have been refused")
+                    Some("in shadow mode: answers do not show what would have been refused")
                 }
                 _ => None,
             };

@@ -13,7 +13,7 @@ import java.util.concurrent.ThreadLocalRandom;
 public final class Backoff {
     private static final Duration BASE = Duration.ofMillis(100);
     private static final Duration MAX = Duration.ofSeconds(30);
-    /** The least spread of callers that were told the same time. */
+    /** The minimum jitter, which spreads callers with the same retry time. */
     private static final Duration JITTER_MIN = Duration.ofMillis(1);
 
     private Backoff() {
