@@ -6,12 +6,12 @@ import ipaddress
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, TypeVar
 
-from ._check import Descriptor
+from ._check import Check, Descriptor
 from ._errors import CheckError
 from ._verdict import Header, Verdict
 
@@ -100,6 +100,49 @@ class FailureLog:
         if not self._failing:
             self._failing = True
             logger.warning("rate limit check failed, applying failure mode %s: %s: %s", self._mode, error.kind, error)
+
+
+RequestT = TypeVar("RequestT")
+ClientT = TypeVar("ClientT")
+DescriptorsT = TypeVar("DescriptorsT")
+AppT = TypeVar("AppT")
+
+
+class BaseMiddleware(Generic[RequestT, ClientT, DescriptorsT, AppT]):
+    """Options and checks of a middleware, for its types of requests, clients, descriptors and applications."""
+
+    def __init__(
+        self,
+        app: AppT,
+        *,
+        client: ClientT,
+        domain: str,
+        descriptors: Callable[[RequestT], DescriptorsT],
+        hits: Callable[[RequestT], int] | None = None,
+        failure_mode: FailureMode = "open",
+        timeout: float | None = None,
+        skip: Callable[[RequestT], bool] | None = None,
+        on_limited: Callable[[RequestT, Verdict], AppT | None] | None = None,
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._domain = domain
+        self._descriptors = descriptors
+        self._hits = hits
+        self._failure_mode = failure_mode
+        self._failures = FailureLog(failure_mode)
+        self._timeout = timeout
+        self._skip = skip
+        self._on_limited = on_limited
+
+    def _is_skipped(self, request: RequestT) -> bool:
+        return self._skip is not None and self._skip(request)
+
+    def _check_of(self, request: RequestT, descriptors: Descriptors) -> Check:
+        return Check(self._domain, descriptors, hits=1 if self._hits is None else self._hits(request))
+
+    def _answer_of_application(self, request: RequestT, verdict: Verdict) -> AppT | None:
+        return None if self._on_limited is None else self._on_limited(request, verdict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from ._async_client import AsyncClient
-from ._check import Check
 from ._errors import CheckError
 from ._http import (
     BODY_MAX,
+    BaseMiddleware,
     BaseRequest,
     Descriptors,
-    FailureLog,
     FailureMode,
     HttpAnswer,
     added_headers,
@@ -77,7 +76,7 @@ class Request(BaseRequest):
         return None if more or len(body) > BODY_MAX else body
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(BaseMiddleware[Request, AsyncClient, "Descriptors | Awaitable[Descriptors]", ASGIApp]):
     """Asks the rate limit service before each HTTP request, and answers 429 to those that it refuses.
 
         app.add_middleware(
@@ -87,38 +86,14 @@ class RateLimitMiddleware:
             descriptors=lambda request: [{"remote_address": request.client_ip(trusted_proxies=0)}],
         )
 
-    `descriptors` gives the descriptors of a request, and may be a coroutine; with an empty list the request is not
-    limited. `hits` gives the number of hits, 1 by default. `skip` exempts requests. `failure_mode` says what happens if
-    the service gives no verdict: `open` (default) lets the request pass, `closed` answers 503. `timeout` in seconds
+    `descriptors` returns the descriptors of a request, and may be a coroutine; with an empty list the request is not
+    limited. `hits` returns the number of hits, 1 by default. `skip` exempts requests. `failure_mode` applies if the
+    service gives no verdict: `open` (default) lets the request pass, `closed` answers 503. `timeout` in seconds
     replaces that of the client. `on_limited` is called for each refused request; if it returns an ASGI application,
     such as a response of Starlette, that answers in place of problem+json, with the headers of the limit added.
 
     Only HTTP requests are limited, not WebSockets.
     """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        client: AsyncClient,
-        domain: str,
-        descriptors: Callable[[Request], Descriptors | Awaitable[Descriptors]],
-        hits: Callable[[Request], int] | None = None,
-        failure_mode: FailureMode = "open",
-        timeout: float | None = None,
-        skip: Callable[[Request], bool] | None = None,
-        on_limited: Callable[[Request, Verdict], ASGIApp | None] | None = None,
-    ) -> None:
-        self._app = app
-        self._client = client
-        self._domain = domain
-        self._descriptors = descriptors
-        self._hits = hits
-        self._failure_mode = failure_mode
-        self._failures = FailureLog(failure_mode)
-        self._timeout = timeout
-        self._skip = skip
-        self._on_limited = on_limited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or passes it to the application."""
@@ -138,20 +113,20 @@ class RateLimitMiddleware:
             return await self._app(
                 scope, request.receive, _adding(added_headers(verdict.response_headers_to_add), send)
             )
-        answer = self._on_limited(request, verdict) if self._on_limited else None
+        answer = self._answer_of_application(request, verdict)
         if answer is not None:
             return await answer(scope, request.receive, _adding(refusal_headers(verdict), send))
         await _send(refusal(verdict), send)
 
     async def _check(self, request: Request) -> Verdict | None:
-        if self._skip is not None and self._skip(request):
+        if self._is_skipped(request):
             return None
         descriptors = self._descriptors(request)
         if inspect.isawaitable(descriptors):
             descriptors = await descriptors
         if not descriptors:
             return None
-        check = Check(self._domain, descriptors, hits=1 if self._hits is None else self._hits(request))
+        check = self._check_of(request, descriptors)
         verdict = await self._client.check(check, timeout=self._timeout)
         self._failures.succeeded()
         return verdict

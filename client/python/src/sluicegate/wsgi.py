@@ -6,14 +6,13 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ._check import Check
 from ._client import Client
 from ._errors import CheckError
 from ._http import (
     BODY_MAX,
+    BaseMiddleware,
     BaseRequest,
     Descriptors,
-    FailureLog,
     FailureMode,
     HttpAnswer,
     added_headers,
@@ -112,7 +111,7 @@ class _Replayed(io.RawIOBase):
         return len(part)
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(BaseMiddleware[Request, Client, Descriptors, "WSGIApplication"]):
     """Asks the rate limit service before each request, and answers 429 to those that it refuses.
 
         app.wsgi_app = RateLimitMiddleware(
@@ -122,36 +121,12 @@ class RateLimitMiddleware:
             descriptors=lambda request: [{"remote_address": request.client_ip(trusted_proxies=0)}],
         )
 
-    `descriptors` gives the descriptors of a request; with an empty list the request is not limited. `hits` gives the
-    number of hits, 1 by default. `skip` exempts requests. `failure_mode` says what happens if the service gives no
-    verdict: `open` (default) lets the request pass, `closed` answers 503. `timeout` in seconds replaces that of the
-    client. `on_limited` is called for each refused request; if it returns a WSGI application, such as a response of
-    Flask, that answers in place of problem+json, with the headers of the limit added.
+    `descriptors` returns the descriptors of a request; with an empty list the request is not limited. `hits` returns
+    the number of hits, 1 by default. `skip` exempts requests. `failure_mode` applies if the service gives no verdict:
+    `open` (default) lets the request pass, `closed` answers 503. `timeout` in seconds replaces that of the client.
+    `on_limited` is called for each refused request; if it returns a WSGI application, such as a response of Flask, that
+    answers in place of problem+json, with the headers of the limit added.
     """
-
-    def __init__(
-        self,
-        app: WSGIApplication,
-        *,
-        client: Client,
-        domain: str,
-        descriptors: Callable[[Request], Descriptors],
-        hits: Callable[[Request], int] | None = None,
-        failure_mode: FailureMode = "open",
-        timeout: float | None = None,
-        skip: Callable[[Request], bool] | None = None,
-        on_limited: Callable[[Request, Verdict], WSGIApplication | None] | None = None,
-    ) -> None:
-        self._app = app
-        self._client = client
-        self._domain = domain
-        self._descriptors = descriptors
-        self._hits = hits
-        self._failure_mode = failure_mode
-        self._failures = FailureLog(failure_mode)
-        self._timeout = timeout
-        self._skip = skip
-        self._on_limited = on_limited
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answers a request, or passes it to the application."""
@@ -167,18 +142,18 @@ class RateLimitMiddleware:
             return self._app(environ, start_response)
         if verdict.allowed:
             return self._app(environ, _adding(added_headers(verdict.response_headers_to_add), start_response))
-        answer = self._on_limited(request, verdict) if self._on_limited else None
+        answer = self._answer_of_application(request, verdict)
         if answer is not None:
             return answer(environ, _adding(refusal_headers(verdict), start_response))
         return _answer(refusal(verdict), start_response)
 
     def _check(self, request: Request) -> Verdict | None:
-        if self._skip is not None and self._skip(request):
+        if self._is_skipped(request):
             return None
         descriptors = self._descriptors(request)
         if not descriptors:
             return None
-        check = Check(self._domain, descriptors, hits=1 if self._hits is None else self._hits(request))
+        check = self._check_of(request, descriptors)
         verdict = self._client.check(check, timeout=self._timeout)
         self._failures.succeeded()
         return verdict
