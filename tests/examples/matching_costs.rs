@@ -1,4 +1,4 @@
-//! What matching costs, by the number and the kind of rules:
+//! Measures the cost of matching, by number and kind of rules:
 //!
 //! ```sh
 //! cargo run --release -p sluicegate-tests --example matching_costs
@@ -30,7 +30,7 @@ const SIZES: [usize; 2] = [10, 100_000];
 /// Patterns of one key.
 const PATTERNS: [usize; 3] = [10, 100, 1_000];
 
-/// Times that a file is loaded.
+/// How often each file is loaded.
 const LOADS: usize = 5;
 
 fn main() {
@@ -69,12 +69,12 @@ fn main() {
     print_loads();
 }
 
-/// What a variant is called in the tables.
+/// The name of a variant in the tables.
 fn sized(kind: &str, rules: usize) -> String {
     format!("{kind} | {rules}")
 }
 
-/// How a pattern is written, and a value with a number that fits that pattern only.
+/// Two functions: the pattern with a number, and a value that matches only the pattern with this number.
 type Kind = (fn(usize) -> String, fn(usize, usize) -> String);
 
 const KINDS: [(&str, Kind); 3] = [
@@ -118,7 +118,8 @@ fn print_loads() {
     for (name, text) in files {
         let mut times = Vec::new();
         let mut resident = Vec::new();
-        // All are kept: the first leaves room that the following use for reading, so growth is rules.
+        // All rule sets stay loaded. The first load leaves free memory that later loads use for reading, so the growth
+        // is that of the rules.
         let mut kept = Vec::new();
         for _ in 0..LOADS {
             let started = Instant::now();

@@ -1,4 +1,4 @@
-//! What counters cost in Redis, measured on a server of its own:
+//! Measures the cost of counters in Redis, on a server of its own:
 //!
 //! ```sh
 //! cargo run --release -p sluicegate-tests --example redis_costs
@@ -31,14 +31,14 @@ use sluicegate_tests::{
 /// Counters of each algorithm.
 const COUNTERS: usize = 200_000;
 
-/// Hits that a log holds while it is asked.
+/// Number of hits in a log during its checks.
 const HELD: [u32; 3] = [10, 1_000, 9_900];
 
-/// Logs, and how often each is asked while that is timed.
+/// Number of logs, and of timed checks of each.
 const LOGS: usize = 20;
 const ROUNDS: usize = 100;
 
-/// The log as it is usually written: a sorted set of the time of each hit.
+/// A log in the usual form: a sorted set with the time of each hit.
 const SORTED_SET: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -72,12 +72,12 @@ async fn main() {
     }
 }
 
-/// How a log is asked about one of its keys.
+/// A form of logs.
 trait Ask {
-    /// Whether one more hit passes, where so many may.
+    /// Charges one hit to the log with this number if it has fewer than `limit`. Returns whether it passed.
     async fn ask(&self, number: usize, limit: u32) -> bool;
 
-    /// The name of a key.
+    /// The key of the log with this number.
     fn name(number: usize) -> String;
 }
 
@@ -163,7 +163,7 @@ async fn timed<A: Ask>(redis: &harness::Redis, held: u32, log: &A) -> [String; 3
         };
         format!("{:.1}", field("usec=") / field("calls="))
     };
-    // As many as each log holds by then.
+    // The number of hits in each log by then.
     let full = held + u32::try_from(ROUNDS).unwrap();
     [time(SLIDING_LOG_HITS_MAX, LOGS).await, time(full, 0).await, bytes]
 }

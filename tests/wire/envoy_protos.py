@@ -1,4 +1,4 @@
-"""Takes the protobuf descriptors out of an Envoy binary.
+"""Extracts the protobuf descriptors from an Envoy binary.
 
 They are the very ones that this Envoy speaks, newer than any published copy.
 
@@ -32,7 +32,7 @@ def _varint(data, at):
 
 
 def _end(data, start):
-    """Where the descriptor that begins at `start` ends.
+    """The end of the descriptor that begins at `start`.
 
     Nothing states its length. But its fields ascend, so it ends before the
     first one that does not fit: the bytes after it are padding or the next name.
@@ -67,7 +67,7 @@ def _embedded(data, name):
 
 
 def descriptor_set(envoy, roots=(RLS,)):
-    """The files `roots` and all that they import, imports first."""
+    """The files `roots` and all their imports, imports first."""
     data = pathlib.Path(envoy).read_bytes()
     files = {}
 
@@ -78,7 +78,7 @@ def descriptor_set(envoy, roots=(RLS,)):
         if file is None:
             file = descriptor_pb2.FileDescriptorProto()
             descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
-        files[name] = None  # Seen; takes its place behind its imports.
+        files[name] = None  # Visited; its descriptor follows those of its imports.
         for imported in file.dependency:
             visit(imported)
         del files[name]

@@ -23,7 +23,7 @@ import envoy_protos
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 
-# Deviations by intent: `bytes` in ours where Envoy has `string`.
+# Intended deviations: our fields have `bytes` where Envoy's have `string`.
 ENTRY = "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry"
 BYTES_FOR_STRING = {f"{ENTRY}.key", f"{ENTRY}.value"}
 
@@ -61,7 +61,7 @@ def pool(files):
 
 
 def reachable(service):
-    """The messages and enums that the service's methods lead to, by full name."""
+    """The messages and enums that the service's methods use, also indirectly, by full name."""
     found = {}
 
     def visit(kind):
@@ -82,7 +82,7 @@ def reachable(service):
 
 
 def schema(service):
-    """Everything that decides the wire, as lines that a reader of a failure understands."""
+    """Everything that determines the wire format, as lines for messages of failures."""
     for method in service.methods:
         streams = method.client_streaming, method.server_streaming
         yield f"{method.full_name}: {method.input_type.full_name} -> {method.output_type.full_name}, streams {streams}"
@@ -130,7 +130,7 @@ def recursive(field):
 
 
 def candidates(field, depth):
-    """Values to put into one field, or into one element of a repeated one."""
+    """Values for one field, or for one element of a repeated field."""
     if field.message_type is not None:
         return messages(field.message_type, depth - 1)
     if field.enum_type is not None:
@@ -138,7 +138,7 @@ def candidates(field, depth):
     else:
         zero = type(SCALARS[field.type][0])()
         values = [zero, *SCALARS[field.type]]
-    # Without presence zero is the same as absent.
+    # In a field without presence, zero is the same as absent.
     return [value for value in values if value or field.has_presence or field.is_repeated]
 
 
@@ -165,9 +165,9 @@ def fill(message, field, values):
 
 
 def messages(kind, depth=DEPTH):
-    """An empty message, and as many with every field set as it takes to use every candidate once."""
+    """An empty message, and messages with every field set, enough to use every candidate value once."""
     make = message_factory.GetMessageClass(kind)
-    # Members of a oneof shut each other out, so they share one slot.
+    # Only one member of a oneof can be set, so all members share one slot.
     slots = collections.defaultdict(list)
     for field in kind.fields:
         if depth <= 0 and recursive(field):
@@ -195,7 +195,7 @@ def children(field, value):
 
 
 def walk(message, path=""):
-    """The message and all within it, each with its path."""
+    """The message and all messages in it, each with its path."""
     yield path, message
     for field, value in message.ListFields():
         for child in children(field, value):
@@ -213,7 +213,7 @@ def missed(kinds, sent):
     wanted, seen = set(), set()
     for name, kind in kinds.items():
         if hasattr(kind, "values"):
-            # Zero is absence, as far as the wire is concerned.
+            # On the wire, zero is the same as absent.
             wanted.update((name, value.number) for value in kind.values if value.number)
         elif not kind.GetOptions().map_entry:
             wanted.update(field.full_name for field in kind.fields)
@@ -246,7 +246,7 @@ def write(envoy, directory):
     made = {
         f"{name}.{n}.bin": message
         for name, kind in kinds.items()
-        # What Google defines is reached through the fields that use it.
+        # Google's messages are covered by the fields that use them.
         if not name.startswith("google.") and hasattr(kind, "fields")
         for n, message in enumerate(messages(kind))
     }

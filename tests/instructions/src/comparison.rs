@@ -48,7 +48,7 @@ pub(crate) struct Comparison<'i> {
 }
 
 impl Comparison<'_> {
-    /// Whether both were measured with the same compiler and valgrind. Else their difference has no meaning.
+    /// Whether both were measured with the same compiler and valgrind. Otherwise their difference is meaningless.
     fn is_fair(&self) -> bool {
         let Self { committed, measured } = self;
         committed.compiler == measured.compiler && committed.valgrind == measured.valgrind

@@ -1,4 +1,4 @@
-//! Instructions of the steps of a request, counted by callgrind and held against those of `instructions.json`. See
+//! Counts the instructions of the steps of a request by callgrind, and compares them with `instructions.json`. See
 //! `tests/bench/instructions`.
 
 #![expect(
@@ -41,7 +41,7 @@ fn counted_operations(operation: &mut dyn FnMut(usize)) {
     (0..TENANTS).for_each(operation);
 }
 
-/// The argument of the process that callgrind looks at.
+/// The argument of the process that runs under callgrind.
 const COUNT: &str = "--count";
 
 fn count(name: &str) -> ExitCode {
@@ -67,7 +67,7 @@ fn instructions(measured: &Measured) -> u64 {
     collected / u64::try_from(TENANTS).unwrap()
 }
 
-/// What this machine counts.
+/// The counts of this machine.
 fn measure() -> Instructions {
     let output_text = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output();

@@ -1,5 +1,5 @@
-//! What is measured: the steps of one request with a chain of three limits (tenant; tenant and user; tenant, user
-//! and route), asked in turn by many tenants.
+//! The measured operations: the steps of one request with a chain of three limits (tenant; tenant and user; tenant,
+//! user and route), for many tenants in turn.
 
 use std::{
     hint::black_box,
@@ -47,25 +47,25 @@ pub(crate) type Operation = Box<dyn FnMut(usize)>;
 pub(crate) const ALL: [Measured; 9] = [
     // The rules of the three descriptors.
     Measured { name: "match", prepare: find },
-    // The name of one counter, of a descriptor of three entries.
+    // The key of one counter, of a descriptor with three entries.
     Measured { name: "key", prepare: key },
-    // The checks of the request, names of their counters included.
+    // The checks of the request, including the keys of their counters.
     Measured { name: "plan", prepare: plan },
     // The three checks on their states.
     Measured { name: "settle", prepare: settled },
-    // The request in the memory store, all counters there.
+    // The request in the memory store, whose counters all exist.
     Measured { name: "memory_decide", prepare: memory_decide },
-    // The request through all layers around Redis, with a store in its place that allows everything at once.
+    // The request through all layers around Redis, with a store instead of Redis that allows everything at once.
     Measured { name: "layers", prepare: layers },
     // The verdict of three decisions.
     Measured { name: "respond", prepare: responded },
     // The arguments of a call to Redis for several requests.
     Measured { name: "redis_call", prepare: redis_call },
-    // The answers in its reply.
+    // The answers in the reply of Redis.
     Measured { name: "redis_reply", prepare: redis_reply },
 ];
 
-/// Limits so high that all may pass.
+/// Limits that are never reached.
 const LIMITS: &str = "
 domain: public_api
 tenant: tenant
@@ -80,7 +80,7 @@ descriptors:
             rate_limit: {unit: hour, requests_per_unit: 4000000000}
 ";
 
-/// What all tenants ask, and the rules they meet. It lives as long as the process.
+/// The requests of all tenants, and the rules that they match. They live as long as the process.
 struct Asked {
     rules: &'static RuleSet,
     requests: Vec<Request<'static>>,
@@ -224,7 +224,7 @@ fn memory_decide() -> Operation {
     })
 }
 
-/// Allows everything, at once.
+/// A store that allows everything at once.
 struct Ready(Decision);
 
 impl Store for Ready {
@@ -249,7 +249,7 @@ fn layers() -> Operation {
     let policy = FailurePolicy::new(DenyCache::new(coalesced, 100_000), Some(local));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let deadline = || Some(Instant::now() + Duration::from_secs(10));
-    // So that the table of known counters has them all.
+    // Fills the table of known counters.
     for group in &groups {
         runtime.block_on(policy.decide(Arc::clone(group), deadline())).unwrap();
     }
@@ -271,7 +271,7 @@ fn responded() -> Operation {
     })
 }
 
-/// The call for a tenant and those after it.
+/// The call for the requests of a tenant and of those after it.
 fn call(groups: &[Group], tenant: usize) -> redis::Call {
     let called = groups[tenant..].iter().chain(groups).take(CALLED);
     redis::Call::new(b"", called.map(|group| group.iter()), None)

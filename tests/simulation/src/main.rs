@@ -46,7 +46,7 @@ enum Command {
         /// Plants a defect, by its name in the table of mutants.
         #[arg(long)]
         mutant: Option<String>,
-        /// Shows all actions: those that do not cause the failure too, and those of a run that passes.
+        /// Does not shorten a failing run, and shows the actions even if the run passes.
         #[arg(long)]
         whole: bool,
     },
