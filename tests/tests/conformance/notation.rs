@@ -32,9 +32,9 @@ fn descriptor(text: &str) -> RateLimitDescriptor {
         let words: Vec<_> = part.split_whitespace().collect();
         match words[..] {
             ["hits", hits] => {
-                let given_back = hits.strip_prefix('-');
-                descriptor.hits_addend = Some(given_back.unwrap_or(hits).parse().unwrap());
-                descriptor.is_negative_hits = given_back.is_some();
+                let refunded = hits.strip_prefix('-');
+                descriptor.hits_addend = Some(refunded.unwrap_or(hits).parse().unwrap());
+                descriptor.is_negative_hits = refunded.is_some();
             }
             ["limit", limit] => descriptor.limit = Some(limit_override(limit)),
             _ => panic!("{part:?} in {text:?} is neither hits nor a limit"),

@@ -25,7 +25,7 @@ use crate::{
 const TOO_SLOW: Duration = Duration::from_millis(500);
 
 /// Maximum time until a page or health is as expected.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The result of a case.
 pub(crate) struct Outcome {
@@ -247,7 +247,7 @@ async fn health(step: &Health, server: &Server, differences: &mut Differences) {
     differences.compare(&format!("health of {:?}", step.health), &step.gives, &got);
 }
 
-/// The text as soon as it is as expected, otherwise after [`PATIENCE`].
+/// Waits for the expected text. After [`TIMEOUT`], returns the last text.
 async fn settled<F: Future<Output = String>>(
     expected: &str,
     mut text: impl FnMut() -> F,
@@ -255,7 +255,7 @@ async fn settled<F: Future<Output = String>>(
     let started = Instant::now();
     loop {
         let text = text().await;
-        if notation::fits(expected, &text) || started.elapsed() > PATIENCE {
+        if notation::fits(expected, &text) || started.elapsed() > TIMEOUT {
             return text;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

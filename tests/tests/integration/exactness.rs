@@ -199,13 +199,13 @@ descriptors:
     let mut of_owners = [0, 1, 2, 3].map(|request| admitted(&asked, request).len());
     let all: usize = of_owners.iter().sum();
     assert!(all <= SHARED && of_owners.iter().all(|&own| own <= OWN), "{of_owners:?}");
-    let given_back = async |all: usize| {
+    let until_refunded = async |all: usize| {
         until("refunds to be made", || async {
             (fleet.remaining(&[("shared", "x")]).await == SHARED - all).then_some(())
         })
         .await;
     };
-    given_back(all).await;
+    until_refunded(all).await;
     for (owner, used) in owners.iter().zip(of_owners) {
         assert_eq!(fleet.remaining(&[("own", owner)]).await, OWN - used, "{owner}");
     }
@@ -216,7 +216,7 @@ descriptors:
         {
             of_owners[at] += 1;
         }
-        given_back(of_owners.iter().sum()).await;
+        until_refunded(of_owners.iter().sum()).await;
     }
     assert_eq!(of_owners.iter().sum::<usize>(), SHARED);
     assert!(of_owners.iter().all(|&own| own <= OWN), "{of_owners:?}");

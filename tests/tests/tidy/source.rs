@@ -1,4 +1,4 @@
-//! Reads Rust sources: code without comments, texts and tests, and the modules that it names.
+//! Reads Rust sources: code without comments, strings and tests, and the imports of modules.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,17 +8,17 @@ use std::{
 
 use sluicegate_tests::tools::workspace;
 
-/// A file, line by line.
+/// A source file.
 pub(super) struct Source {
-    /// Its path from the workspace's root.
+    /// Path relative to the root of the workspace.
     pub(super) path: String,
-    /// Its code. Comments, the contents of texts, and tests are blank.
+    /// The code. Comments, strings and tests are blank.
     pub(super) code: String,
     /// The lines outside of tests, comments included.
     pub(super) production_lines: usize,
 }
 
-/// The Rust files below a folder of the workspace, without those that hold tests only.
+/// The Rust files below a folder of the workspace, without files that have only tests.
 pub(super) fn sources(folder: &str) -> Vec<Source> {
     let mut files = Vec::new();
     collect(&workspace().join(folder), &mut files);
@@ -86,7 +86,7 @@ pub(super) fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The text with blanks in the place of comments and of what is in quotes.
+/// Replaces comments and string literals by blanks.
 fn blank_texts(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let is = |at: usize, wanted: &str| {
@@ -121,7 +121,7 @@ fn blank_texts(text: &str) -> String {
     code
 }
 
-/// The end of the text that begins here.
+/// The end of the string literal that begins here.
 fn quoted(chars: &[char], begin: usize) -> usize {
     let mut at = begin + 1;
     while at < chars.len() && chars[at] != '"' {
@@ -130,7 +130,7 @@ fn quoted(chars: &[char], begin: usize) -> usize {
     (at + 1).min(chars.len())
 }
 
-/// The hashes of a raw text that begins here.
+/// Number of hashes of the raw string literal that begins here; `None` if none begins.
 fn raw(chars: &[char], at: usize) -> Option<usize> {
     let before = at.checked_sub(1).and_then(|it| chars.get(it));
     if chars[at] != 'r' || before.is_some_and(|it| it.is_alphanumeric() && *it != 'b') {
@@ -140,7 +140,7 @@ fn raw(chars: &[char], at: usize) -> Option<usize> {
     (chars.get(at + 1 + hashes) == Some(&'"')).then_some(hashes)
 }
 
-/// The code without items behind `#[cfg(test)]`, and the number of their lines.
+/// The code without `#[cfg(test)]` items, and the number of their lines.
 fn blank_tests(code: &str) -> (String, usize) {
     const TEST: &str = "#[cfg(test)]";
     let mut rest = code;
@@ -156,7 +156,7 @@ fn blank_tests(code: &str) -> (String, usize) {
     (kept, lines)
 }
 
-/// Where the first item of this code ends.
+/// The end of the first item of this code.
 fn item_end(code: &str) -> usize {
     let mut depth = 0;
     for (at, char) in code.char_indices() {
@@ -178,20 +178,20 @@ fn item_end(code: &str) -> usize {
 /// A module: its path from the crate's root.
 pub(super) type Module = Vec<String>;
 
-/// What one file imports of another.
+/// An import of one file from another.
 pub(super) struct Import {
     pub(super) from: Module,
     pub(super) to: Module,
-    /// Where, and by which path.
+    /// Location and path of the import.
     pub(super) place: String,
 }
 
-/// A crate's modules by path, and their sources.
+/// The modules of a crate, by path, with their sources.
 pub(super) struct Modules {
     by_path: BTreeMap<Module, Source>,
 }
 
-/// A name that a `use` brings in.
+/// A name that a `use` item imports.
 struct Name {
     alias: String,
     path: Vec<String>,
@@ -224,7 +224,7 @@ impl Modules {
         self.by_path.keys()
     }
 
-    /// What files import of other files. Names that a module only passes on are imported from where they are defined.
+    /// Imports between files. A re-exported name counts as imported from the module that defines it.
     pub(super) fn imports(&self) -> Vec<Import> {
         let mut imports = Vec::new();
         for (module, source) in &self.by_path {
@@ -243,7 +243,7 @@ impl Modules {
         imports
     }
 
-    /// The module that defines what a path names; `None` if it is of another crate.
+    /// The module that defines the item at a path; `None` if it belongs to another crate.
     fn target(&self, at: &Module, path: &[String], names: &[Name], depth: u8) -> Option<Module> {
         let mut module = at.clone();
         let mut rest = path;
@@ -280,7 +280,7 @@ impl Modules {
             }
             rest = others;
         }
-        // Whether the module passes the name on.
+        // Whether the module re-exports the name.
         if let (Some(first), Some(source), true) =
             (rest.first(), self.by_path.get(&module), depth < 8)
         {
@@ -294,7 +294,7 @@ impl Modules {
     }
 }
 
-/// The names that a file's `use` items bring in, and its code without them.
+/// The names that a file's `use` items import, and its code without these items.
 fn names(code: &str) -> (Vec<Name>, String) {
     let (mut names, mut kept, mut rest, mut line) = (Vec::new(), String::new(), code, 1);
     while let Some(at) = find_use(rest) {
@@ -324,7 +324,7 @@ fn find_use(code: &str) -> Option<usize> {
     })
 }
 
-/// The paths of a `use` tree, each with the name that it brings in.
+/// The paths of a `use` tree, each with the name that it imports.
 fn expand(tree: &str) -> Vec<(Vec<String>, String)> {
     let Some((head, inside)) = tree.split_once('{') else {
         let (path, alias) = tree.split_once(" as ").map_or((tree, None), |(a, b)| (a, Some(b)));
@@ -358,7 +358,7 @@ fn inline_paths(code: &str) -> Vec<(Vec<String>, usize)> {
     let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == ':';
     let mut paths = Vec::new();
     for (at, line) in code.lines().enumerate() {
-        // Visibility is no import.
+        // The path of a visibility is not an import.
         let line =
             line.replace("pub(in ", "pub(").replace("pub(crate", "").replace("pub(super", "");
         for word in line.split(|char| !is_part(char)) {
@@ -373,7 +373,7 @@ fn inline_paths(code: &str) -> Vec<(Vec<String>, usize)> {
     paths
 }
 
-/// The imports of which modules that import each other in a circle consist.
+/// The imports that are part of a circle of modules.
 pub(super) fn circles(imports: &[Import]) -> Vec<&Import> {
     let mut below: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
     for import in imports {
