@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    CallError, Check, Client, Verdict,
+    Check, CheckError, Client, Verdict,
     backoff::{with_jitter, without_retry_after},
     check::CheckKey,
 };
@@ -31,9 +31,9 @@ pub enum AcquireError {
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
-    /// A call failed.
+    /// A check failed.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Check(#[from] CheckError),
     /// The pacer has no such priority.
     #[error("no priority {0}")]
     UnknownPriority(usize),
@@ -55,7 +55,7 @@ impl Client {
     /// # Errors
     /// [`WaitExceeded`](AcquireError::WaitExceeded) if `max_wait` has passed, or as soon as the next check would be
     /// later than that. A check that began in time is awaited. With a `max_wait` of zero it asks once, if no other caller
-    /// waits; with [`Duration::MAX`] it waits without end. [`Call`](AcquireError::Call) if a call failed, and
+    /// waits; with [`Duration::MAX`] it waits without end. [`Check`](AcquireError::Check) if a check failed, and
     /// [`Closed`](AcquireError::Closed).
     pub async fn acquire(&self, check: Check, max_wait: Duration) -> Result<Verdict, AcquireError> {
         let deadline = Instant::now().checked_add(max_wait);
@@ -121,7 +121,7 @@ impl Client {
     }
 }
 
-type Call = Pin<Box<dyn Future<Output = Result<Verdict, CallError>> + Send>>;
+type Call = Pin<Box<dyn Future<Output = Result<Verdict, CheckError>> + Send>>;
 
 /// A call of a waiter that outlives it: if this future is dropped, the call goes on, and is refunded if it was allowed.
 struct InFlight {
@@ -139,7 +139,7 @@ impl InFlight {
 }
 
 impl Future for InFlight {
-    type Output = (Turn, Result<Verdict, CallError>);
+    type Output = (Turn, Result<Verdict, CheckError>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((call, ..)) = &mut self.parts else { return Poll::Pending };

@@ -25,7 +25,7 @@ use tonic::{
     transport::Channel,
 };
 
-use crate::{Builder, CallError, Check, Endpoint};
+use crate::{Builder, Check, CheckError, Endpoint};
 
 /// Maximum size of a response message. Explanations of many descriptors are larger than tonic's default of 4 MiB.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -106,7 +106,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn explain(&self, check: Check) -> Result<ExplainResponse, CallError> {
+    pub async fn explain(&self, check: Check) -> Result<ExplainResponse, CheckError> {
         let RateLimitRequest { domain, descriptors, hits_addend } = check.into();
         let request =
             self.request_with_deadline(ExplainRequest { domain, descriptors, hits_addend });
@@ -118,7 +118,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn log_level(&self) -> Result<LogLevel, CallError> {
+    pub async fn log_level(&self) -> Result<LogLevel, CheckError> {
         let mut service = self.service.clone();
         let answer =
             self.respond(service.get_log_level(self.request_with_deadline(GetLogLevelRequest {})));
@@ -134,7 +134,7 @@ impl AdminClient {
         &self,
         level: &str,
         duration: Option<Duration>,
-    ) -> Result<LogLevel, CallError> {
+    ) -> Result<LogLevel, CheckError> {
         // A duration beyond the message's range becomes the longest one.
         let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
         let duration = duration.map(|span| span.try_into().unwrap_or(longest));
@@ -153,7 +153,7 @@ impl AdminClient {
         &self,
         domain: &str,
         path_prefix: &str,
-    ) -> Result<ResponseStream<ListRulesResponse>, CallError> {
+    ) -> Result<ResponseStream<ListRulesResponse>, CheckError> {
         let (domain, path_prefix) = (domain.to_owned(), path_prefix.to_owned());
         let request = self.request(ListRulesRequest { domain, path_prefix });
         let mut service = self.service.clone();
@@ -165,7 +165,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn peek(&self, check: Check) -> Result<PeekCountersResponse, CallError> {
+    pub async fn peek(&self, check: Check) -> Result<PeekCountersResponse, CheckError> {
         let RateLimitRequest { domain, descriptors, .. } = check.into();
         let request = self.request_with_deadline(PeekCountersRequest { domain, descriptors });
         let mut service = self.service.clone();
@@ -176,12 +176,12 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn counters(
+    pub async fn list_tenant_counters(
         &self,
         domain: &str,
         tenant: &[u8],
         limit: u32,
-    ) -> Result<ResponseStream<ListCountersResponse>, CallError> {
+    ) -> Result<ResponseStream<ListCountersResponse>, CheckError> {
         let tenant = tenant.to_vec().into();
         let request =
             self.request(ListCountersRequest { domain: domain.to_owned(), tenant, limit });
@@ -200,7 +200,7 @@ impl AdminClient {
         check: Check,
         limit_name: &str,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CallError> {
+    ) -> Result<ResetCounterResponse, CheckError> {
         let RateLimitRequest { domain, descriptors, .. } = check.into();
         let limit_name = limit_name.to_owned();
         let descriptor = descriptors.into_iter().next();
@@ -212,11 +212,11 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed. The counter may have been reset.
-    pub async fn reset_counter(
+    pub async fn reset_counter_by_key(
         &self,
         counter_key: &str,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CallError> {
+    ) -> Result<ResetCounterResponse, CheckError> {
         self.reset(Counters::CounterKey(counter_key.to_owned()), dry_run).await
     }
 
@@ -224,7 +224,7 @@ impl AdminClient {
         &self,
         counters: Counters,
         dry_run: bool,
-    ) -> Result<ResetCounterResponse, CallError> {
+    ) -> Result<ResetCounterResponse, CheckError> {
         let request =
             self.request_with_deadline(ResetCounterRequest { counters: Some(counters), dry_run });
         let mut service = self.service.clone();
@@ -241,7 +241,7 @@ impl AdminClient {
         domain: &str,
         tenant: &[u8],
         dry_run: bool,
-    ) -> Result<ResponseStream<ResetTenantResponse>, CallError> {
+    ) -> Result<ResponseStream<ResetTenantResponse>, CheckError> {
         let (domain, tenant) = (domain.to_owned(), tenant.to_vec().into());
         let request = self.request(ResetTenantRequest { domain, tenant, dry_run });
         let mut service = self.service.clone();
@@ -253,7 +253,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn status(&self) -> Result<GetStatusResponse, CallError> {
+    pub async fn status(&self) -> Result<GetStatusResponse, CheckError> {
         let request = self.request_with_deadline(GetStatusRequest {});
         let mut service = self.service.clone();
         self.respond(service.get_status(request)).await
@@ -263,7 +263,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn top(&self, request: TopRequest) -> Result<TopResponse, CallError> {
+    pub async fn top(&self, request: TopRequest) -> Result<TopResponse, CheckError> {
         let request = self.request_with_deadline(request);
         let mut service = self.service.clone();
         self.respond(service.top(request)).await
@@ -288,7 +288,7 @@ impl AdminClient {
     async fn respond<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, CheckError> {
         within(self.deadline, call).await.map(Response::into_inner)
     }
 
@@ -309,7 +309,7 @@ impl<T> ResponseStream<T> {
     ///
     /// # Errors
     /// The message did not arrive.
-    pub async fn next(&mut self) -> Result<Option<T>, CallError> {
+    pub async fn next(&mut self) -> Result<Option<T>, CheckError> {
         within(self.deadline, self.stream.message()).await
     }
 }
@@ -318,11 +318,11 @@ impl<T> ResponseStream<T> {
 async fn within<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, Status>>,
-) -> Result<T, CallError> {
+) -> Result<T, CheckError> {
     // tonic's own timer starts only when there is a connection.
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(status)) => Err(CallError::new(&status, deadline, "the admin listener")),
-        Err(_) => Err(CallError::DeadlineExceeded { deadline }),
+        Ok(Err(status)) => Err(CheckError::new(&status, deadline, "the admin listener")),
+        Err(_) => Err(CheckError::DeadlineExceeded { deadline }),
     }
 }

@@ -216,7 +216,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Descriptor {
 ///
 /// The service applies it only in a domain that it knows, of which a limits file with nothing but the domain is enough.
 /// Otherwise [`Client::check`](crate::Client::check) returns
-/// [`OverrideNotApplied`](crate::CallError::OverrideNotApplied).
+/// [`OverrideNotApplied`](crate::CheckError::OverrideNotApplied).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct LimitOverride {

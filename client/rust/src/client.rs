@@ -11,7 +11,7 @@ use tonic_health::pb::{
 };
 
 use crate::{
-    Builder, CallError, Check, Code, ConnectError, Endpoint, Verdict, acquire::Schedules,
+    Builder, Check, CheckError, Code, ConnectError, Endpoint, Verdict, acquire::Schedules,
     connect::DEADLINE_MAX,
 };
 
@@ -66,7 +66,7 @@ impl Client {
     /// # Errors
     /// The call failed. It may have been counted, so it is not retried. Or the service allowed the request without
     /// applying a [`LimitOverride`](crate::LimitOverride).
-    pub async fn check(&self, check: Check) -> Result<Verdict, CallError> {
+    pub async fn check(&self, check: Check) -> Result<Verdict, CheckError> {
         let overrides = check.overrides();
         let mut request = Request::new(check.into());
         request.set_timeout(self.deadline);
@@ -81,7 +81,7 @@ impl Client {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn is_serving(&self) -> Result<bool, CallError> {
+    pub async fn is_serving(&self) -> Result<bool, CheckError> {
         // All services of the server.
         let mut request = Request::new(HealthCheckRequest { service: String::new() });
         request.set_timeout(self.deadline);
@@ -93,18 +93,18 @@ impl Client {
     async fn respond<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, CheckError> {
         // tonic's own timer does not include the time to connect.
         match tokio::time::timeout(self.deadline, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(CallError::new(&status, self.deadline, LISTENER)),
-            Err(_) => Err(CallError::DeadlineExceeded { deadline: self.deadline }),
+            Ok(Err(status)) => Err(CheckError::new(&status, self.deadline, LISTENER)),
+            Err(_) => Err(CheckError::DeadlineExceeded { deadline: self.deadline }),
         }
     }
 }
 
 /// The verdict of a response. `overrides` has for each descriptor whether it brought a limit with it.
-fn verdict(overrides: &[bool], response: RateLimitResponse) -> Result<Verdict, CallError> {
+fn verdict(overrides: &[bool], response: RateLimitResponse) -> Result<Verdict, CheckError> {
     let verdict = Verdict::from(response);
     let is_applied = |at: usize| {
         let status = verdict.statuses.get(at);
@@ -112,7 +112,7 @@ fn verdict(overrides: &[bool], response: RateLimitResponse) -> Result<Verdict, C
     };
     let mut overridden = overrides.iter().enumerate().filter(|(_, is_overridden)| **is_overridden);
     if verdict.allowed && !overridden.all(|(at, _)| is_applied(at)) {
-        return Err(CallError::OverrideNotApplied);
+        return Err(CheckError::OverrideNotApplied);
     }
     Ok(verdict)
 }

@@ -42,10 +42,10 @@ pub enum ConnectError {
     },
 }
 
-/// Why a call failed.
+/// Why a check, or another call of a client, failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum CallError {
+pub enum CheckError {
     /// The service rejects the request. It would reject a second attempt too.
     #[error("invalid request: {reason}")]
     InvalidRequest {
@@ -95,7 +95,7 @@ const NOT_GRPC: &str = "grpc-status header missing, mapped from HTTP status code
 const TLS_MISMATCH_HINT: &str =
     "does it ask for TLS or for a client certificate, or is it another listener?";
 
-impl CallError {
+impl CheckError {
     /// Converts the status of a failed call.
     ///
     /// `deadline` is the deadline of the call. `listener` names the listener that serves such calls: if the call
@@ -158,37 +158,37 @@ mod tests {
 
     #[test]
     fn grpc_codes_map_to_call_errors() {
-        let error = |status: Status| CallError::new(&status, DEADLINE, LISTENER);
+        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER);
         let reason = || "why".to_owned();
 
         assert_eq!(
             error(Status::invalid_argument("why")),
-            CallError::InvalidRequest { reason: reason() }
+            CheckError::InvalidRequest { reason: reason() }
         );
         assert_eq!(
             error(Status::out_of_range("why")),
-            CallError::InvalidRequest { reason: reason() }
+            CheckError::InvalidRequest { reason: reason() }
         );
-        assert_eq!(error(Status::unavailable("why")), CallError::Unavailable { reason: reason() });
+        assert_eq!(error(Status::unavailable("why")), CheckError::Unavailable { reason: reason() });
         for late in [Status::deadline_exceeded("why"), Status::cancelled("why")] {
-            assert_eq!(error(late), CallError::DeadlineExceeded { deadline: DEADLINE });
+            assert_eq!(error(late), CheckError::DeadlineExceeded { deadline: DEADLINE });
         }
         assert_eq!(
             error(Status::unimplemented("why")),
-            CallError::Other { code: Code::Unimplemented, reason: reason() }
+            CheckError::Other { code: Code::Unimplemented, reason: reason() }
         );
     }
 
     #[test]
     fn broken_connection_is_unavailable_with_any_code() {
         let broken = io::Error::new(io::ErrorKind::ConnectionReset, "reset");
-        let error = CallError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER);
-        assert_eq!(error, CallError::Unavailable { reason: "reset".to_owned() });
+        let error = CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER);
+        assert_eq!(error, CheckError::Unavailable { reason: "reset".to_owned() });
     }
 
     #[test]
     fn errors_of_another_listener_name_the_expected_one() {
-        let error = |status: Status| CallError::new(&status, DEADLINE, LISTENER).to_string();
+        let error = |status: Status| CheckError::new(&status, DEADLINE, LISTENER).to_string();
         assert_eq!(
             error(Status::unimplemented("")),
             "Unimplemented: no such service here; is this the listener?"
@@ -210,7 +210,7 @@ mod tests {
     fn dropped_connection_hints_at_tls_or_another_listener() {
         let error = |text: &str| {
             let broken = io::Error::other(text.to_owned());
-            CallError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER).to_string()
+            CheckError::new(&Status::from_error(Box::new(broken)), DEADLINE, LISTENER).to_string()
         };
         for text in [
             "operation was canceled: connection closed",
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(error("Connection refused"), "unavailable: Connection refused");
         // Messages of the service pass unchanged.
         let status = Status::unavailable("connection closed");
-        let error = CallError::new(&status, DEADLINE, LISTENER);
+        let error = CheckError::new(&status, DEADLINE, LISTENER);
         assert_eq!(error.to_string(), "unavailable: connection closed");
     }
 }

@@ -22,7 +22,7 @@
 //! # Failed calls
 //!
 //! If a call fails, the caller decides whether its request passes; Envoy lets it pass by
-//! default. [`CallError`] lists the kinds of failures.
+//! default. [`CheckError`] lists the kinds of failures.
 //!
 //! The client never retries: a failed call may have been charged, and a second one would be charged again.
 //!
@@ -55,9 +55,9 @@ pub use check::{Check, Descriptor, LimitOverride};
 pub use client::Client;
 pub use connect::Builder;
 pub use endpoint::{Endpoint, InvalidEndpoint};
-pub use error::{CallError, ConnectError, describe_error};
+pub use error::{CheckError, ConnectError, describe_error};
 pub use pacer::{InvalidWeights, Pacer, PacerBuilder};
-/// gRPC code of [`CallError::Other`].
+/// gRPC code of [`CheckError::Other`].
 pub use tonic::Code as GrpcCode;
 pub use verdict::{Code, Header, Limit, Status, Unit, Verdict};
 

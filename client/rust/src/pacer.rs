@@ -10,7 +10,7 @@ use std::{
 use thiserror::Error;
 use tokio::{sync::oneshot, task::AbortHandle, time::sleep};
 
-use crate::{AcquireError, CallError, Check, Client, backoff};
+use crate::{AcquireError, Check, CheckError, Client, backoff};
 
 /// Starts the jobs of workers at the rate that a limit allows, such as that of a provider's API.
 ///
@@ -42,7 +42,7 @@ pub struct PacerBuilder {
     on_error: Option<OnError>,
 }
 
-type OnError = Box<dyn Fn(&CallError) + Send + Sync>;
+type OnError = Box<dyn Fn(&CheckError) + Send + Sync>;
 
 /// Why weights are not valid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl PacerBuilder {
 
     /// Sets a function that is called with each failed call after which the pacer waits and asks again: no job starts
     /// without a verdict.
-    pub fn on_error(mut self, on_error: impl Fn(&CallError) + Send + Sync + 'static) -> Self {
+    pub fn on_error(mut self, on_error: impl Fn(&CheckError) + Send + Sync + 'static) -> Self {
         self.on_error = Some(Box::new(on_error));
         self
     }
@@ -215,8 +215,8 @@ impl Shared {
         let mut failures = 0;
         loop {
             let result = shared.client.acquire(shared.check.clone(), Duration::MAX).await;
-            if let Err(AcquireError::Call(
-                error @ (CallError::Unavailable { .. } | CallError::DeadlineExceeded { .. }),
+            if let Err(AcquireError::Check(
+                error @ (CheckError::Unavailable { .. } | CheckError::DeadlineExceeded { .. }),
             )) = &result
             {
                 if let Some(on_error) = &shared.on_error {

@@ -39,7 +39,7 @@ impl AdminServerSettings {
 /// Several admin listeners, the token and the connections.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub struct AdminServersSettings {
+pub struct AdminServerListSettings {
     /// Admin listeners of the servers: http://HOST:PORT, https://HOST:PORT or unix:PATH. Results of several servers
     /// are added up.
     #[arg(
@@ -60,7 +60,7 @@ pub struct AdminServersSettings {
     pub connection: ConnectionSettings,
 }
 
-impl AdminServersSettings {
+impl AdminServerListSettings {
     /// A lazy client of each listener.
     pub(super) fn clients(&self) -> Result<Vec<AdminClient>, Failure> {
         let client = |server| client(server, self.token_file.as_deref(), &self.connection);

@@ -10,7 +10,7 @@ use tonic_health::pb::{
 };
 
 use super::{Failure, OutputFormat, ServerSettings, output};
-use sluicegate_client::CallError;
+use sluicegate_client::CheckError;
 
 /// Settings of `sluicectl health`.
 #[derive(Args, Clone, Debug)]
@@ -46,9 +46,9 @@ pub(super) async fn run(settings: &HealthSettings) -> Result<ExitCode, Failure> 
     // tonic's own timer does not include the time to connect.
     let answer = tokio::time::timeout(connection.timeout, client.check(request)).await;
     let answer = answer
-        .map_err(|_| failed(CallError::DeadlineExceeded { deadline: connection.timeout }))?
+        .map_err(|_| failed(CheckError::DeadlineExceeded { deadline: connection.timeout }))?
         .map_err(|status| {
-            failed(CallError::new(&status, connection.timeout, "the gRPC listener"))
+            failed(CheckError::new(&status, connection.timeout, "the gRPC listener"))
         })?;
     let status = answer.into_inner().status();
     output::print(

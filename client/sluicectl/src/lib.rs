@@ -12,7 +12,7 @@ mod peek;
 mod reset;
 mod rules;
 mod server;
-mod server_arguments;
+mod shared_flags;
 mod status;
 mod top;
 
@@ -28,7 +28,7 @@ use thiserror::Error;
 use tonic::Code;
 
 pub use self::{
-    admin_server::{AdminServerSettings, AdminServersSettings},
+    admin_server::{AdminServerListSettings, AdminServerSettings},
     check::CheckSettings,
     descriptor::RequestArguments,
     explain::ExplainSettings,
@@ -40,11 +40,11 @@ pub use self::{
     reset::ResetSettings,
     rules::RulesSettings,
     server::ServerSettings,
-    server_arguments::ServerArguments,
+    shared_flags::SharedFlags,
     status::StatusSettings,
     top::TopSettings,
 };
-use sluicegate_client::{CallError, ConnectError, Endpoint, InvalidToken, describe_error};
+use sluicegate_client::{CheckError, ConnectError, Endpoint, InvalidToken, describe_error};
 
 /// Inspects and tests Sluicegate. The commands check, health and load work with any server of Envoy's API.
 #[derive(Debug, Parser)]
@@ -129,9 +129,9 @@ enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("{endpoint}")]
-    Call { endpoint: Endpoint, source: CallError },
+    Call { endpoint: Endpoint, source: CheckError },
     #[error("{endpoint}")]
-    NotFound { endpoint: Endpoint, source: CallError },
+    NotFound { endpoint: Endpoint, source: CheckError },
     #[error(transparent)]
     Load(#[from] load::LoadFailure),
     #[error("the terminal cannot be used")]
@@ -147,10 +147,10 @@ enum Failure {
 impl Failure {
     /// Converts the error of a call about a named domain, tenant, limit or counter. If that does not exist, it is a
     /// negative result (exit code 1).
-    fn from_lookup(endpoint: &Endpoint, source: CallError) -> Self {
+    fn from_lookup(endpoint: &Endpoint, source: CheckError) -> Self {
         let endpoint = endpoint.clone();
         match source {
-            CallError::Other { code: Code::NotFound, .. } => Self::NotFound { endpoint, source },
+            CheckError::Other { code: Code::NotFound, .. } => Self::NotFound { endpoint, source },
             _ => Self::Call { endpoint, source },
         }
     }

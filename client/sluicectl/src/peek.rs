@@ -145,8 +145,10 @@ async fn list_tenant(
     tenant: &[u8],
 ) -> Result<ExitCode, Failure> {
     let failed = |source| Failure::from_lookup(client.endpoint(), source);
-    let mut pages =
-        client.counters(&settings.domain, tenant, settings.limit).await.map_err(failed)?;
+    let mut pages = client
+        .list_tenant_counters(&settings.domain, tenant, settings.limit)
+        .await
+        .map_err(failed)?;
     let (mut counters, mut more) = (Vec::new(), false);
     while let Some(page) = pages.next().await.map_err(failed)? {
         counters.extend(page.counters);

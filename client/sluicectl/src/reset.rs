@@ -15,7 +15,7 @@ use super::{
     descriptor::{descriptor_parser, printable_bytes},
     output,
 };
-use sluicegate_client::{AdminClient, CallError, Check, Descriptor};
+use sluicegate_client::{AdminClient, Check, CheckError, Descriptor};
 
 /// Settings of `sluicectl reset`.
 #[derive(Args, Clone, Debug)]
@@ -174,10 +174,10 @@ async fn reset_each(
     settings: &ResetCounterSettings,
     client: &AdminClient,
     results: &mut Vec<ResetCounterResult>,
-) -> Result<(), CallError> {
+) -> Result<(), CheckError> {
     let dry_run = settings.dry_run;
     if let Some(key) = &settings.key {
-        results.extend(client.reset_counter(key, dry_run).await?.results);
+        results.extend(client.reset_counter_by_key(key, dry_run).await?.results);
         return Ok(());
     }
     let domain = settings.domain.as_deref().unwrap_or_default();

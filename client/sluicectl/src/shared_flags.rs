@@ -14,9 +14,9 @@ const VARIABLES: [(&str, &str); 6] = [
 
 /// Arguments of the server whose variables begin with `SLUICECTL_`.
 #[derive(Clone, Copy, Debug)]
-pub struct ServerArguments<T>(pub T);
+pub struct SharedFlags<T>(pub T);
 
-impl<T: FromArgMatches> FromArgMatches for ServerArguments<T> {
+impl<T: FromArgMatches> FromArgMatches for SharedFlags<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         T::from_arg_matches(matches).map(Self)
     }
@@ -26,7 +26,7 @@ impl<T: FromArgMatches> FromArgMatches for ServerArguments<T> {
     }
 }
 
-impl<T: Args> Args for ServerArguments<T> {
+impl<T: Args> Args for SharedFlags<T> {
     fn group_id() -> Option<Id> {
         T::group_id()
     }

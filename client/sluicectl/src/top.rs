@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::printable};
 
-use super::{Failure, OutputFormat, admin_server::AdminServersSettings, output, report};
+use super::{Failure, OutputFormat, admin_server::AdminServerListSettings, output, report};
 use rows::{CounterRow, Rows, TopResults};
 use sluicegate_client::describe_error;
 
@@ -50,7 +50,7 @@ pub struct TopSettings {
 
     /// The admin listeners.
     #[command(flatten)]
-    pub servers: AdminServersSettings,
+    pub servers: AdminServerListSettings,
 }
 
 /// Lists of counters.

@@ -9,7 +9,7 @@ use std::{
 use nix::sys::signal::Signal;
 use prost::Message as _;
 use prost_types::FileDescriptorProto;
-use sluicegate_client::{AdminClient, CallError, Check, GrpcCode};
+use sluicegate_client::{AdminClient, Check, CheckError, GrpcCode};
 use sluicegate_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     sluicegate::admin::v1::{ExplainRequest, admin_service_client::AdminServiceClient},
@@ -66,13 +66,13 @@ fn check() -> Check {
     Check::new("api").descriptor([("user", "bob")])
 }
 
-async fn shows(server: &Sluicegate, token: &str) -> Result<(), CallError> {
+async fn shows(server: &Sluicegate, token: &str) -> Result<(), CheckError> {
     client(server).with_token(token).unwrap().explain(check()).await.map(|_| ())
 }
 
-fn assert_unauthenticated(answer: Result<(), CallError>) {
+fn assert_unauthenticated(answer: Result<(), CheckError>) {
     match answer {
-        Err(CallError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
+        Err(CheckError::Other { code: GrpcCode::Unauthenticated, .. }) => {}
         other => panic!("{other:?}"),
     }
 }

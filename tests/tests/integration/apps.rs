@@ -3,13 +3,17 @@
 use std::{
     collections::HashSet,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};
 use sluicegate_client::{
-    AcquireError, CallError, Check, Client, Descriptor, GrpcCode, LimitOverride, Pacer,
+    AcquireError, Check, CheckError, Client, Descriptor, GrpcCode, LimitOverride, Pacer, backoff,
+    parse_retry_after,
     tower::{FailureMode, RateLimit, header},
 };
 use sluicegate_tests::{HangingStore, Process, Sluicegate, binary, hit, tools::workspace};
@@ -125,7 +129,7 @@ async fn tonic_example_limits_calls() {
     }
     let code = GrpcCode::ResourceExhausted;
     let reason = "The rate limit is exceeded.".to_owned();
-    assert_eq!(client.is_serving().await, Err(CallError::Other { code, reason }));
+    assert_eq!(client.is_serving().await, Err(CheckError::Other { code, reason }));
 }
 
 const JOBS: usize = 300;
@@ -253,7 +257,7 @@ async fn override_in_an_unknown_domain_is_an_error() {
     let client = client(&server).await;
     let limit = LimitOverride::per_window(1, Duration::from_secs(90));
     let check = |domain| Check::new(domain).descriptor(Descriptor::from([("a", "1")]).limit(limit));
-    assert_eq!(client.check(check("unknown")).await, Err(CallError::OverrideNotApplied));
+    assert_eq!(client.check(check("unknown")).await, Err(CheckError::OverrideNotApplied));
     assert!(client.check(check("shop")).await.unwrap().allowed);
     assert!(!client.check(check("shop")).await.unwrap().allowed);
 
@@ -270,17 +274,52 @@ async fn override_in_an_unknown_domain_is_an_error() {
 async fn shed_request_is_refused_with_failure_mode_open() {
     let mut store = HangingStore::start().await;
     let flags = [&store.arguments()[..], &["--max-in-flight", "1"]].concat();
-    let server = Sluicegate::start(LIMITS, &flags).await;
+    let limits = LIMITS.replace("domain: shop", "domain: api");
+    let server = Sluicegate::start(&limits, &flags).await;
     let held = store.hold(&server, hit("user", "held")).await;
     let client = client(&server).await;
     let limit = LimitOverride::per_window(5, Duration::from_secs(60));
     for override_of in [None, Some(limit)] {
-        let options = RateLimit::new(&client, "shop").failure_mode(FailureMode::Open);
+        let options = RateLimit::new(&client, "api").failure_mode(FailureMode::Open);
         let response = get(&site(options, override_of).await, "ann").await;
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     }
     store.release();
     held.answer().await.unwrap();
+}
+
+#[tokio::test]
+async fn rate_limited_call_is_repeated_with_backoff() {
+    let app = Router::new().route("/", axum::routing::get(busy_at_first));
+    let app = app.with_state(Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let (client, started) = (reqwest::Client::new(), Instant::now());
+    let status = call(&client, &url).await.unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+async fn busy_at_first(
+    State(calls): State<Arc<AtomicUsize>>,
+) -> (StatusCode, [(&'static str, &'static str); 1]) {
+    let is_first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+    (if is_first { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }, [("retry-after", "1")])
+}
+
+/// The code of `docs/backoff.md`.
+async fn call(client: &reqwest::Client, url: &str) -> reqwest::Result<StatusCode> {
+    let mut status = StatusCode::TOO_MANY_REQUESTS;
+    for attempt in 0..5 {
+        let response = client.get(url).send().await?;
+        status = response.status();
+        if status != StatusCode::TOO_MANY_REQUESTS {
+            break;
+        }
+        tokio::time::sleep(backoff(parse_retry_after(response.headers()), attempt)).await;
+    }
+    Ok(status)
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ use bytes::Bytes;
 use http::{Response, request::Parts};
 use tower_layer::Layer;
 
-use crate::{CallError, Client, Descriptor, Verdict};
+use crate::{CheckError, Client, Descriptor, Verdict};
 
 pub use body::{PeekedBody, RequestBody};
 pub use keys::{PeerAddr, client_ip, header};
@@ -72,7 +72,7 @@ pub struct RateLimit {
 type HitsFn = dyn Fn(&Parts) -> u64 + Send + Sync;
 type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
 type OnLimitedFn = dyn Fn(&Parts, &Verdict, Response<Bytes>) -> Response<Bytes> + Send + Sync;
-type OnErrorFn = dyn Fn(&Parts, &CallError) + Send + Sync;
+type OnErrorFn = dyn Fn(&Parts, &CheckError) + Send + Sync;
 type HeadFn = dyn Fn(&Parts) -> Vec<Descriptor> + Send + Sync;
 type BodyFn = dyn Fn(&Parts, &RequestBody) -> Vec<Descriptor> + Send + Sync;
 
@@ -127,7 +127,7 @@ impl RateLimit {
     /// Sets a function that is called with each failed check, before the failure mode applies, for example to log it.
     pub fn on_error(
         mut self,
-        on_error: impl Fn(&Parts, &CallError) + Send + Sync + 'static,
+        on_error: impl Fn(&Parts, &CheckError) + Send + Sync + 'static,
     ) -> Self {
         self.on_error = Some(Arc::new(on_error));
         self

@@ -1,6 +1,6 @@
 //! The admin client against an admin service with scripted answers.
 
-use sluicegate_client::{AdminClient, CallError, InvalidToken};
+use sluicegate_client::{AdminClient, CheckError, InvalidToken};
 use sluicegate_client_testkit::{
     admin::{start, unmatched_response},
     service::{Service, client_of, response_with_limit, sample_check},
@@ -48,7 +48,7 @@ async fn invalid_tokens_are_rejected() {
 async fn invalid_argument_becomes_invalid_request() {
     let (endpoint, _) = start(Err(Status::invalid_argument("no domain"))).await;
     let error = client(&endpoint).explain(sample_check()).await.unwrap_err();
-    assert_eq!(error, CallError::InvalidRequest { reason: "no domain".to_owned() });
+    assert_eq!(error, CheckError::InvalidRequest { reason: "no domain".to_owned() });
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_client::{CallError, Client, Code, GrpcCode, Unit};
+use sluicegate_client::{CheckError, Client, Code, GrpcCode, Unit};
 use sluicegate_proto::envoy::{
     config::core::v3::HeaderValue,
     service::ratelimit::v3::{
@@ -16,7 +16,7 @@ use sluicegate_client_testkit::service::{
     Answer, Service, client_of, free_address, response_with_limit, sample_check,
 };
 
-async fn error_of(status: Status) -> CallError {
+async fn error_of(status: Status) -> CheckError {
     let client = client_of(Service::new(Answer::Error(status)).start().await);
     client.check(sample_check()).await.unwrap_err()
 }
@@ -94,7 +94,7 @@ async fn check_ends_at_its_deadline_without_an_answer() {
     let client = client_of(service.start().await).with_deadline(deadline);
 
     let error = client.check(sample_check()).await.unwrap_err();
-    assert_eq!(error, CallError::DeadlineExceeded { deadline });
+    assert_eq!(error, CheckError::DeadlineExceeded { deadline });
     assert_eq!(error.to_string(), "no answer within 50ms");
     assert!(service.take_requests().len() <= 1, "retried");
 }
@@ -117,13 +117,13 @@ async fn check_ends_at_its_deadline_during_the_tls_handshake() {
         .unwrap();
 
     let error = client.check(sample_check()).await.unwrap_err();
-    assert_eq!(error, CallError::DeadlineExceeded { deadline });
+    assert_eq!(error, CheckError::DeadlineExceeded { deadline });
 }
 
 #[tokio::test]
 async fn unreachable_service_is_unavailable() {
     let client = client_of(format!("http://{}", free_address().await).parse().unwrap());
-    let CallError::Unavailable { reason } = client.check(sample_check()).await.unwrap_err() else {
+    let CheckError::Unavailable { reason } = client.check(sample_check()).await.unwrap_err() else {
         panic!("another error");
     };
     assert!(reason.contains("refused"), "{reason}");
@@ -133,7 +133,7 @@ async fn unreachable_service_is_unavailable() {
 async fn rejected_request_carries_the_message_of_the_service() {
     assert_eq!(
         error_of(Status::invalid_argument("domain must not be empty")).await,
-        CallError::InvalidRequest { reason: "domain must not be empty".to_owned() }
+        CheckError::InvalidRequest { reason: "domain must not be empty".to_owned() }
     );
 }
 
@@ -141,7 +141,7 @@ async fn rejected_request_carries_the_message_of_the_service() {
 async fn other_errors_keep_their_code() {
     assert_eq!(
         error_of(Status::internal("store failed")).await,
-        CallError::Other { code: GrpcCode::Internal, reason: "store failed".to_owned() }
+        CheckError::Other { code: GrpcCode::Internal, reason: "store failed".to_owned() }
     );
 }
 
@@ -151,7 +151,7 @@ async fn failed_calls_are_not_retried() {
     let client = client_of(service.start().await);
     assert_eq!(
         client.check(sample_check()).await,
-        Err(CallError::Unavailable { reason: "draining".to_owned() })
+        Err(CheckError::Unavailable { reason: "draining".to_owned() })
     );
     assert_eq!(service.take_requests().len(), 1);
 }

@@ -9,7 +9,7 @@ use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::Value;
 use sluicegate_client::{
-    CallError, Check, Client, Descriptor, LimitOverride, Verdict,
+    Check, CheckError, Client, Descriptor, LimitOverride, Verdict,
     tower::{FailureMode, RateLimit},
 };
 use sluicegate_client_testkit::service::{Answer, Service, client_of};
@@ -58,10 +58,10 @@ fn message(json: &Value) -> RateLimitResponse {
     RateLimitResponse::decode(message.encode_to_vec().as_slice()).unwrap()
 }
 
-fn expect_verdict(name: &str, case: &Value, result: &Result<Verdict, CallError>) {
+fn expect_verdict(name: &str, case: &Value, result: &Result<Verdict, CheckError>) {
     if let Some(error) = case["verdict"]["error"].as_str() {
         assert_eq!(error, "override_not_applied", "{name}");
-        assert_eq!(*result, Err(CallError::OverrideNotApplied), "{name}");
+        assert_eq!(*result, Err(CheckError::OverrideNotApplied), "{name}");
         return;
     }
     let verdict = result.as_ref().unwrap_or_else(|error| panic!("{name}: {error}"));

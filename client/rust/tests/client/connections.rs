@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use sluicegate_client::{CallError, Client, ConnectError, Endpoint};
+use sluicegate_client::{CheckError, Client, ConnectError, Endpoint};
 use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tempfile::TempDir;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
@@ -66,7 +66,7 @@ async fn missing_unix_socket_is_unavailable() {
     let path = folder.path().join("none.sock");
     let endpoint: Endpoint = format!("unix:{}", path.display()).parse().unwrap();
     let error = client_of(endpoint).check(sample_check()).await.unwrap_err();
-    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
+    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn lazy_client_can_start_before_the_service() {
     let client = client_of(endpoint.clone());
 
     let error = client.check(sample_check()).await.unwrap_err();
-    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
+    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
     service().start_on(address).await;
     assert!(client.check(sample_check()).await.unwrap().allowed);
 }
@@ -120,7 +120,7 @@ async fn tls_with_a_client_certificate() {
 
     let unknown = builder().connect_lazy().unwrap();
     let error = unknown.check(sample_check()).await.unwrap_err();
-    assert!(matches!(error, CallError::Unavailable { .. }), "{error}");
+    assert!(matches!(error, CheckError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header::RETRY_AFTER, reques
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody, combinators::BoxBody};
 use sluicegate_client::{
-    CallError, Check, Client, Descriptor, LimitOverride,
+    Check, CheckError, Client, Descriptor, LimitOverride,
     tower::{FailureMode, PeerAddr, RateLimit, client_ip, header},
 };
 use sluicegate_client_testkit::service::{
@@ -174,7 +174,7 @@ async fn on_limited_replaces_the_answer() {
 }
 
 /// A client of no service, of one that never answers, of one that fails, and of one that does not apply overrides.
-async fn failing_clients() -> [(Client, CallError); 4] {
+async fn failing_clients() -> [(Client, CheckError); 4] {
     let brief = Duration::from_millis(50);
     let gone = client_of(format!("http://{}", free_address().await).parse().unwrap());
     let unavailable = gone.check(sample_check()).await.unwrap_err();
@@ -185,15 +185,15 @@ async fn failing_clients() -> [(Client, CallError); 4] {
         (gone, unavailable),
         (
             start(Answer::Never).await.with_deadline(brief),
-            CallError::DeadlineExceeded { deadline: brief },
+            CheckError::DeadlineExceeded { deadline: brief },
         ),
         (
             start(Answer::Error(error)).await,
-            CallError::Other { code: tonic::Code::Internal, reason },
+            CheckError::Other { code: tonic::Code::Internal, reason },
         ),
         (
             start(Answer::Response(RateLimitResponse::default())).await,
-            CallError::OverrideNotApplied,
+            CheckError::OverrideNotApplied,
         ),
     ]
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_client::{AcquireError, CallError, Check, Client, GrpcCode, InvalidWeights, Pacer};
+use sluicegate_client::{AcquireError, Check, CheckError, Client, GrpcCode, InvalidWeights, Pacer};
 use sluicegate_client_testkit::service::{Answer, Service, client_of, free_address};
 use sluicegate_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,
@@ -183,7 +183,10 @@ async fn maximum_wait_ends_the_wait() {
 async fn failed_check_ends_the_wait_of_its_caller() {
     let client = client_of(format!("http://{}", free_address().await).parse().unwrap());
     let result = client.acquire(mail(), Duration::MAX).await;
-    assert!(matches!(result, Err(AcquireError::Call(CallError::Unavailable { .. }))), "{result:?}");
+    assert!(
+        matches!(result, Err(AcquireError::Check(CheckError::Unavailable { .. }))),
+        "{result:?}"
+    );
 }
 
 #[tokio::test]
@@ -381,13 +384,13 @@ async fn pacer_waits_while_the_service_does_not_answer() {
     // Waiting would not help.
     let result = pacer.run(0, pending::<()>()).await;
     assert!(
-        matches!(result, Err(AcquireError::Call(CallError::InvalidRequest { .. }))),
+        matches!(result, Err(AcquireError::Check(CheckError::InvalidRequest { .. }))),
         "{result:?}"
     );
     let result = pacer.run(0, pending::<()>()).await;
     let code = GrpcCode::Internal;
     assert!(
-        matches!(&result, Err(AcquireError::Call(CallError::Other { code: it, .. })) if *it == code),
+        matches!(&result, Err(AcquireError::Check(CheckError::Other { code: it, .. })) if *it == code),
         "{result:?}"
     );
 }

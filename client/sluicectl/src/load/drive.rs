@@ -14,9 +14,9 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
     history::History,
-    template::{Draw, Requests},
+    template::{Draw, RequestGenerator},
 };
-use sluicegate_client::{CallError, Check, Client, Descriptor, Verdict};
+use sluicegate_client::{Check, CheckError, Client, Descriptor, Verdict};
 
 /// Refresh interval of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ const LATENCY_DIGITS: u8 = 3;
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) domain: String,
-    pub(super) requests: Requests,
+    pub(super) requests: RequestGenerator,
     pub(super) hits: u64,
     /// Requests per second of all callers together. `None`: each caller sends as soon as it has an answer.
     pub(super) rate: Option<f64>,
@@ -85,7 +85,7 @@ pub(super) struct LoadResult {
     pub(super) ended: EndReason,
     /// Requests that were due before the end and not sent.
     pub(super) not_sent: u64,
-    pub(super) requests: Requests,
+    pub(super) requests: RequestGenerator,
     /// Every answer, if answers are stored.
     pub(super) history: History,
 }
@@ -118,7 +118,7 @@ impl AnswerCounts {
         self.allowed + self.refused + self.failed()
     }
 
-    fn note(&mut self, number: u64, took: u64, answer: &Result<Verdict, CallError>) {
+    fn note(&mut self, number: u64, took: u64, answer: &Result<Verdict, CheckError>) {
         let allowed = answer.as_ref().ok().map(|verdict| verdict.allowed);
         if let Err(error) = answer {
             let mut why = error.to_string();
@@ -160,8 +160,8 @@ pub(super) enum EndReason {
 struct LoadState {
     load: Load,
     started: Instant,
-    /// Number of requests taken by callers.
-    taken: u64,
+    /// Number of requests that callers have started.
+    started_requests: u64,
     end_reason: Option<EndReason>,
     counts: AnswerCounts,
     history: History,
@@ -250,7 +250,7 @@ impl LoadState {
             latency,
         };
         let (started, history) = (Instant::now(), History::default());
-        Self { load, started, taken: 0, end_reason: None, counts, history }
+        Self { load, started, started_requests: 0, end_reason: None, counts, history }
     }
 
     /// The next request. `None` at the end of the load.
@@ -261,7 +261,7 @@ impl LoadState {
         if self.end_reason.is_some() {
             return None;
         }
-        if self.load.requests().is_some_and(|requests| self.taken >= requests) {
+        if self.load.requests().is_some_and(|requests| self.started_requests >= requests) {
             return None;
         }
         if let Until::Elapsed(end) = self.load.until
@@ -269,20 +269,20 @@ impl LoadState {
         {
             return None;
         }
-        let after = self.load.rate.map(|rate| self.taken as f64 / rate);
+        let after = self.load.rate.map(|rate| self.started_requests as f64 / rate);
         // A time beyond the range of the clock is never reached.
         let after = after.map(|after| Duration::try_from_secs_f64(after).unwrap_or(Duration::MAX));
         let due = match after {
             Some(after) => Some(self.started.checked_add(after)?),
             None => None,
         };
-        self.taken += 1;
+        self.started_requests += 1;
         let draw = self.load.requests.draw();
         let descriptors = self.load.requests.descriptors(&draw);
         let check = Check::new(&self.load.domain)
             .descriptors(descriptors.into_iter().map(Descriptor::from))
             .hits(self.load.hits);
-        Some(DueRequest { number: self.taken, due, draw, check })
+        Some(DueRequest { number: self.started_requests, due, draw, check })
     }
 
     fn note(
@@ -291,7 +291,7 @@ impl LoadState {
         draw: Draw,
         latency: Duration,
         times: [Duration; 2],
-        answer: &Result<Verdict, CallError>,
+        answer: &Result<Verdict, CheckError>,
     ) {
         let [sent, answered] = times.map(|it| i64::try_from(it.as_micros()).unwrap_or(i64::MAX));
         self.counts.note(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);
@@ -317,7 +317,7 @@ impl LoadState {
             counts: self.counts.clone(),
             took: self.started.elapsed(),
             ended,
-            not_sent: due.map_or(0, |due| due.saturating_sub(self.taken)),
+            not_sent: due.map_or(0, |due| due.saturating_sub(self.started_requests)),
             requests: mem::take(&mut self.load.requests),
             history: mem::take(&mut self.history),
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::template::Draw;
-use sluicegate_client::{CallError, Code, Limit, Verdict};
+use sluicegate_client::{CheckError, Code, Limit, Verdict};
 
 /// Maximum number of stored requests, of a few hundred bytes each.
 pub(super) const HISTORY_MAX: usize = 2_000_000;
@@ -54,7 +54,7 @@ impl History {
         &mut self,
         draw: Draw,
         [sent, answered]: [i64; 2],
-        answer: &Result<Verdict, CallError>,
+        answer: &Result<Verdict, CheckError>,
     ) {
         let Self { draws, by_draw, limits, by_limit, .. } = self;
         let draw = *by_draw.entry(draw).or_insert_with_key(|draw| {

@@ -24,12 +24,10 @@ use thiserror::Error;
 pub use self::template::{InvalidTemplate, Template};
 use self::{
     drive::{Load, Until, drive},
-    template::{ConflictingPlaceholders, Requests, template_parser},
+    template::{ConflictingPlaceholders, RequestGenerator, template_parser},
     verify::Verifier,
 };
-use super::{
-    Failure, OutputFormat, output, server::ConnectionSettings, server_arguments::ServerArguments,
-};
+use super::{Failure, OutputFormat, output, server::ConnectionSettings, shared_flags::SharedFlags};
 use sluicegate_client::{Client, ConnectError, Endpoint};
 
 /// Maximum of `--callers`. Each caller is a task with a call in progress.
@@ -102,11 +100,11 @@ pub struct LoadSettings {
 
     /// Settings of the server about reading the files.
     #[command(flatten, next_help_heading = "Limits")]
-    pub compiling: ServerArguments<CompileArguments>,
+    pub compiling: SharedFlags<CompileArguments>,
 
     /// Settings of the server for all rules.
     #[command(flatten, next_help_heading = "Limits")]
-    pub modes: ServerArguments<ModeArguments>,
+    pub modes: SharedFlags<ModeArguments>,
 
     /// Compare the answers with what an exact limiter would have admitted in the same time. Other callers must not use
     /// the counters during the run.
@@ -197,7 +195,7 @@ fn more_mistakes(more: usize) -> String {
 
 /// Sends the requests and prints the report.
 pub(super) async fn run(settings: &LoadSettings) -> Result<ExitCode, Failure> {
-    let requests = Requests::new(&settings.descriptors, settings.zipf, settings.seed)
+    let requests = RequestGenerator::new(&settings.descriptors, settings.zipf, settings.seed)
         .map_err(LoadFailure::from)?;
     let rules = settings.rules()?;
     let domain = settings.domain(rules.as_ref())?;
@@ -293,7 +291,11 @@ impl LoadSettings {
 }
 
 /// Checks that each descriptor matches a rule for at least one of the sampled draws.
-fn require_rules(rules: &RuleSet, domain: &str, requests: &Requests) -> Result<(), LoadFailure> {
+fn require_rules(
+    rules: &RuleSet,
+    domain: &str,
+    requests: &RequestGenerator,
+) -> Result<(), LoadFailure> {
     let mut first_descriptors = None;
     let mut matched: Vec<bool> = Vec::new();
     for draw in requests.samples(SAMPLES_MAX) {

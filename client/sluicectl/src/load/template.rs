@@ -97,7 +97,7 @@ pub(super) type Draw = Box<[u32]>;
 
 /// Generator of requests.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct RequestGenerator {
     templates: Vec<Template>,
     /// Keys with placeholders.
     keys: Vec<PlaceholderKey>,
@@ -112,7 +112,7 @@ struct PlaceholderKey {
     weights: Vec<f64>,
 }
 
-impl Requests {
+impl RequestGenerator {
     /// A generator of requests with a descriptor of each template. Number n has the weight `1 / n^zipf`.
     pub(super) fn new(
         templates: &[Template],
@@ -205,7 +205,7 @@ mod tests {
         parse_template(text.into()).unwrap_err().to_string()
     }
 
-    fn text(requests: &Requests, draw: &Draw) -> Vec<String> {
+    fn text(requests: &RequestGenerator, draw: &Draw) -> Vec<String> {
         let entries = requests.descriptors(draw);
         let line = |entries: &Entries| {
             descriptor::render(entries.iter().map(|(key, value)| (&**key, &**value)))
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn placeholders_of_one_key_have_one_number_per_request() {
         let templates = ["tenant=t-{3}", "tenant=t-{3},user={2}x{2},route=/a{}"].map(template);
-        let requests = Requests::new(&templates, 0.0, 1).unwrap();
+        let requests = RequestGenerator::new(&templates, 0.0, 1).unwrap();
         assert_eq!(
             text(&requests, &Draw::from([2, 1])),
             ["tenant=t-2", "tenant=t-2, user=1x1, route=/a{}"]
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn descriptors_without_placeholders_are_constant() {
-        let mut requests = Requests::new(&[template("a=,b={x},c={}")], 0.0, 1).unwrap();
+        let mut requests = RequestGenerator::new(&[template("a=,b={x},c={}")], 0.0, 1).unwrap();
         let draw = requests.draw();
         assert_eq!((draw.len(), requests.samples(5).count()), (0, 1));
         assert_eq!(text(&requests, &draw), ["a=, b={x}, c={}"]);
@@ -240,13 +240,13 @@ mod tests {
         assert_eq!(problem("a={0}"), "a placeholder is {1} to {1000000}, not {0}");
         assert_eq!(problem("a={1000001}"), "a placeholder is {1} to {1000000}, not {1000001}");
         let templates = ["a={2}", "a={3}"].map(template);
-        let error = Requests::new(&templates, 0.0, 1).unwrap_err();
+        let error = RequestGenerator::new(&templates, 0.0, 1).unwrap_err();
         assert!(error.to_string().contains("key a has both {2} and {3}"), "{error}");
     }
 
     /// How often each number occurs in 10,000 draws.
     fn drawn(zipf: f64, seed: u64) -> Vec<usize> {
-        let mut requests = Requests::new(&[template("user={4}")], zipf, seed).unwrap();
+        let mut requests = RequestGenerator::new(&[template("user={4}")], zipf, seed).unwrap();
         let draws: Vec<_> = (0..10_000).map(|_| requests.draw()[0]).collect();
         (1..=4).map(|number| draws.iter().filter(|drawn| **drawn == number).count()).collect()
     }

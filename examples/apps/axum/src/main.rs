@@ -15,7 +15,7 @@ use axum::{
 use bytes::Bytes;
 use serde::Deserialize;
 use sluicegate_client::{
-    CallError, Client, Descriptor,
+    CheckError, Client, Descriptor,
     tower::{FailureMode, RateLimit, client_ip, header},
 };
 use tokio::net::TcpListener;
@@ -83,7 +83,7 @@ fn application(client: &Client, trusted_proxies: usize) -> Router {
         .layer(per_address)
 }
 
-fn log_error(request: &Parts, error: &CallError) {
+fn log_error(request: &Parts, error: &CheckError) {
     eprintln!("{}: {error}", request.uri);
 }
 

@@ -6,7 +6,7 @@ use super::{
     Verification, Verifier,
     bound::{Charge, Micros, Span},
     planned::{MatchedDescriptor, PlannedRequest},
-    refusals::{Claim, Refusal},
+    refusals::{OverLimitDescriptor, Refusal},
 };
 use crate::load::history::{DescriptorAnswer, History, Outcome, Record};
 
@@ -117,7 +117,7 @@ impl Verification {
         let status = |at: usize| statuses.and_then(|statuses| statuses.get(at));
         let over = |at: usize| status(at).is_some_and(|status| status.over);
         let should_refuse = planned.should_refuse(over);
-        let mut claims = Vec::new();
+        let mut over_limit = Vec::new();
         for (at, matched) in planned.descriptors.iter().enumerate() {
             self.count(matched, |row| row.allowed += u64::from(is_allowed));
             let outcome = DescriptorOutcome { status: status(at), is_allowed, should_refuse };
@@ -161,19 +161,19 @@ impl Verification {
             };
             if is_claim {
                 let own = if charged == Charged::No { 0 } else { hits };
-                claims.push(Claim { descriptor: at, limit: shown, own });
+                over_limit.push(OverLimitDescriptor { descriptor: at, limit: shown, own });
             }
         }
-        if is_allowed && claims.is_empty() {
+        if is_allowed && over_limit.is_empty() {
             return;
         }
         let has_statuses = statuses.is_some();
         let unattributed = if is_allowed {
             None
         } else {
-            self.unattributed(planned, should_refuse, has_statuses, &claims)
+            self.unattributed(planned, should_refuse, has_statuses, &over_limit)
         };
-        let refusal = Refusal { span, draw, is_allowed, unattributed, claims };
+        let refusal = Refusal { span, draw, is_allowed, unattributed, over_limit };
         self.refused(planned, refusal, has_statuses);
     }
 

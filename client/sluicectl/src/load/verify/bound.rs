@@ -18,13 +18,16 @@ use sluicegate_core::{Algorithm, Counting, Limit};
 use super::tree::Tree;
 
 /// Time in microseconds since the run began; negative before.
+pub(super) type RunTime = i64;
+
+/// A duration in microseconds.
 pub(super) type Micros = i64;
 
 /// A span of time, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    pub(super) from: Micros,
-    pub(super) to: Micros,
+    pub(super) from: RunTime,
+    pub(super) to: RunTime,
 }
 
 impl Span {
@@ -50,7 +53,7 @@ pub(super) struct Charge {
 }
 
 /// Span in which window 0 begins. Window n begins n windows later.
-pub(super) type Edge = Span;
+pub(super) type WindowStart = Span;
 
 /// The documented bound of a limit.
 #[derive(Clone, Copy, Debug)]
@@ -118,16 +121,21 @@ impl Bound {
 
     /// Over-admitted hits. Hits are added in the order of their answers. A hit is over-admitted if it cannot be within
     /// the bound together with the earlier ones, in whatever order and at whatever times they were charged.
-    pub(super) fn over_admitted(&self, edge: Edge, admitted: &[Charge]) -> i64 {
-        self.over_capacity(self.admits_at_most(admitted), edge, admitted)
+    pub(super) fn over_admitted(&self, window_start: WindowStart, admitted: &[Charge]) -> i64 {
+        self.excess(self.admits_at_most(admitted), window_start, admitted)
     }
 
     /// The refused hits that the limit would have admitted in addition to the others.
-    pub(super) fn under_admitted(&self, edge: Edge, others: &[Charge], refused: &[Charge]) -> i64 {
+    pub(super) fn under_admitted(
+        &self,
+        window_start: WindowStart,
+        others: &[Charge],
+        refused: &[Charge],
+    ) -> i64 {
         let capacity = self.admits_at_most(refused);
         let hits: i64 = refused.iter().map(|charge| charge.hits).sum();
-        let without = self.over_capacity(capacity, edge, others);
-        let with = self.over_capacity(capacity, edge, &[others, refused].concat());
+        let without = self.excess(capacity, window_start, others);
+        let with = self.excess(capacity, window_start, &[others, refused].concat());
         (hits + without - with).clamp(0, hits)
     }
 
@@ -142,15 +150,15 @@ impl Bound {
         }
     }
 
-    fn over_capacity(&self, capacity: i64, edge: Edge, admitted: &[Charge]) -> i64 {
+    fn excess(&self, capacity: i64, window_start: WindowStart, admitted: &[Charge]) -> i64 {
         let mut charges: Vec<_> = admitted.iter().copied().filter(|it| it.hits > 0).collect();
         charges.sort_by_key(|charge| (charge.span.to, charge.span.from));
         match self.algorithm {
-            Algorithm::FixedWindow => self.over_windows(capacity, edge, &mut charges),
-            Algorithm::SlidingWindowLog => self.over_log(capacity, &mut charges),
+            Algorithm::FixedWindow => self.excess_by_windows(capacity, window_start, &mut charges),
+            Algorithm::SlidingWindowLog => self.excess_by_log(capacity, &mut charges),
             Algorithm::SlidingWindowCounter => {
-                self.over_windows(capacity, edge, &mut charges)
-                    + self.over_estimate(capacity, edge, &mut charges)
+                self.excess_by_windows(capacity, window_start, &mut charges)
+                    + self.excess_by_estimate(capacity, window_start, &mut charges)
             }
             Algorithm::TokenBucket | Algorithm::Gcra => {
                 let bound = LinearBound {
@@ -164,25 +172,30 @@ impl Bound {
     }
 
     /// Hits within windows i to j are at most capacity × (j - i + 1).
-    fn over_windows(&self, capacity: i64, edge: Edge, charges: &mut [Charge]) -> i64 {
+    fn excess_by_windows(
+        &self,
+        capacity: i64,
+        window_start: WindowStart,
+        charges: &mut [Charge],
+    ) -> i64 {
         let capacity = i128::from(capacity);
         let bound = LinearBound { scale: 1, base: capacity, slope: capacity };
-        bound.over_admitted(charges, |charge| self.windows_of(edge, charge))
+        bound.over_admitted(charges, |charge| self.windows_of(window_start, charge))
     }
 
     /// The first and the last window that a moment of the span can be in.
-    pub(super) fn windows(&self, edge: Edge, span: Span) -> (i64, i64) {
-        let first = (span.from - edge.to).div_euclid(self.window);
-        (first, (span.to - edge.from).div_euclid(self.window))
+    pub(super) fn windows(&self, window_start: WindowStart, span: Span) -> (i64, i64) {
+        let first = (span.from - window_start.to).div_euclid(self.window);
+        (first, (span.to - window_start.from).div_euclid(self.window))
     }
 
     /// The first and the last window that hits may have been charged to.
-    pub(super) fn windows_of(&self, edge: Edge, charge: &Charge) -> (i64, i64) {
-        let (first, last) = self.windows(edge, charge.span);
+    pub(super) fn windows_of(&self, window_start: WindowStart, charge: &Charge) -> (i64, i64) {
+        let (first, last) = self.windows(window_start, charge.span);
         let Some(ends) = charge.window_ends else { return (first, last) };
         // The first and the last window that may end within `ends`.
-        let shown_first = (ends.from - 1 - edge.to).div_euclid(self.window);
-        let shown_last = (ends.to - edge.from).div_euclid(self.window) - 1;
+        let shown_first = (ends.from - 1 - window_start.to).div_euclid(self.window);
+        let shown_last = (ends.to - window_start.from).div_euclid(self.window) - 1;
         let shown_first = if self.may_show_later_window { first } else { first.max(shown_first) };
         let shown = (shown_first, last.min(shown_last));
         // Empty if the clock was set in between.
@@ -190,7 +203,7 @@ impl Bound {
     }
 
     /// Hits within a span shorter than n windows are at most capacity × n. Tried for n = 1, 2, 4, … windows.
-    fn over_log(&self, capacity: i64, charges: &mut [Charge]) -> i64 {
+    fn excess_by_log(&self, capacity: i64, charges: &mut [Charge]) -> i64 {
         let starts = sorted_starts(charges.iter().map(|charge| charge.span.from));
         let (Some(first), Some(last)) = (starts.first(), charges.last()) else { return 0 };
         let whole = last.span.to - first;
@@ -225,19 +238,24 @@ impl Bound {
 
     /// When a hit was admitted, the estimate was at most the capacity: the hits of its window so far, and the weighted
     /// hits of the previous window.
-    fn over_estimate(&self, capacity: i64, edge: Edge, charges: &mut [Charge]) -> i64 {
+    fn excess_by_estimate(
+        &self,
+        capacity: i64,
+        window_start: WindowStart,
+        charges: &mut [Charge],
+    ) -> i64 {
         charges.sort_by_key(|charge| charge.span.to);
         let mut windows = BTreeMap::<i64, i64>::new();
         let mut over = 0;
         for charge in charges {
-            let (window, last) = self.windows_of(edge, charge);
+            let (window, last) = self.windows_of(window_start, charge);
             if window != last {
                 continue;
             }
             let before = windows.get(&(window - 1)).copied().unwrap_or(0);
-            let end = edge.from + (window + 1) * self.window;
+            let end = window_start.from + (window + 1) * self.window;
             let left = (end - charge.span.to).clamp(0, self.window);
-            let share = self.share(before, left);
+            let share = self.weighted_previous_hits(before, left);
             let hits = windows.entry(window).or_default();
             *hits += charge.hits;
             let excess = (*hits + share - capacity).clamp(0, charge.hits);
@@ -249,7 +267,7 @@ impl Bound {
     }
 
     /// The weighted hits of the previous window when `left` of the current window remains, rounded up as documented.
-    pub(super) fn share(&self, before: i64, left: Micros) -> i64 {
+    pub(super) fn weighted_previous_hits(&self, before: i64, left: Micros) -> i64 {
         let (share, window) = (i128::from(before) * i128::from(left), i128::from(self.window));
         i64::try_from((share + window - 1) / window).unwrap_or(i64::MAX)
     }

@@ -3,10 +3,10 @@
 use sluicegate_core::{Counting, Limit as CoreLimit};
 
 use super::{
-    bound::{Bound, Charge, Micros, Span},
-    edges::{EdgeEstimate, end},
+    bound::{Bound, Charge, Micros, RunTime, Span},
     rows::Uncertainty,
     usage::Usage,
+    window_starts::{WindowStartEstimate, end},
 };
 use crate::load::history::DescriptorAnswer;
 
@@ -20,7 +20,7 @@ pub(super) struct Counter {
     pub(super) refuses: bool,
     bound: Bound,
     counting: Counting,
-    edge: EdgeEstimate,
+    window_start: WindowStartEstimate,
     /// Charges that were certainly made, and admitted.
     pub(super) admitted: Vec<Charge>,
     /// Further charges that answered requests may have made.
@@ -30,7 +30,7 @@ pub(super) struct Counter {
     /// Charges that refused requests may have made before their refund.
     pub(super) temporary: Vec<Charge>,
     /// Time of the first request.
-    first_request: Micros,
+    first_request: RunTime,
     /// The first answer.
     first_answer: Option<FirstAnswer>,
     /// Remaining hits after admitted requests. `None` if a refund is possible.
@@ -47,18 +47,18 @@ struct FirstAnswer {
 
 /// Explanation of a refusal, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reason {
+pub(super) enum Explanation {
     /// The hits of answered requests may have reached the limit.
-    Answered,
+    AnsweredHits,
     /// The hits of requests without an answer are needed too.
-    Unanswered,
+    UnansweredHits,
     /// Unknown hits may have reached it.
-    Unknown,
+    UnknownHits,
 }
 
-impl Reason {
+impl Explanation {
     /// All explanations.
-    pub(super) const ALL: [Self; 3] = [Self::Answered, Self::Unanswered, Self::Unknown];
+    pub(super) const ALL: [Self; 3] = [Self::AnsweredHits, Self::UnansweredHits, Self::UnknownHits];
 }
 
 /// The hits that may explain refusals by one counter.
@@ -69,20 +69,20 @@ pub(super) struct Explanations {
     /// With unknown hits, if there may be any.
     with_unknown: Option<Usage>,
     /// Time of the first answer. The usage before the run is known from then on.
-    known_from: Micros,
+    known_from: RunTime,
 }
 
 impl Explanations {
     /// Explanation for the refusal of `needs` hits, if the request itself may have charged `own` hits before.
-    pub(super) fn reason(&self, span: Span, needs: i64, own: i64) -> Option<Reason> {
+    pub(super) fn explanation(&self, span: Span, needs: i64, own: i64) -> Option<Explanation> {
         let may_refuse = |usage: &Usage| usage.may_refuse(span, needs - own);
         if may_refuse(&self.answered) {
-            Some(Reason::Answered)
+            Some(Explanation::AnsweredHits)
         } else if self.with_unanswered.as_ref().is_some_and(may_refuse) {
-            Some(Reason::Unanswered)
+            Some(Explanation::UnansweredHits)
         } else if span.from <= self.known_from || self.with_unknown.as_ref().is_some_and(may_refuse)
         {
-            Some(Reason::Unknown)
+            Some(Explanation::UnknownHits)
         } else {
             None
         }
@@ -97,12 +97,12 @@ impl Counter {
             refuses: false,
             bound,
             counting,
-            edge: EdgeEstimate::new(bound.window()),
+            window_start: WindowStartEstimate::new(bound.window()),
             admitted: Vec::new(),
             possible: Vec::new(),
             unanswered: Vec::new(),
             temporary: Vec::new(),
-            first_request: Micros::MAX,
+            first_request: RunTime::MAX,
             first_answer: None,
             remaining: Some(Vec::new()),
         }
@@ -142,7 +142,7 @@ impl Counter {
         // A refusal shows the time to wait, which need not be the end of a window.
         let until = answer.until_reset.filter(|until| *until > 0 && is_charged)?;
         let ends = self.bound.window_end(end(span, Micros::from(until) * 1_000_000))?;
-        self.edge.note(ends);
+        self.window_start.note(ends);
         Some(ends)
     }
 
@@ -166,20 +166,21 @@ impl Counter {
             if let Some((earlier, remaining_before)) = last
                 && remaining >= remaining_before
             {
-                self.edge.note(Span { from: earlier.from, to: span.to });
+                self.window_start.note(Span { from: earlier.from, to: span.to });
             }
         }
     }
 
     /// Uncertainty of where windows begin; `None` if they are not aligned.
     pub(super) fn uncertainty(&self) -> Option<Uncertainty> {
-        let within = self.edge.uncertainty().map_or(Uncertainty::Unknown, Uncertainty::Within);
+        let within =
+            self.window_start.uncertainty().map_or(Uncertainty::Unknown, Uncertainty::Within);
         self.bound.is_aligned().then_some(within)
     }
 
     /// Hits admitted past the limit.
     pub(super) fn over_admitted(&self) -> i64 {
-        self.bound.over_admitted(self.edge.span(), &self.admitted)
+        self.bound.over_admitted(self.window_start.span(), &self.admitted)
     }
 
     /// Hits that were used before the first answer, 0 if unknown.
@@ -196,13 +197,14 @@ impl Counter {
         }
         let mut others = [&self.admitted[..], &self.unanswered].concat();
         others.extend(self.charge_before().filter(|before| before.hits != UNKNOWN_HITS));
-        self.bound.under_admitted(self.edge.span(), &others, refused)
+        self.bound.under_admitted(self.window_start.span(), &others, refused)
     }
 
     /// The hits that may explain refusals. The spans of charges include the tolerance at both ends.
     pub(super) fn explanations(&self, tolerance: Micros) -> Explanations {
-        let usage =
-            |charges: &[Charge]| Usage::new(self.bound, self.edge.span(), charges, &self.temporary);
+        let usage = |charges: &[Charge]| {
+            Usage::new(self.bound, self.window_start.span(), charges, &self.temporary)
+        };
         let mut charges = [&self.admitted[..], &self.possible].concat();
         let (unknown, known): (Vec<_>, Vec<_>) =
             self.charge_before().into_iter().partition(|before| before.hits == UNKNOWN_HITS);

@@ -6,7 +6,6 @@
 mod answers;
 mod bound;
 mod counter;
-mod edges;
 mod planned;
 mod refusals;
 mod rows;
@@ -14,6 +13,7 @@ mod rows;
 mod tests;
 mod tree;
 mod usage;
+mod window_starts;
 
 use std::collections::HashMap;
 
@@ -26,14 +26,14 @@ pub(super) use self::{
     planned::match_rules,
     rows::{LimitRow, Uncertainty},
 };
-use super::{history::History, template::Requests};
+use super::{history::History, template::RequestGenerator};
 
 /// The rules, and the requests whose answers are compared with them.
 #[derive(Debug)]
 pub(super) struct Verifier<'r> {
     pub(super) rules: &'r RuleSet,
     pub(super) domain: &'r str,
-    pub(super) requests: &'r Requests,
+    pub(super) requests: &'r RequestGenerator,
     pub(super) hits: u64,
     /// Maximum drift of the servers' clocks from this machine's clock during the run.
     pub(super) tolerance: Micros,

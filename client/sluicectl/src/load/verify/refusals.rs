@@ -6,7 +6,7 @@ use sluicegate_core::{Counting, store::RefusalScope};
 use super::{
     Verification, Verified, Verifier,
     bound::{Charge, Span},
-    counter::{Explanations, Reason},
+    counter::{Explanation, Explanations},
     planned::{MatchedDescriptor, PlannedRequest},
     rows::Rows,
 };
@@ -26,11 +26,11 @@ pub(super) struct Refusal {
     /// The row, if the answer does not show which limit refused.
     pub(super) unattributed: Option<usize>,
     /// The descriptors that are over their limits; without statuses, all of them.
-    pub(super) claims: Vec<Claim>,
+    pub(super) over_limit: Vec<OverLimitDescriptor>,
 }
 
 /// A descriptor that is over its limit according to its status, or that may be.
-pub(super) struct Claim {
+pub(super) struct OverLimitDescriptor {
     pub(super) descriptor: usize,
     /// Index of the limit that the status shows, if it is known.
     pub(super) limit: Option<usize>,
@@ -38,7 +38,7 @@ pub(super) struct Claim {
     pub(super) own: i64,
 }
 
-impl Claim {
+impl OverLimitDescriptor {
     /// Counters of the limits that may have refused.
     fn counters(&self, matched: &MatchedDescriptor) -> impl Iterator<Item = usize> {
         let limits = matched.limits.iter().enumerate();
@@ -58,16 +58,16 @@ impl Verification {
         planned: &PlannedRequest,
         should_refuse: bool,
         has_statuses: bool,
-        claims: &[Claim],
+        over_limit: &[OverLimitDescriptor],
     ) -> Option<usize> {
-        let is_over = |claim: &Claim| {
+        let is_over = |over: &OverLimitDescriptor| {
             planned
                 .descriptors
-                .get(claim.descriptor)
+                .get(over.descriptor)
                 .is_some_and(|matched| matched.limits.is_empty())
         };
         let text = match has_statuses {
-            true if should_refuse || claims.iter().any(is_over) => return None,
+            true if should_refuse || over_limit.iter().any(is_over) => return None,
             true => WITHOUT_REASON,
             false => WITHOUT_STATUSES,
         };
@@ -86,12 +86,12 @@ impl Verification {
         refusal: Refusal,
         has_statuses: bool,
     ) {
-        for claim in &refusal.claims {
-            let Some(matched) = planned.descriptors.get(claim.descriptor) else { continue };
+        for over in &refusal.over_limit {
+            let Some(matched) = planned.descriptors.get(over.descriptor) else { continue };
             if has_statuses {
-                self.rows.update(claim.row(matched), |row| row.refused += 1);
+                self.rows.update(over.row(matched), |row| row.refused += 1);
             }
-            for counter in claim.counters(matched) {
+            for counter in over.counters(matched) {
                 if let Some(counter) = self.counters.get_mut(counter) {
                     counter.refuses = true;
                 }
@@ -148,30 +148,32 @@ struct Judge<'f> {
 
 impl Judge<'_> {
     fn judge(&mut self, refusal: &Refusal, planned: &PlannedRequest) {
-        let claims = refusal.claims.iter();
-        let judged: Vec<_> = claims
-            .filter_map(|claim| {
-                let matched = planned.descriptors.get(claim.descriptor)?;
-                Some((claim, matched, self.reason(refusal.span, claim, matched)))
+        let over_limit = refusal.over_limit.iter();
+        let judged: Vec<_> = over_limit
+            .filter_map(|over| {
+                let matched = planned.descriptors.get(over.descriptor)?;
+                Some((over, matched, self.explanation(refusal.span, over, matched)))
             })
             .collect();
         if refusal.is_allowed {
-            for (claim, matched, reason) in judged {
-                let counter = claim.counters(matched).next();
-                self.count(claim.row(matched), reason, refusal.span, counter);
+            for (over, matched, explanation) in judged {
+                let counter = over.counters(matched).next();
+                self.count(over.row(matched), explanation, refusal.span, counter);
             }
             return;
         }
-        let reason_of = |at: usize| {
-            let claim = judged.iter().find(|(claim, ..)| claim.descriptor == at);
-            claim.and_then(|(.., reason)| *reason)
+        let explanation_of = |at: usize| {
+            let over = judged.iter().find(|(over, ..)| over.descriptor == at);
+            over.and_then(|(.., explanation)| *explanation)
         };
         // The strongest explanation that explains the refusal of the whole request.
-        let reason = Reason::ALL.into_iter().find(|weakest| {
-            let is_explained = |at| reason_of(at).is_some_and(|reason| reason <= *weakest);
+        let explanation = Explanation::ALL.into_iter().find(|weakest| {
+            let is_explained =
+                |at| explanation_of(at).is_some_and(|explanation| explanation <= *weakest);
             let is_unverified = |matched: &MatchedDescriptor| !matched.is_verified;
             planned.should_refuse(is_explained)
-                || (*weakest == Reason::Unknown && judged.iter().any(|it| is_unverified(it.1)))
+                || (*weakest == Explanation::UnknownHits
+                    && judged.iter().any(|it| is_unverified(it.1)))
         });
         if let Some(row) = refusal.unattributed {
             let with_limits =
@@ -180,20 +182,25 @@ impl Judge<'_> {
             let matched = alone.or_else(|| with_limits().next());
             let counter =
                 matched.and_then(|matched| matched.limits.first()).map(|limit| limit.counter);
-            return self.count(row, reason, refusal.span, counter);
+            return self.count(row, explanation, refusal.span, counter);
         }
-        for (claim, matched, own) in judged {
-            if own == reason {
-                let counter = claim.counters(matched).next();
-                self.count(claim.row(matched), reason, refusal.span, counter);
+        for (over, matched, own) in judged {
+            if own == explanation {
+                let counter = over.counters(matched).next();
+                self.count(over.row(matched), explanation, refusal.span, counter);
             }
         }
     }
 
     /// Explanation for a descriptor over its limit.
-    fn reason(&self, span: Span, claim: &Claim, matched: &MatchedDescriptor) -> Option<Reason> {
+    fn explanation(
+        &self,
+        span: Span,
+        over: &OverLimitDescriptor,
+        matched: &MatchedDescriptor,
+    ) -> Option<Explanation> {
         if !matched.is_verified {
-            return Some(Reason::Unknown);
+            return Some(Explanation::UnknownHits);
         }
         let needs = match matched.counting {
             Counting::Free => self.hits.max(1),
@@ -201,18 +208,24 @@ impl Judge<'_> {
             Counting::Upstream => self.hits,
         };
         let explanations =
-            claim.counters(matched).filter_map(|at| self.explanations.get(at)?.as_ref());
-        explanations.filter_map(|it| it.reason(span, needs, claim.own)).min()
+            over.counters(matched).filter_map(|at| self.explanations.get(at)?.as_ref());
+        explanations.filter_map(|it| it.explanation(span, needs, over.own)).min()
     }
 
     /// Counts a refusal in its row. Unexplained hits are added to the counter.
-    fn count(&mut self, row: usize, reason: Option<Reason>, span: Span, counter: Option<usize>) {
+    fn count(
+        &mut self,
+        row: usize,
+        explanation: Option<Explanation>,
+        span: Span,
+        counter: Option<usize>,
+    ) {
         let hits = self.hits;
         let counter = counter.and_then(|counter| self.unexplained.get_mut(counter));
-        self.rows.update(row, |row| match reason {
-            Some(Reason::Answered) => {}
-            Some(Reason::Unanswered) => row.explained_by_errors += 1,
-            Some(Reason::Unknown) => row.not_judged += 1,
+        self.rows.update(row, |row| match explanation {
+            Some(Explanation::AnsweredHits) => {}
+            Some(Explanation::UnansweredHits) => row.explained_by_errors += 1,
+            Some(Explanation::UnknownHits) => row.not_judged += 1,
             None => {
                 row.unexplained += 1;
                 match counter {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use sluicegate_core::Algorithm;
 
-use super::bound::{Bound, Charge, Edge, Micros, Span};
+use super::bound::{Bound, Charge, RunTime, Span, WindowStart};
 
 /// Percentage by which a bucket may refill slower than its rate: GCRA rounds its emission interval up to a microsecond,
 /// and limits for which that is more are rejected.
@@ -15,7 +15,7 @@ const ROUNDED_PERCENT: i128 = 1;
 #[derive(Debug)]
 pub(super) struct Usage {
     bound: Bound,
-    edge: Edge,
+    window_start: WindowStart,
     /// Hits by the beginning of their spans.
     charged_from: CumulativeHits,
     /// Hits by the end of their spans.
@@ -23,7 +23,7 @@ pub(super) struct Usage {
     /// For aligned windows: the hits that may have been charged to each, by the beginning of their spans.
     windows: HashMap<i64, CumulativeHits>,
     /// For buckets: the level after each charge, if every hit was charged at the end of its span.
-    levels: Vec<(Micros, i128)>,
+    levels: Vec<(RunTime, i128)>,
     /// Temporary charges by the beginning of their spans.
     temporary: CumulativeHits,
     /// Temporary charges by the end of their spans.
@@ -33,11 +33,16 @@ pub(super) struct Usage {
 impl Usage {
     /// The maximum usage from these possible charges, and from temporary charges, which were refunded by the end of
     /// their spans.
-    pub(super) fn new(bound: Bound, edge: Edge, charges: &[Charge], temporary: &[Charge]) -> Self {
-        let mut windows = HashMap::<i64, Vec<(Micros, i64)>>::new();
+    pub(super) fn new(
+        bound: Bound,
+        window_start: WindowStart,
+        charges: &[Charge],
+        temporary: &[Charge],
+    ) -> Self {
+        let mut windows = HashMap::<i64, Vec<(RunTime, i64)>>::new();
         if bound.is_aligned() {
             for charge in charges {
-                let (first, last) = bound.windows_of(edge, charge);
+                let (first, last) = bound.windows_of(window_start, charge);
                 for window in first..=last {
                     windows.entry(window).or_default().push((charge.span.from, charge.hits));
                 }
@@ -45,7 +50,7 @@ impl Usage {
         }
         let mut usage = Self {
             bound,
-            edge,
+            window_start,
             charged_from: CumulativeHits::of(charges, |span| span.from),
             charged_by: CumulativeHits::of(charges, |span| span.to),
             windows: windows
@@ -98,18 +103,18 @@ impl Usage {
     }
 
     fn windows_of_span(&self, span: Span) -> impl Iterator<Item = i64> {
-        let (first, last) = self.bound.windows(self.edge, span);
+        let (first, last) = self.bound.windows(self.window_start, span);
         first..=last
     }
 
-    fn in_window(&self, window: i64, until: Micros) -> i64 {
+    fn in_window(&self, window: i64, until: RunTime) -> i64 {
         self.windows.get(&window).map_or(0, |hits| hits.up_to(until))
     }
 
     fn estimate(&self, window: i64, span: Span) -> i64 {
         let length = self.bound.window();
-        let left = (self.edge.to + (window + 1) * length - span.from).clamp(0, length);
-        let share = self.bound.share(self.in_window(window - 1, span.to), left);
+        let left = (self.window_start.to + (window + 1) * length - span.from).clamp(0, length);
+        let share = self.bound.weighted_previous_hits(self.in_window(window - 1, span.to), left);
         self.in_window(window, span.to).saturating_add(share)
     }
 
@@ -119,7 +124,7 @@ impl Usage {
     }
 
     /// The level at a time, of the charges whose spans have ended.
-    fn level(&self, at: Micros) -> i128 {
+    fn level(&self, at: RunTime) -> i128 {
         let ended = self.levels.partition_point(|(end, _)| *end <= at);
         let last = ended.checked_sub(1).and_then(|last| self.levels.get(last));
         last.map_or(0, |(end, level)| {
@@ -131,15 +136,15 @@ impl Usage {
 
 /// Cumulative hits by time.
 #[derive(Debug, Default)]
-struct CumulativeHits(Vec<(Micros, i64)>);
+struct CumulativeHits(Vec<(RunTime, i64)>);
 
 impl CumulativeHits {
     /// The cumulative hits of charges, by the beginning or the end of their spans.
-    fn of(charges: &[Charge], moment: impl Fn(Span) -> Micros) -> Self {
+    fn of(charges: &[Charge], moment: impl Fn(Span) -> RunTime) -> Self {
         Self::new(charges.iter().map(|it| (moment(it.span), it.hits)).collect())
     }
 
-    fn new(mut hits: Vec<(Micros, i64)>) -> Self {
+    fn new(mut hits: Vec<(RunTime, i64)>) -> Self {
         hits.sort_unstable();
         let mut sum = 0_i64;
         for (_, hits) in &mut hits {
@@ -150,7 +155,7 @@ impl CumulativeHits {
     }
 
     /// Hits at or before this time.
-    fn up_to(&self, time: Micros) -> i64 {
+    fn up_to(&self, time: RunTime) -> i64 {
         let before = self.0.partition_point(|(at, _)| *at <= time);
         before.checked_sub(1).and_then(|last| self.0.get(last)).map_or(0, |(_, sum)| *sum)
     }

@@ -3,14 +3,14 @@
 //! The server has its own clock, and with several Redis servers each counter may use another one. So the estimate uses
 //! only answers about this counter.
 
-use super::bound::{Edge, Micros, Span};
+use super::bound::{Micros, Span, WindowStart};
 
 /// Servers report the time until the reset in whole seconds, rounded up.
 const ROUNDING: Micros = 1_000_000;
 
 /// An estimate of where windows begin, which each answer narrows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EdgeEstimate {
+pub(super) struct WindowStartEstimate {
     window: Micros,
     /// Span in which a window ends; `None` before the first answer.
     known: Option<Span>,
@@ -18,7 +18,7 @@ pub(super) struct EdgeEstimate {
     contradicted: bool,
 }
 
-impl EdgeEstimate {
+impl WindowStartEstimate {
     pub(super) const fn new(window: Micros) -> Self {
         Self { window, known: None, contradicted: false }
     }
@@ -41,7 +41,7 @@ impl EdgeEstimate {
         let mut common = moved.into_iter().filter_map(|end| known.intersection(end));
         self.known = match (common.next(), common.next()) {
             (Some(common), None) if !self.contradicted => Some(common),
-            // The edge is in one of two spans, which cannot be represented. A later answer may narrow it.
+            // The start is in one of two spans, which cannot be represented. A later answer may narrow it.
             (Some(_), _) if !self.contradicted => Some(known),
             _ => {
                 self.contradicted = true;
@@ -51,7 +51,7 @@ impl EdgeEstimate {
     }
 
     /// Span in which a window begins. If nothing is known, it is one window long.
-    pub(super) fn span(self) -> Edge {
+    pub(super) fn span(self) -> WindowStart {
         let anywhere = Span { from: 0, to: self.window };
         self.known.filter(|known| known.to - known.from < self.window).unwrap_or(anywhere)
     }
@@ -69,84 +69,96 @@ pub(super) const fn end(span: Span, until_end: Micros) -> Span {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::bound::RunTime, *};
 
     const SECOND: Micros = 1_000_000;
     const WINDOW: Micros = 10 * SECOND;
 
     /// The time until the reset that a server reports at `now` if its windows begin at 3.25 s.
-    fn until_end(now: Micros) -> Micros {
+    fn until_end(now: RunTime) -> Micros {
         let left = WINDOW - (now - 3_250_000).rem_euclid(WINDOW);
         (left + SECOND - 1) / SECOND * SECOND
     }
 
-    fn note(edge: &mut EdgeEstimate, now: Micros, ahead: Micros) {
-        edge.note(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
+    fn note(window_start: &mut WindowStartEstimate, now: RunTime, ahead: Micros) {
+        window_start.note(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
     }
 
     #[test]
     fn edges_are_unknown_without_answers() {
-        let edge = EdgeEstimate::new(WINDOW);
-        assert_eq!((edge.span(), edge.uncertainty()), (Span { from: 0, to: WINDOW }, None));
+        let window_start = WindowStartEstimate::new(WINDOW);
+        assert_eq!(
+            (window_start.span(), window_start.uncertainty()),
+            (Span { from: 0, to: WINDOW }, None)
+        );
     }
 
     #[test]
     fn one_answer_gives_the_edge_to_a_second() {
-        let mut edge = EdgeEstimate::new(WINDOW);
-        note(&mut edge, 20 * SECOND, 0);
-        assert_eq!(edge.uncertainty(), Some(SECOND + 7_000));
-        let Span { from, to } = edge.span();
-        assert!((from..=to).contains(&23_250_000), "{edge:?}");
+        let mut window_start = WindowStartEstimate::new(WINDOW);
+        note(&mut window_start, 20 * SECOND, 0);
+        assert_eq!(window_start.uncertainty(), Some(SECOND + 7_000));
+        let Span { from, to } = window_start.span();
+        assert!((from..=to).contains(&23_250_000), "{window_start:?}");
     }
 
     #[test]
     fn many_answers_give_the_edge_to_their_interval() {
-        let mut edge = EdgeEstimate::new(WINDOW);
+        let mut window_start = WindowStartEstimate::new(WINDOW);
         for now in (0..60 * SECOND).step_by(10_000) {
-            note(&mut edge, now, 0);
+            note(&mut window_start, now, 0);
         }
-        assert!(edge.uncertainty().is_some_and(|span| span <= 20_000), "{edge:?}");
-        let Span { from, to } = edge.span();
-        assert!((from..=to).any(|at| (at - 3_250_000).rem_euclid(WINDOW) == 0), "{edge:?}");
+        assert!(window_start.uncertainty().is_some_and(|span| span <= 20_000), "{window_start:?}");
+        let Span { from, to } = window_start.span();
+        assert!((from..=to).any(|at| (at - 3_250_000).rem_euclid(WINDOW) == 0), "{window_start:?}");
     }
 
     #[test]
     fn whole_seconds_show_no_edges_of_one_second_windows() {
-        let mut edge = EdgeEstimate::new(SECOND);
+        let mut window_start = WindowStartEstimate::new(SECOND);
         for now in (0..10 * SECOND).step_by(10_000) {
-            edge.note(end(Span { from: now, to: now + 1_000 }, SECOND));
+            window_start.note(end(Span { from: now, to: now + 1_000 }, SECOND));
         }
-        assert_eq!(edge.uncertainty(), None);
+        assert_eq!(window_start.uncertainty(), None);
     }
 
     /// Two spans that are each nearly a window long intersect in two places.
     #[test]
     fn an_edge_with_two_possible_positions_is_not_narrowed() {
         let begins = 1_010_000;
-        let mut edge = EdgeEstimate::new(2 * SECOND);
+        let mut window_start = WindowStartEstimate::new(2 * SECOND);
         let at = |from| end(Span { from, to: from + 20_000 }, SECOND);
-        edge.note(at(0));
-        edge.note(at(1_000_000));
-        let Span { from, to } = edge.span();
+        window_start.note(at(0));
+        window_start.note(at(1_000_000));
+        let Span { from, to } = window_start.span();
         assert!((from..=to).contains(&begins) || (from..=to).contains(&(begins - 2 * SECOND)));
-        assert_eq!(edge.uncertainty(), Some(1_020_000));
+        assert_eq!(window_start.uncertainty(), Some(1_020_000));
     }
 
     #[test]
     fn a_clock_step_widens_the_edge() {
-        let mut edge = EdgeEstimate::new(WINDOW);
+        let mut window_start = WindowStartEstimate::new(WINDOW);
         for now in (0..30 * SECOND).step_by(10_000) {
-            note(&mut edge, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
+            note(&mut window_start, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
         }
-        assert!(edge.uncertainty().is_some_and(|span| span >= 3 * SECOND), "{edge:?}");
-        let Span { from, to } = edge.span();
-        for edge in [3_250_000, 250_000] {
-            assert!((from..=to).any(|at| (at - edge).rem_euclid(WINDOW) == 0), "{edge:?}");
+        assert!(
+            window_start.uncertainty().is_some_and(|span| span >= 3 * SECOND),
+            "{window_start:?}"
+        );
+        let Span { from, to } = window_start.span();
+        for window_start in [3_250_000, 250_000] {
+            assert!(
+                (from..=to).any(|at| (at - window_start).rem_euclid(WINDOW) == 0),
+                "{window_start:?}"
+            );
         }
         // Contradictions in all directions.
         for ahead in (0..WINDOW).step_by(500_000) {
-            note(&mut edge, 40 * SECOND, ahead);
+            note(&mut window_start, 40 * SECOND, ahead);
         }
-        assert_eq!((edge.span(), edge.uncertainty()), (Span { from: 0, to: WINDOW }, None));
+        assert_eq!(
+            (window_start.span(), window_start.uncertainty()),
+            (Span { from: 0, to: WINDOW }, None)
+        );
     }
 }

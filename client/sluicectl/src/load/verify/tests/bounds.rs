@@ -63,10 +63,10 @@ fn uncertain_window_edges_explain_more_hits() {
 #[test]
 fn the_reset_of_an_answer_shows_its_window() {
     let mut charges = charges(&[(95, 105); 3]);
-    let edge = tenths_of(0, 9);
+    let window_start = tenths_of(0, 9);
     let mut over = |counting, ends| {
         charges.iter_mut().for_each(|charge| charge.window_ends = ends);
-        bound_of(Algorithm::FixedWindow, 2, 10, counting).over_admitted(edge, &charges)
+        bound_of(Algorithm::FixedWindow, 2, 10, counting).over_admitted(window_start, &charges)
     };
     for counting in [Counting::Free, Counting::Upstream] {
         assert_eq!(over(counting, None), 0);

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use sluicegate_client::{CallError, Verdict};
+use sluicegate_client::{CheckError, Verdict};
 use sluicegate_core::{
     Check, CounterAccess, CounterKey, Plan, StoreError, Time, algorithm::State, respond,
     rules::RuleSet, settle,
@@ -15,10 +15,14 @@ use sluicegate_proto::{
     text::descriptor::Entries,
 };
 
-use super::super::{Verified, Verifier, bound::Micros, planned::request};
+use super::super::{
+    Verified, Verifier,
+    bound::{Micros, RunTime},
+    planned::request,
+};
 use crate::load::{
     history::History,
-    template::{Draw, Requests, Template, parse_template},
+    template::{Draw, RequestGenerator, Template, parse_template},
 };
 
 /// A limiter that answers requests one after the other.
@@ -34,7 +38,7 @@ impl Limiter {
         Self { rules: rules(limits), states: HashMap::new(), ahead }
     }
 
-    pub(super) fn answer(&mut self, descriptors: &[Entries], hits: u64, now: Micros) -> Verdict {
+    pub(super) fn answer(&mut self, descriptors: &[Entries], hits: u64, now: RunTime) -> Verdict {
         let now = Time::from_micros(self.ahead + u64::try_from(now).unwrap());
         let request = request("d", descriptors, hits).unwrap();
         let (plan, group) = Plan::new(&self.rules, &request);
@@ -129,19 +133,19 @@ pub(super) enum Delivery {
 /// One run against a limiter.
 pub(super) struct Run {
     pub(super) limiter: Limiter,
-    pub(super) requests: Requests,
+    pub(super) requests: RequestGenerator,
     pub(super) hits: u64,
     pub(super) history: History,
 }
 
 impl Run {
     pub(super) fn new(limits: &str, descriptors: &[&str]) -> Self {
-        let requests = Requests::new(&templates(descriptors), 0.0, 1).unwrap();
+        let requests = RequestGenerator::new(&templates(descriptors), 0.0, 1).unwrap();
         Self { limiter: Limiter::new(limits, 0), requests, hits: 1, history: History::default() }
     }
 
     /// Sends a request that is sent, charged and answered at these times. Returns whether it is allowed.
-    pub(super) fn send(&mut self, draw: &[u32], times: [Micros; 3]) -> bool {
+    pub(super) fn send(&mut self, draw: &[u32], times: [RunTime; 3]) -> bool {
         self.send_with(draw, times, Delivery::Complete)
     }
 
@@ -149,7 +153,7 @@ impl Run {
     pub(super) fn send_with(
         &mut self,
         draw: &[u32],
-        [sent, charged, answered]: [Micros; 3],
+        [sent, charged, answered]: [RunTime; 3],
         delivery: Delivery,
     ) -> bool {
         let draw = Draw::from(draw);
@@ -163,7 +167,7 @@ impl Run {
                 Ok(verdict)
             }
             Delivery::Lost => {
-                Err(CallError::DeadlineExceeded { deadline: Duration::from_millis(1) })
+                Err(CheckError::DeadlineExceeded { deadline: Duration::from_millis(1) })
             }
         };
         if delivery != Delivery::BeforeRun {

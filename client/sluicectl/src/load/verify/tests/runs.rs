@@ -5,7 +5,10 @@ use sluicegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 
 use super::{
-    super::{LimitRow, bound::Micros},
+    super::{
+        LimitRow,
+        bound::{Micros, RunTime},
+    },
     SECOND,
     limiter::{Delivery, Run, answer, refusal},
 };
@@ -184,15 +187,15 @@ fn a_late_reset_time_of_upstream_is_not_over_admitted() {
             duration_until_reset: Some(prost_types::Duration { seconds: until_reset, nanos: 0 }),
             ..Default::default()
         };
-        let times: [Micros; 2] = [sent, answered];
+        let times: [RunTime; 2] = [sent, answered];
         run.history.add(Draw::from([]), times, &Ok(answer(true, vec![status])));
     };
-    let edge = 60 * SECOND;
+    let window_start = 60 * SECOND;
     for remaining in [2, 1, 0] {
-        answered(edge - 1_000, edge + 1_000, remaining, 60);
+        answered(window_start - 1_000, window_start + 1_000, remaining, 60);
     }
     for remaining in [2, 1, 0] {
-        answered(edge + 2_000, edge + 3_000, remaining, 60);
+        answered(window_start + 2_000, window_start + 3_000, remaining, 60);
     }
     let upstream = LOGIN.replace("  - key: user", "  - key: user\n    counting: upstream");
     assert_eq!((run.verified(&upstream).over(), run.verified(LOGIN).over()), (0, 3));
