@@ -65,6 +65,22 @@
 {{- else }}
 - --admin-listen=off
 {{- end }}
+{{- if .Values.usage.enabled }}
+- "--usage-listen={{ include "sluicegate.everywhere" . }}:{{ .Values.usage.port }}"
+- --usage-tenants-file={{ $folder }}/usage-tenants/tenants.json
+{{- with .Values.usage.tls }}
+{{- if .enabled }}
+- --usage-tls-cert={{ $folder }}/usage-tls/tls.crt
+- --usage-tls-key={{ $folder }}/usage-tls/tls.key
+{{- if .clientCaSecret.name }}
+- --usage-tls-client-ca={{ $folder }}/usage-client-ca/ca.crt
+{{- end }}
+{{- with .clientNames }}
+- {{ printf "--usage-tls-client-names=%s" (join "," .) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.store "memory" }}
 - --store=memory
 {{- else }}
@@ -150,6 +166,19 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.usage -}}
+{{- if .enabled -}}
+{{- $mounts = append $mounts (dict "folder" "usage-tenants" "kind" "secret" "object" .tenantsSecret.name "items" (dict .tenantsSecret.key "tenants.json")) -}}
+{{- with .tls -}}
+{{- if .enabled -}}
+{{- $mounts = append $mounts (dict "folder" "usage-tls" "kind" "secret" "object" .secretName "items" $pair) -}}
+{{- with .clientCaSecret -}}{{- if .name -}}
+{{- $mounts = append $mounts (dict "folder" "usage-client-ca" "kind" "secret" "object" .name "items" (dict .key "ca.crt")) -}}
+{{- end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.store "redis" -}}
 {{- with include "sluicegate.redisPasswordSecret" . -}}
 {{- $key := ternary "password" (include "sluicegate.redisPasswordKey" $) (not (empty $.Values.redis.password)) -}}
@@ -194,7 +223,7 @@ grpc:
 {{ toYaml .timing }}
 {{- end -}}
 
-{{/* Grace period. The last seconds are for HTTP, the admin listener, and telemetry that is not sent yet. */}}
+{{/* Grace period. The last seconds are for HTTP, the admin and the usage listener, and telemetry that is not sent yet. */}}
 {{- define "sluicegate.graceSeconds" -}}
 {{- add .Values.drain.delaySeconds .Values.drain.timeoutSeconds 5 -}}
 {{- end -}}

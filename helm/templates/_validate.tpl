@@ -4,7 +4,9 @@
 {{- include "sluicegate.validateRedis" . -}}
 {{- include "sluicegate.validateListener" (dict "name" "grpc" "tls" .Values.grpc.tls) -}}
 {{- include "sluicegate.validateListener" (dict "name" "admin" "tls" .Values.admin.tls) -}}
+{{- include "sluicegate.validateListener" (dict "name" "usage" "tls" .Values.usage.tls) -}}
 {{- include "sluicegate.validateAdmin" . -}}
+{{- include "sluicegate.validatePorts" . -}}
 {{- include "sluicegate.validateService" . -}}
 {{- include "sluicegate.validateLimits" . -}}
 {{- include "sluicegate.validateScaling" . -}}
@@ -90,10 +92,21 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "sluicegate.validatePorts" -}}
 {{- $ports := list (int .Values.grpc.port) (int .Values.http.port) -}}
 {{- if .Values.admin.enabled -}}{{- $ports = append $ports (int .Values.admin.port) -}}{{- end -}}
+{{- $names := "grpc.port, http.port and admin.port" -}}
+{{- if .Values.usage.enabled -}}
+{{- $ports = append $ports (int .Values.usage.port) -}}
+{{- $names = "grpc.port, http.port, admin.port and usage.port" -}}
+{{- if not .Values.usage.tenantsSecret.name -}}
+{{- fail "usage.enabled needs usage.tenantsSecret.name: the file says who may ask" -}}
+{{- end -}}
+{{- end -}}
 {{- if ne (len $ports) (len (uniq $ports)) -}}
-{{- fail (printf "grpc.port, http.port and admin.port must differ: %s" (join ", " $ports)) -}}
+{{- fail (printf "%s must differ: %s" $names (join ", " $ports)) -}}
 {{- end -}}
 {{- end -}}
 

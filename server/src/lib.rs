@@ -20,5 +20,6 @@ mod secret;
 pub mod settings;
 mod signals;
 pub mod telemetry;
+mod usage;
 pub mod values;
 mod watch;

@@ -47,7 +47,7 @@ impl AdminAccess {
             ListenAddress::Unix(_) => true,
             ListenAddress::Tcp(address) => address.parse::<SocketAddr>().is_ok(),
         };
-        is_resolved && !self.is_authenticated && is_open_to_the_network(&self.address)
+        is_resolved && !self.is_authenticated && self.address.is_open_to_network()
     }
 
     /// Binds the listener.
@@ -58,7 +58,7 @@ impl AdminAccess {
         let Self { address, tls, token, is_authenticated } = self;
         let listener = Listener::bind(&address).await.map_err(BindError::Listen)?;
         // The bound address, in which host names are resolved.
-        if is_open_to_the_network(&listener.local_address()) {
+        if listener.local_address().is_open_to_network() {
             if !is_authenticated {
                 return Err(BindError::Unprotected);
             }
@@ -70,37 +70,5 @@ impl AdminAccess {
             }
         }
         Ok(BoundListener { listener, tls, token })
-    }
-}
-
-/// Whether other machines can connect to a bound address.
-fn is_open_to_the_network(bound: &ListenAddress) -> bool {
-    match bound {
-        ListenAddress::Unix(_) => false,
-        ListenAddress::Tcp(address) => address
-            .parse::<SocketAddr>()
-            .map_or(true, |address| !address.ip().to_canonical().is_loopback()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_loopback_and_sockets_are_closed_to_the_network() {
-        for (address, open) in [
-            ("127.0.0.1:1", false),
-            ("127.1.2.3:1", false),
-            ("[::1]:1", false),
-            ("[::ffff:127.0.0.1]:1", false),
-            ("unix:/run/admin.sock", false),
-            ("0.0.0.0:1", true),
-            ("[::]:1", true),
-            ("10.0.0.1:1", true),
-            ("[fe80::1]:1", true),
-        ] {
-            assert_eq!(is_open_to_the_network(&address.parse().unwrap()), open, "{address}");
-        }
     }
 }

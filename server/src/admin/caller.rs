@@ -17,7 +17,7 @@ impl Caller {
 
     /// The first name in the caller's certificate, if it has sent one.
     pub(super) fn certificate(&self) -> Option<&str> {
-        self.0.certificate.as_deref()
+        self.0.certificate_names.first().map(AsRef::as_ref)
     }
 }
 

@@ -7,12 +7,14 @@ use crate::{
     admin::{AdminAccess, Token},
     grpc::Responder,
     limits::CompiledLimits,
-    listen::{Capacity, Tls},
+    listen::{Alpn, Capacity, Tls},
     settings::{
         AdminListen, AdminSettings, LimitsSettings, RedisArguments, ServeSettings, StoreChoice,
-        TlsSettings,
+        TlsSettings, UsageSettings,
     },
     telemetry::{self, KeyHasher},
+    usage::TenantsFile,
+    values::ListenAddress,
 };
 
 /// Settings without mistakes, and the contents of the files that they name.
@@ -26,6 +28,15 @@ pub(super) struct CheckedSettings {
     pub(super) grpc_tls: Option<Tls>,
     /// `None` if the admin listener is off.
     pub(super) admin: Option<AdminAccess>,
+    /// `None` if the usage listener is off.
+    pub(super) usage: Option<UsageAccess>,
+}
+
+/// The address of the usage listener, and who may ask.
+pub(super) struct UsageAccess {
+    pub(super) address: ListenAddress,
+    pub(super) tls: Option<Tls>,
+    pub(super) tenants: TenantsFile,
 }
 
 impl CheckedSettings {
@@ -39,9 +50,11 @@ impl CheckedSettings {
         let store = &settings.store.store;
         let redis = check_redis(store, &settings.redis, &mut errors);
         let responder = errors.collect(Responder::new(&settings.response));
-        let grpc_tls = load_tls("gRPC", settings.grpc.tls.tls_settings(), &mut errors);
+        let grpc_tls = load_tls("gRPC", settings.grpc.tls.tls_settings(), Alpn::Http2, &mut errors);
         let admin = check_admin(&settings.admin, &mut errors);
-        let capacity = errors.collect(Capacity::new(&settings.connections, store));
+        let usage = check_usage(&settings.usage, &mut errors);
+        let has_usage = settings.usage.usage_listen.is_some();
+        let capacity = errors.collect(Capacity::new(&settings.connections, store, has_usage));
         errors.collect(telemetry::check_otlp(&settings.otlp));
         let key_hasher =
             errors.collect(KeyHasher::load(settings.log.key_hash_salt_file.as_deref()));
@@ -49,7 +62,7 @@ impl CheckedSettings {
             (Some(key_hasher), Some(capacity), Some(limits), Some(responder))
                 if errors.is_empty() =>
             {
-                Ok(Self { key_hasher, capacity, limits, redis, responder, grpc_tls, admin })
+                Ok(Self { key_hasher, capacity, limits, redis, responder, grpc_tls, admin, usage })
             }
             _ => Err(errors),
         }
@@ -65,15 +78,16 @@ fn read_limits(settings: &LimitsSettings) -> Result<CompiledLimits, StartError> 
 fn load_tls(
     listener: &'static str,
     files: Option<TlsSettings>,
+    alpn: Alpn,
     errors: &mut StartErrors,
 ) -> Option<Tls> {
-    let loaded = Tls::load(files?).map_err(|source| StartError::Tls { listener, source });
+    let loaded = Tls::load(files?, alpn).map_err(|source| StartError::Tls { listener, source });
     errors.collect(loaded)
 }
 
 fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<AdminAccess> {
     let AdminListen::At(address) = &settings.admin_listen else { return None };
-    let tls = load_tls("admin", settings.tls.tls_settings(), errors);
+    let tls = load_tls("admin", settings.tls.tls_settings(), Alpn::Http2, errors);
     let token = settings.admin_token_file.as_deref().map(Token::load);
     let token = token.and_then(|token| errors.collect(token));
     let is_authenticated = settings.tls.client_ca.is_some() || settings.admin_token_file.is_some();
@@ -82,6 +96,14 @@ fn check_admin(settings: &AdminSettings, errors: &mut StartErrors) -> Option<Adm
         errors.push(StartError::UnprotectedAdmin(address.clone()));
     }
     Some(access)
+}
+
+fn check_usage(settings: &UsageSettings, errors: &mut StartErrors) -> Option<UsageAccess> {
+    let address = settings.usage_listen.clone()?;
+    let file = settings.usage_tenants_file.as_deref()?;
+    let tls = load_tls("usage", settings.tls.tls_settings(), Alpn::Http1, errors);
+    let tenants = TenantsFile::load(file, settings.tls.client_ca.is_some());
+    Some(UsageAccess { address, tls, tenants: errors.collect(tenants)? })
 }
 
 /// The settings of connections to Redis; `None` if counters are in memory.

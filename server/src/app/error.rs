@@ -12,6 +12,7 @@ use crate::{
     listen::{CapacityError, TlsError},
     secret::SecretError,
     telemetry::{LogError, MetricsError, OtlpError},
+    usage::TenantsError,
     values::ListenAddress,
 };
 
@@ -52,6 +53,9 @@ pub enum StartError {
     /// The admin token cannot be used.
     #[error("--admin-token-file")]
     Token(#[from] TokenError),
+    /// The tenants of the usage listener cannot be used.
+    #[error("--usage-tenants-file")]
+    Tenants(#[from] TenantsError),
     /// The salt of key hashes cannot be used.
     #[error("--key-hash-salt-file")]
     Salt(#[from] SecretError),

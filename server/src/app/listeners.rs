@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{StartError, StartErrors};
+use super::{StartError, StartErrors, check::UsageAccess};
 use crate::{
     admin::{self, Admin, AdminAccess, BindError, BoundListener},
     grpc::{self, Health},
@@ -23,6 +23,7 @@ pub(super) struct BoundListeners {
     pub(super) grpc: Listener,
     pub(super) http: Listener,
     pub(super) admin: Option<BoundListener>,
+    pub(super) usage: Option<Listener>,
 }
 
 impl BoundListeners {
@@ -33,6 +34,7 @@ impl BoundListeners {
     pub(super) async fn bind(
         settings: &ServeSettings,
         admin: Option<AdminAccess>,
+        usage: Option<&UsageAccess>,
     ) -> Result<Self, StartErrors> {
         let mut errors = StartErrors::default();
         let address = &settings.grpc.grpc_listen;
@@ -55,8 +57,12 @@ impl BoundListeners {
             Some(access) => errors.collect(bind_admin(access).await),
             None => None,
         };
+        let usage = match usage {
+            Some(access) => errors.collect(bind_usage(access).await),
+            None => None,
+        };
         match (grpc, http) {
-            (Some(grpc), Some(http)) if errors.is_empty() => Ok(Self { grpc, http, admin }),
+            (Some(grpc), Some(http)) if errors.is_empty() => Ok(Self { grpc, http, admin, usage }),
             _ => Err(errors),
         }
     }
@@ -70,6 +76,24 @@ async fn bind_admin(access: AdminAccess) -> Result<BoundListener, StartError> {
         }
         BindError::Unprotected => StartError::UnprotectedAdmin(address),
     })
+}
+
+async fn bind_usage(access: &UsageAccess) -> Result<Listener, StartError> {
+    let listener = Listener::bind(&access.address).await.map_err(|source| StartError::Listen {
+        flag: "--usage-listen",
+        listener: "usage",
+        address: access.address.clone(),
+        source,
+    })?;
+    let address = listener.local_address();
+    if access.tls.is_none() && address.is_open_to_network() {
+        tracing::warn!(
+            %address,
+            "the tokens of tenants cross the network unencrypted; set --usage-tls-cert, or let a proxy end TLS"
+        );
+    }
+    tracing::info!(%address, "usage listener bound");
+    Ok(listener)
 }
 
 /// A serving listener, and the means to stop it.
@@ -100,8 +124,13 @@ impl ServerHandle {
     }
 
     /// Serves HTTP.
-    pub(super) fn http(listener: Listener, server: http::Server, admission: Admission) -> Self {
-        let connections = listener.incoming(None, admission);
+    pub(super) fn http(
+        listener: Listener,
+        server: http::Server,
+        tls: Option<Tls>,
+        admission: Admission,
+    ) -> Self {
+        let connections = listener.incoming(tls, admission);
         Self::spawn(|stop| async move { server.serve(connections, stop.cancelled_owned()).await })
     }
 

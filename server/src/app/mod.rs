@@ -48,6 +48,7 @@ pub struct App {
     grpc: ServerHandle,
     http: ServerHandle,
     admin: Option<AdminHandle>,
+    usage: Option<ServerHandle>,
     traces: Option<Arc<Traces>>,
     reload_requests: watch::Sender<()>,
     /// Stops the background tasks: reloads, sweeps, measurements.

@@ -1,4 +1,4 @@
-//! Reloading limits, TLS files and the admin token when they change, or on SIGHUP.
+//! Reloading limits, TLS files, the admin token and the tenants file when they change, or on SIGHUP.
 
 use std::{error::Error, path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,13 +13,14 @@ use crate::{
     listen::Tls,
     reloaded::ReloadOutcome,
     telemetry::{Attempts, Metrics, catalogue},
+    usage::TenantsFile,
     watch::Watch,
 };
 
 impl App {
-    /// Requests a reload of limits, TLS files and the admin token.
+    /// Requests a reload of all files.
     pub(super) fn reload(&self) {
-        tracing::info!("reloading limits, TLS files and the admin token");
+        tracing::info!("reloading limits, TLS files, the admin token and usage tenants");
         self.reload_requests.send_replace(());
     }
 }
@@ -75,6 +76,20 @@ impl Reloader {
             let metrics = Arc::clone(metrics);
             self.spawn(&[token.path().to_owned()], move |_| {
                 report("admin token", &token.reload(), &metrics.admin_token_loads);
+            });
+        }
+    }
+
+    /// Starts to reload the tenants of the usage listener in the background, when their file changes.
+    pub(super) fn watch_usage_tenants(&self, tenants: Option<TenantsFile>, metrics: &Arc<Metrics>) {
+        let current = tenants.clone();
+        metrics.register_gauge(catalogue::USAGE_TENANTS_LAST_LOAD, move || {
+            usize::from(!current.as_ref().is_some_and(TenantsFile::is_rejected))
+        });
+        if let Some(tenants) = tenants {
+            let metrics = Arc::clone(metrics);
+            self.spawn(&[tenants.path().to_owned()], move |_| {
+                report("usage tenants", &tenants.reload(), &metrics.usage_tenants_loads);
             });
         }
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     App, StartErrors,
-    check::CheckedSettings,
+    check::{CheckedSettings, UsageAccess},
     first_request,
     health::ServerHealth,
     listeners::{self, AdminHandle, BoundListeners, ServerHandle},
@@ -26,12 +26,13 @@ use crate::{
     http::{self, HttpState},
     limiter::Limiter,
     limits::{self, Limits, Snapshot},
-    listen::{self, Tls},
+    listen::{self, Admission, Listener, Tls},
     settings::{AdminListen, ServeSettings, StoreChoice},
     telemetry::{
         self, DecisionLog, KeyHasher, Metrics, MetricsError, OtlpError, RefusalBoundValues, Traces,
         catalogue,
     },
+    usage::{self, ResponseCounts, UsageOptions},
 };
 
 /// The interval at which expired counters are removed from memory, and the number of counters checked in each shard.
@@ -48,8 +49,16 @@ impl App {
     /// All mistakes in the settings, or an error of the system.
     pub async fn start(settings: &ServeSettings, clocks: Clocks) -> Result<Self, StartErrors> {
         let started_at = Instant::now();
-        let CheckedSettings { key_hasher, capacity, limits, redis, responder, grpc_tls, admin } =
-            CheckedSettings::new(settings)?;
+        let CheckedSettings {
+            key_hasher,
+            capacity,
+            limits,
+            redis,
+            responder,
+            grpc_tls,
+            admin,
+            usage,
+        } = CheckedSettings::new(settings)?;
 
         let metrics = Arc::new(new_metrics(settings)?);
         let limits = Limits::new(limits, &metrics);
@@ -68,7 +77,7 @@ impl App {
         components.register_metrics(settings);
 
         wait_for_store(settings, &store).await;
-        let bound = BoundListeners::bind(settings, admin).await?;
+        let bound = BoundListeners::bind(settings, admin, usage.as_ref()).await?;
         let grpc_address = bound.grpc.local_address();
         let http_address = listeners::http_address(&bound.http, settings);
 
@@ -81,7 +90,15 @@ impl App {
         );
         let admin_service = components.admin(settings, &limits, started_at, &is_serving);
         let grpc = ServerHandle::grpc(bound.grpc, services, grpc_tls.clone(), capacity.grpc);
-        let http = ServerHandle::http(bound.http, http, capacity.http);
+        let http = ServerHandle::http(bound.http, http, None, capacity.http);
+        let usage_tenants = usage.as_ref().map(|usage| usage.tenants.clone());
+        let usage_tls = usage.as_ref().and_then(|usage| usage.tls.clone());
+        let usage = match (usage, bound.usage, capacity.usage) {
+            (Some(access), Some(listener), Some(admission)) => {
+                Some(components.serve_usage(settings, access, listener, admission))
+            }
+            _ => None,
+        };
         let admin =
             bound.admin.map(|bound| AdminHandle::start(bound, admin_service, capacity.admin));
         let admin = admin.transpose()?;
@@ -100,13 +117,14 @@ impl App {
         let monitored = Arc::clone(&metrics);
         run_until(&background, async move { monitored.deadlines.run_probe().await });
         let admin_tls = admin.as_ref().and_then(|admin| admin.tls.clone());
-        let tls: Vec<_> = grpc_tls.into_iter().chain(admin_tls).collect();
+        let tls: Vec<_> = grpc_tls.into_iter().chain(admin_tls).chain(usage_tls).collect();
         register_tls_failures(&metrics, tls.clone());
         let snapshot = limits.current();
         let reloader = Reloader::new(settings.poll_interval, &background);
         reloader.watch_limits(limits, &metrics, &store);
         reloader.watch_tls(&tls, &metrics);
         reloader.watch_admin_token(admin.as_ref(), &metrics);
+        reloader.watch_usage_tenants(usage_tenants, &metrics);
 
         let admin_address =
             admin.as_ref().map_or(AdminListen::Off, |admin| AdminListen::At(admin.address.clone()));
@@ -121,6 +139,7 @@ impl App {
             grpc,
             http,
             admin,
+            usage,
             traces: components.traces,
             reload_requests: reloader.requests(),
             background,
@@ -140,6 +159,7 @@ struct Components {
     in_flight: InFlight,
     log: Option<Arc<DecisionLog>>,
     traces: Option<Arc<Traces>>,
+    usage_responses: Arc<ResponseCounts>,
 }
 
 impl Components {
@@ -165,6 +185,7 @@ impl Components {
             in_flight: InFlight::new(settings.max_in_flight.get()),
             log,
             traces,
+            usage_responses: Arc::default(),
         })
     }
 
@@ -193,6 +214,26 @@ impl Components {
             traces: self.traces.clone(),
             pages: http::RenderPool::default(),
         })
+    }
+
+    /// Starts to serve the usage listener.
+    fn serve_usage(
+        &self,
+        settings: &ServeSettings,
+        access: UsageAccess,
+        listener: Listener,
+        admission: Admission,
+    ) -> ServerHandle {
+        let UsageAccess { tls, tenants, .. } = access;
+        let options = UsageOptions {
+            tenants,
+            requests_per_second: settings.usage.usage_max_requests_per_second,
+            request_bytes: settings.request_bounds.request_max_bytes.get(),
+        };
+        let (snapshot, store) = (Arc::clone(&self.snapshot), Arc::clone(&self.store));
+        let router = usage::router(options, snapshot, store, Arc::clone(&self.usage_responses));
+        let server = http::Server::new(router, usage::BODY_BYTES_MAX, admission.clone());
+        ServerHandle::http(listener, server, tls, admission)
     }
 
     /// The admin service.
@@ -224,8 +265,10 @@ impl Components {
     }
 
     fn register_metrics(&self, settings: &ServeSettings) {
-        let Self { snapshot, store, metrics, key_hasher, in_flight, log, traces } = self;
+        let Self { snapshot, store, metrics, key_hasher, in_flight, log, traces, usage_responses } =
+            self;
         metrics.register_own();
+        Arc::clone(usage_responses).register(metrics);
         limits::register_metrics(metrics, snapshot);
         let counters_max = settings.store.memory_max_counters.get();
         telemetry::register_store(metrics, store, counters_max, key_hasher);

@@ -17,7 +17,7 @@ impl App {
     }
 
     /// Reports NOT_SERVING, serves for the drain delay, then gives calls in progress the drain timeout to complete. The
-    /// HTTP and admin listeners stop last, so that the drain can be observed.
+    /// HTTP, admin and usage listeners stop last, so that the drain can be observed.
     pub async fn drain_and_stop(self) {
         tracing::info!(delay = ?self.drain_delay, "draining");
         self.follow_store.cancel();
@@ -27,7 +27,12 @@ impl App {
         health.grpc.end().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
         let http = async {
-            self.http.stop("HTTP", HTTP_ADMIN_DRAIN_TIMEOUT).await;
+            let usage = async {
+                if let Some(usage) = self.usage {
+                    usage.stop("usage", HTTP_ADMIN_DRAIN_TIMEOUT).await;
+                }
+            };
+            tokio::join!(self.http.stop("HTTP", HTTP_ADMIN_DRAIN_TIMEOUT), usage);
             // After HTTP, whose requests cause refunds too.
             self.store.finish().await;
         };

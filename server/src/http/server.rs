@@ -24,6 +24,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 use tokio_util::{io::InspectReader, sync::CancellationToken};
+use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
 use super::{
@@ -45,7 +46,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves the connections of the HTTP listener.
+/// Serves the connections of the HTTP and the usage listener. Requests of a client with names in its certificate have
+/// the extension [`Peer`](listen::Peer).
 #[derive(Clone)]
 pub(crate) struct Server {
     router: Router,
@@ -74,7 +76,7 @@ impl Server {
     async fn serve_one(self, connection: Connection, stop: CancellationToken) {
         // Whether the last request has fully arrived.
         let is_complete = Arc::new(AtomicBool::new(false));
-        let handle = connection.handle();
+        let (handle, peer) = (connection.handle(), connection.connect_info());
         let set_complete = Arc::clone(&is_complete);
         let timer = HeadTimer::default();
         let counting = handle.clone();
@@ -84,7 +86,10 @@ impl Server {
         let timed =
             InspectReader::new(connection, move |bytes: &[u8]| read_timer.note_bytes(bytes));
         let service_timer = timer.clone();
-        let service = service_fn(move |request| {
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            if !peer.certificate_names.is_empty() {
+                request.extensions_mut().insert(peer.clone());
+            }
             let response = self.clone().answer(request, handle.clone(), Arc::clone(&set_complete));
             let timer = service_timer.clone();
             async move {

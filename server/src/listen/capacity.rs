@@ -25,9 +25,13 @@ const HTTP_MAX: usize = 1_024;
 /// The most connections of the admin listener, which serves a few operators.
 const ADMIN_MAX: usize = 128;
 
-/// If there are few descriptors, HTTP gets a fifth of them, and the admin listener a tenth.
+/// The most connections of the usage listener, which serves the backends of portals.
+const USAGE_MAX: usize = 256;
+
+/// If there are few descriptors, HTTP gets a fifth of them, and the admin and the usage listener a tenth each.
 const HTTP_PART: usize = 5;
 const ADMIN_PART: usize = 10;
+const USAGE_PART: usize = 10;
 
 /// The bytes that end the handshake of a gRPC connection: the HTTP/2 preface and the header of the SETTINGS frame after
 /// it.
@@ -47,14 +51,17 @@ pub enum CapacityError {
     },
     /// The settings allow more connections than there are descriptors.
     #[error(
-        "{connections} connections (--grpc-max-connections, --http-max-connections and {admin} for the admin listener) and \
-         {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or lower them"
+        "{connections} connections (--grpc-max-connections, --http-max-connections and {}) and \
+         {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or lower them",
+        fixed_connections(*admin, *usage)
     )]
     TooManyConnections {
         /// The connections of all listeners.
         connections: usize,
         /// The connections of the admin listener.
         admin: usize,
+        /// The connections of the usage listener.
+        usage: usize,
         /// The descriptors for other files and connections to Redis.
         others: usize,
         /// The limit.
@@ -63,6 +70,13 @@ pub enum CapacityError {
     /// The limit cannot be read.
     #[error("cannot read the limit of open files: {0}")]
     Unknown(#[from] io::Error),
+}
+
+fn fixed_connections(admin: usize, usage: usize) -> String {
+    match usage {
+        0 => format!("{admin} for the admin listener"),
+        usage => format!("{admin} for the admin listener, {usage} for the usage listener"),
+    }
 }
 
 /// The admission of each listener, and the number of connections to Redis.
@@ -74,6 +88,8 @@ pub(crate) struct Capacity {
     pub(crate) http: Admission,
     /// The admission of the admin listener.
     pub(crate) admin: Admission,
+    /// The admission of the usage listener; `None` if it is off.
+    pub(crate) usage: Option<Admission>,
     /// The most connections to Redis; 0 if counters are in memory.
     pub(crate) redis: usize,
 }
@@ -84,20 +100,22 @@ struct Shares {
     grpc: usize,
     http: usize,
     admin: usize,
+    usage: usize,
     redis: usize,
 }
 
 impl Capacity {
     /// Raises the soft limit of open files to the hard one, and divides the descriptors among the listeners
-    /// and the store.
+    /// and the store. `has_usage`: whether there is a usage listener.
     ///
     /// # Errors
     /// There are fewer descriptors than the settings require.
     pub(crate) fn new(
         settings: &ListenerConnectionSettings,
         store: &StoreChoice,
+        has_usage: bool,
     ) -> Result<Self, CapacityError> {
-        let shares = Shares::of(settings, store, raise_file_limit()?)?;
+        let shares = Shares::of(settings, store, has_usage, raise_file_limit()?)?;
         let admission = |connections, handshake, idle_timeout| {
             Admission::new(AdmissionBounds {
                 connections,
@@ -111,13 +129,17 @@ impl Capacity {
             grpc: admission(shares.grpc, Handshake::Bytes(PREFACE_BYTES), None),
             http: admission(shares.http, Handshake::Request, Some(settings.http_idle_timeout)),
             admin: admission(shares.admin, Handshake::Request, None),
+            usage: has_usage.then(|| {
+                admission(shares.usage, Handshake::Request, Some(settings.http_idle_timeout))
+            }),
             redis: shares.redis,
         })
     }
 
     /// The listeners with their names in metrics.
-    pub(crate) fn listeners(&self) -> [(&'static str, &Admission); 3] {
-        [("grpc", &self.grpc), ("http", &self.http), ("admin", &self.admin)]
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&'static str, &Admission)> {
+        let always = [("grpc", &self.grpc), ("http", &self.http), ("admin", &self.admin)];
+        always.into_iter().chain(self.usage.iter().map(|usage| ("usage", usage)))
     }
 }
 
@@ -125,6 +147,7 @@ impl Shares {
     fn of(
         settings: &ListenerConnectionSettings,
         store: &StoreChoice,
+        has_usage: bool,
         files: usize,
     ) -> Result<Self, CapacityError> {
         let free = files.saturating_sub(FILES_RESERVED);
@@ -137,19 +160,27 @@ impl Shares {
         };
         let free = free - redis;
         let admin = ADMIN_MAX.min(free / ADMIN_PART);
+        let usage = if has_usage { USAGE_MAX.min(free / USAGE_PART) } else { 0 };
         let http = settings.http_max_connections.map(usize::from);
         let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_PART));
         let grpc = settings.grpc_max_connections.map(usize::from);
         let grpc = grpc.unwrap_or_else(|| {
             // At least one, so that too many HTTP connections cause the error below.
-            GRPC_MAX.min(free.saturating_sub(http).saturating_sub(admin)).max(1)
+            let others = http.saturating_add(admin).saturating_add(usage);
+            GRPC_MAX.min(free.saturating_sub(others)).max(1)
         });
-        let connections = grpc.saturating_add(http).saturating_add(admin);
+        let connections = grpc.saturating_add(http).saturating_add(admin).saturating_add(usage);
         if connections > free {
             let others = FILES_RESERVED + redis;
-            return Err(CapacityError::TooManyConnections { connections, admin, others, files });
+            return Err(CapacityError::TooManyConnections {
+                connections,
+                admin,
+                usage,
+                others,
+                files,
+            });
         }
-        Ok(Self { grpc, http, admin, redis })
+        Ok(Self { grpc, http, admin, usage, redis })
     }
 }
 
@@ -186,28 +217,48 @@ mod tests {
 
     #[test]
     fn descriptors_are_divided_among_the_listeners() {
-        let of = |files| Shares::of(&settings(None, None), &StoreChoice::Memory, files).unwrap();
-        assert_eq!(of(usize::MAX), Shares { grpc: 16_384, http: 1_024, admin: 128, redis: 0 });
-        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96, redis: 0 });
-        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19, redis: 0 });
-        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3, redis: 0 });
-        let given = Shares::of(&settings(Some(10), Some(20)), &StoreChoice::Memory, 256).unwrap();
-        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19, redis: 0 });
+        let of =
+            |files| Shares::of(&settings(None, None), &StoreChoice::Memory, false, files).unwrap();
+        assert_eq!(
+            of(usize::MAX),
+            Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 0 }
+        );
+        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96, usage: 0, redis: 0 });
+        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19, usage: 0, redis: 0 });
+        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3, usage: 0, redis: 0 });
+        let given =
+            Shares::of(&settings(Some(10), Some(20)), &StoreChoice::Memory, false, 256).unwrap();
+        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19, usage: 0, redis: 0 });
+    }
+
+    #[test]
+    fn the_usage_listener_takes_descriptors_from_grpc() {
+        let of = |files| Shares::of(&settings(None, None), &StoreChoice::Memory, true, files);
+        let shares = Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 256, redis: 0 };
+        assert_eq!(of(usize::MAX).unwrap(), shares);
+        let shares = Shares { grpc: 576, http: 192, admin: 96, usage: 96, redis: 0 };
+        assert_eq!(of(1_024).unwrap(), shares);
+        let error = Shares::of(&settings(Some(673), None), &StoreChoice::Memory, true, 1_024);
+        let text = "and 96 for the admin listener, 96 for the usage listener) and";
+        assert!(error.unwrap_err().to_string().contains(text));
     }
 
     #[test]
     fn connections_to_redis_have_a_quarter() {
         let redis = StoreChoice::Redis("redis://localhost".parse().unwrap());
-        let of = |files| Shares::of(&settings(None, None), &redis, files).unwrap();
-        assert_eq!(of(65_536), Shares { grpc: 16_384, http: 1_024, admin: 128, redis: 16_368 });
-        assert_eq!(of(1_024), Shares { grpc: 504, http: 144, admin: 72, redis: 240 });
-        assert_eq!(of(96), Shares { grpc: 12, http: 3, admin: 1, redis: 16 });
+        let of = |files| Shares::of(&settings(None, None), &redis, false, files).unwrap();
+        assert_eq!(
+            of(65_536),
+            Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 16_368 }
+        );
+        assert_eq!(of(1_024), Shares { grpc: 504, http: 144, admin: 72, usage: 0, redis: 240 });
+        assert_eq!(of(96), Shares { grpc: 12, http: 3, admin: 1, usage: 0, redis: 16 });
     }
 
     #[test]
     fn too_few_descriptors_are_an_error() {
         let error = |settings, files| {
-            Shares::of(&settings, &StoreChoice::Memory, files).unwrap_err().to_string()
+            Shares::of(&settings, &StoreChoice::Memory, false, files).unwrap_err().to_string()
         };
         assert_eq!(
             error(settings(None, None), 95),

@@ -28,10 +28,10 @@ fn names<'a>(certificate: &'a EndEntityCert<'_>) -> impl Iterator<Item = &'a str
     certificate.valid_dns_names().chain(certificate.valid_uri_names())
 }
 
-/// The first subject alternative name of a certificate.
-pub(super) fn first_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let certificate = EndEntityCert::try_from(certificate).ok()?;
-    names(&certificate).next().map(str::to_owned)
+/// The DNS names and URIs of a certificate; none if it cannot be parsed.
+pub(super) fn names_of(certificate: &CertificateDer<'_>) -> Arc<[Box<str>]> {
+    let certificate = EndEntityCert::try_from(certificate);
+    certificate.iter().flat_map(names).map(Into::into).collect()
 }
 
 impl ClientCertVerifier for ClientNameVerifier {

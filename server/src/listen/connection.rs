@@ -71,8 +71,8 @@ pub(crate) struct Peer {
     pub(crate) address: Option<SocketAddr>,
     /// The process, over a Unix socket.
     pub(crate) process: Option<Process>,
-    /// The first name in the client certificate.
-    pub(crate) certificate: Option<Arc<str>>,
+    /// The names in the verified client certificate, DNS names first; none without a certificate.
+    pub(crate) certificate_names: Arc<[Box<str>]>,
 }
 
 /// A process on this machine.
@@ -92,7 +92,8 @@ impl Peer {
                 unix.peer_cred().ok().map(|it| Process { user: it.uid(), id: it.pid() })
             }
         };
-        Self { address: connect_info(socket).remote_addr, process, certificate: None }
+        let address = connect_info(socket).remote_addr;
+        Self { address, process, certificate_names: Arc::default() }
     }
 }
 
@@ -106,8 +107,8 @@ impl Connection {
     pub(super) fn tls(stream: TlsStream<AcceptedConnection>) -> Self {
         let (socket, session) = stream.get_ref();
         let certificate = session.peer_certificates().and_then(<[_]>::first);
-        let certificate = certificate.and_then(client_names::first_name).map(Into::into);
-        let peer = Peer { certificate, ..Peer::new(socket.socket()) };
+        let certificate_names = certificate.map(client_names::names_of).unwrap_or_default();
+        let peer = Peer { certificate_names, ..Peer::new(socket.socket()) };
         let handle = socket.handle().clone();
         Self::new(Either::Right(Box::new(stream)), peer, handle)
     }

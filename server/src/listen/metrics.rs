@@ -21,8 +21,8 @@ pub(crate) fn register_metrics(metrics: &Metrics, capacity: &Capacity) {
     gauge(catalogue::CONNECTIONS_MAX, Admission::max);
     let with_request_bounds = capacity.clone();
     metrics.register_labelled_counter(catalogue::REQUEST_BOUNDS_MET, move |observe| {
-        let Capacity { http, admin, .. } = &with_request_bounds;
-        for (listener, admission) in [("http", http), ("admin", admin)] {
+        let listeners = with_request_bounds.listeners().filter(|(listener, _)| *listener != "grpc");
+        for (listener, admission) in listeners {
             for bound in RequestBound::ALL {
                 observe(admission.bound_met(bound), &[listener, bound.label()]);
             }

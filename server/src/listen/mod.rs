@@ -25,4 +25,4 @@ pub(crate) use capacity::{Capacity, CapacityError};
 pub(crate) use connection::{Connection, Peer, Process};
 pub(crate) use metrics::register_metrics;
 pub(crate) use serve::serve;
-pub(crate) use tls::{Tls, TlsError};
+pub(crate) use tls::{Alpn, Tls, TlsError};

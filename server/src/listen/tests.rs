@@ -26,7 +26,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    Admission, AdmissionBounds, Connection, DropReason, Handshake, Listener, Tls, TlsError,
+    Admission, AdmissionBounds, Alpn, Connection, DropReason, Handshake, Listener, Tls, TlsError,
     admission::{ConnectionGuard, IDLE_SWEEPS, SILENT_AGE},
 };
 use crate::{reloaded::ReloadOutcome, settings::TlsSettings, values::ListenAddress};
@@ -163,7 +163,7 @@ impl Files {
 
     async fn serve(&self, settings: TlsSettings) -> Server {
         let (listener, address) = listener().await;
-        let tls = Tls::load(settings).unwrap();
+        let tls = Tls::load(settings, Alpn::Http2).unwrap();
         echo(listener.incoming(Some(tls.clone()), admission()));
         Server { address, tls, client: Client::trusting(&self.authority) }
     }
@@ -332,7 +332,7 @@ async fn tls_runs_over_unix_sockets_too() {
     let files = Files::new();
     let (_guard, path, address) = socket();
     let listener = Listener::bind(&address).await.unwrap();
-    echo(listener.incoming(Some(Tls::load(files.settings()).unwrap()), admission()));
+    echo(listener.incoming(Some(Tls::load(files.settings(), Alpn::Http2).unwrap()), admission()));
     let socket = UnixStream::connect(&path).await.unwrap();
     Client::trusting(&files.authority).connect(socket, None).await.unwrap();
 }
@@ -422,7 +422,7 @@ async fn a_broken_pair_changes_nothing_and_is_reported_once() {
 #[test]
 fn errors_name_the_file_and_what_is_wrong() {
     let files = Files::new();
-    let message = |settings| Tls::load(settings).unwrap_err().to_string();
+    let message = |settings| Tls::load(settings, Alpn::Http2).unwrap_err().to_string();
     let path = |name| files.path(name).display().to_string();
     files.write("empty", "");
     files.write("damaged", "-----BEGIN CERTIFICATE-----\n");
@@ -716,7 +716,7 @@ async fn a_handshake_ends_with_its_last_byte() {
 impl Files {
     async fn serve_within(&self, bounds: AdmissionBounds) -> (Server, Admission) {
         let (listener, address) = listener().await;
-        let tls = Tls::load(self.settings()).unwrap();
+        let tls = Tls::load(self.settings(), Alpn::Http2).unwrap();
         let admission = Admission::new(bounds);
         echo(listener.incoming(Some(tls.clone()), admission.clone()));
         (Server { address, tls, client: Client::trusting(&self.authority) }, admission)

@@ -1,4 +1,4 @@
-//! TLS of the gRPC and the admin listener, with files that can be replaced while the server runs.
+//! TLS of a listener, with files that can be replaced while the server runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,8 +27,24 @@ use crate::{
     settings::TlsSettings,
 };
 
-/// The protocol that clients must offer (ALPN).
-const HTTP2: &[u8] = b"h2";
+/// The application protocol of a listener, which clients that use ALPN must offer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Alpn {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, which gRPC needs.
+    Http2,
+}
+
+impl Alpn {
+    /// The name in the TLS handshake.
+    const fn id(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
 
 /// Why TLS files cannot be used. The texts contain the causes, so there is no source error.
 #[derive(Debug, Error)]
@@ -100,6 +116,7 @@ pub(crate) struct Tls(Arc<TlsState>);
 #[derive(Debug)]
 struct TlsState {
     settings: TlsSettings,
+    alpn: Alpn,
     config: Reloaded<FileContents, ServerConfig>,
     handshakes_failed: AtomicU64,
 }
@@ -109,14 +126,15 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read or used, or the files do not belong together.
-    pub(crate) fn load(settings: TlsSettings) -> Result<Self, TlsError> {
+    pub(crate) fn load(settings: TlsSettings, alpn: Alpn) -> Result<Self, TlsError> {
         if settings.client_ca.is_none() && !settings.client_names.is_empty() {
             return Err(TlsError::NamesWithoutCa);
         }
         let contents = FileContents::read(&settings);
-        let config = contents.build(&settings)?;
+        let config = contents.build(&settings, alpn)?;
         Ok(Self(Arc::new(TlsState {
             settings,
+            alpn,
             config: Reloaded::new(contents, config),
             handshakes_failed: AtomicU64::new(0),
         })))
@@ -127,8 +145,9 @@ impl Tls {
     /// # Errors
     /// Those of [`Tls::load`]. The previous configuration stays in force, and the same error is not returned twice.
     pub(crate) fn reload(&self) -> Result<ReloadOutcome, TlsError> {
-        let TlsState { settings, config, .. } = &*self.0;
-        config.reload(FileContents::read(settings), false, |contents, _| contents.build(settings))
+        let TlsState { settings, alpn, config, .. } = &*self.0;
+        let build = |contents: &FileContents, _: &_| contents.build(settings, *alpn);
+        config.reload(FileContents::read(settings), false, build)
     }
 
     /// Whether the files that were read last were rejected, so that previous ones are in force.
@@ -188,7 +207,7 @@ impl FileContents {
         }
     }
 
-    fn build(&self, settings: &TlsSettings) -> Result<ServerConfig, TlsError> {
+    fn build(&self, settings: &TlsSettings, alpn: Alpn) -> Result<ServerConfig, TlsError> {
         // Explicit, because any crate of the process may set the default provider, or none does.
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -200,7 +219,7 @@ impl FileContents {
         };
         let certified = self.certified_key(settings, &provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
-        config.alpn_protocols = vec![HTTP2.to_vec()];
+        config.alpn_protocols = vec![alpn.id().to_vec()];
         // No session resumption: it would accept clients whose certificates have expired meanwhile, and gains nothing,
         // because connections are few and long-lived.
         config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -1,7 +1,7 @@
 //! Settings from flags, environment variables and the file of `--config`.
 //!
 //! They are read once, at the start. What changes while the server runs are the contents of the files that they name
-//! (limits, TLS, admin token) and the log level.
+//! (limits, TLS, admin token, tenants) and the log level.
 
 mod admin;
 mod config_file;
@@ -20,6 +20,7 @@ mod response;
 mod store;
 mod tls;
 mod top;
+mod usage;
 mod variables;
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
@@ -40,8 +41,9 @@ pub use self::{
     request_bounds::RequestBoundSettings,
     response::{ResponseHeaders, ResponseSettings},
     store::{FailureSettings, RedisArguments, StoreChoice, StoreChoiceError, StoreSettings},
-    tls::{AdminTlsSettings, GrpcTlsSettings},
+    tls::{AdminTlsSettings, GrpcTlsSettings, UsageTlsSettings},
     top::{CounterNameFormat, TopSettings},
+    usage::UsageSettings,
 };
 pub(crate) use self::{
     metrics::SERIES_MAX, tls::TlsSettings, variables::warnings as variable_warnings,
@@ -93,7 +95,7 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub limits: LimitsSettings,
 
-    /// Interval at which limits files, TLS files and the admin token are checked even if the system reports no change.
+    /// Interval at which limits files, TLS files, the admin token and the tenants file are checked even if the system reports no change.
     ///
     /// Changes are normally detected at once. This is for file systems that do not report them.
     #[arg(long, env = "SLUICEGATE_POLL_INTERVAL", value_name = "DURATION", default_value = "10s")]
@@ -134,6 +136,10 @@ pub struct ServeSettings {
     /// The admin listener.
     #[command(flatten)]
     pub admin: AdminSettings,
+
+    /// The usage listener.
+    #[command(flatten)]
+    pub usage: UsageSettings,
 
     /// Bounds on the connections of the listeners.
     #[command(flatten)]

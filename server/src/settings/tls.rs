@@ -1,4 +1,4 @@
-//! TLS settings of the gRPC and the admin listener, which have the same flags.
+//! TLS settings of the gRPC, the admin and the usage listener, which have the same flags.
 
 use std::path::PathBuf;
 
@@ -94,3 +94,4 @@ macro_rules! listener_tls {
 
 listener_tls!(GrpcTlsSettings, "grpc", "GRPC", "gRPC", "gRPC");
 listener_tls!(AdminTlsSettings, "admin", "ADMIN", "Admin", "admin");
+listener_tls!(UsageTlsSettings, "usage", "USAGE", "Usage", "usage");

@@ -119,7 +119,8 @@ labels! {
          connection was closed for frames that carry no call; `http2`: a connection was closed for streams beyond \
          --grpc-max-concurrent-streams, or too many reset streams.";
     SERVER = "server": "A Redis server in use, `HOST:PORT`.";
-    LISTENER = "listener": "`grpc`, `http` or `admin`.";
+    STATUS = "status": "HTTP status of the response.";
+    LISTENER = "listener": "`grpc`, `http`, `admin`, or `usage` if there is one.";
     REASON = "reason":
         "Reason for dropping a connection: `refused`: it was new, and all places were in use; `address`: its address \
          had more than --max-pending-connections-per-address pending connections, and it was the oldest; `replaced`: \
@@ -334,7 +335,7 @@ catalogue! {
         "Open connections that have not sent a complete request yet.";
     Gauge CONNECTIONS_MAX = "sluicegate_connections_max" [LISTENER]:
         "Maximum number of connections: --grpc-max-connections, --http-max-connections, and a share of the limit of \
-         open files.";
+         open files for the admin and the usage listener.";
     Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
         "Connections that a listener closed because of a bound.";
     Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
@@ -351,6 +352,13 @@ catalogue! {
     Gauge ADMIN_TOKEN_LAST_LOAD = "sluicegate_admin_token_last_load_successful" []:
         "1 if the admin token in the file is in force, or none is required; 0 if the file is unusable and the previous \
          token stays in force.";
+    Counter USAGE_REQUESTS = "sluicegate_usage_requests_total" [STATUS]:
+        "Requests to the usage listener. They are not among the other requests and decisions.";
+    Counter USAGE_TENANTS_LOADS = "sluicegate_usage_tenants_loads_total" [RESULT]:
+        "Times that the changed file of --usage-tenants-file was loaded.";
+    Gauge USAGE_TENANTS_LAST_LOAD = "sluicegate_usage_tenants_last_load_successful" []:
+        "1 if the tenants in the file of --usage-tenants-file are in force, or there is no such file; 0 if it has a \
+         mistake and the previous tenants stay in force.";
     Gauge BUILD_INFO = "sluicegate_build_info" [VERSION]:
         "Always 1. The label has the version.";
     Counter PROCESS_CPU = "process_cpu_seconds_total" []:

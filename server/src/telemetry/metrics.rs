@@ -63,6 +63,7 @@ pub(crate) struct Metrics {
     pub(crate) limits_loads: Attempts,
     pub(crate) tls_loads: Attempts,
     pub(crate) admin_token_loads: Attempts,
+    pub(crate) usage_tenants_loads: Attempts,
     pub(crate) counters_reset: Count,
     pushes: Arc<Attempts>,
     /// The top counters; `None` with `--top-keys 0`.
@@ -102,6 +103,7 @@ impl Metrics {
             limits_loads: Attempts::default(),
             tls_loads: Attempts::default(),
             admin_token_loads: Attempts::default(),
+            usage_tenants_loads: Attempts::default(),
             counters_reset: Count::default(),
             pushes,
             top: Top::new(top_keys, settings.near_limit_ratio),
@@ -275,6 +277,7 @@ impl Metrics {
         self.register_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.register_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
         self.register_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
+        self.register_attempts(catalogue::USAGE_TENANTS_LOADS, |it| &it.usage_tenants_loads);
         self.register_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
         let metrics = Arc::clone(self);
         self.register_gauge(catalogue::CONFIG_LAST_LOAD, move || {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::Ipv6Addr,
+    net::{Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -18,6 +18,18 @@ pub enum ListenAddress {
     Tcp(String),
     /// `unix:PATH`.
     Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Whether other machines can connect to this address. True for host names, which are not resolved.
+    pub(crate) fn is_open_to_network(&self) -> bool {
+        match self {
+            Self::Unix(_) => false,
+            Self::Tcp(address) => address
+                .parse::<SocketAddr>()
+                .map_or(true, |address| !address.ip().to_canonical().is_loopback()),
+        }
+    }
 }
 
 /// Why a text is not the address of a listener.
@@ -110,6 +122,25 @@ mod tests {
         }
         assert_eq!("localhost:1".parse(), Ok(tcp("localhost:1")));
         assert_eq!("unix:///run/a".parse(), Ok(ListenAddress::Unix("/run/a".into())));
+    }
+
+    #[test]
+    fn only_loopback_and_sockets_are_closed_to_the_network() {
+        for (address, open) in [
+            ("127.0.0.1:1", false),
+            ("127.1.2.3:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("unix:/run/admin.sock", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+            ("[fe80::1]:1", true),
+            ("localhost:1", true),
+        ] {
+            let parsed: ListenAddress = address.parse().unwrap();
+            assert_eq!(parsed.is_open_to_network(), open, "{address}");
+        }
     }
 
     #[test]

@@ -60,4 +60,6 @@ mod signals;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod usage;
+#[cfg(test)]
 mod wire;

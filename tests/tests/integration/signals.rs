@@ -57,7 +57,10 @@ async fn sighup_reloads_limits_tls_files_and_the_admin_token() {
     rewrite(elsewhere.path(), "token", "another-token-of-some-length\n");
     rewrite(elsewhere.path(), "limits.yaml", &limits(7));
     server.process.signal(Signal::SIGHUP);
-    server.process.printed("reloading limits, TLS files and the admin token", 2).await;
+    server
+        .process
+        .printed("reloading limits, TLS files, the admin token and usage tenants", 2)
+        .await;
     for taken_up in ["limits reloaded", "TLS files reloaded", "admin token reloaded"] {
         server.process.printed(taken_up, 1).await;
     }

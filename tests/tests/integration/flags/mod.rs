@@ -16,6 +16,7 @@ mod settings_and_limits;
 mod start;
 mod store;
 mod telemetry;
+mod usage;
 mod validate;
 
 use std::{fs, future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -87,6 +88,7 @@ fn rows() -> Vec<Row> {
         telemetry::rows(),
         grpc::rows(),
         http_and_admin::rows(),
+        usage::rows(),
         bounds::rows(),
         validate::rows(),
         diff::rows(),

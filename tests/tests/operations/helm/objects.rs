@@ -68,10 +68,16 @@ fn ports_match_the_listeners() {
             let port = ports.iter().find(|port| port["name"] == name);
             port.map(|port| port["containerPort"].to_string())
         };
-        for (name, flag) in
-            [("grpc", "--grpc-listen"), ("http", "--http-listen"), ("admin", "--admin-listen")]
-        {
-            let address = rendered.flag(flag).unwrap();
+        for (name, flag) in [
+            ("grpc", "--grpc-listen"),
+            ("http", "--http-listen"),
+            ("admin", "--admin-listen"),
+            ("usage", "--usage-listen"),
+        ] {
+            let Some(address) = rendered.flag(flag) else {
+                assert_eq!((name, port(name)), ("usage", None));
+                continue;
+            };
             let Some((host, listened)) = address.rsplit_once(':') else {
                 assert_eq!((name, address, port(name)), ("admin", "off", None));
                 continue;

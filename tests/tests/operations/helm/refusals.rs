@@ -64,6 +64,10 @@ fn invalid_values_are_rejected_with_the_fix() {
         ("{service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0]}}".to_owned(), "'/service/loadBalancerSourceRanges/0': '10.0.0.0' does not match pattern"),
         ("{service: {externalTrafficPolicy: Local}}".to_owned(), "service.externalTrafficPolicy: a Service of type ClusterIP gets no traffic"),
         // Ports.
+        // The usage listener.
+        ("{usage: {enabled: true}}".to_owned(), "usage.enabled needs usage.tenantsSecret.name"),
+        ("{usage: {enabled: true, port: 8082, tenantsSecret: {name: a}}}".to_owned(), "grpc.port, http.port, admin.port and usage.port must differ: 8081, 8080, 8082, 8082"),
+        ("{usage: {tls: {enabled: true}}}".to_owned(), "usage.tls.enabled needs usage.tls.secretName"),
         ("{http: {port: 8081}}".to_owned(), "grpc.port, http.port and admin.port must differ: 8081, 8081, 8082"),
         ("{grpc: {port: 80}}".to_owned(), "'/grpc/port': minimum: got 80, want 1,024"),
         // Limits.
