@@ -84,6 +84,9 @@ fn page(former: &str) -> String {
     cli.build();
     for command in cli.get_subcommands().filter(|it| it.get_name() != "help") {
         page.push_str(&format!("\n## `sluicegate {}`\n", command.get_name()));
+        if settings(command).next().is_none() {
+            page.push_str("\nNo settings.\n");
+        }
         for heading in headings(command) {
             if let Some(heading) = heading {
                 page.push_str(&format!("\n### {heading}\n"));
