@@ -17,7 +17,7 @@ FROM scratch
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Sluicegate" \
-      org.opencontainers.image.description="Rate-limit decision service for Envoy, Istio and other callers" \
+      org.opencontainers.image.description="Rate limit service for Envoy, Istio and other clients" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

@@ -12,7 +12,7 @@
 {{/* Folder of all mounts. */}}
 {{- define "sluicegate.folder" -}}/etc/sluicegate{{- end -}}
 
-{{/* The address that listens on all interfaces of the pod. */}}
+{{/* Address of a listener on all interfaces of the pod. */}}
 {{- define "sluicegate.everywhere" -}}
 {{- ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
 {{- end -}}

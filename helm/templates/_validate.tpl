@@ -147,7 +147,7 @@
 {{- fail "autoscaling.targetCPUUtilizationPercentage is a share of resources.requests.cpu, which is not set" -}}
 {{- end -}}
 {{- if hasKey $.Values.settings "replicas" -}}
-{{- fail "settings.replicas is fixed, and autoscaling changes the number of pods; leave it out: pods count each other" -}}
+{{- fail "settings.replicas is fixed, and autoscaling changes the number of pods; remove it, and each pod uses the number of live pods" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -206,7 +206,7 @@
 {{- range $name, $labels := dict "podLabels" .Values.podLabels "commonLabels" .Values.commonLabels "test.podLabels" .Values.test.podLabels -}}
 {{- range $label, $value := $labels -}}
 {{- if hasKey $own $label -}}
-{{- fail (printf "%s: %s is the chart's own" $name $label) -}}
+{{- fail (printf "%s: the chart sets the label %s itself; remove it" $name $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

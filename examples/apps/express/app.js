@@ -8,7 +8,7 @@ import express from "express";
 const trustedProxies = Number(process.env.TRUSTED_PROXIES ?? 0);
 const ip = clientIp({ trustedProxies });
 
-// Who an API key belongs to. A real application looks it up where it has its customers.
+// The customer of each API key. A real application looks it up where it has its customers.
 const customers = new Map([
   ["key-of-ann", { id: "ann", tier: "free" }],
   ["key-of-bob", { id: "bob", tier: "pro" }],
@@ -23,14 +23,14 @@ const perAddress = rateLimit({ ...common, descriptors: descriptorsOf({ remote_ad
 const perAccount = rateLimit({
   ...common,
   descriptors: descriptorsOf({ email: async (request) => (await bodyField("email")(request)).trim().toLowerCase() }),
-  // Without an answer, passwords could be guessed without a limit.
+  // Fails closed: without an answer, passwords could be guessed without a limit.
   failureMode: "closed",
 });
 const perKey = rateLimit({
   ...common,
   descriptors: descriptorsOf({ tier: (request) => request.customer.tier, api_key: (request) => request.customer.id }),
 });
-// The quick way: the limit is in the call, in the empty domain of limits/app.yaml.
+// The limit is in the call. It needs only the domain `app` of limits/app.yaml, which has no rules.
 const perSearch = rateLimit({ client, window: "90s", limit: 3, keyFn: ip });
 
 // Answers 401 without a valid API key. The tier comes from here and never from the client.
@@ -43,7 +43,7 @@ function authenticate(request, response, next) {
   next();
 }
 
-// Knows no account, so that every attempt fails.
+// Rejects every attempt, because the example has no accounts.
 function login(request, response) {
   const hasEmail = typeof request.body?.email === "string";
   response.status(hasEmail ? 403 : 400).send(hasEmail ? "wrong e-mail or password\n" : "an e-mail is needed\n");

@@ -75,7 +75,7 @@ test("a tier comes from the API key, and without one there is 401", async (t) =>
   assert.equal((await api("forged")).status, 401);
 });
 
-test("a limit in the call needs only the empty domain", async (t) => {
+test("a limit in the call needs only a domain without rules", async (t) => {
   const send = await application(t);
   assert.deepEqual(await statuses(4, () => send("/search")), [200, 200, 200, 429]);
   assert.ok(Number((await send("/search")).headers.get("retry-after")) <= 90);

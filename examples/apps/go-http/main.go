@@ -16,7 +16,7 @@ import (
 	sluicegate "github.com/sluicegate/sluicegate/client/go"
 )
 
-// domain is that of limits.yaml.
+// domain is the domain of limits.yaml.
 const domain = "go_http"
 
 // tiers has the tier of each API key. A real application looks it up where it has its customers.
@@ -62,7 +62,7 @@ func handler(client *sluicegate.Client, proxies int) http.Handler {
 			email := strings.ToLower(strings.TrimSpace(sluicegate.BodyField(r, "email")))
 			return []sluicegate.Descriptor{sluicegate.NewDescriptor("email", email)}
 		},
-		// Without an answer, passwords could be guessed without a limit.
+		// Fails closed: without an answer, passwords could be guessed without a limit.
 		FailureMode: sluicegate.FailureModeClosed,
 		OnError:     logError,
 	})
@@ -110,7 +110,7 @@ func home(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "hello")
 }
 
-// login knows no account, so that every attempt fails.
+// login rejects every attempt, because the example has no accounts.
 func login(w http.ResponseWriter, r *http.Request) {
 	var attempt struct{ Email, Password string }
 	if err := json.NewDecoder(r.Body).Decode(&attempt); err != nil {

@@ -24,7 +24,7 @@ async function send(job, priority) {
     if (response.status !== 429) {
       return response.status;
     }
-    // Only if others use the provider's limit too.
+    // The provider refuses only if other programs use its limit too.
     await new Promise((resolve) =>
       setTimeout(resolve, backoff(parseRetryAfter(response.headers.get("retry-after")), attempt)),
     );

@@ -20,7 +20,7 @@ use sluicegate_client::{
 };
 use tokio::net::TcpListener;
 
-/// That of `limits.yaml`.
+/// The domain of `limits.yaml`.
 const DOMAIN: &str = "axum_app";
 
 /// The owner of an API key.
@@ -59,7 +59,7 @@ fn application(client: &Client, trusted_proxies: usize) -> Router {
     let per_address = limit.clone().layer(move |request| {
         [Descriptor::from([("remote_address", client_ip(request, trusted_proxies))])]
     });
-    // Without an answer, passwords could be guessed without a limit.
+    // Fails closed: without an answer, passwords could be guessed without a limit.
     let per_account = limit.clone().failure_mode(FailureMode::Closed).layer_with_body(|_, body| {
         let email = body.field("email").trim().to_lowercase();
         [Descriptor::from([("email", email)])]
@@ -103,7 +103,7 @@ struct Login {
     password: String,
 }
 
-/// Knows no account, so that every attempt fails.
+/// Rejects every attempt, because the example has no accounts.
 async fn login(body: Bytes) -> (StatusCode, &'static str) {
     match serde_json::from_slice(&body) {
         Ok(Login { email, password }) if email.is_empty() || password.is_empty() => {

@@ -61,7 +61,7 @@ impl Worker {
             if response.status() != StatusCode::TOO_MANY_REQUESTS {
                 return Ok(response.status());
             }
-            // Only if others use the provider's limit too.
+            // The provider refuses only if other programs use its limit too.
             sleep(backoff(parse_retry_after(response.headers()), attempt)).await;
         }
         Err(AcquireError::WaitExceeded.into())

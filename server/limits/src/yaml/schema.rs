@@ -134,7 +134,7 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
             one_of(OnFailure::ALL.map(OnFailure::name)),
             "What happens when the store does not answer",
         ),
-        (_, "defaults") => (optional(MapKind::Defaults), "What applies to limits that do not say"),
+        (_, "defaults") => (optional(MapKind::Defaults), "Defaults of limits that set none"),
         (_, "algorithm") => (one_of(Algorithm::ALL.map(Algorithm::name)), "How hits are counted"),
         (_, "key") => (required_text(), "Key of the entry, matched exactly"),
         (_, "value") => {

@@ -112,9 +112,9 @@ fn invalid_values_are_rejected_with_the_fix() {
         ("{serviceMonitor: {interval: 2m}}".to_owned(), "serviceMonitor.interval: 2m is more than 1m"),
         ("{serviceMonitor: {interval: often}}".to_owned(), "'/serviceMonitor/interval'"),
         // Pods.
-        ("{podLabels: {app.kubernetes.io/name: a}}".to_owned(), "podLabels: app.kubernetes.io/name is the chart's own"),
-        ("{test: {podLabels: {app.kubernetes.io/component: a}}}".to_owned(), "test.podLabels: app.kubernetes.io/component is the chart's own"),
-        ("{commonLabels: {app.kubernetes.io/component: a}}".to_owned(), "commonLabels: app.kubernetes.io/component is the chart's own"),
+        ("{podLabels: {app.kubernetes.io/name: a}}".to_owned(), "podLabels: the chart sets the label app.kubernetes.io/name itself"),
+        ("{test: {podLabels: {app.kubernetes.io/component: a}}}".to_owned(), "test.podLabels: the chart sets the label app.kubernetes.io/component itself"),
+        ("{commonLabels: {app.kubernetes.io/component: a}}".to_owned(), "commonLabels: the chart sets the label app.kubernetes.io/component itself"),
         ("{replicas: 2}".to_owned(), "additional properties 'replicas' not allowed"),
         ("{prometheusRule: {runbook: 'a wiki'}}".to_owned(), "'/prometheusRule/runbook': 'a wiki' does not match pattern"),
         ("{image: {digest: latest}}".to_owned(), "'/image/digest': 'latest' does not match pattern"),

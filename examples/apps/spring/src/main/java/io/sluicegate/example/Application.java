@@ -25,7 +25,7 @@ import org.springframework.context.annotation.Bean;
  */
 @SpringBootApplication
 public class Application {
-    /** That of limits.yaml. */
+    /** The domain of limits.yaml. */
     private static final String DOMAIN = "spring";
     private static final Logger LOGGER = LoggerFactory.getLogger(Application.class);
 
@@ -47,7 +47,7 @@ public class Application {
     FilterRegistrationBean<Filter> perAccount(SluicegateClient client) {
         return register(2, "/login", filter(client)
             .descriptors(r -> List.of(Descriptor.of("email", canonical(RequestValues.bodyField(r, "email")))))
-            // Without an answer, passwords could be guessed without a limit.
+            // Fails closed: without an answer, passwords could be guessed without a limit.
             .failureMode(FailureMode.CLOSED)
             .build());
     }

@@ -19,7 +19,7 @@ class Routes {
         return "hello\n";
     }
 
-    /** Knows no account, so that every attempt fails. */
+    /** Rejects every attempt, because the example has no accounts. */
     @PostMapping("/login")
     String login(@RequestBody Attempt attempt) {
         throw new ResponseStatusException(HttpStatus.FORBIDDEN, "wrong e-mail or password");
