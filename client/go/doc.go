@@ -14,7 +14,7 @@
 //	limit := client.Middleware(sluicegate.HTTPOptions{
 //		Domain: "public_api",
 //		Descriptors: func(r *http.Request) []sluicegate.Descriptor {
-//			return []sluicegate.Descriptor{sluicegate.NewDescriptor("remote_address", sluicegate.PeerIP(r))}
+//			return []sluicegate.Descriptor{sluicegate.NewDescriptor("remote_address", sluicegate.ClientIP(r, 0))}
 //		},
 //	})
 //	return http.ListenAndServe(":8080", limit(handler))

@@ -52,8 +52,8 @@ func canonical(ip netip.Addr) string {
 	return ip.Unmap().WithZone("").String()
 }
 
-// BodyField returns a field of the JSON object in a request's body, such as the e-mail of a login, and leaves the body
-// unread. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is absent or neither a
+// BodyField returns a field of the JSON object in a request's body, such as the e-mail of a login, and leaves the
+// whole body for the handler. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is absent or neither a
 // text nor a number, and if the body has several values for it, of which the handler might read another: like
 // encoding/json it ignores the case of names.
 func BodyField(r *http.Request, name string) string {

@@ -83,7 +83,7 @@ func (p *Pacer) wait(ctx context.Context, priority int) error {
 	case <-ctx.Done():
 	}
 	if !p.leave(job, priority) && <-start == nil {
-		// It may start now, and does not.
+		// The job was allowed to start, and gave up first.
 		p.client.refund(ctx, p.check)
 	}
 	return canceled(ctx)

@@ -12,7 +12,7 @@ import (
 
 // Verdict is the answer to a [Check].
 type Verdict struct {
-	// Allowed tells whether the request may pass. A code that the client does not know counts as allowed, as in Envoy.
+	// Allowed reports whether the request may pass. A code that the client does not know counts as allowed, as in Envoy.
 	Allowed bool
 	// Statuses has one status for each descriptor, in the order of the request. A request that was shed may have none.
 	Statuses []Status
@@ -22,13 +22,13 @@ type Verdict struct {
 	RequestHeaders []Header
 	// RawBody is the body of the response, if the request is refused. It may be empty.
 	RawBody []byte
-	// Metadata is what the service with --dynamic-metadata tells of the decision. It may be nil.
+	// Metadata is what the service with --dynamic-metadata reports about the decision. It may be nil.
 	Metadata map[string]any
 }
 
 // Status is the answer for one descriptor.
 type Status struct {
-	// Code tells whether the descriptor is over its limit.
+	// Code reports whether the descriptor is over its limit.
 	Code Code
 	// Limit is the limit that applied. It is nil if none did.
 	Limit *Limit
@@ -91,8 +91,8 @@ func (v *Verdict) retryAfterSeconds() (int64, bool) {
 	return max(1, ceilSeconds(reset)), ok
 }
 
-// delay returns how long to wait before the next check of the same hits: RetryAfter, or the exact time where that is
-// only the exact time rounded up to seconds.
+// delay returns how long to wait before the next check of the same hits: RetryAfter, or the exact time of the
+// metadata or the reset, if RetryAfter is that time rounded up to seconds.
 func (v *Verdict) delay() (time.Duration, bool) {
 	reported, ok := v.RetryAfter()
 	reset, _ := v.reset()

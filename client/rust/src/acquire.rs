@@ -123,7 +123,8 @@ impl Client {
 
 type Call = Pin<Box<dyn Future<Output = Result<Verdict, CheckError>> + Send>>;
 
-/// A call of a waiter that outlives it: if this future is dropped, the call goes on, and is refunded if it was allowed.
+/// The call of a waiter. If this future is dropped, the call continues in the background, and is refunded if it was
+/// allowed.
 struct InFlight {
     parts: Option<(Call, Client, Check, Turn)>,
     runtime: Option<Handle>,
@@ -176,10 +177,10 @@ pub(crate) struct Schedules {
     pending: watch::Sender<usize>,
 }
 
-/// The waiters of a key, by the order in which they came. The first of them uses the other fields.
+/// The waiters of a key, in order of arrival. Only the first waiter uses the other fields.
 #[derive(Debug, Default)]
 struct Schedule {
-    /// What tells each waiter that it is the first one; `None` for the first one.
+    /// Notifies a waiter that it is the first one; `None` for the first one.
     turns: BTreeMap<u64, Option<oneshot::Sender<()>>>,
     /// Number of the next waiter.
     number: u64,
@@ -292,7 +293,7 @@ impl Drop for Turn {
                 by_key.remove(&self.key);
             }
             Some(mut next) if was_first => {
-                // A waiter that is about to leave passes it on.
+                // If that waiter is being dropped, its own drop notifies the next one.
                 if let Some(tell) = next.get_mut().take() {
                     let _ = tell.send(());
                 }

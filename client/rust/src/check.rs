@@ -214,7 +214,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for Descriptor {
 
 /// A limit in the request.
 ///
-/// The service applies it only in a domain that it knows, of which a limits file with nothing but the domain is enough.
+/// The service applies it only in a domain that it knows: a limits file with nothing but the domain is enough.
 /// Otherwise [`Client::check`](crate::Client::check) returns
 /// [`OverrideNotApplied`](crate::CheckError::OverrideNotApplied).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::{
     connect::DEADLINE_MAX,
 };
 
-/// The listener of rate limit services, in errors of calls that probably reached another one.
+/// Name of the listener, for errors of calls that probably reached another listener.
 const LISTENER: &str = "the gRPC listener";
 
 /// A client of a rate limit service.

@@ -85,8 +85,8 @@ impl PacerBuilder {
         self
     }
 
-    /// Sets a function that is called with each failed call after which the pacer waits and asks again: no job starts
-    /// without a verdict.
+    /// Sets a function that is called with each failed call that the pacer repeats after a wait. No job starts without
+    /// a verdict.
     pub fn on_error(mut self, on_error: impl Fn(&CheckError) + Send + Sync + 'static) -> Self {
         self.on_error = Some(Box::new(on_error));
         self
@@ -169,7 +169,7 @@ impl Drop for Waiting {
         if self.is_settled || self.shared.leave(self.priority, self.number) {
             return;
         }
-        // It may start now, and does not.
+        // The job was allowed to start, and was dropped first.
         if matches!(self.started.try_recv(), Ok(Ok(()))) {
             self.shared.client.spawn_refund(&self.shared.check);
         }

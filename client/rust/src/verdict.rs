@@ -58,7 +58,7 @@ impl Verdict {
     }
 
     /// How long to wait before the next check of the same hits: [`retry_after`](Self::retry_after), or the exact time
-    /// if that is the exact time rounded up to seconds.
+    /// of the metadata or the reset, if the former is that time rounded up to seconds.
     pub(crate) fn delay(&self) -> Option<Duration> {
         if let Some(exact) = self.retry_after_millis() {
             return Some(exact);

@@ -108,7 +108,7 @@ fn problem(status: StatusCode, detail: &str, retry_after: Option<u64>) -> Respon
     answer
 }
 
-/// The headers of the rate limit service for the caller, without those that are no valid headers.
+/// The headers of the rate limit service for the caller, without invalid ones.
 fn sent_headers(verdict: &Verdict) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for header in &verdict.response_headers_to_add {
@@ -118,7 +118,7 @@ fn sent_headers(verdict: &Verdict) -> HeaderMap {
             headers.append(name, value);
         }
     }
-    // The body need not be the one that the service means.
+    // They describe the body of the service, in place of which another one may be sent.
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
     headers

@@ -30,8 +30,8 @@ impl RequestBody {
     /// A field of a JSON object, such as the e-mail address of a login: a text, or a number as text.
     ///
     /// Empty if there is none, or the body is larger than 64 KiB or not a JSON object, or has several values for the
-    /// field, of which the handler might read another. Use the empty text as a value too: such requests then share one
-    /// limit, and are not without one.
+    /// field, of which the handler might read another. Use the empty text as a value too, so that such requests share
+    /// one limit instead of having none.
     #[must_use]
     pub fn field(&self, name: &str) -> String {
         let field = self.bytes().and_then(|json| field(json, name));
@@ -98,7 +98,7 @@ mod fields {
     }
 }
 
-/// A body whose beginning was read before, and that has it nevertheless.
+/// A body whose beginning was already read. It yields that beginning again, then the rest.
 pub struct PeekedBody<B: Body> {
     /// What was read.
     start: Option<Bytes>,

@@ -178,7 +178,7 @@ where
     }
 }
 
-/// Takes the service that `poll_ready` reported ready: a clone of it need not be.
+/// Takes the service that `poll_ready` reported ready, because its clone may not be ready.
 fn take_ready<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     mem::replace(service, clone)

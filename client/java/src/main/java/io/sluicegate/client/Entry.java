@@ -3,7 +3,7 @@ package io.sluicegate.client;
 import java.util.Objects;
 
 /**
- * A key and a value of a descriptor. Surrogates without a partner, which UTF-8 cannot carry, are sent as U+FFFD.
+ * A key and a value of a descriptor. Unpaired surrogates, which UTF-8 cannot carry, are sent as U+FFFD.
  *
  * @param key the key, such as {@code user}
  * @param value the value; may be empty

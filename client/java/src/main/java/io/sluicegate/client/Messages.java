@@ -48,7 +48,7 @@ final class Messages {
     }
 
     /**
-     * Returns what UTF-8 can carry. Remote callers can send surrogates without a partner, for example as {@code \ud800}
+     * Returns what UTF-8 can carry. Remote callers can send unpaired surrogates, for example as {@code \ud800}
      * in JSON.
      */
     private static String text(String text) {

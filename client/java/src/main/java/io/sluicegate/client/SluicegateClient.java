@@ -131,7 +131,7 @@ public final class SluicegateClient implements AutoCloseable {
     }
 
     /**
-     * Asks the service, as {@link #check(Check)} does, without blocking. To cancel or to complete the future does not
+     * Asks the service, as {@link #check(Check)} does, without blocking. Cancelling or completing the future does not
      * end the call.
      *
      * @param check what to ask

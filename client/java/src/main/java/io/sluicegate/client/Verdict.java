@@ -109,8 +109,8 @@ public final class Verdict {
     }
 
     /**
-     * Returns how long to wait before the next check of the same hits: {@link #retryAfter}, or the exact time where
-     * that is only the exact time rounded up to seconds.
+     * Returns how long to wait before the next check of the same hits: {@link #retryAfter}, or the exact time of
+     * the metadata or the reset, if {@link #retryAfter} is that time rounded up to seconds.
      */
     Optional<Duration> delay() {
         Duration reset = reset().orElse(Duration.ZERO);
