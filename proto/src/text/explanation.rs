@@ -54,8 +54,8 @@ fn verdict(explained: &ExplainResponse) -> String {
     }
 }
 
-/// Time until a refused request would pass; `None` if it never will. It passes when all descriptors that refuse it
-/// alone have room, and, if all its quota descriptors refuse, when one of them has.
+/// Time until a refused request would pass; `None` if it never will. It passes as soon as every refusing descriptor
+/// without quota mode has room and, if all quota descriptors refuse, one of these has room, too.
 fn retry_after(explained: &ExplainResponse) -> Option<Duration> {
     let (mut waits, mut quotas) = (Vec::new(), Vec::new());
     let mut needs_quota = true;
@@ -296,7 +296,7 @@ pub fn outcome_name(descriptor: &DescriptorExplanation) -> String {
     enum_name(descriptor.outcome().as_str_name(), "OUTCOME_")
 }
 
-/// The name in JSON output of whether a candidate matched, or why not.
+/// The name of a candidate's [`Fit`] in JSON output.
 #[must_use]
 pub fn fit_name(candidate: &Candidate) -> String {
     enum_name(candidate.fit().as_str_name(), "FIT_")

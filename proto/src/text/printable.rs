@@ -48,7 +48,8 @@ fn escape_matching(
 }
 
 /// Whether a character is not visible: a control, format or separator character, a space other than U+0020, for private
-/// use or not assigned. As `Debug` of the standard library decides.
+/// use or not assigned. These are the characters that `Debug` of the standard library escapes, apart from quotes and
+/// the backslash.
 pub(super) fn is_hidden(char: char) -> bool {
     if char.is_ascii() {
         return char.is_ascii_control();
