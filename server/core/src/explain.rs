@@ -59,7 +59,7 @@ pub enum DescriptorOutcome {
     NoMatch,
     /// The descriptor is deeper than the tree.
     TooDeep,
-    /// The last entry's node has no limit, but nodes below it.
+    /// The last entry's node has no limit, but there are nodes below it.
     TooShallow,
     /// The last entry's node has neither a limit nor nodes below it.
     NoLimit,
@@ -202,7 +202,7 @@ impl PeekPlan {
         }
     }
 
-    /// The checks to ask the store. None of them charges anything.
+    /// The peeks to send to the store. None of them charges anything.
     #[must_use]
     pub fn peeks(&self) -> Group {
         Group::clone(&self.peeks)
@@ -221,7 +221,7 @@ impl PeekPlan {
         (refused_at_best == refused_at_worst).then_some(!refused_at_best)
     }
 
-    /// Whether the request is refused if all unanswered checks are over their limits, or if none is.
+    /// Whether the request is refused. `unanswered_over`: whether unanswered checks count as over their limits.
     fn is_refused(&self, answers: &Answers, unanswered_over: bool) -> bool {
         let mut tally = RefusalTally::default();
         let mut position = 0;

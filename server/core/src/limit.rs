@@ -175,8 +175,8 @@ impl Window {
 /// The most hits of a sliding window log. Bounds the memory of one counter.
 pub const SLIDING_LOG_HITS_MAX: u32 = 10_000;
 
-/// The most usage within a limit, in units of the algorithm. Usage beyond the limit may reach 2^53, up to which a
-/// double holds every sum exactly: half of that range is reserved for it.
+/// The most usage within a limit, in units of the algorithm. A double holds integers up to 2^53 exactly; the upper half
+/// of that range is reserved for usage beyond the limit.
 const UNITS_MAX: u64 = 1 << 52;
 
 /// The shortest emission interval of GCRA, in microseconds, that may be rounded up to whole microseconds. Rounding then
@@ -251,7 +251,7 @@ impl Limit {
         let mut limit =
             Self::unchecked(self.algorithm, share(self.requests), self.window, share(self.burst));
         if self.algorithm == Algorithm::Gcra {
-            // The lower rate has a longer emission interval, so that fewer hits fit into the units.
+            // The lower rate has a longer emission interval, so fewer hits fit into `UNITS_MAX`.
             let burst_max = u32::try_from((UNITS_MAX - 1) / limit.cost).unwrap_or(u32::MAX);
             limit.burst = limit.burst.min(burst_max);
         }
@@ -344,13 +344,13 @@ impl Rate {
     /// For algorithms that count hits and do not refill.
     const NONE: Self = Self { refill_interval: 1, refill_units: 1, cost: 1 };
 
-    /// The rate of a token bucket. Exact, with ticks of a microsecond, if the units of all hits that the bucket must
-    /// record are at most [`UNITS_MAX`]. Otherwise the tick is the shortest for which they are, at most a millionth of
-    /// the window, and rounding only slows the refill.
+    /// The rate of a token bucket. If the units of [`recorded_hits_max`](Self::recorded_hits_max) fit into
+    /// [`UNITS_MAX`], a tick is one microsecond and the rate is exact. Otherwise the tick is as long as necessary to
+    /// make them fit, at most a millionth of the window, and rounding only slows the refill.
     fn for_token_bucket(requests: u32, burst: u32, window: Window) -> Self {
         let window = window.micros();
         let hits = Self::recorded_hits_max(requests, burst);
-        // A limit of 0 refills like a limit of 1, so that usage is plausible if the limit is raised later.
+        // A limit of 0 refills like a limit of 1, so that usage declines with time, in case the limit is raised later.
         let requests = u64::from(requests.max(1));
         let exact = Self { refill_interval: 1, refill_units: requests, cost: window }.reduced();
         if exact.cost <= UNITS_MAX / hits {
@@ -361,9 +361,9 @@ impl Rate {
         Self { refill_interval, refill_units: requests, cost }.reduced()
     }
 
-    /// The most hits that a token bucket must record: its capacity, and usage beyond it up to the hits of a window. For
-    /// a bucket that is small beside its rate, at most burst × 2^16: with more, a tick longer than a microsecond could
-    /// refill more than an eighth of the bucket.
+    /// The most hits that a token bucket must be able to record: its burst or the requests of a window, whichever is
+    /// more, because debits can exceed the burst. The requests count up to burst × 2^16: with more, ticks could be so
+    /// long that one refills more than an eighth of the bucket. For a limit of 0, `u32::MAX`.
     fn recorded_hits_max(requests: u32, burst: u32) -> u64 {
         if requests == 0 {
             return u64::from(u32::MAX);

@@ -1,4 +1,4 @@
-//! `metadata` of rules: a free map in the limits file, which responses carry as dynamic metadata.
+//! `metadata` of rules: a map with any content in the limits file, which responses carry as dynamic metadata.
 
 use std::collections::BTreeMap;
 

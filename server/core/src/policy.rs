@@ -9,7 +9,7 @@ pub enum Counting {
     /// For costs that are known afterwards: hits are charged in full, even past the limit. They are allowed if at least
     /// one hit remained before.
     Debit,
-    /// As envoyproxy/ratelimit counts: each descriptor is charged by itself, also with refused hits.
+    /// As envoyproxy/ratelimit counts: each descriptor is charged by itself, even with hits that are refused.
     Upstream,
 }
 

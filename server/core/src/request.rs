@@ -44,7 +44,7 @@ pub enum TooLarge {
     #[error("a descriptor has more than {ENTRIES_MAX} entries")]
     Entries,
     /// Domain, keys and values have more bytes together than the caller of [`Request::new`] allows.
-    #[error("the keys and values of a request have too many bytes")]
+    #[error("the domain, keys and values of a request have too many bytes")]
     Bytes,
 }
 
@@ -58,9 +58,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request with a descriptor for each element of `messages`. First checks the number of descriptors, and of the
-    /// entries of each, which `entry_count` returns. Then converts each message with `to_descriptor`. Domain, keys and
-    /// values may have `bytes_max` bytes together.
+    /// A request with a descriptor for each element of `messages`. Checks the number of descriptors, and with
+    /// `entry_count` the number of entries of each, before it converts the messages with `to_descriptor`. Domain, keys
+    /// and values may have `bytes_max` bytes together.
     ///
     /// # Errors
     /// The domain is empty, there are no descriptors, or a bound is exceeded.

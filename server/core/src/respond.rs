@@ -37,12 +37,12 @@ pub struct DescriptorStatus<'r> {
     /// Whether the descriptor alone is allowed. The request may still be refused, or pass although this is refused.
     pub code: Code,
     /// The shown limit: the one with the longest wait if any refuses, else the one with the fewest remaining hits.
-    /// `None` if no limit applies.
+    /// `None` if no limit applies, or if its check was not sent ([`DecisionSource::NotAsked`]).
     pub current_limit: Option<CurrentLimit<'r>>,
     /// Remaining hits of the shown limit; 0 if it refuses, and `u32::MAX` if the rule is unlimited.
     pub remaining: u32,
-    /// If the limit refuses: time until these hits would pass. Else: the reset, as [`Decision::reset_after`]. `None` if
-    /// no limit applies, or if these hits can never pass.
+    /// If the limit refuses: time until these hits would pass; if they never can, `None` or, with upstream counting,
+    /// the reset. If it does not refuse: the reset, as [`Decision::reset_after`]. `None` without a shown limit.
     pub duration_until_reset: Option<Duration>,
     /// The rule that matched, if any.
     pub rule: Option<&'r Rule>,

@@ -67,9 +67,9 @@ impl RuleLimits {
 pub struct RuleLimit {
     /// The limit.
     pub limit: Limit,
-    /// The rate as configured, which callers are shown.
+    /// The rate as configured, for responses and explanations.
     pub displayed: DisplayedRate,
-    /// The name that `replaces` can refer to and that callers are shown.
+    /// The name that `replaces` can refer to and that responses contain.
     pub name: Option<Box<str>>,
     /// Names of the limits that do not apply to a request if this one does.
     pub replaces: Box<[Box<str>]>,
@@ -86,7 +86,7 @@ pub struct DisplayedRate {
     pub unit_multiplier: u32,
 }
 
-/// A limit as callers are shown it: `current_limit` in Envoy's API.
+/// A limit as responses show it: `current_limit` in Envoy's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurrentLimit<'r> {
     /// The rate, as configured.

@@ -23,7 +23,7 @@ pub trait CounterAccess {
     fn now(&self, check: &Check) -> Time;
 
     /// Calls `access` with the state of a check's counter. `access` may change the state, and returns the time to which
-    /// it has advanced it. `position` is the check's position in its group. Checks of the same counter get the same
+    /// the state has advanced. `position` is the check's position in its group. Checks of the same counter get the same
     /// state.
     ///
     /// # Errors
@@ -107,11 +107,11 @@ fn settle_state<A: AlgorithmState>(
             (true, 0, 0)
         }
     };
-    // Computed before the charge, because the caller retries with the same hits, and not in addition to them.
+    // Computed before the charge, because a retry needs room for these hits only once.
     let retry_after = if allowed { Some(0) } else { retry_after(state, check, now, needs) };
     let receipt = (charged > 0).then(|| state.charge(limit, now, charged));
-    // A charge within the limit reduces the available hits by its number. Beyond the limit the state may not record all
-    // hits.
+    // A charge within the limit reduces the available hits by the charged hits. Beyond the limit the state may not
+    // record all of them.
     let available_after = match i64::try_from(charged) {
         Ok(charged) if charged <= available && check.charge.is_conditional() => available - charged,
         _ => state.available(limit, now),

@@ -186,7 +186,8 @@ pub struct Decision {
     pub charged: u64,
     /// Hits that the counter can still admit after this check.
     pub remaining: u64,
-    /// Hits by which usage exceeds the limit after this check. Only debits and upstream counting exceed it.
+    /// Hits by which usage exceeds the limit after this check. It can exceed the limit after debits, with upstream
+    /// counting, or if the limit was lowered.
     pub excess: u64,
     /// Reset: time until the fixed window ends or, for other algorithms, until the counter is unused again.
     pub reset_after: Duration,

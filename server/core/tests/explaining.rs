@@ -138,7 +138,7 @@ fn explained<R>(
     look(&Explanation::new(rules, &request("api", &parts)).descriptors[0])
 }
 
-/// The candidates of the last level as `name@line fit`.
+/// Name, line and outcome of each candidate of the last level.
 fn last_level(explained: &ExplainedDescriptor<'_>) -> Vec<(String, usize, CandidateOutcome)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let level = explained.trace.as_ref().unwrap().levels.last().unwrap();

@@ -214,7 +214,7 @@ fn missing_counter_refuses_and_undoes_the_other_charges() {
     assert_eq!(counters.available(NOW), [5]);
 }
 
-/// One check on one of three counters; a descriptor has one or two checks.
+/// One check on one of three counters, and whether it is of the same descriptor as the check before.
 fn asked() -> impl Strategy<Value = (usize, bool, Charge, RefusalScope)> {
     let charge = prop_oneof![
         6 => (0_u64..8).prop_map(Charge::IfAllowed),

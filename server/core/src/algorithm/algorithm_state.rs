@@ -85,7 +85,7 @@ pub(crate) trait AlgorithmState: Sized {
     /// Microseconds until no charged hit counts any longer, so that the state need not be stored; 0 if it is unused.
     fn expires_after(&self, limit: &Limit, now: Time) -> u64;
 
-    /// Microseconds until the reset that callers are shown.
+    /// Microseconds until the reset that responses report.
     fn reset_after(&self, limit: &Limit, now: Time) -> u64 {
         self.expires_after(limit, now)
     }

@@ -74,7 +74,7 @@ impl AlgorithmState for FixedWindow {
 
 impl FixedWindow {
     /// Moves the hits of a window that begins after `now` into the window of `now`. After the clock was set back, the
-    /// hits then count until the current window ends, and not until the clock reaches their old window.
+    /// hits then count until the current window ends, and not until the clock has passed their old window.
     pub fn move_to_present(&mut self, limit: &Limit, now: Time) {
         let length = limit.window().micros();
         if now.as_micros() < self.window.saturating_mul(length) {

@@ -1,7 +1,7 @@
 //! Generic cell rate algorithm (GCRA): a token bucket stored as a single time, the theoretical arrival time (TAT) of
 //! the next hit if hits arrived evenly spaced.
 //!
-//! Never admits more than burst + rate × d in any time span d, as a token bucket of that capacity. Stores one number.
+//! Never admits more than burst + rate × d in any time span d, like a token bucket with that burst. Stores one number.
 //! Source: ITU-T I.371, which specifies it for ATM cells.
 
 use super::{

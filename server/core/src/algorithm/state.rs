@@ -145,7 +145,7 @@ impl State {
         dispatch!(self, state => state.expires_after(limit, now))
     }
 
-    /// Microseconds until the reset that callers are shown. For a fixed window, until it ends, also if it is unused;
+    /// Microseconds until the reset that responses report. For a fixed window, until it ends, also if it is unused;
     /// else as [`Self::expires_after`].
     #[must_use]
     pub fn reset_after(&self, limit: &Limit, now: Time) -> u64 {

@@ -7,8 +7,8 @@ use super::{digest::Digest, escape::KEY_PART_BYTES_MAX, parsed::ParsedKey, text:
 pub struct TenantKeys {
     /// The hash tag of the keys, without braces.
     tag: Vec<u8>,
-    /// The text after the hash tag begins with one of these: the domain as in keys with entries, and as in keys that
-    /// end in a digest. They differ only for long domains.
+    /// The domain, with which the text after the hash tag begins: as it is written before entries, and as it is written
+    /// before a digest of them. The two differ only for long domains.
     domains: [Vec<u8>; 2],
 }
 

@@ -190,7 +190,7 @@ pub struct LimitNode {
     pub burst: Option<Located<u32>>,
     /// `unlimited`.
     pub unlimited: bool,
-    /// `name`, which callers are shown and `replaces` refers to.
+    /// `name`, which responses contain and `replaces` refers to.
     pub name: Option<Located<String>>,
     /// `replaces`: names of limits that do not apply to a request if this one does.
     pub replaces: Vec<Located<String>>,

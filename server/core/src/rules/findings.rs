@@ -123,8 +123,8 @@ impl<T> Findings<T> {
         self.listed.len() >= FINDINGS_LISTED_MAX
     }
 
-    /// Number of findings that came after the list was full, without repetitions of listed ones. Other repetitions
-    /// through aliases are counted.
+    /// Number of findings that were added after the list was full. Repetitions of listed findings are not counted,
+    /// repetitions of unlisted ones are.
     #[must_use]
     pub const fn unlisted(&self) -> usize {
         self.unlisted

@@ -248,8 +248,8 @@ impl KeyNodes {
     }
 }
 
-/// The most bytes of values that are searched for one request. Every pattern with text between two `*` searches the
-/// part of a value between the beginning and the end that the pattern fixes; the lengths of these parts are added.
+/// The most bytes of values that are searched for one request. A pattern with text between two `*` searches the part of
+/// a value between the pattern's head and tail; the lengths of all searched parts are added.
 /// Chosen so that a request is decided before Envoy's timeout, after which Envoy lets it pass.
 pub const SEARCHED_BYTES_MAX: usize = 16 << 20;
 

@@ -88,8 +88,8 @@ impl StatsKeyPart {
     }
 }
 
-/// Replaces characters that metrics systems use as separators by `_`: `:`, `|`, control characters, and the dots of
-/// IPv4 addresses.
+/// Writes `_` in place of characters that metrics systems use as separators: `:`, `|`, control characters, and the dots
+/// of IPv4 addresses.
 #[must_use]
 pub fn sanitize(text: &str) -> String {
     let mut sanitized = String::with_capacity(text.len());

@@ -104,7 +104,7 @@ pub enum Warning {
         "quota_mode has no effect beside shadow_mode, which refuses no request; remove one of them"
     )]
     QuotaInShadow,
-    /// A number of a limit is beside `unlimited` and has no effect.
+    /// A key of a limit is beside `unlimited` and has no effect.
     #[error("{0} has no effect beside unlimited; remove one of them")]
     IgnoredByUnlimited(&'static str),
     /// `replaces` names a limit that does not exist.

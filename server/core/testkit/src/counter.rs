@@ -172,7 +172,7 @@ impl Counter {
     }
 }
 
-/// A number of hits as [`Counter::available`] has it.
+/// Converts hits to the type of [`Counter::available`].
 #[must_use]
 pub fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap()

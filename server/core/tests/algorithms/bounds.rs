@@ -126,8 +126,8 @@ proptest! {
         prop_assert!(within_burst_and_rate(&limit, &admitted));
     }
 
-    /// Usage is what a bucket of infinite precision would hold, rounded up; where units are coarse, it
-    /// lags by at most a tick and a few millionths of the refill.
+    /// Usage equals that of an ideal bucket, rounded up. If a tick is longer than a microsecond, the refill lags behind
+    /// the ideal one by at most a tick and a few millionths.
     #[test]
     fn token_bucket_refills_by_its_rate(
         limit in limits_by(Algorithm::TokenBucket), start in starts(), steps in steps(50),

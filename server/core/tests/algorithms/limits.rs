@@ -103,8 +103,8 @@ proptest! {
         }
     }
 
-    /// The rate is that of the limit or, if that needs too many units, a few millionths less. A double computes exactly
-    /// with all numbers.
+    /// The rate is that of the limit or, if that needs too many units, a few millionths less. All numbers are in the
+    /// range in which a double computes exactly.
     #[test]
     fn a_bucket_has_the_rate_of_its_limit(limit in limits_by(Algorithm::TokenBucket)) {
         let window = u128::from(limit.window().micros());

@@ -30,8 +30,8 @@ proptest! {
         }
     }
 
-    /// Compared with a counter without the charge, the refund leaves all other charges. In a bucket that would have
-    /// been full meanwhile without other charges, a part of the refunded charge may stay.
+    /// After the refund, the counter equals one that never had the charge. Exception: if the bucket without the charge
+    /// would have been full in the meantime, a part of the refunded charge may stay.
     #[test]
     fn late_refund_does_not_reduce_other_charges(
         limit in limits(), start in starts(), warm_up in steps(10), charged in steps(1),
@@ -112,7 +112,7 @@ proptest! {
         counter.refund(hits, None);
         let after = counter.available();
         prop_assert!(before <= after && after <= signed(counter.capacity()));
-        // When the bucket is full, the current tick no longer counts either.
+        // A refund after which the current tick would fill the bucket fills it at once.
         let tick = if limit.refill_interval() == 1 { 0 } else { limit.refill_units().div_ceil(limit.cost()) };
         prop_assert!(after - before <= signed(hits + tick));
         if limit.algorithm() != Algorithm::SlidingWindowCounter {

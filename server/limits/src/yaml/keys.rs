@@ -69,7 +69,7 @@ pub(super) const UPSTREAM_KEYS: &[&str] = &[
     "metadata",
 ];
 
-/// Keys, and the fix for a key that is in another map.
+/// The keys of a map, and the fix if one of them is in another map.
 const KEY_FIXES: [(&[&str], &str); 3] = [
     (LIMIT, "move it into rate_limit"),
     (DESCRIPTOR, "move it into a descriptor"),

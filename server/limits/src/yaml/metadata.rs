@@ -1,4 +1,4 @@
-//! Reads `metadata`: a free map of JSON values.
+//! Reads `metadata`: a map of any JSON values.
 
 use granit_parser::ScalarStyle;
 use sluicegate_core::metadata::{self, Value};

@@ -35,8 +35,8 @@ pub(super) fn is_float(text: &str) -> bool {
     has_digits && has_fraction && text.parse::<f64>().is_ok()
 }
 
-/// Whether a length of time is in months or years, whose lengths for humantime differ from those of the units `month`
-/// and `year`.
+/// Whether a length of time is in months or years. humantime's months and years have other lengths than the units
+/// `month` and `year`.
 pub(super) fn has_ambiguous_unit(text: &str) -> bool {
     let ambiguous = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     text.split(|letter: char| !letter.is_alphabetic()).any(|word| ambiguous.contains(&word))

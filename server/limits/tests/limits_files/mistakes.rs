@@ -1,4 +1,5 @@
-//! Mistakes in limits files: first those for which envoyproxy/ratelimit does not load a file.
+//! Mistakes in limits files: first those for which envoyproxy/ratelimit does not load a file. The numbers `l1` to `l15`
+//! in names of tests are those of `tests/conformance/loader.yaml`.
 
 use std::fs;
 

@@ -119,8 +119,8 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// Reports the mistakes in a limit of which some part could not be read, except those that may be caused by that
-    /// part.
+    /// Reports the mistakes in a limit that could be read only in part, except those that the unreadable part may have
+    /// caused.
     fn check_incomplete(&mut self, node: &'f LimitNode) {
         self.define_name(node);
         self.compile_replaces(node);
@@ -129,7 +129,7 @@ impl<'f> Compiler<'f> {
         }
     }
 
-    /// The window of a limit, and its rate as callers are shown it.
+    /// The window of a limit, and its rate as responses show it.
     fn compile_window(
         &mut self,
         node: &LimitNode,

@@ -270,8 +270,8 @@ fn name(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
 }
 
-/// Name and location of a node with another key that is the same for envoyproxy/ratelimit, which joins key and value by
-/// `_`.
+/// Name and location of a node with another key that envoyproxy/ratelimit cannot distinguish from this node, because it
+/// joins key and value by `_`.
 fn same_upstream_key<'f>(
     key: &str,
     value: Option<&str>,

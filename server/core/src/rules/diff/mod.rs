@@ -35,11 +35,11 @@ pub struct Change {
 /// Kinds of differences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The node was added, with limits that the text describes.
+    /// The node or domain was added, with limits that the text describes.
     Added(String),
-    /// The node was removed, with limits that the text describes.
+    /// The node or domain was removed, with limits that the text describes.
     Removed(String),
-    /// Keys of the node were changed. Never empty.
+    /// Keys of the node or domain were changed. Never empty.
     Changed(Vec<Edit>),
 }
 
@@ -216,8 +216,8 @@ impl<'r> Comparison<'r, '_> {
         old: Option<&'r Node>,
         new: Option<&'r Node>,
     ) {
-        // A node that only leads to others is no change, unless its key has further nodes: then requests may match
-        // another node than before.
+        // Adding or removing a node that only leads to others is no change, unless its key has further nodes: then
+        // requests may match another node than before.
         let only_leads =
             |node: &Node| is_only && node.rule.is_none() && !node.children.by_key.is_empty();
         match (old, new) {
