@@ -28,7 +28,7 @@ pub(crate) struct RequestRecord {
     pub(crate) began: (u64, Duration),
     pub(crate) ended: (u64, Duration),
     pub(crate) outcome: Outcome,
-    /// Whether its process had no pending settlements when it began.
+    /// Whether its process had no pending refunds, and awaited no late replies, when it began.
     pub(crate) had_no_refunds_or_late_calls: bool,
 }
 
@@ -62,7 +62,8 @@ pub(crate) struct EndState {
 pub(crate) struct Drain {
     pub(crate) process: usize,
     pub(crate) duration: Duration,
-    /// At its end: multi-slot requests that were not settled, pending settlements, and hits to be debited.
+    /// At its end: multi-slot requests that were not settled, pending refunds and calls with late replies, and hits to
+    /// be debited.
     pub(crate) pending: (usize, usize, u64),
 }
 

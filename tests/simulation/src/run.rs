@@ -133,7 +133,7 @@ impl<'s> Simulation<'s> {
         self.end().await
     }
 
-    /// Whether no process has waiting requests, pending settlements, or hits to debit.
+    /// Whether no process has waiting requests, pending refunds, calls with late replies, or hits to be debited.
     fn is_at_rest(&self) -> bool {
         let mut stacks = self.processes.iter().map(|it| &it.stack);
         stacks.all(|it| {

@@ -94,7 +94,7 @@ pub(crate) enum Action {
         server: usize,
         millis: u64,
     },
-    /// The server replies to all commands with an error.
+    /// The server replies with an error to all commands that access keys.
     RejectCommands {
         server: usize,
         millis: u64,

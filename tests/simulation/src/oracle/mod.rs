@@ -191,10 +191,10 @@ impl Oracle<'_> {
     /// A process that drains waits until it has settled everything, but not longer than the timeout.
     fn drains(&mut self) {
         for drain in &self.history.drains {
-            let (multi_slot, settlements, debits) = drain.pending;
+            let (multi_slot, refunds_and_late_calls, debits) = drain.pending;
             let is_done = multi_slot == 0
                 && debits == 0
-                && (settlements == 0 || !self.scenario.is_fault_free);
+                && (refunds_and_late_calls == 0 || !self.scenario.is_fault_free);
             if drain.duration > FINISH_TIMEOUT || drain.duration < FINISH_TIMEOUT && !is_done {
                 let Drain { process, duration, pending } = drain;
                 let what = format!("process {process} took {duration:?}, {pending:?} are pending");

@@ -25,7 +25,7 @@ fn is_refunded(request: &RequestRecord, at: usize) -> bool {
         || is_over(&request.checks, &allowed, request.checks[at].descriptor)
 }
 
-/// Whether it is final that a check was charged, or was not.
+/// Whether the charge of a check is final: nothing that happens after the decision makes or undoes it.
 fn is_final(request: &RequestRecord, at: usize) -> bool {
     let (check, decision) = (&request.checks[at], decided(request, at));
     let Some(decision) = decision else { return false };

@@ -91,7 +91,7 @@ struct Server {
     /// Microseconds by which its clock is ahead.
     skew: i64,
     paused_until: Instant,
-    /// The time until which it rejects all commands, and the error.
+    /// The time until which it rejects all commands that access keys, and the error.
     rejects: Option<(Instant, &'static str)>,
     has_scripts: bool,
     epoch: u64,
