@@ -2,9 +2,10 @@
 --
 -- Tokens are counted in units, so that refills are integers: a hit takes `cost` units, and each tick of
 -- `refill_interval` microseconds refills `refill_units`. A state has the units `used` that are not refilled
--- yet, the `cost` of the limit that they were counted with, and the time `last` of the last counted tick, in
--- microseconds since the Unix epoch. It is stored as `last:used:cost`. A product above 2^53 may be inexact.
--- That is harmless, because it is capped at a bound below 2^53.
+-- yet, the `cost` of the limit that they were counted with, and the time `last` up to which refills have been
+-- counted, in microseconds since the Unix epoch: the start of the current tick, or the time at which the bucket
+-- was last full. It is stored as `last:used:cost`. A product above 2^53 may be inexact. That is harmless,
+-- because it is capped at a bound below 2^53.
 
 -- The most used units of a state.
 local USED_MAX = 2 ^ 53 - 1

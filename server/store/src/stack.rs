@@ -39,7 +39,8 @@ pub struct RedisStackSettings {
     pub deny_cache_entries: usize,
     /// The counters of the local fallback.
     pub local: MemorySettings,
-    /// The most counters whose last report of Redis is kept, from which the local fallback starts; 0 for none.
+    /// The most counters for which Redis' last report is kept; 0 for none. The local fallback starts from these
+    /// reports.
     pub fallback_counters: usize,
     /// The number of replicas that share a limit in the local fallback; `None`: as many as heartbeats last counted.
     pub replicas: Option<NonZeroU32>,
@@ -179,7 +180,7 @@ impl Stack {
     }
 
     /// Resets the local counters of a tenant and its hits to be debited. Clears the deny cache and the last reports of
-    /// all counters, because they may have counters of the tenant that no longer exist in the store.
+    /// all counters, because these may include counters of the tenant that no longer exist in the store.
     ///
     /// # Errors
     /// Never fails, because the local fallback is memory.
@@ -265,8 +266,8 @@ impl Stack {
         self.coalesced().map_or(0, Coalesce::late_calls) + refunds
     }
 
-    /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
-    /// its checks must also pass the local share.
+    /// Whether no counter is listed for debits. A counter is listed while it has hits to be debited, and for some time
+    /// after the debit, in which its checks must also pass the local share.
     pub fn has_no_pending_debits(&self) -> bool {
         match self {
             Self::Memory(policy) => policy.has_no_pending_debits(),

@@ -9,7 +9,7 @@
 //! one group with the sum of their hits. If the sum fits, each group gets its answer as if they had been settled one
 //! after another. If not, no hits were charged, and the answer shows how many of the groups fit. A second call has
 //! those, and one further group, whose refusal answers all others. Groups that are still without an answer are sent
-//! alone in a third call: no request waits for more.
+//! alone in a third call: no request waits for more than three calls.
 //!
 //! A group whose deadline passes during its call is answered [`StoreError::OutcomeUnknown`]. Its answer may still
 //! arrive, and [`Store::late_answers`] returns it then.

@@ -159,7 +159,8 @@ impl CachedRefusals {
         let refusal = Refusal {
             hits: hits.max(1),
             limit: check.limit,
-            // From the sending on, because the store may have decided at any time since, and its window may have ended.
+            // Counted from the sending: the store may have decided at any time since then, and its window may have
+            // ended.
             expires_at: if DefectFix::RefusalsExpireFromRequest.is_active() {
                 sent.time
             } else {
@@ -334,7 +335,8 @@ impl<S: Store> Store for DenyCache<S> {
     }
 }
 
-/// The late answers to a whole group, from those to its unconditional charges, which alone were sent.
+/// The late answers to a whole group of which only the unconditional charges were sent. `late` has the answers to
+/// these charges.
 async fn of_whole_group(group: Group, late: LateAnswersFuture) -> Answers {
     let mut late = late.await.into_iter();
     let answer = |check: &Check| {

@@ -20,7 +20,7 @@ use crate::{Clock, SystemClock};
 use locked_shards::{LockedShards, SHARDS_MAX};
 use shard::Shard;
 
-/// The least counters of a shard: with fewer, one shard could be full long before the others.
+/// Minimum number of counters of a shard: with fewer, one shard could be full long before the others.
 const SHARD_COUNTERS_MIN: usize = 1024;
 
 /// Size of a memory store.

@@ -135,7 +135,7 @@ pub enum FileError {
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
     /// The system has no usable CA certificates.
-    #[error("the system has no certificates of authorities; name a file of them")]
+    #[error("the system has no CA certificates; name a file that has some")]
     NoAuthorities,
 }
 

@@ -152,7 +152,7 @@ impl Node {
         self.connections_allowed.get()
     }
 
-    /// Waits until `number` is below the number of allowed connections, or with `allowed` false until it is not.
+    /// Waits until the connection of this number is allowed or, if `allowed` is false, until it is not allowed.
     async fn wait_until_allowed(&self, number: usize, allowed: bool) {
         self.connections_allowed.wait_for(|it| (number < it) == allowed).await;
     }

@@ -12,8 +12,8 @@ use super::{
     topology::Topology,
 };
 
-/// Interval of probes. Shorter than `HEALTHY_AFTER` of the servers, so that replies to calls without a write do not
-/// mark a server healthy that rejects the probe's write.
+/// Interval of probes. Shorter than `HEALTHY_AFTER`, so that a server that rejects the probe's write stays unhealthy
+/// even if it replies to calls that only read.
 const WRITE_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Expiry of the key that a probe writes, in milliseconds.

@@ -30,7 +30,8 @@ pub struct Stats {
     pub replies_rejected: Count,
     /// How often scripts were loaded because a server had lost them.
     pub script_loads: Count,
-    /// Redirections to servers that the cluster does not list.
+    /// Redirections that were not followed: to servers that the cluster does not list, or by a server that is
+    /// configured as a single one.
     pub redirections_refused: Count,
     /// How often a counter's key had a value that is not a valid state.
     pub counters_unusable: Count,

@@ -4,10 +4,11 @@
 //! report with an epoch older than the last known one is ignored while the known owner is up: a primary that was
 //! paused, replaced and continued still reports that it is the primary. If the known owner is gone, older epochs apply,
 //! because all servers may have been replaced by new ones. For the same reason a connection to a server of a cluster or
-//! behind sentinels is used only after a refresh that began later has succeeded. In a cluster, the refresh queries that
-//! server after all others with an open connection, so that they can report first who owns its slots. If no other one
-//! reports, its own report suffices: otherwise the only reachable server of a cluster could not be used. It may have
-//! been replaced without having detected that yet; what it charges until then is lost, like the writes of any client.
+//! behind sentinels is used only after a refresh that began after the connection was opened has succeeded. In a
+//! cluster, the refresh queries that server after all others with an open connection, so that they can report first
+//! which server owns its slots. If no other one reports, its own report suffices: otherwise the only reachable server
+//! of a cluster could not be used. It may have been replaced without having detected that yet; what it charges until
+//! then is lost, like the writes of any client.
 
 mod sentinels;
 mod slot_map;

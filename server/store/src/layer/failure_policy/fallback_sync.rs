@@ -106,9 +106,8 @@ impl FallbackSync {
         self.pending_debits.replicas(&check.key, clock::now())
     }
 
-    /// Caps the remaining hits of a check's local counter by the store's last report. The check is given as: the check
-    /// itself, the check against this replica's share of the limit, and the hits that the store has just charged for
-    /// it.
+    /// Caps the remaining hits of a check's local counter by the store's last report. `check` has the check itself, the
+    /// same check against this replica's share of the limit, and the hits that the store has just charged for it.
     pub(super) fn cap_remaining(
         &self,
         check: (&Check, &Check, u64),
@@ -170,7 +169,7 @@ impl FallbackSync {
         self.pending_debits.forget_tenant(tenant);
     }
 
-    /// Whether no counter is listed.
+    /// Whether no counter is listed for debits.
     pub(super) fn has_no_pending_debits(&self) -> bool {
         self.pending_debits.is_empty()
     }

@@ -15,7 +15,7 @@ use crate::{Clock, Memory};
 /// The most shards: more than cores, so that threads rarely contend.
 const SHARDS_MAX: usize = 64;
 
-/// The least counters of a shard: with fewer, one shard could evict counters long before the others are full.
+/// Minimum number of counters of a shard: with fewer, one shard could evict counters long before the others are full.
 const SHARD_COUNTERS_MIN: usize = 1024;
 
 /// Maximum number of recently checked counters that an eviction skips.

@@ -110,8 +110,8 @@ impl<S: Store> FailurePolicy<S> {
         self.0.fallback_sync.as_ref().map(FallbackSync::stats).unwrap_or_default()
     }
 
-    /// Whether no counter is listed for debits: none has hits to be debited, and none had them debited so recently that
-    /// its checks must also pass the local share.
+    /// Whether no counter is listed for debits. A counter is listed while it has hits to be debited, and for some time
+    /// after the debit, in which its checks must also pass the local share.
     pub fn has_no_pending_debits(&self) -> bool {
         self.0.fallback_sync.as_ref().is_none_or(FallbackSync::has_no_pending_debits)
     }

@@ -29,8 +29,8 @@ pub(super) struct PartialDecisions {
     pub(super) unanswered: u64,
     /// Whether one of them has `on_failure: defer`.
     pub(super) deferred: bool,
-    /// Checks that the local fallback must decide. Until then `decisions` has the store's decision on them, which
-    /// allows, or a placeholder that allows.
+    /// Checks that the local fallback must decide. Until then their entries in `decisions` are the store's decisions,
+    /// which allow, or placeholders that allow.
     pub(super) local_checks: SmallVec<[LocalCheck; 4]>,
     /// Position and local decision of checks that the store allowed and the local fallback refused.
     pub(super) refused_locally: SmallVec<[(usize, Decision); 1]>,
@@ -175,8 +175,8 @@ pub(super) fn refuses(group: &[Check], decisions: &[Decision]) -> bool {
 pub(super) type Positions = SmallVec<[usize; 4]>;
 
 /// The checks whose late answers must be awaited. A late charge is refunded in two cases: it was conditional, and its
-/// descriptor or request is refused or `failed`; or the local fallback charged the same hits, which will be debited.
-/// Refunds that the store did not run are retried.
+/// descriptor is refused or the whole request is refused or deferred (`failed`); or the local fallback charged the same
+/// hits, which will be debited. Refunds that the store did not run are retried.
 pub(super) fn positions_to_await(
     group: &[Check],
     answers: &Answers,

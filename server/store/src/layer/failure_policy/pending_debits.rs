@@ -28,7 +28,7 @@ const EVICTION_CANDIDATES: usize = 16;
 /// The most shards: more than cores, so that threads rarely contend.
 const SHARDS_MAX: usize = 64;
 
-/// The least counters of a shard: with fewer, one shard could be full long before the others.
+/// Minimum number of counters of a shard: with fewer, one shard could be full long before the others.
 const SHARD_COUNTERS_MIN: usize = 1024;
 
 /// An outage is assumed if a counter was decided locally for this long, or if a probe failed within this time.

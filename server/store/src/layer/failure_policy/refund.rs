@@ -23,8 +23,8 @@ pub(super) fn undo(check: &Check, decision: &Decision) -> Option<Check> {
 }
 
 /// The conditional charges whose descriptors are over their limits, or all of them if the request is refused or
-/// `failed`. Such charges exist if another slot refused, or if the local fallback refused after the store had charged.
-/// Changes their decisions to charge no hits.
+/// deferred (`failed`). Such charges exist if another slot refused, or if the local fallback refused after the store
+/// had charged. Changes their decisions to charge no hits.
 pub(super) fn take_refunds(
     group: &[Check],
     decisions: &mut [Decision],

@@ -46,15 +46,15 @@ pub(super) struct PolicyState<S> {
     pub(super) multi_slot_abandoned: AtomicU64,
 }
 
-/// The local fallback: what `on_failure: local` counts in while the store does not answer.
+/// The local fallback: the counters of `on_failure: local` while the store does not answer.
 #[derive(Debug)]
 pub struct LocalFallback {
     /// The counters.
     pub store: Memory<Arc<dyn Clock>>,
     /// The number of replicas that share a limit.
     pub replicas: LiveReplicas,
-    /// The most counters whose last reports are kept, from which local counters start, and the most counters with hits
-    /// to be debited. With 0, local counters start unused, and their hits are not debited.
+    /// The most counters for which the store's last report is kept, and the most counters with hits to be debited.
+    /// Local counters start from these reports. With 0, they start unused, and their hits are not debited.
     pub counters_max: usize,
 }
 

@@ -24,7 +24,8 @@ pub(super) struct ScriptArguments<'a> {
     definitions: SmallVec<[u64; 16]>,
     /// The arguments for checks.
     checks: SmallVec<[u64; 16]>,
-    /// The last groups, if they are of one chain: not yet in `checks`, because the next group may be of it, too.
+    /// The last groups, if they all have the same chain. Not yet in `checks`, because the next group may have that
+    /// chain, too.
     repeated: Option<RepeatedGroup>,
 }
 
@@ -214,7 +215,8 @@ fn has_distinct_keys(group: &[(&Check, usize)]) -> bool {
     true
 }
 
-/// The argument for `groups` groups of a chain from a key on, or for one group on keys that follow if `groups` is 0.
+/// The argument for `groups` groups of a chain on consecutive keys, the first of which is `key`. With 0 groups: for one
+/// group on `key` and on the keys in the arguments after this one.
 const fn chain_word(chain: u64, key: usize, groups: u64) -> u64 {
     ((chain << 16 | (key as u64 + 1)) << 16 | groups) << 3 | 7
 }

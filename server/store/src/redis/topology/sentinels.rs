@@ -54,8 +54,8 @@ impl Sentinels {
         let query = async |what| {
             connection.query(settings.connect_timeout, &["SENTINEL", what, name]).await
         };
-        // Not the address of SENTINEL MASTER: while Redis replicas are switched to a new primary, that is the old one
-        // with the new epoch.
+        // `SENTINEL MASTER` is queried for the epoch only: while Redis replicas are switched to a new primary, it
+        // reports the old primary's address with the new epoch.
         let address = query("GET-MASTER-ADDR-BY-NAME").await?;
         let [host, port] = address.elements() else { return Ok(None) };
         let fields = query("MASTER").await?;
