@@ -64,7 +64,7 @@ fuzz_target!(|input: Input<'_>| {
     let mut buffer = vec![0; usize::from(input.piece).max(1)];
     let context = &mut Context::from_waker(Waker::noop());
     loop {
-        meter.begin_turn();
+        meter.begin_poll();
         let mut read = ReadBuf::new(&mut buffer);
         match Pin::new(&mut connection).poll_read(context, &mut read) {
             Poll::Ready(Ok(())) if read.filled().is_empty() => break,
@@ -83,7 +83,7 @@ fuzz_target!(|input: Input<'_>| {
     assert!(expected.settings <= 100 && expected.control <= 10_000 + 16 * expected.calls);
     let progress = meter.progress(Instant::now());
     assert_eq!(progress.has_called, expected.calls > 0);
-    assert_eq!(progress.unfinished.is_some(), expected.is_within);
+    assert_eq!(progress.unfinished_sequence.is_some(), expected.is_within);
 });
 
 fn count(sent: &[u8]) -> Counts {

@@ -91,7 +91,7 @@ pub(crate) fn register_metrics(metrics: &Metrics, snapshot: &Arc<ArcSwap<Snapsho
     counts(catalogue::DECISIONS, |it, observe| {
         it.rule_set_metrics.counts.observe_decisions(&it.rules, observe);
     });
-    counts(catalogue::UNMATCHED, |it, observe| {
+    counts(catalogue::DESCRIPTORS_UNMATCHED, |it, observe| {
         it.rule_set_metrics.counts.observe_unmatched(observe);
     });
     for (metric, count) in HIT_METRICS {

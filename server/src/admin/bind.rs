@@ -21,7 +21,7 @@ pub(crate) struct AdminAccess {
 }
 
 /// The bound admin listener, and the credentials that it requires.
-pub(crate) struct BoundListener {
+pub(crate) struct BoundAdminListener {
     /// The listener.
     pub(crate) listener: Listener,
     /// TLS of the listener.
@@ -54,7 +54,7 @@ impl AdminAccess {
     ///
     /// # Errors
     /// The address cannot be bound, or the network could reach it without credentials.
-    pub(crate) async fn bind(self) -> Result<BoundListener, BindError> {
+    pub(crate) async fn bind(self) -> Result<BoundAdminListener, BindError> {
         let Self { address, tls, token, is_authenticated } = self;
         let listener = Listener::bind(&address).await.map_err(BindError::Listen)?;
         // The bound address, in which host names are resolved.
@@ -69,6 +69,6 @@ impl AdminAccess {
                 );
             }
         }
-        Ok(BoundListener { listener, tls, token })
+        Ok(BoundAdminListener { listener, tls, token })
     }
 }

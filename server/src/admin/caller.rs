@@ -4,7 +4,7 @@ use std::fmt;
 
 use tonic::Request;
 
-use crate::listen::{Peer, Process};
+use crate::listen::{Peer, PeerProcess};
 
 /// The caller: its address or process, and the name in its certificate.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.address, &self.0.process) {
             (Some(address), _) => address.fmt(f),
-            (None, Some(Process { user, id: Some(id) })) => write!(f, "uid {user} pid {id}"),
-            (None, Some(Process { user, id: None })) => write!(f, "uid {user}"),
+            (None, Some(PeerProcess { user, id: Some(id) })) => write!(f, "uid {user} pid {id}"),
+            (None, Some(PeerProcess { user, id: None })) => write!(f, "uid {user}"),
             (None, None) => f.write_str("unknown"),
         }
     }

@@ -27,14 +27,14 @@ use tower::Service as _;
 
 use crate::{
     grpc::caller_timeout,
-    listen::{ByteBudget, Connection, ConnectionHandle, HeldBytes, Peer, RequestBound},
+    listen::{ByteBudget, Connection, ConnectionHandle, HeldBytes, ListenerBound, Peer},
 };
 
 /// The most calls in progress on one connection.
 const CALLS_MAX: u32 = 32;
 
 /// The most streaming calls (Health Watch and reflection) in progress on all connections.
-const LASTING_CALLS_MAX: usize = 64;
+const STREAMING_CALLS_MAX: usize = 64;
 
 /// The most bytes of the headers of a call.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
@@ -75,7 +75,7 @@ struct InProgress {
 }
 
 impl InProgress {
-    fn is_none(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.calls.load(Ordering::Relaxed) == 0
     }
 }
@@ -84,7 +84,7 @@ impl AdminCalls {
     pub(super) fn new(services: Routes) -> Self {
         Self {
             services,
-            streaming: Arc::new(Semaphore::new(LASTING_CALLS_MAX)),
+            streaming: Arc::new(Semaphore::new(STREAMING_CALLS_MAX)),
             messages: ByteBudget::new(MESSAGE_BYTES_MAX),
         }
     }
@@ -133,7 +133,7 @@ impl AdminCalls {
     ) -> Result<Response<Body>, Infallible> {
         let permit = if is_streaming(request.uri().path()) {
             let Ok(permit) = Arc::clone(&self.streaming).try_acquire_owned() else {
-                handle.count_bound(RequestBound::LastingCalls);
+                handle.count_bound(ListenerBound::StreamingCalls);
                 let many = "too many Watch and reflection calls";
                 return Ok(Status::resource_exhausted(many).into_http());
             };
@@ -197,7 +197,7 @@ async fn until_idle(in_progress: &InProgress) {
     loop {
         let since = *in_progress.idle_since.lock();
         sleep_until(since + IDLE_TIMEOUT).await;
-        if !in_progress.is_none() {
+        if !in_progress.is_empty() {
             sleep(IDLE_TIMEOUT).await;
         } else if *in_progress.idle_since.lock() == since {
             return;
@@ -209,7 +209,7 @@ async fn until_idle(in_progress: &InProgress) {
 async fn until_finished(in_progress: &InProgress) {
     loop {
         sleep(GOAWAY_TIMEOUT).await;
-        if in_progress.is_none() {
+        if in_progress.is_empty() {
             return;
         }
     }
@@ -262,7 +262,7 @@ impl http_body::Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if this.timeout.as_mut().poll(context).is_ready() {
-            this.handle.count_bound(RequestBound::BodyTime);
+            this.handle.count_bound(ListenerBound::BodyTime);
             let timeout = format!("the message has not arrived within {MESSAGE_TIMEOUT:?}");
             return Poll::Ready(Some(Err(Status::deadline_exceeded(timeout))));
         }
@@ -272,7 +272,7 @@ impl http_body::Body for RequestBody {
         {
             this.bytes = this.bytes.saturating_add(data.len());
             if !this.messages.hold(&mut this.held, this.bytes) {
-                this.handle.count_bound(RequestBound::HeldBytes);
+                this.handle.count_bound(ListenerBound::HeldBytes);
                 let large = "the messages of all calls in progress are too large";
                 return Poll::Ready(Some(Err(Status::resource_exhausted(large))));
             }

@@ -8,7 +8,7 @@ use sluicegate_proto::sluicegate::admin::v1::{
 use tonic::{Request, Status};
 
 use super::caller::Caller;
-use crate::telemetry::{ChangeError, LogLevelStatus, log_levels};
+use crate::telemetry::{LogLevelChangeError, LogLevelStatus, log_levels};
 
 /// The log level in force.
 pub(super) fn level() -> Result<GetLogLevelResponse, Status> {
@@ -35,11 +35,11 @@ fn message(in_force: LogLevelStatus) -> LogLevel {
     LogLevel { level, next_level, next_level_after: after.and_then(|it| it.try_into().ok()) }
 }
 
-fn status(error: &ChangeError) -> Status {
+fn status(error: &LogLevelChangeError) -> Status {
     match error {
-        ChangeError::Level(_) | ChangeError::Duration => {
+        LogLevelChangeError::Level(_) | LogLevelChangeError::Duration => {
             Status::invalid_argument(error.to_string())
         }
-        ChangeError::NotOwn => Status::failed_precondition(error.to_string()),
+        LogLevelChangeError::NotOwn => Status::failed_precondition(error.to_string()),
     }
 }

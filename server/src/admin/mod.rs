@@ -16,7 +16,7 @@ mod tenant;
 mod token;
 mod top;
 
-pub(crate) use bind::{AdminAccess, BindError, BoundListener};
+pub(crate) use bind::{AdminAccess, BindError, BoundAdminListener};
 pub(crate) use names::CounterNames;
 #[cfg(test)]
 pub(crate) use resets::END_TIMEOUT as RESETS_END_TIMEOUT;

@@ -21,10 +21,10 @@ use super::{
     CounterNames,
     caller::Caller,
     message_stream::Sender,
-    store::{PROGRESS_INTERVAL, code},
+    store::{PROGRESS_INTERVAL, status_code},
     tenant::Tenant,
 };
-use crate::telemetry::{AUDIT, Metrics};
+use crate::telemetry::{AUDIT_TARGET, Metrics};
 
 /// The most counters that a dry run counts.
 const DRY_RUN_COUNT_MAX: usize = 1_000_000;
@@ -68,7 +68,7 @@ macro_rules! audit {
     ($level:ident, $reset:expr, $($fields_and_message:tt)*) => {{
         let reset: &AuditedReset<'_> = $reset;
         tracing::$level!(
-            target: AUDIT,
+            target: AUDIT_TARGET,
             caller = %reset.caller,
             certificate = reset.caller.certificate(),
             domain = reset.domain,
@@ -93,7 +93,7 @@ impl Resets {
         self.ending.cancel();
         self.tasks.close();
         if tokio::time::timeout(END_TIMEOUT, self.tasks.wait()).await.is_err() {
-            tracing::warn!(target: AUDIT, resets = self.tasks.len(), "resets were aborted");
+            tracing::warn!(target: AUDIT_TARGET, resets = self.tasks.len(), "resets were aborted");
         }
     }
 
@@ -153,7 +153,7 @@ impl Resets {
 
     /// Starts to reset all counters of a tenant. The reset stops if the caller disconnects or the server stops. The
     /// permit is released at the end.
-    pub(super) fn start_tenant(
+    pub(super) fn start_tenant_reset(
         &self,
         caller: Caller,
         tenant: Tenant,
@@ -282,7 +282,7 @@ impl Resets {
 
 fn status(error: &ResetAborted, done: u64, mode: ResetMode) -> Status {
     let code = match error {
-        ResetAborted::Inspect(error) => code(error),
+        ResetAborted::Inspect(error) => status_code(error),
         ResetAborted::CallerGone | ResetAborted::ServerStopping => Code::Unavailable,
     };
     let message = match (mode, error) {

@@ -11,7 +11,7 @@ use sluicegate_proto::sluicegate::admin::v1 as wire;
 use tonic::Response;
 
 use super::message_stream::{MessageStream, message_stream};
-use crate::{explain, limits::Snapshot};
+use crate::{explain::to_wire, limits::Snapshot};
 
 /// The rules that are filtered for one message.
 const PAGE: usize = 256;
@@ -51,11 +51,11 @@ fn listed(domain: &Domain, rule: &Rule) -> wire::ListedRule {
     wire::ListedRule {
         domain: domain.name.to_string(),
         tenant: tenant.into_owned(),
-        rule: Some(explain::rule(rule)),
+        rule: Some(to_wire::rule(rule)),
         unlimited,
         limits,
-        counting: explain::counting(rule.counting).into(),
-        on_failure: explain::on_failure(rule.on_failure).into(),
+        counting: to_wire::counting(rule.counting).into(),
+        on_failure: to_wire::on_failure(rule.on_failure).into(),
         shadow_mode: rule.shadow_mode,
         quota_mode: rule.quota_mode,
     }
@@ -66,11 +66,11 @@ fn limit(limit: &RuleLimit) -> wire::ListedLimit {
     wire::ListedLimit {
         name: limit.name.as_deref().unwrap_or_default().to_owned(),
         requests_per_unit: limit.displayed.requests_per_unit,
-        unit: explain::unit(limit.displayed.unit).into(),
+        unit: to_wire::unit(limit.displayed.unit).into(),
         unit_multiplier: limit.displayed.unit_multiplier,
         window: Some(prost_types::Duration { seconds, nanos: 0 }),
         capacity: limit.limit.capacity(),
-        algorithm: explain::algorithm(limit.limit.algorithm()).into(),
+        algorithm: to_wire::algorithm(limit.limit.algorithm()).into(),
         replaces: limit.replaces.iter().map(ToString::to_string).collect(),
     }
 }

@@ -11,7 +11,7 @@ use tonic::service::{Routes, interceptor::InterceptedService};
 
 use super::{Admin, Token, connection::AdminCalls, token::TokenInterceptor};
 use crate::{
-    grpc::{self, Health},
+    grpc::{self, ListenerHealth},
     listen::{self, Connection},
 };
 
@@ -26,7 +26,7 @@ impl Services {
     pub(crate) fn new(
         admin: Admin,
         token: Option<Token>,
-    ) -> Result<(Self, Health), tonic_reflection::server::Error> {
+    ) -> Result<(Self, ListenerHealth), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
         let check_token = TokenInterceptor(token);
         let reflection = || grpc::reflection(ADMIN_TEXT_FILE_DESCRIPTOR_SET);
@@ -35,7 +35,7 @@ impl Services {
         let v1alpha = InterceptedService::new(reflection().build_v1alpha()?, check_token);
         let routes =
             Routes::new(admin).add_service(health).add_service(v1).add_service(v1alpha).prepare();
-        Ok((Self(AdminCalls::new(routes)), Health::new(reporter, HEALTH_NAMES)))
+        Ok((Self(AdminCalls::new(routes)), ListenerHealth::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then completes the calls in progress.

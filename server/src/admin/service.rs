@@ -272,7 +272,7 @@ impl AdminService for Admin {
         let tenant = Tenant::new(self.snapshot.load_full(), domain, &tenant)?;
         let permit = Arc::clone(&self.resetting).acquire_owned().await.ok();
         let (sender, response) = message_stream();
-        self.resets.start_tenant(caller, tenant, reset_mode(dry_run), sender, permit);
+        self.resets.start_tenant_reset(caller, tenant, reset_mode(dry_run), sender, permit);
         Ok(response)
     }
 

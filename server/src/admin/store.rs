@@ -14,7 +14,7 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The status code of a call for which counters are unavailable: `UNAVAILABLE` if a retry may succeed,
 /// `FAILED_PRECONDITION` if something must be corrected first.
-pub(super) const fn code(error: &InspectError) -> Code {
+pub(super) const fn status_code(error: &InspectError) -> Code {
     match error {
         InspectError::NotAllowed { .. } => Code::FailedPrecondition,
         InspectError::NotRun(_) | InspectError::Unknown(_) => Code::Unavailable,

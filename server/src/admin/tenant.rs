@@ -18,9 +18,9 @@ use tonic::Status;
 use super::{
     CounterNames,
     message_stream::Sender,
-    store::{PEEK_TIMEOUT, PROGRESS_INTERVAL, code},
+    store::{PEEK_TIMEOUT, PROGRESS_INTERVAL, status_code},
 };
-use crate::{explain, limits::Snapshot};
+use crate::{explain::to_wire, limits::Snapshot};
 
 /// Default and maximum number of listed counters.
 const LISTED: usize = 1000;
@@ -84,7 +84,7 @@ pub(super) async fn list(
         let step = match store.scan(&tenant.keys, from).await {
             Ok(step) => step,
             Err(error) => {
-                let status = Status::new(code(&error), error.to_string());
+                let status = Status::new(status_code(&error), error.to_string());
                 let _gone = sender.send(Err(status)).await;
                 return;
             }
@@ -135,7 +135,7 @@ async fn read_counters(
     for (at, key) in keys.iter().enumerate() {
         let found = limit_of(&tenant.snapshot.rules, tenant, key);
         let (rule, limit) = found.as_ref().map_or((None, None), |(rule, applied)| {
-            (Some(rule.clone()), Some(explain::limit(applied, names.prefix())))
+            (Some(rule.clone()), Some(to_wire::limit(applied, names.prefix())))
         });
         checks.extend(found.map(|(_, applied)| (at, applied.check)));
         counters.push(wire::TenantCounter {
@@ -155,7 +155,7 @@ async fn read_counters(
     for ((at, check), answer) in checks.iter().zip(answers) {
         let Some(limit) = counters.get_mut(*at).and_then(|it| it.limit.as_mut()) else { continue };
         limit.state = Some(match answer {
-            Ok(decision) => State::Counter(explain::counter(check.limit.capacity(), &decision)),
+            Ok(decision) => State::Counter(to_wire::counter(check.limit.capacity(), &decision)),
             Err(error) => State::Unanswered(error.to_string()),
         });
     }
@@ -198,5 +198,5 @@ fn limit_of<'r>(
         quota_mode: rule.quota_mode || rules.modes.quota_mode,
         check,
     };
-    Some((explain::rule(rule), applied))
+    Some((to_wire::rule(rule), applied))
 }

@@ -70,7 +70,7 @@ impl Token {
     }
 
     /// Whether this is the token in force, in constant time for a given length.
-    fn is(&self, candidate: &str) -> bool {
+    fn matches(&self, candidate: &str) -> bool {
         candidate.as_bytes().ct_eq(self.0.value.load().as_bytes()).into()
     }
 }
@@ -94,7 +94,7 @@ impl Interceptor for TokenInterceptor {
         let header = request.metadata().get("authorization").and_then(|it| it.to_str().ok());
         match header.and_then(|it| it.split_once(' ')) {
             Some((scheme, candidate))
-                if scheme.eq_ignore_ascii_case("bearer") && token.is(candidate) =>
+                if scheme.eq_ignore_ascii_case("bearer") && token.matches(candidate) =>
             {
                 Ok(request)
             }

@@ -5,13 +5,13 @@ use sluicegate_proto::sluicegate::admin::v1::{self as wire, TopKind};
 use tonic::Status;
 
 use super::CounterNames;
-use crate::telemetry::top::{Top, TopEntry, TopList, WINDOW};
+use crate::telemetry::top::{TopCounters, TopEntry, TopList, WINDOW};
 
 /// Default number of counters.
 const COUNT: usize = 20;
 
 pub(super) fn top(
-    top: Option<&Top>,
+    top: Option<&TopCounters>,
     names: &CounterNames,
     request: &wire::TopRequest,
 ) -> Result<wire::TopResponse, Status> {

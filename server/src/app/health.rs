@@ -10,7 +10,7 @@ use std::{
 
 use sluicegate_store::Stack;
 
-use crate::grpc::Health;
+use crate::grpc::ListenerHealth;
 
 /// The interval at which the state of the store is read.
 const STORE_INTERVAL: Duration = Duration::from_millis(200);
@@ -18,8 +18,8 @@ const STORE_INTERVAL: Duration = Duration::from_millis(200);
 /// The health of the server, on all listeners.
 #[derive(Clone)]
 pub(super) struct ServerHealth {
-    pub(super) grpc: Health,
-    pub(super) admin: Option<Health>,
+    pub(super) grpc: ListenerHealth,
+    pub(super) admin: Option<ListenerHealth>,
     /// Whether `/healthcheck` reports that the server is serving.
     pub(super) http: Arc<AtomicBool>,
 }

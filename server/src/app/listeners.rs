@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StartError, StartErrors, check::UsageAccess};
 use crate::{
-    admin::{self, Admin, AdminAccess, BindError, BoundListener},
-    grpc::{self, Health},
+    admin::{self, Admin, AdminAccess, BindError, BoundAdminListener},
+    grpc::{self, ListenerHealth},
     http,
     listen::{Admission, Listener, Tls},
     settings::ServeSettings,
@@ -22,7 +22,7 @@ pub(super) const HTTP_ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct BoundListeners {
     pub(super) grpc: Listener,
     pub(super) http: Listener,
-    pub(super) admin: Option<BoundListener>,
+    pub(super) admin: Option<BoundAdminListener>,
     pub(super) usage: Option<Listener>,
 }
 
@@ -68,7 +68,7 @@ impl BoundListeners {
     }
 }
 
-async fn bind_admin(access: AdminAccess) -> Result<BoundListener, StartError> {
+async fn bind_admin(access: AdminAccess) -> Result<BoundAdminListener, StartError> {
     let address = access.address.clone();
     access.bind().await.map_err(|error| match error {
         BindError::Listen(source) => {
@@ -150,7 +150,7 @@ impl ServerHandle {
 /// The serving admin listener.
 pub(super) struct AdminHandle {
     pub(super) address: ListenAddress,
-    pub(super) health: Health,
+    pub(super) health: ListenerHealth,
     pub(super) tls: Option<Tls>,
     pub(super) token: Option<admin::Token>,
     server: ServerHandle,
@@ -163,11 +163,11 @@ impl AdminHandle {
     /// # Errors
     /// gRPC reflection cannot describe the services.
     pub(super) fn start(
-        bound: BoundListener,
+        bound: BoundAdminListener,
         admin: Admin,
         admission: Admission,
     ) -> Result<Self, StartError> {
-        let BoundListener { listener, tls, token } = bound;
+        let BoundAdminListener { listener, tls, token } = bound;
         let resets = admin.resets();
         let (services, health) = admin::Services::new(admin, token.clone())?;
         let address = listener.local_address();
@@ -180,7 +180,7 @@ impl AdminHandle {
 
     /// Stops after the calls and resets of counters in progress.
     pub(super) async fn stop(mut self) {
-        self.health.end().await;
+        self.health.end_watch_calls().await;
         tokio::join!(self.server.stop("admin", HTTP_ADMIN_DRAIN_TIMEOUT), self.resets.end());
     }
 }

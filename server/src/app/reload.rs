@@ -54,7 +54,7 @@ impl Reloader {
     /// Starts to reload the TLS files of the listeners in the background, when they change.
     pub(super) fn watch_tls(&self, listeners: &[Tls], metrics: &Arc<Metrics>) {
         let all = listeners.to_vec();
-        metrics.register_gauge(catalogue::TLS_LAST_LOAD, move || {
+        metrics.register_gauge(catalogue::TLS_LAST_LOAD_SUCCESSFUL, move || {
             usize::from(!all.iter().any(Tls::is_rejected))
         });
         for tls in listeners {
@@ -69,7 +69,7 @@ impl Reloader {
     pub(super) fn watch_admin_token(&self, admin: Option<&AdminHandle>, metrics: &Arc<Metrics>) {
         let token = admin.and_then(|admin| admin.token.clone());
         let current = token.clone();
-        metrics.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD, move || {
+        metrics.register_gauge(catalogue::ADMIN_TOKEN_LAST_LOAD_SUCCESSFUL, move || {
             usize::from(!current.as_ref().is_some_and(admin::Token::is_rejected))
         });
         if let Some(token) = token {

@@ -273,9 +273,9 @@ impl Components {
         let counters_max = settings.store.memory_max_counters.get();
         telemetry::register_store(metrics, store, counters_max, key_hasher);
         let in_flight = in_flight.clone();
-        metrics.register_gauge(catalogue::IN_FLIGHT, move || in_flight.current());
+        metrics.register_gauge(catalogue::REQUESTS_IN_FLIGHT, move || in_flight.current());
         let max = settings.max_in_flight.get();
-        metrics.register_gauge(catalogue::IN_FLIGHT_MAX, move || max);
+        metrics.register_gauge(catalogue::REQUESTS_IN_FLIGHT_MAX, move || max);
         let log = log.clone();
         let dropped = move || log.as_ref().map_or(0, |log| log.dropped());
         metrics.register_counter(catalogue::DECISION_LOG_DROPPED, dropped);
@@ -285,8 +285,8 @@ impl Components {
             let traces = traces.clone();
             move || traces.as_deref().map_or(0, read)
         };
-        metrics.register_counter(catalogue::TRACED, count(Traces::traced));
-        metrics.register_counter(catalogue::TRACED_SENT, count(Traces::sent));
+        metrics.register_counter(catalogue::TRACED_REQUESTS, count(Traces::traced));
+        metrics.register_counter(catalogue::TRACED_REQUESTS_SENT, count(Traces::sent));
     }
 }
 
@@ -344,7 +344,7 @@ async fn wait_for_store(settings: &ServeSettings, store: &Stack) {
 
 fn register_tls_failures(metrics: &Metrics, listeners: Vec<Tls>) {
     let failed = move || listeners.iter().map(Tls::handshakes_failed).sum();
-    metrics.register_counter(catalogue::TLS_FAILURES, failed);
+    metrics.register_counter(catalogue::TLS_HANDSHAKES_FAILED, failed);
 }
 
 /// Runs a task until a token is cancelled.

@@ -24,7 +24,7 @@ impl App {
         self.health.set(false).await;
         tokio::time::sleep(self.drain_delay).await;
         let mut health = self.health;
-        health.grpc.end().await;
+        health.grpc.end_watch_calls().await;
         self.grpc.stop("gRPC", self.drain_timeout).await;
         let http = async {
             let usage = async {

@@ -20,7 +20,7 @@ use tokio::{
 
 /// Bytes that are read before the connection yields to others. This also bounds the work, because one byte of a
 /// compressed header list can encode a header.
-const READ_MAX: usize = 64 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// The period in which frames without a call are counted.
 const CONTROL_PERIOD: Duration = Duration::from_millis(2500);
@@ -35,10 +35,10 @@ const CONTROL_FRAMES_MAX: u32 = 10_000;
 const CONTROL_FRAMES_PER_CALL: u32 = 16;
 
 /// Length of the connection preface, `PRI * HTTP/2.0…`.
-const PREFACE: usize = 24;
+const PREFACE_BYTES: usize = 24;
 
 /// Length of the header of each frame.
-const FRAME_HEADER: usize = 9;
+const FRAME_HEADER_BYTES: usize = 9;
 
 /// Meters the frames that the peer of a connection sends. Clones share the state.
 #[derive(Clone, Debug, Default)]
@@ -58,9 +58,9 @@ struct State {
     settings: u32,
     control: u32,
     control_began: Option<Instant>,
-    /// Bytes that may still be read in this turn.
+    /// Bytes that may still be read in this poll.
     readable: usize,
-    /// The turn ended before the socket was read empty.
+    /// The poll ended before the socket was read empty.
     has_more_input: bool,
     is_stopped: bool,
     is_flooded: bool,
@@ -70,38 +70,38 @@ struct State {
 #[derive(Debug)]
 enum Position {
     Preface { left: usize },
-    Header { have: usize, header: [u8; FRAME_HEADER] },
+    Header { have: usize, header: [u8; FRAME_HEADER_BYTES] },
     Payload { left: usize },
 }
 
 impl Default for Position {
     fn default() -> Self {
-        Self::Preface { left: PREFACE }
+        Self::Preface { left: PREFACE_BYTES }
     }
 }
 
 impl Position {
-    const NEXT_FRAME: Self = Self::Header { have: 0, header: [0; FRAME_HEADER] };
+    const NEXT_FRAME: Self = Self::Header { have: 0, header: [0; FRAME_HEADER_BYTES] };
 }
 
 /// The progress of a peer since the last call of [`FrameMeter::progress`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// The sequence number of the frame or header list that has not fully arrived, if there is one.
-    pub(super) unfinished: Option<u64>,
+    pub(super) unfinished_sequence: Option<u64>,
     /// Whether a call began.
     pub(super) has_called: bool,
 }
 
 impl FrameMeter {
-    /// Begins a turn, in which the connection may read [`READ_MAX`] bytes.
-    pub(super) fn begin_turn(&self) {
+    /// Begins a poll of the connection, in which it may read [`READ_BYTES_MAX`] bytes.
+    pub(super) fn begin_poll(&self) {
         let mut state = self.0.lock();
-        state.readable = READ_MAX;
+        state.readable = READ_BYTES_MAX;
         state.has_more_input = false;
     }
 
-    /// Whether the turn ended before the socket was read empty.
+    /// Whether the poll ended before the socket was read empty.
     pub(super) fn has_more_input(&self) -> bool {
         self.0.lock().has_more_input
     }
@@ -129,7 +129,7 @@ impl FrameMeter {
             (state.calls, state.settings, state.control) = (0, 0, 0);
         }
         Progress {
-            unfinished: is_unfinished.then_some(state.finished),
+            unfinished_sequence: is_unfinished.then_some(state.finished),
             has_called: std::mem::take(&mut state.has_called),
         }
     }
@@ -162,7 +162,7 @@ impl State {
                     }
                     *have += length;
                     bytes = rest;
-                    if *have == FRAME_HEADER {
+                    if *have == FRAME_HEADER_BYTES {
                         let header = *header;
                         self.begin_frame(header);
                     }
@@ -178,7 +178,7 @@ impl State {
         Ok(())
     }
 
-    fn begin_frame(&mut self, header: [u8; FRAME_HEADER]) {
+    fn begin_frame(&mut self, header: [u8; FRAME_HEADER_BYTES]) {
         const DATA: u8 = 0;
         const HEADERS: u8 = 1;
         const SETTINGS: u8 = 4;
@@ -244,7 +244,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for MeteredConnection<T> {
         let this = self.get_mut();
         let mut state = this.meter.0.lock();
         if state.is_stopped || state.readable == 0 {
-            // No waker is registered: the connection's poll loop begins the next turn.
+            // No waker is registered: the connection's poll loop begins the next poll.
             state.has_more_input = !state.is_stopped;
             return Poll::Pending;
         }
@@ -297,13 +297,14 @@ mod tests {
     /// A meter after the preface.
     fn after_preface() -> FrameMeter {
         let meter = FrameMeter::default();
-        meter.0.lock().count(&[0; PREFACE]).unwrap();
+        meter.0.lock().count(&[0; PREFACE_BYTES]).unwrap();
         meter
     }
 
     #[test]
     fn frames_are_counted_however_they_are_split() {
-        let sent = [&[0; PREFACE][..], &frame(0, 4, 0), &frame(7, 1, 4), &frame(3, 0, 0)].concat();
+        let sent =
+            [&[0; PREFACE_BYTES][..], &frame(0, 4, 0), &frame(7, 1, 4), &frame(3, 0, 0)].concat();
         for size in 1..=sent.len() {
             let meter = FrameMeter::default();
             for piece in sent.chunks(size) {
@@ -311,7 +312,10 @@ mod tests {
             }
             assert_eq!(meter.0.lock().settings, 1, "{size}");
             let progress = meter.progress(Instant::now());
-            assert!(progress.unfinished.is_none() && progress.has_called, "{size}: {progress:?}");
+            assert!(
+                progress.unfinished_sequence.is_none() && progress.has_called,
+                "{size}: {progress:?}"
+            );
             assert!(!meter.progress(Instant::now()).has_called);
             let state = meter.0.lock();
             assert_eq!((state.calls, state.finished), (1, 3), "{size}");
@@ -321,20 +325,24 @@ mod tests {
     #[test]
     fn an_unfinished_frame_or_header_list_is_reported() {
         let meter = FrameMeter::default();
-        meter.0.lock().count(&[0; PREFACE - 1]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a preface");
+        meter.0.lock().count(&[0; PREFACE_BYTES - 1]).unwrap();
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, Some(0), "half a preface");
         meter.0.lock().count(&[0]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, None);
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, None);
         meter.0.lock().count(&[0, 0]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a header");
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, Some(0), "half a header");
         meter.0.lock().count(&[2, 1, 0, 0, 0, 0, 1, 0xff]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "half a payload");
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, Some(0), "half a payload");
         meter.0.lock().count(&[0xff]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, Some(0), "no END_HEADERS yet");
+        assert_eq!(
+            meter.progress(Instant::now()).unfinished_sequence,
+            Some(0),
+            "no END_HEADERS yet"
+        );
         meter.0.lock().count(&frame(1, 9, 4)).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, None);
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, None);
         meter.0.lock().count(&[0]).unwrap();
-        assert_eq!(meter.progress(Instant::now()).unfinished, Some(1), "another");
+        assert_eq!(meter.progress(Instant::now()).unfinished_sequence, Some(1), "another");
     }
 
     #[test]

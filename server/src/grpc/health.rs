@@ -11,13 +11,13 @@ pub(super) const STORE: &str = "store";
 
 /// Sets the health of a listener.
 #[derive(Clone)]
-pub(crate) struct Health {
+pub(crate) struct ListenerHealth {
     reporter: HealthReporter,
     /// The names of the server and its services.
     names: &'static [&'static str],
 }
 
-impl Health {
+impl ListenerHealth {
     pub(crate) const fn new(reporter: HealthReporter, names: &'static [&'static str]) -> Self {
         Self { reporter, names }
     }
@@ -35,7 +35,7 @@ impl Health {
     }
 
     /// Ends all Watch calls. They would otherwise never complete.
-    pub(crate) async fn end(&mut self) {
+    pub(crate) async fn end_watch_calls(&mut self) {
         for name in self.names.iter().chain(&[LIVENESS, STORE]) {
             self.reporter.clear_service_status(name).await;
         }

@@ -31,16 +31,16 @@ impl InFlight {
         Self { current: Arc::default(), max }
     }
 
-    /// The number of requests that is this share of the bound, at least 1.
+    /// The bound times `ratio`, rounded up, at least 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a share need not be exact, and is never larger than the bound"
+        reason = "the result need not be exact, and is never larger than the bound"
     )]
-    pub(crate) fn share(&self, share: Ratio) -> usize {
-        let share = (self.max as f64 * share.get()).ceil() as usize;
-        share.max(1)
+    pub(crate) fn scaled_max(&self, ratio: Ratio) -> usize {
+        let scaled = (self.max as f64 * ratio.get()).ceil() as usize;
+        scaled.max(1)
     }
 
     pub(crate) fn current(&self) -> usize {
@@ -69,9 +69,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_up_and_at_least_one() {
-        let share = |share: &str| InFlight::new(3).share(share.parse().unwrap());
-        assert_eq!([share("0"), share("0.5"), share("1")], [1, 2, 3]);
+    fn a_scaled_bound_is_rounded_up_and_at_least_one() {
+        let scaled = |ratio: &str| InFlight::new(3).scaled_max(ratio.parse().unwrap());
+        assert_eq!([scaled("0"), scaled("0.5"), scaled("1")], [1, 2, 3]);
     }
 
     #[test]

@@ -13,11 +13,11 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 use tonic::{Status, metadata::MetadataValue};
 
-use super::waiting::{CallBytes, ConnectionBytes};
+use super::byte_budgets::{CallBytesGuard, ConnectionByteBudget};
 use crate::telemetry::RefusalBound;
 
 /// Bytes of gRPC's prefix of each message: a flag and the length.
-pub(super) const PREFIX: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// The `grpc-encoding` of messages that are not compressed.
 pub(super) const IDENTITY: &str = "identity";
@@ -40,21 +40,21 @@ pub(super) struct MessageReader<'a> {
     first: Bytes,
     /// A copy of all that was read, if there are several frames, or the call waits for more.
     joined: Vec<u8>,
-    held: CallBytes<'a>,
+    held: CallBytesGuard<'a>,
 }
 
 impl<'a> MessageReader<'a> {
     pub(super) const fn new(
         body: Incoming,
         message_max: usize,
-        connection: &'a ConnectionBytes,
+        connection: &'a ConnectionByteBudget,
     ) -> Self {
         Self {
             body,
             message_max,
             first: Bytes::new(),
             joined: Vec::new(),
-            held: CallBytes::empty(connection),
+            held: CallBytesGuard::empty(connection),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> MessageReader<'a> {
             self.join(&data)?;
         }
         let declared = prefix(self.read()).map_or(0, |(_, length)| length);
-        if declared > self.message_max || self.read().len() > PREFIX + self.message_max {
+        if declared > self.message_max || self.read().len() > PREFIX_BYTES + self.message_max {
             return Err(RefusalBound::MessageBytes);
         }
         Ok(())
@@ -119,7 +119,7 @@ impl<'a> MessageReader<'a> {
         if length > capacity {
             // Doubling bounds the copies of a message in many frames. The buffer never exceeds the message.
             let start = if self.joined.is_empty() { &first } else { &*self.joined };
-            let whole = prefix(start).map_or(length, |(_, declared)| PREFIX + declared);
+            let whole = prefix(start).map_or(length, |(_, declared)| PREFIX_BYTES + declared);
             let wanted = (2 * capacity).min(whole).max(length);
             self.held.grow(wanted - capacity)?;
             self.joined.reserve_exact(wanted - self.joined.len());
@@ -135,20 +135,20 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The request body of a call to health or reflection, with timeouts.
 #[derive(Debug)]
-pub(super) struct RequestStream {
+pub(super) struct TimedRequestBody {
     body: Incoming,
     has_begun: bool,
     end: Pin<Box<Sleep>>,
 }
 
-impl RequestStream {
+impl TimedRequestBody {
     /// `timeout` is the time until the first message begins.
     pub(super) fn new(body: Incoming, timeout: Duration) -> Self {
         Self { body, has_begun: false, end: Box::pin(tokio::time::sleep(timeout)) }
     }
 }
 
-impl http_body::Body for RequestStream {
+impl http_body::Body for TimedRequestBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -179,14 +179,14 @@ pub(super) fn message_timeout() -> Status {
 
 /// Parses gRPC's prefix of a message: whether the message is compressed, and its length. `None` if it is incomplete.
 fn prefix(read: &[u8]) -> Option<(bool, usize)> {
-    let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX>()?;
+    let (&[flag, length @ ..], _) = read.split_first_chunk::<PREFIX_BYTES>()?;
     Some((flag != 0, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))
 }
 
 /// The message in these bytes, if they contain exactly one, and it is not compressed.
 pub(super) fn single_message(read: &Bytes) -> Option<Bytes> {
     let (compressed, length) = prefix(read)?;
-    (!compressed && read.len() - PREFIX == length).then(|| read.slice(PREFIX..))
+    (!compressed && read.len() - PREFIX_BYTES == length).then(|| read.slice(PREFIX_BYTES..))
 }
 
 /// The status of a call whose body is not one message without compression.
@@ -212,6 +212,6 @@ pub(super) fn framing_status(read: &[u8], encoding: Option<&HeaderValue>) -> Sta
 /// Whether the first message in these bytes is compressed, and the bytes after it; `None` if it is incomplete.
 fn split_first(read: &[u8]) -> Option<(bool, &[u8])> {
     let (compressed, length) = prefix(read)?;
-    let (_message, rest) = read.get(PREFIX..)?.split_at_checked(length)?;
+    let (_message, rest) = read.get(PREFIX_BYTES..)?.split_at_checked(length)?;
     Some((compressed, rest))
 }

@@ -1,6 +1,7 @@
 //! The gRPC listener: Envoy's `RateLimitService`, health and reflection.
 
 mod bound;
+mod byte_budgets;
 mod decode;
 mod executor;
 mod frames;
@@ -13,10 +14,9 @@ mod server;
 mod status;
 mod timeout;
 mod tonic_server;
-mod waiting;
 
 pub(crate) use decode::request as decode;
-pub(crate) use health::Health;
+pub(crate) use health::ListenerHealth;
 pub(crate) use in_flight::InFlight;
 pub(crate) use response::{HeadersError, Responder};
 pub(crate) use rls::{AnswerError, DecodeError, EncodedRequest, LARGE_REQUESTS_MAX, Rls};

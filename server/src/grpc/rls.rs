@@ -299,6 +299,6 @@ impl RequestHandler {
         trace: &mut RequestTrace,
     ) -> RateLimitResponse {
         let shadowed = self.limiter.record_refusal(reason, domain, descriptors, trace);
-        response::undecided(descriptors, shadowed)
+        response::undecided_refusal(descriptors, shadowed)
     }
 }

@@ -12,10 +12,10 @@ use tonic_health::ServingStatus;
 
 use super::{
     executor::{
-        calls::Calls,
-        connection::{self, Bounds},
+        calls::CallHandler,
+        connection::{self, ConnectionBounds},
     },
-    health::{Health, LIVENESS, STORE},
+    health::{LIVENESS, ListenerHealth, STORE},
     in_flight::InFlight,
     rls::Rls,
     tonic_server::{self, TonicService},
@@ -34,8 +34,8 @@ const OTHER_MESSAGE_MAX: usize = 4096;
 
 /// The gRPC services, ready to serve connections.
 pub(crate) struct Services {
-    calls: Arc<Calls>,
-    bounds: Bounds,
+    calls: Arc<CallHandler>,
+    bounds: ConnectionBounds,
     /// All services, if tonic serves rate limit requests too (feature `tonic-server`).
     tonic: Option<Routes>,
 }
@@ -47,7 +47,7 @@ impl Services {
         rls: Arc<Rls>,
         in_flight: InFlight,
         traces: Option<Arc<Traces>>,
-    ) -> Result<(Self, Health), tonic_reflection::server::Error> {
+    ) -> Result<(Self, ListenerHealth), tonic_reflection::server::Error> {
         let (reporter, health) = tonic_health::server::health_reporter();
         reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
         reporter.set_service_status(STORE, ServingStatus::NotServing).await;
@@ -63,9 +63,9 @@ impl Services {
                 TonicService::new(Arc::clone(&rls), in_flight.clone(), traces.clone());
             routes.clone().add_service(rate_limits.into_server(message_max)).prepare()
         });
-        let calls = Arc::new(Calls::new(rls, in_flight, routes, settings, traces));
-        let bounds = Bounds::new(settings);
-        Ok((Self { calls, bounds, tonic }, Health::new(reporter, HEALTH_NAMES)))
+        let calls = Arc::new(CallHandler::new(rls, in_flight, routes, settings, traces));
+        let bounds = ConnectionBounds::new(settings);
+        Ok((Self { calls, bounds, tonic }, ListenerHealth::new(reporter, HEALTH_NAMES)))
     }
 
     /// Serves connections until `shutdown`, then completes the calls in progress.
@@ -93,13 +93,13 @@ pub(crate) fn register_metrics(metrics: &Metrics, services: &Services) {
             observe(met.get(), &[bound.name()]);
         }
     });
-    let gauge = |metric, read: fn(&Calls) -> usize| {
+    let gauge = |metric, read: fn(&CallHandler) -> usize| {
         let calls = Arc::clone(&services.calls);
         metrics.register_gauge(metric, move || read(&calls));
     };
-    gauge(catalogue::GRPC_WAITING_CALLS, Calls::waiting);
-    gauge(catalogue::GRPC_WAITING_BYTES, Calls::waiting_bytes);
-    gauge(catalogue::GRPC_STREAMING_CALLS, Calls::streaming);
+    gauge(catalogue::GRPC_WAITING_CALLS, CallHandler::waiting_calls);
+    gauge(catalogue::GRPC_WAITING_BYTES, CallHandler::waiting_bytes);
+    gauge(catalogue::GRPC_STREAMING_CALLS, CallHandler::streaming_calls);
 }
 
 /// A reflection service that describes `service` (a file descriptor set), health, and reflection itself in both

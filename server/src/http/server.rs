@@ -33,7 +33,7 @@ use super::{
     write_timeout::WriteTimeout,
 };
 use crate::{
-    listen::{self, Admission, Connection, ConnectionHandle, RequestBound},
+    listen::{self, Admission, Connection, ConnectionHandle, ListenerBound},
     telemetry::RefusalBound,
 };
 
@@ -80,8 +80,9 @@ impl Server {
         let set_complete = Arc::clone(&is_complete);
         let timer = HeadTimer::default();
         let counting = handle.clone();
-        let connection =
-            WriteTimeout::new(connection, move || counting.count_bound(RequestBound::AnswerTime));
+        let connection = WriteTimeout::new(connection, move || {
+            counting.count_bound(ListenerBound::ResponseReadTime)
+        });
         let read_timer = timer.clone();
         let timed =
             InspectReader::new(connection, move |bytes: &[u8]| read_timer.note_bytes(bytes));
@@ -137,7 +138,7 @@ impl Server {
             Ok(body) => body,
             Err(error) => {
                 if error == BodyError::Timeout {
-                    handle.count_bound(RequestBound::BodyTime);
+                    handle.count_bound(ListenerBound::BodyTime);
                 }
                 let Some(bound) = error.exceeded_bound() else {
                     return Ok(closing(error.into_response()));

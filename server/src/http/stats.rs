@@ -25,15 +25,19 @@ pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot, store: &Stack) -> S
     });
     metrics.unknown_domain.for_each(|domain, count| {
         if count.get() > 0 {
-            lines.add(catalogue::UNKNOWN_DOMAIN, &[("DOMAIN", &sanitize(domain))], count.get());
+            lines.add(
+                catalogue::REQUESTS_UNKNOWN_DOMAIN,
+                &[("DOMAIN", &sanitize(domain))],
+                count.get(),
+            );
         }
     });
     let loads = &metrics.limits_loads;
     for (result, count) in [("success", &loads.success), ("error", &loads.failure)] {
         lines.add(catalogue::CONFIG_LOADS, &[("{success,error}", result)], count.get());
     }
-    lines.add(catalogue::SHADOWED, &[], metrics.shadowed.get());
-    lines.add(catalogue::INVALID, &[], metrics.invalid.get());
+    lines.add(catalogue::REQUESTS_SHADOWED, &[], metrics.shadowed.get());
+    lines.add(catalogue::REQUESTS_INVALID, &[], metrics.invalid.get());
     lines.add(catalogue::REQUESTS_UNANSWERED, &[], store.requests_unanswered());
     if let Some(redis) = store.as_redis() {
         lines.add(catalogue::REDIS_CONNECTIONS, &[], redis.stats().connections.get());

@@ -31,7 +31,7 @@ const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// A bound listener. Dropping it, or its stream of connections, releases the address.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    source: Source,
+    socket: ListeningSocket,
     address: ListenAddress,
     /// The earliest time of the next accept.
     accept_from: Instant,
@@ -40,7 +40,7 @@ pub(crate) struct Listener {
 }
 
 #[derive(Debug)]
-enum Source {
+enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
 }
@@ -51,19 +51,19 @@ impl Listener {
     /// # Errors
     /// The host name cannot be resolved, or the address cannot be bound.
     pub(crate) async fn bind(address: &ListenAddress) -> io::Result<Self> {
-        let (source, address) = match address {
+        let (socket, address) = match address {
             ListenAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address).await?;
                 let bound = listener.local_addr()?;
-                (Source::Tcp(listener), ListenAddress::Tcp(bound.to_string()))
+                (ListeningSocket::Tcp(listener), ListenAddress::Tcp(bound.to_string()))
             }
             ListenAddress::Unix(path) => {
                 let (listener, file) = unix::bind(path).await?;
-                (Source::Unix(listener, file), address.clone())
+                (ListeningSocket::Unix(listener, file), address.clone())
             }
         };
         let now = Instant::now();
-        Ok(Self { source, address, accept_from: now, log_from: now })
+        Ok(Self { socket, address, accept_from: now, log_from: now })
     }
 
     /// The bound address: host names are resolved, and port 0 is replaced by the selected port.
@@ -73,9 +73,9 @@ impl Listener {
 
     /// The bound address of a TCP listener; `None` for a Unix socket.
     pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
-        match &self.source {
-            Source::Tcp(listener) => listener.local_addr().ok(),
-            Source::Unix(..) => None,
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => listener.local_addr().ok(),
+            ListeningSocket::Unix(..) => None,
         }
     }
 
@@ -97,7 +97,7 @@ impl Listener {
         loop {
             admission.wait_for_room().await;
             time::sleep_until(self.accept_from).await;
-            match self.source.accept().await {
+            match self.socket.accept().await {
                 Ok(socket) => return socket,
                 Err(error) if is_client_disconnect(&error) => {
                     tracing::debug!(%error, "client disconnected before its connection was accepted");
@@ -116,7 +116,7 @@ impl Listener {
     }
 }
 
-impl Source {
+impl ListeningSocket {
     async fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => {

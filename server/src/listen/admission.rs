@@ -33,7 +33,7 @@ pub(super) use self::handle::ConnectionGuard;
 #[cfg(test)]
 pub(super) use self::table::{IDLE_SWEEPS, SILENT_AGE};
 pub(crate) use self::{
-    bounds::{AdmissionBounds, DropReason, Handshake, RequestBound},
+    bounds::{AdmissionBounds, DropReason, HandshakeEnd, ListenerBound},
     handle::ConnectionHandle,
 };
 use self::{
@@ -79,11 +79,11 @@ impl Admission {
 
     /// The number of connections that were dropped for this reason.
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        self.0.dropped_by(reason).load(Ordering::Relaxed)
+        self.0.drop_count(reason).load(Ordering::Relaxed)
     }
 
     /// The number of requests that exceeded this bound.
-    pub(crate) fn bound_met(&self, bound: RequestBound) -> u64 {
+    pub(crate) fn bound_met(&self, bound: ListenerBound) -> u64 {
         self.0.bound_met(bound).load(Ordering::Relaxed)
     }
 
@@ -113,14 +113,14 @@ impl Admission {
         let mut table = self.0.table.lock();
         let of_origin = table.pending_of(origin);
         if of_origin >= bounds.pending_per_address {
-            let oldest = table.oldest_pending_of(origin);
-            self.0.drop_one(&mut table, oldest, DropReason::Address);
+            let oldest = table.pending_to_drop_of(origin);
+            self.0.drop_one(&mut table, oldest, DropReason::PendingPerAddress);
         } else if table.pending_count >= bounds.pending_max() {
-            let oldest = table.oldest_pending();
+            let oldest = table.pending_to_drop();
             self.0.drop_one(&mut table, oldest, DropReason::Replaced);
         }
         if table.live() >= bounds.connections && !self.0.make_room(&mut table, Some(origin)) {
-            self.0.dropped_by(DropReason::Refused).fetch_add(1, Ordering::Relaxed);
+            self.0.drop_count(DropReason::NotAdmitted).fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let id = table.next;

@@ -5,7 +5,7 @@ use std::io;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 
-use super::{Admission, AdmissionBounds, Handshake};
+use super::{Admission, AdmissionBounds, HandshakeEnd};
 use crate::settings::{ListenerConnectionSettings, StoreChoice};
 
 /// File descriptors reserved for everything but connections of callers and connections to Redis: a collector, files,
@@ -13,7 +13,7 @@ use crate::settings::{ListenerConnectionSettings, StoreChoice};
 const FILES_RESERVED: usize = 64;
 
 /// With counters in Redis, a quarter of the other descriptors is for connections to Redis, but at least [`REDIS_MIN`].
-const REDIS_PART: usize = 4;
+const REDIS_DIVISOR: usize = 4;
 
 /// The fewest connections to Redis: two for each primary of a usual cluster, and some for new primaries.
 const REDIS_MIN: usize = 16;
@@ -29,9 +29,9 @@ const ADMIN_MAX: usize = 128;
 const USAGE_MAX: usize = 256;
 
 /// If there are few descriptors, HTTP gets a fifth of them, and the admin and the usage listener a tenth each.
-const HTTP_PART: usize = 5;
-const ADMIN_PART: usize = 10;
-const USAGE_PART: usize = 10;
+const HTTP_DIVISOR: usize = 5;
+const ADMIN_DIVISOR: usize = 10;
+const USAGE_DIVISOR: usize = 10;
 
 /// The bytes that end the handshake of a gRPC connection: the HTTP/2 preface and the header of the SETTINGS frame after
 /// it.
@@ -96,7 +96,7 @@ pub(crate) struct Capacity {
 
 /// The most connections of each listener, and to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shares {
+struct ConnectionMaxima {
     grpc: usize,
     http: usize,
     admin: usize,
@@ -115,24 +115,24 @@ impl Capacity {
         store: &StoreChoice,
         has_usage: bool,
     ) -> Result<Self, CapacityError> {
-        let shares = Shares::of(settings, store, has_usage, raise_file_limit()?)?;
-        let admission = |connections, handshake, idle_timeout| {
+        let maxima = ConnectionMaxima::of(settings, store, has_usage, raise_file_limit()?)?;
+        let admission = |connections, handshake_end, idle_timeout| {
             Admission::new(AdmissionBounds {
                 connections,
                 pending_per_address: settings.max_pending_connections_per_address,
                 handshake_timeout: settings.handshake_timeout,
-                handshake,
+                handshake_end,
                 idle_timeout,
             })
         };
         Ok(Self {
-            grpc: admission(shares.grpc, Handshake::Bytes(PREFACE_BYTES), None),
-            http: admission(shares.http, Handshake::Request, Some(settings.http_idle_timeout)),
-            admin: admission(shares.admin, Handshake::Request, None),
+            grpc: admission(maxima.grpc, HandshakeEnd::Bytes(PREFACE_BYTES), None),
+            http: admission(maxima.http, HandshakeEnd::Request, Some(settings.http_idle_timeout)),
+            admin: admission(maxima.admin, HandshakeEnd::Request, None),
             usage: has_usage.then(|| {
-                admission(shares.usage, Handshake::Request, Some(settings.http_idle_timeout))
+                admission(maxima.usage, HandshakeEnd::Request, Some(settings.http_idle_timeout))
             }),
-            redis: shares.redis,
+            redis: maxima.redis,
         })
     }
 
@@ -143,7 +143,7 @@ impl Capacity {
     }
 }
 
-impl Shares {
+impl ConnectionMaxima {
     fn of(
         settings: &ListenerConnectionSettings,
         store: &StoreChoice,
@@ -156,13 +156,13 @@ impl Shares {
         }
         let redis = match store {
             StoreChoice::Memory => 0,
-            StoreChoice::Redis(_) => REDIS_MIN.max(free / REDIS_PART),
+            StoreChoice::Redis(_) => REDIS_MIN.max(free / REDIS_DIVISOR),
         };
         let free = free - redis;
-        let admin = ADMIN_MAX.min(free / ADMIN_PART);
-        let usage = if has_usage { USAGE_MAX.min(free / USAGE_PART) } else { 0 };
+        let admin = ADMIN_MAX.min(free / ADMIN_DIVISOR);
+        let usage = if has_usage { USAGE_MAX.min(free / USAGE_DIVISOR) } else { 0 };
         let http = settings.http_max_connections.map(usize::from);
-        let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_PART));
+        let http = http.unwrap_or_else(|| HTTP_MAX.min(free / HTTP_DIVISOR));
         let grpc = settings.grpc_max_connections.map(usize::from);
         let grpc = grpc.unwrap_or_else(|| {
             // At least one, so that too many HTTP connections cause the error below.
@@ -217,28 +217,39 @@ mod tests {
 
     #[test]
     fn descriptors_are_divided_among_the_listeners() {
-        let of =
-            |files| Shares::of(&settings(None, None), &StoreChoice::Memory, false, files).unwrap();
+        let of = |files| {
+            ConnectionMaxima::of(&settings(None, None), &StoreChoice::Memory, false, files).unwrap()
+        };
         assert_eq!(
             of(usize::MAX),
-            Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 0 }
+            ConnectionMaxima { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 0 }
         );
-        assert_eq!(of(1_024), Shares { grpc: 672, http: 192, admin: 96, usage: 0, redis: 0 });
-        assert_eq!(of(256), Shares { grpc: 135, http: 38, admin: 19, usage: 0, redis: 0 });
-        assert_eq!(of(96), Shares { grpc: 23, http: 6, admin: 3, usage: 0, redis: 0 });
+        assert_eq!(
+            of(1_024),
+            ConnectionMaxima { grpc: 672, http: 192, admin: 96, usage: 0, redis: 0 }
+        );
+        assert_eq!(
+            of(256),
+            ConnectionMaxima { grpc: 135, http: 38, admin: 19, usage: 0, redis: 0 }
+        );
+        assert_eq!(of(96), ConnectionMaxima { grpc: 23, http: 6, admin: 3, usage: 0, redis: 0 });
         let given =
-            Shares::of(&settings(Some(10), Some(20)), &StoreChoice::Memory, false, 256).unwrap();
-        assert_eq!(given, Shares { grpc: 10, http: 20, admin: 19, usage: 0, redis: 0 });
+            ConnectionMaxima::of(&settings(Some(10), Some(20)), &StoreChoice::Memory, false, 256)
+                .unwrap();
+        assert_eq!(given, ConnectionMaxima { grpc: 10, http: 20, admin: 19, usage: 0, redis: 0 });
     }
 
     #[test]
     fn the_usage_listener_takes_descriptors_from_grpc() {
-        let of = |files| Shares::of(&settings(None, None), &StoreChoice::Memory, true, files);
-        let shares = Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 256, redis: 0 };
-        assert_eq!(of(usize::MAX).unwrap(), shares);
-        let shares = Shares { grpc: 576, http: 192, admin: 96, usage: 96, redis: 0 };
-        assert_eq!(of(1_024).unwrap(), shares);
-        let error = Shares::of(&settings(Some(673), None), &StoreChoice::Memory, true, 1_024);
+        let of =
+            |files| ConnectionMaxima::of(&settings(None, None), &StoreChoice::Memory, true, files);
+        let maxima =
+            ConnectionMaxima { grpc: 16_384, http: 1_024, admin: 128, usage: 256, redis: 0 };
+        assert_eq!(of(usize::MAX).unwrap(), maxima);
+        let maxima = ConnectionMaxima { grpc: 576, http: 192, admin: 96, usage: 96, redis: 0 };
+        assert_eq!(of(1_024).unwrap(), maxima);
+        let error =
+            ConnectionMaxima::of(&settings(Some(673), None), &StoreChoice::Memory, true, 1_024);
         let text = "and 96 for the admin listener, 96 for the usage listener) and";
         assert!(error.unwrap_err().to_string().contains(text));
     }
@@ -246,19 +257,24 @@ mod tests {
     #[test]
     fn connections_to_redis_have_a_quarter() {
         let redis = StoreChoice::Redis("redis://localhost".parse().unwrap());
-        let of = |files| Shares::of(&settings(None, None), &redis, false, files).unwrap();
+        let of = |files| ConnectionMaxima::of(&settings(None, None), &redis, false, files).unwrap();
         assert_eq!(
             of(65_536),
-            Shares { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 16_368 }
+            ConnectionMaxima { grpc: 16_384, http: 1_024, admin: 128, usage: 0, redis: 16_368 }
         );
-        assert_eq!(of(1_024), Shares { grpc: 504, http: 144, admin: 72, usage: 0, redis: 240 });
-        assert_eq!(of(96), Shares { grpc: 12, http: 3, admin: 1, usage: 0, redis: 16 });
+        assert_eq!(
+            of(1_024),
+            ConnectionMaxima { grpc: 504, http: 144, admin: 72, usage: 0, redis: 240 }
+        );
+        assert_eq!(of(96), ConnectionMaxima { grpc: 12, http: 3, admin: 1, usage: 0, redis: 16 });
     }
 
     #[test]
     fn too_few_descriptors_are_an_error() {
         let error = |settings, files| {
-            Shares::of(&settings, &StoreChoice::Memory, false, files).unwrap_err().to_string()
+            ConnectionMaxima::of(&settings, &StoreChoice::Memory, false, files)
+                .unwrap_err()
+                .to_string()
         };
         assert_eq!(
             error(settings(None, None), 95),

@@ -70,14 +70,14 @@ pub(crate) struct Peer {
     /// The address, over TCP.
     pub(crate) address: Option<SocketAddr>,
     /// The process, over a Unix socket.
-    pub(crate) process: Option<Process>,
+    pub(crate) process: Option<PeerProcess>,
     /// The names in the verified client certificate, DNS names first; none without a certificate.
     pub(crate) certificate_names: Arc<[Box<str>]>,
 }
 
 /// A process on this machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process {
+pub(crate) struct PeerProcess {
     /// The id of its user.
     pub(crate) user: u32,
     /// The process id, if the system reports it.
@@ -89,7 +89,7 @@ impl Peer {
         let process = match socket {
             Either::Left(_) => None,
             Either::Right(unix) => {
-                unix.peer_cred().ok().map(|it| Process { user: it.uid(), id: it.pid() })
+                unix.peer_cred().ok().map(|it| PeerProcess { user: it.uid(), id: it.pid() })
             }
         };
         let address = connect_info(socket).remote_addr;
@@ -158,8 +158,8 @@ impl AsyncRead for AcceptedConnection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.handle().watch(context);
-        self.handle().check()?;
+        self.handle().register_waker(context);
+        self.handle().ensure_not_dropped()?;
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if buffer.filled().len() > before {
@@ -175,7 +175,7 @@ impl AsyncWrite for AcceptedConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.handle().check()?;
+        self.handle().ensure_not_dropped()?;
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.note_write(result)
     }
@@ -185,7 +185,7 @@ impl AsyncWrite for AcceptedConnection {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.handle().check()?;
+        self.handle().ensure_not_dropped()?;
         let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
         self.note_write(result)
     }

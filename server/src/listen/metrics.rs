@@ -1,6 +1,6 @@
 //! Metrics of the listeners' connections.
 
-use super::{Admission, Capacity, DropReason, RequestBound};
+use super::{Admission, Capacity, DropReason, ListenerBound};
 use crate::telemetry::{
     Metrics,
     catalogue::{self, Gauge},
@@ -16,14 +16,14 @@ pub(crate) fn register_metrics(metrics: &Metrics, capacity: &Capacity) {
             }
         });
     };
-    gauge(catalogue::CONNECTIONS, Admission::open);
+    gauge(catalogue::CONNECTIONS_OPEN, Admission::open);
     gauge(catalogue::CONNECTIONS_PENDING, Admission::pending);
     gauge(catalogue::CONNECTIONS_MAX, Admission::max);
     let with_request_bounds = capacity.clone();
     metrics.register_labelled_counter(catalogue::REQUEST_BOUNDS_MET, move |observe| {
         let listeners = with_request_bounds.listeners().filter(|(listener, _)| *listener != "grpc");
         for (listener, admission) in listeners {
-            for bound in RequestBound::ALL {
+            for bound in ListenerBound::ALL {
                 observe(admission.bound_met(bound), &[listener, bound.label()]);
             }
         }

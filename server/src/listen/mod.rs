@@ -18,11 +18,11 @@ mod unix;
 
 pub(crate) use accept::Listener;
 pub(crate) use admission::{
-    Admission, AdmissionBounds, ConnectionHandle, DropReason, Handshake, RequestBound,
+    Admission, AdmissionBounds, ConnectionHandle, DropReason, HandshakeEnd, ListenerBound,
 };
 pub(crate) use byte_budget::{ByteBudget, HeldBytes};
 pub(crate) use capacity::{Capacity, CapacityError};
-pub(crate) use connection::{Connection, Peer, Process};
+pub(crate) use connection::{Connection, Peer, PeerProcess};
 pub(crate) use metrics::register_metrics;
 pub(crate) use serve::serve;
 pub(crate) use tls::{Alpn, Tls, TlsError};

@@ -26,7 +26,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    Admission, AdmissionBounds, Alpn, Connection, DropReason, Handshake, Listener, Tls, TlsError,
+    Admission, AdmissionBounds, Alpn, Connection, DropReason, HandshakeEnd, Listener, Tls,
+    TlsError,
     admission::{ConnectionGuard, IDLE_SWEEPS, SILENT_AGE},
 };
 use crate::{reloaded::ReloadOutcome, settings::TlsSettings, values::ListenAddress};
@@ -54,7 +55,7 @@ const BOUNDS: AdmissionBounds = AdmissionBounds {
     pending_per_address: 64,
     handshake_timeout: NEVER,
     // Ends at once, so that no test depends on its duration.
-    handshake: Handshake::Bytes(0),
+    handshake_end: HandshakeEnd::Bytes(0),
     idle_timeout: None,
 };
 
@@ -494,7 +495,7 @@ async fn is_closed(client: &mut TcpStream) -> bool {
 }
 
 fn is_dropped(guard: &ConnectionGuard) -> bool {
-    guard.0.check().is_err()
+    guard.0.ensure_not_dropped().is_err()
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
@@ -520,7 +521,7 @@ async fn beyond_the_share_of_an_address_its_oldest_pending_connection_is_dropped
     exchange(&mut third).await.unwrap();
     exchange(&mut used).await.unwrap();
     assert_eq!((admission.open(), admission.pending()), (3, 0));
-    assert_eq!(admission.dropped(DropReason::Address), 1);
+    assert_eq!(admission.dropped(DropReason::PendingPerAddress), 1);
 }
 
 #[tokio::test]
@@ -585,7 +586,7 @@ async fn an_ipv6_network_counts_as_one_address_and_mapped_ipv4_as_ipv4() {
     let mut held = Vec::new();
     let mut dropped_after = |address: &str| {
         held.push(admission.admit(Some(address.parse().unwrap())).unwrap());
-        admission.dropped(DropReason::Address)
+        admission.dropped(DropReason::PendingPerAddress)
     };
     assert_eq!(dropped_after("[2001:db8::1]:1"), 0);
     assert_eq!(dropped_after("[2001:db8:0:1::1]:1"), 0);
@@ -607,7 +608,7 @@ async fn without_pending_or_idle_connections_a_new_one_is_not_admitted() {
     }
     let mut refused = connect(&address).await;
     assert!(is_closed(&mut refused).await);
-    assert_eq!(admission.dropped(DropReason::Refused), 1);
+    assert_eq!(admission.dropped(DropReason::NotAdmitted), 1);
     for client in &mut used {
         exchange(client).await.unwrap();
     }
@@ -673,7 +674,7 @@ async fn busy_places_are_divided_among_addresses() {
     let kept = [&many[0], &many[1], &others[0], &others[1], &third];
     assert_eq!(kept.iter().filter(|it| !is_dropped(it)).count(), 4);
     assert!(!is_dropped(&third));
-    let counts = [DropReason::Refused, DropReason::Replaced].map(|it| admission.dropped(it));
+    let counts = [DropReason::NotAdmitted, DropReason::Replaced].map(|it| admission.dropped(it));
     assert_eq!(counts, [3, 3]);
 }
 
@@ -691,7 +692,7 @@ async fn idle_connections_are_closed_after_the_idle_timeout() {
 #[tokio::test]
 async fn a_handshake_ends_with_its_last_byte() {
     let bounds = AdmissionBounds {
-        handshake: Handshake::Bytes(3),
+        handshake_end: HandshakeEnd::Bytes(3),
         handshake_timeout: Duration::from_secs(1),
         ..BOUNDS
     };
@@ -771,7 +772,8 @@ async fn the_handshake_timeout_is_short_while_half_of_the_places_are_pending() {
 #[tokio::test]
 async fn handshakes_end_with_the_listener() {
     let (listener, address) = listener().await;
-    let admission = Admission::new(AdmissionBounds { handshake: Handshake::Request, ..BOUNDS });
+    let admission =
+        Admission::new(AdmissionBounds { handshake_end: HandshakeEnd::Request, ..BOUNDS });
     let mut connections = Box::pin(listener.incoming(None, admission.clone()));
     let mut silent = connect(&address).await;
     let connection = bound(connections.next()).await.unwrap();

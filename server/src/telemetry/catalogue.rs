@@ -170,7 +170,7 @@ catalogue! {
     Counter HITS_OVER_LIMIT = "sluicegate_hits_over_limit_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit":
         "Hits beyond the limit.";
-    Counter HITS_FROM_DENY_CACHE = "sluicegate_hits_over_limit_from_deny_cache_total" [DOMAIN, RULE, KEY]
+    Counter HITS_OVER_LIMIT_FROM_DENY_CACHE = "sluicegate_hits_over_limit_from_deny_cache_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit_with_local_cache":
         "Hits beyond the limit, refused by the deny cache.";
     Counter HITS_SHADOW_MODE = "sluicegate_hits_shadow_mode_total" [DOMAIN, RULE, KEY]
@@ -179,28 +179,28 @@ catalogue! {
     Counter HITS_REFUNDED = "sluicegate_hits_refunded_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.total_negative_hits":
         "Hits refunded.";
-    Counter SHADOWED = "sluicegate_requests_shadowed_total" [] as "ratelimit.service.global_shadow_mode":
+    Counter REQUESTS_SHADOWED = "sluicegate_requests_shadowed_total" [] as "ratelimit.service.global_shadow_mode":
         "Requests that would have been refused without --shadow-mode.";
-    Counter DEFERRED = "sluicegate_requests_deferred_total" []:
+    Counter REQUESTS_DEFERRED = "sluicegate_requests_deferred_total" []:
         "Requests answered UNAVAILABLE because the store did not answer and a rule has `on_failure: defer`.";
-    Counter INVALID = "sluicegate_requests_invalid_total" []
+    Counter REQUESTS_INVALID = "sluicegate_requests_invalid_total" []
         as "ratelimit.service.call.should_rate_limit.service_error":
         "Requests answered with an error because they have no domain or no descriptors.";
-    Counter OVER_BOUND = "sluicegate_requests_over_bound_total" [BOUND]:
+    Counter REQUESTS_OVER_BOUND = "sluicegate_requests_over_bound_total" [BOUND]:
         "Requests refused (OVER_LIMIT; with --shadow-mode allowed) without a decision because they exceed a bound.";
-    Counter SHED = "sluicegate_requests_shed_total" []:
+    Counter REQUESTS_SHED = "sluicegate_requests_shed_total" []:
         "Requests shed: refused (OVER_LIMIT) before matching because --max-in-flight requests, or the connection's \
          share of them, were in flight.";
-    Counter UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain_total" [DOMAIN]
+    Counter REQUESTS_UNKNOWN_DOMAIN = "sluicegate_requests_unknown_domain_total" [DOMAIN]
         as "ratelimit.service.rate_limit.DOMAIN.domain_not_found":
         "Requests for a domain that no limits file has.";
-    Counter UNMATCHED = "sluicegate_descriptors_unmatched_total" [DOMAIN]:
+    Counter DESCRIPTORS_UNMATCHED = "sluicegate_descriptors_unmatched_total" [DOMAIN]:
         "Descriptors that matched no limit.";
     Counter OVERRIDES_IGNORED = "sluicegate_overrides_ignored_total" []:
         "Overrides without a usable unit or multiplier. The configured rule applied.";
-    Gauge IN_FLIGHT = "sluicegate_requests_in_flight" []:
+    Gauge REQUESTS_IN_FLIGHT = "sluicegate_requests_in_flight" []:
         "Requests in flight.";
-    Gauge IN_FLIGHT_MAX = "sluicegate_requests_in_flight_max" []:
+    Gauge REQUESTS_IN_FLIGHT_MAX = "sluicegate_requests_in_flight_max" []:
         "Maximum number of requests in flight: --max-in-flight.";
     Counter GRPC_BOUNDS_MET = "sluicegate_grpc_bounds_met_total" [GRPC_BOUND]:
         "Times that connections and calls of the gRPC listener reached a bound.";
@@ -211,17 +211,17 @@ catalogue! {
          of each connection are not counted.";
     Gauge GRPC_STREAMING_CALLS = "sluicegate_grpc_streaming_calls" []:
         "Health Watch and reflection calls in progress on the gRPC listener.";
-    Histogram DECISION_DURATION = "sluicegate_decision_duration_seconds" []:
+    Histogram DECISION_DURATION_SECONDS = "sluicegate_decision_duration_seconds" []:
         "Time from matching a request to its verdict.";
-    Counter LATE = "sluicegate_decisions_late_total" []:
+    Counter DECISIONS_LATE = "sluicegate_decisions_late_total" []:
         "Requests decided after their deadline, where the lateness is more than twice the time for which the process \
          was not scheduled.";
-    Gauge SCHEDULING_DELAY = "sluicegate_scheduling_delay_max_seconds" []:
+    Gauge SCHEDULING_DELAY_MAX_SECONDS = "sluicegate_scheduling_delay_max_seconds" []:
         "Longest time that the process was not scheduled, measured by a probe every 20 ms.";
     Counter CONFIG_LOADS = "sluicegate_config_loads_total" [RESULT]
         as "ratelimit.service.config_load_{success,error}":
         "Times that the limits files were loaded, at start or after a change.";
-    Gauge CONFIG_LAST_LOAD = "sluicegate_config_last_load_successful" []:
+    Gauge CONFIG_LAST_LOAD_SUCCESSFUL = "sluicegate_config_last_load_successful" []:
         "1 if the limits files are in force, 0 if they have mistakes and the previous limits stay in force.";
     Gauge CONFIG_GENERATION = "sluicegate_config_generation" []:
         "Number of the rule set in force: 1 after the start, one more with each change.";
@@ -230,9 +230,9 @@ catalogue! {
          with the same files and settings, regardless of folder names; comments count.";
     Gauge RULES = "sluicegate_rules" []:
         "Rules in force.";
-    Gauge COUNTERS = "sluicegate_memory_counters" []:
+    Gauge MEMORY_COUNTERS = "sluicegate_memory_counters" []:
         "Counters in the memory of this process.";
-    Gauge COUNTERS_MAX = "sluicegate_memory_counters_max" []:
+    Gauge MEMORY_COUNTERS_MAX = "sluicegate_memory_counters_max" []:
         "Maximum number of counters in the memory of this process: --memory-max-counters.";
     Gauge STORE_DEGRADED = "sluicegate_store_degraded" []:
         "1 while some counters are unavailable and failure policies apply, else 0.";
@@ -241,7 +241,7 @@ catalogue! {
     Counter REQUESTS_UNANSWERED = "sluicegate_requests_unanswered_total" []
         as "ratelimit.service.call.should_rate_limit.redis_error":
         "Requests with at least one check (question about one counter) that the store did not answer.";
-    Counter UNANSWERED = "sluicegate_checks_unanswered_total" []:
+    Counter CHECKS_UNANSWERED = "sluicegate_checks_unanswered_total" []:
         "Checks (questions about one counter) that the store did not answer: it was unavailable, too slow, or had no \
          room for another counter.";
     Gauge LIVE_REPLICAS = "sluicegate_live_replicas" []:
@@ -257,39 +257,39 @@ catalogue! {
     Gauge SETTLEMENTS_PENDING = "sluicegate_settlements_pending" []:
         "Refunds in progress, and calls to Redis whose late replies are awaited. These may still change counters and \
          the number of unknown hits.";
-    Gauge SPLIT_SETTLING = "sluicegate_split_requests_settling" []:
+    Gauge SPLIT_REQUESTS_SETTLING = "sluicegate_split_requests_settling" []:
         "Multi-slot requests (with counters in more than one cluster slot) that are being settled, including those \
          whose callers have disconnected.";
-    Counter SPLIT_ABANDONED = "sluicegate_split_requests_abandoned_total" []:
+    Counter SPLIT_REQUESTS_ABANDONED = "sluicegate_split_requests_abandoned_total" []:
         "Multi-slot requests that were settled after their callers had disconnected.";
     Gauge DENY_CACHE_REFUSALS = "sluicegate_deny_cache_refusals" [] as "ratelimit.localcache.entryCount":
         "Refusals in the deny cache, which remembers refusals of Redis for up to a second.";
     Gauge FALLBACK_COUNTERS = "sluicegate_fallback_counters" []:
         "Recently checked counters whose remaining hits this process knows. `on_failure: local` starts from them.";
-    Counter FALLBACK_EVICTED = "sluicegate_fallback_counters_evicted_total" []:
+    Counter FALLBACK_COUNTERS_EVICTED = "sluicegate_fallback_counters_evicted_total" []:
         "Remembered counters evicted before their reset, because as many others as --fallback-counters were checked \
          since.";
-    Counter FALLBACK_FOUND = "sluicegate_fallback_checks_known_total" []:
+    Counter FALLBACK_CHECKS_KNOWN = "sluicegate_fallback_checks_known_total" []:
         "Checks decided by this replica's share of the limit, for counters it knew.";
-    Counter FALLBACK_MISSED = "sluicegate_fallback_checks_unknown_total" []:
+    Counter FALLBACK_CHECKS_UNKNOWN = "sluicegate_fallback_checks_unknown_total" []:
         "Checks decided by this replica's share of the limit, for counters it did not know. These start unused.";
-    Gauge FALLBACK_UNDEBITED = "sluicegate_fallback_hits_undebited" []:
+    Gauge FALLBACK_HITS_UNDEBITED = "sluicegate_fallback_hits_undebited" []:
         "Hits that the local fallback admitted and has not debited in Redis yet.";
-    Counter FALLBACK_DEBITED = "sluicegate_fallback_hits_debited_total" []:
+    Counter FALLBACK_HITS_DEBITED = "sluicegate_fallback_hits_debited_total" []:
         "Hits that the local fallback admitted and debited when Redis answered again.";
-    Counter FALLBACK_UNKNOWN = "sluicegate_fallback_hits_unknown_total" []:
+    Counter FALLBACK_HITS_UNKNOWN = "sluicegate_fallback_hits_unknown_total" []:
         "Hits of debits that Redis did not answer. They may be charged or not, and are not sent again.";
-    Counter FALLBACK_DROPPED = "sluicegate_fallback_hits_dropped_total" []:
+    Counter FALLBACK_HITS_DROPPED = "sluicegate_fallback_hits_dropped_total" []:
         "Hits that the local fallback admitted and does not debit, because debits for as many other counters as \
          --fallback-counters are pending.";
     Counter REDIS_CALLS = "sluicegate_redis_calls_total" []:
         "Scripts sent to Redis. One call can send several.";
-    Histogram REDIS_CALL_DURATION = "sluicegate_redis_call_duration_seconds" []:
+    Histogram REDIS_CALL_DURATION_SECONDS = "sluicegate_redis_call_duration_seconds" []:
         "Time from sending scripts to Redis to their reply or timeout. Scripts that are sent to one server together \
          count once.";
     Histogram REDIS_BATCH_GROUPS = "sluicegate_redis_batch_groups" []:
         "Groups sent to Redis in one call. A group is the checks of one request, or of its part in one cluster slot.";
-    Gauge REDIS_WAITING = "sluicegate_redis_requests_waiting" []:
+    Gauge REDIS_REQUESTS_WAITING = "sluicegate_redis_requests_waiting" []:
         "Groups that wait for the next call to Redis. A group is the checks of one request, or of its part in one \
          cluster slot.";
     Counter REDIS_CONNECTIONS = "sluicegate_redis_connections_total" [] as "ratelimit.redis_pool.cx_total":
@@ -311,9 +311,9 @@ catalogue! {
     Counter REDIS_COUNTERS_UNUSABLE = "sluicegate_redis_counters_unusable_total" []:
         "Times that the key of a counter held a value that cannot be its state. The counter counts as unused, and the \
          value is replaced when charged.";
-    Gauge REDIS_MEMORY_USED = "sluicegate_redis_memory_used_bytes" [SERVER]:
+    Gauge REDIS_MEMORY_USED_BYTES = "sluicegate_redis_memory_used_bytes" [SERVER]:
         "Memory that the server uses, read every 15 s.";
-    Gauge REDIS_MEMORY_MAX = "sluicegate_redis_memory_max_bytes" [SERVER]:
+    Gauge REDIS_MEMORY_MAX_BYTES = "sluicegate_redis_memory_max_bytes" [SERVER]:
         "maxmemory of the server; 0 if unbounded.";
     Gauge REDIS_KEYS = "sluicegate_redis_keys" [SERVER]:
         "Keys in the database in use, including keys of other applications.";
@@ -323,13 +323,13 @@ catalogue! {
         "Log lines not written, because the standard error stream was blocked.";
     Counter LOG_LINES_SUPPRESSED = "sluicegate_log_lines_suppressed_total" []:
         "Log lines of libraries suppressed, beyond ten in ten seconds from one place in the source.";
-    Counter TRACED = "sluicegate_traced_requests_total" []:
+    Counter TRACED_REQUESTS = "sluicegate_traced_requests_total" []:
         "Requests traced.";
-    Counter TRACED_SENT = "sluicegate_traced_requests_sent_total" []:
+    Counter TRACED_REQUESTS_SENT = "sluicegate_traced_requests_sent_total" []:
         "Requests whose trace the OpenTelemetry collector accepted. The traces of the others are queued or lost.";
     Counter METRICS_PUSHES = "sluicegate_metrics_pushes_total" [RESULT]:
         "Exports of the metrics to the OpenTelemetry collector.";
-    Gauge CONNECTIONS = "sluicegate_connections_open" [LISTENER]:
+    Gauge CONNECTIONS_OPEN = "sluicegate_connections_open" [LISTENER]:
         "Open connections of callers.";
     Gauge CONNECTIONS_PENDING = "sluicegate_connections_pending" [LISTENER]:
         "Open connections that have not sent a complete request yet.";
@@ -340,16 +340,16 @@ catalogue! {
         "Connections that a listener closed because of a bound.";
     Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
         "HTTP requests and admin calls that were rejected or aborted because of a bound.";
-    Counter TLS_FAILURES = "sluicegate_tls_handshakes_failed_total" []:
+    Counter TLS_HANDSHAKES_FAILED = "sluicegate_tls_handshakes_failed_total" []:
         "Failed TLS handshakes with callers.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:
         "Times that changed TLS files were loaded.";
-    Gauge TLS_LAST_LOAD = "sluicegate_tls_last_load_successful" []:
+    Gauge TLS_LAST_LOAD_SUCCESSFUL = "sluicegate_tls_last_load_successful" []:
         "1 if the TLS files of every listener are in force, 0 if some are unusable and the previous ones stay in \
          force.";
     Counter ADMIN_TOKEN_LOADS = "sluicegate_admin_token_loads_total" [RESULT]:
         "Times that the changed admin token file was loaded.";
-    Gauge ADMIN_TOKEN_LAST_LOAD = "sluicegate_admin_token_last_load_successful" []:
+    Gauge ADMIN_TOKEN_LAST_LOAD_SUCCESSFUL = "sluicegate_admin_token_last_load_successful" []:
         "1 if the admin token in the file is in force, or none is required; 0 if the file is unusable and the previous \
          token stays in force.";
     Counter USAGE_REQUESTS = "sluicegate_usage_requests_total" [STATUS]:
@@ -361,17 +361,17 @@ catalogue! {
          mistake and the previous tenants stay in force.";
     Gauge BUILD_INFO = "sluicegate_build_info" [VERSION]:
         "Always 1. The label has the version.";
-    Counter PROCESS_CPU = "process_cpu_seconds_total" []:
+    Counter PROCESS_CPU_SECONDS = "process_cpu_seconds_total" []:
         "CPU time used by the process.";
-    Gauge PROCESS_MEMORY = "process_resident_memory_bytes" []:
+    Gauge PROCESS_RESIDENT_MEMORY_BYTES = "process_resident_memory_bytes" []:
         "Resident memory of the process.";
-    Gauge PROCESS_VIRTUAL_MEMORY = "process_virtual_memory_bytes" []:
+    Gauge PROCESS_VIRTUAL_MEMORY_BYTES = "process_virtual_memory_bytes" []:
         "Address space of the process.";
-    Gauge PROCESS_START = "process_start_time_seconds" []:
+    Gauge PROCESS_START_TIME_SECONDS = "process_start_time_seconds" []:
         "Start time of the process, in seconds since 1970.";
-    Gauge PROCESS_FDS = "process_open_fds" []:
+    Gauge PROCESS_OPEN_FDS = "process_open_fds" []:
         "Open file descriptors.";
-    Gauge PROCESS_FDS_MAX = "process_max_fds" []:
+    Gauge PROCESS_MAX_FDS = "process_max_fds" []:
         "Maximum number of open file descriptors.";
     Gauge PROCESS_THREADS = "process_threads" []:
         "Threads of the process.";
@@ -433,8 +433,11 @@ mod tests {
 
     #[test]
     fn units_follow_from_the_names() {
-        let units =
-            [super::PROCESS_CPU.unit(), super::REDIS_MEMORY_USED.unit(), super::HITS.unit()];
+        let units = [
+            super::PROCESS_CPU_SECONDS.unit(),
+            super::REDIS_MEMORY_USED_BYTES.unit(),
+            super::HITS.unit(),
+        ];
         assert_eq!(units, ["s", "By", ""]);
     }
 }

@@ -137,7 +137,7 @@ pub(crate) const HIT_METRICS: [(Counter, CountOf); 7] = [
     (catalogue::HITS_WITHIN_LIMIT, |hits| &hits.within_limit),
     (catalogue::HITS_NEAR_LIMIT, |hits| &hits.near_limit),
     (catalogue::HITS_OVER_LIMIT, |hits| &hits.over_limit),
-    (catalogue::HITS_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
+    (catalogue::HITS_OVER_LIMIT_FROM_DENY_CACHE, |hits| &hits.from_deny_cache),
     (catalogue::HITS_SHADOW_MODE, |hits| &hits.shadow_mode),
     (catalogue::HITS_REFUNDED, |hits| &hits.refunded),
 ];

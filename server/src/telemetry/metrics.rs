@@ -21,7 +21,7 @@ use super::{
     instruments::{HistogramRecorder, Instruments, MetricsError, Observe},
     otlp, push,
     series::{Series, SeriesQuota},
-    top::{RuleLabels, Top},
+    top::{RuleLabels, TopCounters},
 };
 use crate::{
     decision::DecisionRecord,
@@ -67,7 +67,7 @@ pub(crate) struct Metrics {
     pub(crate) counters_reset: Count,
     pushes: Arc<Attempts>,
     /// The top counters; `None` with `--top-keys 0`.
-    pub(crate) top: Option<Top>,
+    pub(crate) top: Option<TopCounters>,
 }
 
 impl Metrics {
@@ -81,7 +81,7 @@ impl Metrics {
         let pushes = Arc::<Attempts>::default();
         let instruments = Instruments::new(&otlp::resource(), push::reader(otlp, &pushes)?)?;
         let duration =
-            instruments.register_histogram(catalogue::DECISION_DURATION, &DURATION_BOUNDS);
+            instruments.register_histogram(catalogue::DECISION_DURATION_SECONDS, &DURATION_BOUNDS);
         instruments.register_gauge(catalogue::BUILD_INFO, |observe| {
             observe(1, &[env!("CARGO_PKG_VERSION")]);
         });
@@ -106,7 +106,7 @@ impl Metrics {
             usage_tenants_loads: Attempts::default(),
             counters_reset: Count::default(),
             pushes,
-            top: Top::new(top_keys, settings.near_limit_ratio),
+            top: TopCounters::new(top_keys, settings.near_limit_ratio),
         })
     }
 
@@ -251,36 +251,37 @@ impl Metrics {
             let metrics = Arc::clone(self);
             move || read(&metrics).get()
         };
-        self.register_counter(catalogue::SHADOWED, own(|it| &it.shadowed));
+        self.register_counter(catalogue::REQUESTS_SHADOWED, own(|it| &it.shadowed));
         let metrics = Arc::clone(self);
-        self.instruments.register_counter(catalogue::UNKNOWN_DOMAIN, move |observe| {
+        self.instruments.register_counter(catalogue::REQUESTS_UNKNOWN_DOMAIN, move |observe| {
             metrics.unknown_domain.for_each(|domain, count| {
                 if count.get() > 0 {
                     observe(count.get(), &[domain]);
                 }
             });
         });
-        self.register_counter(catalogue::INVALID, own(|it| &it.invalid));
-        self.register_counter(catalogue::SHED, own(|it| &it.shed));
+        self.register_counter(catalogue::REQUESTS_INVALID, own(|it| &it.invalid));
+        self.register_counter(catalogue::REQUESTS_SHED, own(|it| &it.shed));
         let metrics = Arc::clone(self);
-        self.instruments.register_counter(catalogue::OVER_BOUND, move |observe| {
+        self.instruments.register_counter(catalogue::REQUESTS_OVER_BOUND, move |observe| {
             metrics.over_bounds.for_each(|bound, count| observe(count, &[bound]));
         });
         self.register_counter(catalogue::OVERRIDES_IGNORED, own(|it| &it.overrides_ignored));
-        self.register_counter(catalogue::DEFERRED, own(|it| &it.deferred));
+        self.register_counter(catalogue::REQUESTS_DEFERRED, own(|it| &it.deferred));
         self.register_counter(catalogue::COUNTERS_RESET, own(|it| &it.counters_reset));
-        self.register_counter(catalogue::LATE, own(|it| &it.deadlines.late));
+        self.register_counter(catalogue::DECISIONS_LATE, own(|it| &it.deadlines.late));
         let metrics = Arc::clone(self);
-        self.instruments.register_seconds_gauge(catalogue::SCHEDULING_DELAY, move || {
-            Some(metrics.deadlines.longest_delay())
-        });
+        self.instruments
+            .register_seconds_gauge(catalogue::SCHEDULING_DELAY_MAX_SECONDS, move || {
+                Some(metrics.deadlines.longest_delay())
+            });
         self.register_attempts(catalogue::CONFIG_LOADS, |it| &it.limits_loads);
         self.register_attempts(catalogue::TLS_LOADS, |it| &it.tls_loads);
         self.register_attempts(catalogue::ADMIN_TOKEN_LOADS, |it| &it.admin_token_loads);
         self.register_attempts(catalogue::USAGE_TENANTS_LOADS, |it| &it.usage_tenants_loads);
         self.register_attempts(catalogue::METRICS_PUSHES, |it| &it.pushes);
         let metrics = Arc::clone(self);
-        self.register_gauge(catalogue::CONFIG_LAST_LOAD, move || {
+        self.register_gauge(catalogue::CONFIG_LAST_LOAD_SUCCESSFUL, move || {
             usize::from(!metrics.limits_loads.has_last_failed())
         });
     }

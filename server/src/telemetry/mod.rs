@@ -32,9 +32,9 @@ pub(crate) use key_hasher::KeyHasher;
 pub(crate) use log::END_TIMEOUT as LOG_END_TIMEOUT;
 pub use log::LogError;
 pub(crate) use log::{
-    AUDIT, ChangeError, LogLevelStatus, levels as log_levels, lines_dropped as log_lines_dropped,
-    lines_suppressed as log_lines_suppressed, report_suppressed as report_suppressed_log_lines,
-    start as start_log,
+    AUDIT_TARGET, LogLevelChangeError, LogLevelStatus, levels as log_levels,
+    lines_dropped as log_lines_dropped, lines_suppressed as log_lines_suppressed,
+    report_suppressed as report_suppressed_log_lines, start as start_log,
 };
 pub(crate) use metrics::{Metrics, RuleSetMetrics};
 pub use otlp::OtlpError;

@@ -16,19 +16,21 @@ pub(super) fn register(instruments: &Instruments) {
             }
         });
     };
-    gauge(catalogue::PROCESS_MEMORY, |it| Some(it.stat().ok()?.rss * procfs::page_size()));
-    gauge(catalogue::PROCESS_VIRTUAL_MEMORY, |it| Some(it.stat().ok()?.vsize));
+    gauge(catalogue::PROCESS_RESIDENT_MEMORY_BYTES, |it| {
+        Some(it.stat().ok()?.rss * procfs::page_size())
+    });
+    gauge(catalogue::PROCESS_VIRTUAL_MEMORY_BYTES, |it| Some(it.stat().ok()?.vsize));
     gauge(catalogue::PROCESS_THREADS, |it| u64::try_from(it.stat().ok()?.num_threads).ok());
-    gauge(catalogue::PROCESS_FDS, |it| u64::try_from(it.fd_count().ok()?).ok());
-    gauge(catalogue::PROCESS_FDS_MAX, |it| match it.limits().ok()?.max_open_files.soft_limit {
+    gauge(catalogue::PROCESS_OPEN_FDS, |it| u64::try_from(it.fd_count().ok()?).ok());
+    gauge(catalogue::PROCESS_MAX_FDS, |it| match it.limits().ok()?.max_open_files.soft_limit {
         LimitValue::Value(max) => Some(max),
         LimitValue::Unlimited => None,
     });
-    instruments.register_seconds_counter(catalogue::PROCESS_CPU, || {
+    instruments.register_seconds_counter(catalogue::PROCESS_CPU_SECONDS, || {
         let stat = stat()?;
         Some(seconds(stat.utime + stat.stime))
     });
-    instruments.register_seconds_gauge(catalogue::PROCESS_START, || {
+    instruments.register_seconds_gauge(catalogue::PROCESS_START_TIME_SECONDS, || {
         let boot = f64::from(u32::try_from(procfs::boot_time_secs().ok()?).ok()?);
         Some(boot + seconds(stat()?.starttime))
     });

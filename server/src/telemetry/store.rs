@@ -45,14 +45,14 @@ pub(crate) fn register(
         let store = Arc::clone(store);
         move || read(&store)
     };
-    metrics.register_gauge(catalogue::COUNTERS, read(Stack::counters_in_memory));
-    metrics.register_gauge(catalogue::COUNTERS_MAX, move || counters_max);
+    metrics.register_gauge(catalogue::MEMORY_COUNTERS, read(Stack::counters_in_memory));
+    metrics.register_gauge(catalogue::MEMORY_COUNTERS_MAX, move || counters_max);
     metrics.register_gauge(catalogue::STORE_DEGRADED, read(|it| usize::from(it.is_degraded())));
     let degraded = Arc::clone(store);
     metrics.register_seconds_counter(catalogue::STORE_DEGRADED_SECONDS, move || {
         degraded.total_degraded_time()
     });
-    metrics.register_counter(catalogue::UNANSWERED, count(Stack::checks_unanswered));
+    metrics.register_counter(catalogue::CHECKS_UNANSWERED, count(Stack::checks_unanswered));
     metrics.register_counter(catalogue::REQUESTS_UNANSWERED, count(Stack::requests_unanswered));
     let Some(redis) = store.as_redis() else { return };
     metrics.register_gauge(catalogue::DENY_CACHE_REFUSALS, read(Stack::deny_cache_refusals));
@@ -61,9 +61,10 @@ pub(crate) fn register(
     metrics.register_counter(catalogue::REFUNDS_FAILED, count(Stack::refunds_failed));
     metrics.register_counter(catalogue::HITS_UNKNOWN, count(Stack::hits_unknown));
     metrics.register_gauge(catalogue::SETTLEMENTS_PENDING, read(Stack::refunds_and_late_calls));
-    metrics.register_gauge(catalogue::SPLIT_SETTLING, read(Stack::multi_slot_in_progress));
-    metrics.register_counter(catalogue::SPLIT_ABANDONED, count(Stack::multi_slot_abandoned));
-    metrics.register_gauge(catalogue::REDIS_WAITING, read(Stack::groups_waiting));
+    metrics.register_gauge(catalogue::SPLIT_REQUESTS_SETTLING, read(Stack::multi_slot_in_progress));
+    metrics
+        .register_counter(catalogue::SPLIT_REQUESTS_ABANDONED, count(Stack::multi_slot_abandoned));
+    metrics.register_gauge(catalogue::REDIS_REQUESTS_WAITING, read(Stack::groups_waiting));
     register_fallback(metrics, store);
     let batches = metrics.register_histogram(catalogue::REDIS_BATCH_GROUPS, &BATCH_BOUNDS);
     store.on_batch(move |groups| batches.record(groups as f64));
@@ -81,17 +82,17 @@ fn register_fallback(metrics: &Metrics, store: &Arc<Stack>) {
         });
     };
     gauge(catalogue::FALLBACK_COUNTERS, |it| it.counters);
-    gauge(catalogue::FALLBACK_UNDEBITED, |it| it.undebited);
+    gauge(catalogue::FALLBACK_HITS_UNDEBITED, |it| it.undebited);
     let count = |metric: Counter, read: fn(FallbackStats) -> u64| {
         let store = Arc::clone(store);
         metrics.register_counter(metric, move || read(store.fallback_stats()));
     };
-    count(catalogue::FALLBACK_EVICTED, |it| it.evicted);
-    count(catalogue::FALLBACK_FOUND, |it| it.found);
-    count(catalogue::FALLBACK_MISSED, |it| it.missed);
-    count(catalogue::FALLBACK_DEBITED, |it| it.debited);
-    count(catalogue::FALLBACK_UNKNOWN, |it| it.unknown);
-    count(catalogue::FALLBACK_DROPPED, |it| it.dropped);
+    count(catalogue::FALLBACK_COUNTERS_EVICTED, |it| it.evicted);
+    count(catalogue::FALLBACK_CHECKS_KNOWN, |it| it.found);
+    count(catalogue::FALLBACK_CHECKS_UNKNOWN, |it| it.missed);
+    count(catalogue::FALLBACK_HITS_DEBITED, |it| it.debited);
+    count(catalogue::FALLBACK_HITS_UNKNOWN, |it| it.unknown);
+    count(catalogue::FALLBACK_HITS_DROPPED, |it| it.dropped);
 }
 
 /// Logs keys of counters with values that cannot be their states.
@@ -131,7 +132,7 @@ impl UnusableLog {
 /// Registers the metrics of Redis servers and calls.
 fn register_redis(metrics: &Metrics, store: &Arc<Stack>, redis: &Redis) {
     let stats = redis.stats();
-    let calls = metrics.register_histogram(catalogue::REDIS_CALL_DURATION, &CALL_BOUNDS);
+    let calls = metrics.register_histogram(catalogue::REDIS_CALL_DURATION_SECONDS, &CALL_BOUNDS);
     stats.on_call(move |took| calls.record(took.as_secs_f64()));
     let count = |metric: Counter, read: fn(&Stats) -> &Count| {
         let stats = Arc::clone(stats);
@@ -157,7 +158,7 @@ fn register_redis(metrics: &Metrics, store: &Arc<Stack>, redis: &Redis) {
     };
     gauge(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
     gauge(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
-    gauge(catalogue::REDIS_MEMORY_USED, |it| Some(it.memory?.memory_used));
-    gauge(catalogue::REDIS_MEMORY_MAX, |it| Some(it.memory?.memory_max));
+    gauge(catalogue::REDIS_MEMORY_USED_BYTES, |it| Some(it.memory?.memory_used));
+    gauge(catalogue::REDIS_MEMORY_MAX_BYTES, |it| Some(it.memory?.memory_max));
     gauge(catalogue::REDIS_KEYS, |it| Some(it.memory?.keys));
 }

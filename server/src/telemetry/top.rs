@@ -41,7 +41,7 @@ pub(crate) enum TopList {
 }
 
 /// Counters that refuse, and counters near their limits.
-pub(crate) struct Top {
+pub(crate) struct TopCounters {
     began: Instant,
     near_ratio: NearLimitRatio,
     refused: ShardedSketch,
@@ -83,7 +83,7 @@ pub(crate) struct TopEntry {
     pub(crate) used_permille: u32,
 }
 
-impl Top {
+impl TopCounters {
     /// Records at most `keys` counters in each list; `None` for 0.
     pub(crate) fn new(keys: usize, near_ratio: NearLimitRatio) -> Option<Self> {
         (keys > 0).then(|| Self {
@@ -162,7 +162,7 @@ impl ShardedSketch {
         Self { shards: (0..shards).map(shard).collect(), missed: Count::default() }
     }
 
-    /// Counts a descriptor. `at` is the time since [`Top`] was created.
+    /// Counts a descriptor. `at` is the time since [`TopCounters`] was created.
     fn add(&self, at: Duration, key: &CounterKey, label: &Arc<RuleLabel>, used_permille: u32) {
         let index = (u128::from(key.hash64()) * self.shards.len() as u128) >> u64::BITS;
         let shard = usize::try_from(index).ok().and_then(|index| self.shards.get(index));

@@ -1,5 +1,5 @@
 //! Traces: a span for each sampled request, with child spans for matching and for the store, exported to an
-//! OpenTelemetry collector. Spans contain no text of requests.
+//! OpenTelemetry collector. SpanExport contain no text of requests.
 //!
 //! They are created with the OpenTelemetry SDK for sampled requests only, because other requests must have negligible
 //! cost. The spans of `tracing` would be created before the sampling decision.
@@ -64,11 +64,11 @@ const METHODS: [Method; 7] = [
 /// Begins the traces of requests.
 pub(crate) struct Traces {
     /// `None` without a collector. Then only trace IDs are read from headers, for the decision log.
-    spans: Option<Arc<Spans>>,
+    spans: Option<Arc<SpanExport>>,
 }
 
 /// Creates and exports spans.
-struct Spans {
+struct SpanExport {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
     /// Whether requests without a trace may start one (`--trace-ratio` above 0).
@@ -97,7 +97,7 @@ pub(crate) struct RequestTrace {
 /// The span of one request.
 pub(crate) struct RequestSpan {
     span: Span,
-    spans: Arc<Spans>,
+    spans: Arc<SpanExport>,
     /// Start of the current step: match, or decide.
     step_began: SystemTime,
     has_ended: bool,
@@ -114,7 +114,7 @@ impl Traces {
         redis: Option<&Deployment>,
         needs_ids: bool,
     ) -> Result<Option<Arc<Self>>, OtlpError> {
-        let spans = Spans::start(settings, redis)?.map(Arc::new);
+        let spans = SpanExport::start(settings, redis)?.map(Arc::new);
         Ok((spans.is_some() || needs_ids).then(|| Arc::new(Self { spans })))
     }
 
@@ -153,7 +153,7 @@ impl Traces {
 
     /// The number of traced requests.
     pub(crate) fn traced(&self) -> u64 {
-        self.spans.as_ref().map_or(0, |spans| spans.counts.ended.get())
+        self.spans.as_ref().map_or(0, |spans| spans.counts.traced.get())
     }
 
     /// The number of requests whose trace the collector accepted.
@@ -172,7 +172,7 @@ impl Traces {
     }
 }
 
-impl Spans {
+impl SpanExport {
     fn start(
         settings: &OtlpSettings,
         redis: Option<&Deployment>,
@@ -409,7 +409,7 @@ impl Drop for RequestSpan {
             // The caller has disconnected.
             self.span.set_status(Status::error("not answered"));
         }
-        self.spans.counts.ended.add(1);
+        self.spans.counts.traced.add(1);
     }
 }
 

@@ -12,7 +12,7 @@ use prost::{EncodeError, Message};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use crate::grpc::{message::PREFIX, waiting::ResponseBytes};
+use crate::grpc::{byte_budgets::ResponseBytesGuard, message::PREFIX_BYTES};
 
 /// The initial capacity of an encoded response, which suffices for most.
 const RESPONSE_CAPACITY: usize = 256;
@@ -22,7 +22,7 @@ const RESPONSE_CAPACITY: usize = 256;
 pub(super) enum ResponseBody {
     /// One message, then trailers with the status OK. Its bytes count as held until HTTP/2 polls the trailers, which is
     /// when the message has been sent.
-    Message(Option<Bytes>, ResponseBytes),
+    Message(Option<Bytes>, ResponseBytesGuard),
     /// No more frames.
     Ended,
     /// tonic's body, and the permits that a streaming call holds until its end.
@@ -32,10 +32,10 @@ pub(super) enum ResponseBody {
 /// Encodes a message with gRPC's prefix.
 pub(super) fn encode_framed(message: &impl Message) -> Result<Bytes, EncodeError> {
     let mut frame = BytesMut::with_capacity(RESPONSE_CAPACITY);
-    frame.put_bytes(0, PREFIX);
+    frame.put_bytes(0, PREFIX_BYTES);
     message.encode(&mut frame)?;
-    let length = u32::try_from(frame.len() - PREFIX).unwrap_or(u32::MAX);
-    if let Some(length_bytes) = frame.get_mut(1..PREFIX) {
+    let length = u32::try_from(frame.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
+    if let Some(length_bytes) = frame.get_mut(1..PREFIX_BYTES) {
         length_bytes.copy_from_slice(&length.to_be_bytes());
     }
     Ok(frame.freeze())

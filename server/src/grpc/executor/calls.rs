@@ -23,17 +23,19 @@ use tower::Service as _;
 
 use super::{
     body::{ResponseBody, encode_framed},
-    tasks::CallExecutor,
+    in_progress::CallExecutor,
 };
 use crate::{
     grpc::{
         bound::{BoundsMet, GrpcBound},
+        byte_budgets::{
+            CallBytesGuard, ConnectionByteBudget, ResponseBytesGuard, SharedByteBudget,
+        },
         in_flight::InFlight,
-        message::{self, IDENTITY, MessageReader, ReadError, RequestStream},
+        message::{self, IDENTITY, MessageReader, ReadError, TimedRequestBody},
         rls::{EncodedRequest, Rls},
         status::status,
         timeout,
-        waiting::{CallBytes, ConnectionBytes, ResponseBytes, WaitingBytes},
     },
     listen,
     settings::GrpcSettings,
@@ -61,7 +63,7 @@ impl CallerDeadline {
 }
 
 /// Answers the calls of all connections.
-pub(in crate::grpc) struct Calls {
+pub(in crate::grpc) struct CallHandler {
     rls: Arc<Rls>,
     in_flight: InFlight,
     /// tonic's services: health and reflection.
@@ -72,13 +74,13 @@ pub(in crate::grpc) struct Calls {
 
 /// Bounds on the calls of all connections.
 struct CallBounds {
-    message_bytes: usize,
+    message_bytes_max: usize,
     message_timeout: Duration,
     /// The most requests in flight of one connection.
-    in_flight_share: usize,
-    waiting: Arc<WaitingBytes>,
-    /// Separate from `waiting`, so that slow messages leave room for responses.
-    responses: Arc<WaitingBytes>,
+    in_flight_per_connection: usize,
+    message_budget: Arc<SharedByteBudget>,
+    /// Separate from `message_budget`, so that slow messages leave room for responses.
+    response_budget: Arc<SharedByteBudget>,
     /// The permits of all streaming calls.
     streaming: Arc<Semaphore>,
     /// The number of these permits.
@@ -87,7 +89,7 @@ struct CallBounds {
     met: BoundsMet,
 }
 
-impl Calls {
+impl CallHandler {
     pub(in crate::grpc) fn new(
         rls: Arc<Rls>,
         in_flight: InFlight,
@@ -98,17 +100,17 @@ impl Calls {
         let bounds = &settings.bounds;
         let streaming_max = permits(bounds.grpc_max_streaming_calls);
         let bytes = || {
-            Arc::new(WaitingBytes::new(
+            Arc::new(SharedByteBudget::new(
                 bounds.grpc_max_waiting_bytes.get(),
                 bounds.grpc_max_waiting_bytes_per_connection.get(),
             ))
         };
         let bounds = CallBounds {
-            message_bytes: settings.grpc_max_message_bytes.get(),
+            message_bytes_max: settings.grpc_max_message_bytes.get(),
             message_timeout: bounds.grpc_message_timeout,
-            in_flight_share: in_flight.share(bounds.grpc_max_in_flight_share),
-            waiting: bytes(),
-            responses: bytes(),
+            in_flight_per_connection: in_flight.scaled_max(bounds.grpc_max_in_flight_share),
+            message_budget: bytes(),
+            response_budget: bytes(),
             streaming: Arc::new(Semaphore::new(streaming_max)),
             streaming_max,
             streaming_per_connection: permits(bounds.grpc_max_streaming_calls_per_connection),
@@ -122,27 +124,27 @@ impl Calls {
     }
 
     /// Calls that wait for their messages.
-    pub(in crate::grpc) fn waiting(&self) -> usize {
-        self.bounds.waiting.calls()
+    pub(in crate::grpc) fn waiting_calls(&self) -> usize {
+        self.bounds.message_budget.waiting_calls()
     }
 
     /// Bytes held by such calls and by responses that callers have not read.
     pub(in crate::grpc) fn waiting_bytes(&self) -> usize {
-        self.bounds.waiting.held() + self.bounds.responses.held()
+        self.bounds.message_budget.held() + self.bounds.response_budget.held()
     }
 
     /// Streaming calls in progress.
-    pub(in crate::grpc) fn streaming(&self) -> usize {
+    pub(in crate::grpc) fn streaming_calls(&self) -> usize {
         self.bounds.streaming_max - self.bounds.streaming.available_permits()
     }
 }
 
 /// Answers the calls of one connection.
-pub(super) struct ConnectionCalls {
-    all: Arc<Calls>,
+pub(super) struct ConnectionCallHandler {
+    all: Arc<CallHandler>,
     in_flight: InFlight,
-    waiting: ConnectionBytes,
-    responses: Arc<ConnectionBytes>,
+    message_budget: ConnectionByteBudget,
+    response_budget: Arc<ConnectionByteBudget>,
     /// The permits of this connection's streaming calls.
     streaming: Arc<Semaphore>,
     handle: listen::ConnectionHandle,
@@ -150,17 +152,19 @@ pub(super) struct ConnectionCalls {
     executor: CallExecutor,
 }
 
-impl ConnectionCalls {
+impl ConnectionCallHandler {
     pub(super) fn new(
-        all: Arc<Calls>,
+        all: Arc<CallHandler>,
         handle: listen::ConnectionHandle,
         executor: CallExecutor,
     ) -> Self {
         let bounds = &all.bounds;
         Self {
-            in_flight: InFlight::new(bounds.in_flight_share),
-            waiting: ConnectionBytes::new(Arc::clone(&bounds.waiting)),
-            responses: Arc::new(ConnectionBytes::new(Arc::clone(&bounds.responses))),
+            in_flight: InFlight::new(bounds.in_flight_per_connection),
+            message_budget: ConnectionByteBudget::new(Arc::clone(&bounds.message_budget)),
+            response_budget: Arc::new(ConnectionByteBudget::new(Arc::clone(
+                &bounds.response_budget,
+            ))),
             streaming: Arc::new(Semaphore::new(bounds.streaming_per_connection)),
             handle,
             all,
@@ -215,7 +219,8 @@ impl ConnectionCalls {
         trace: &mut RequestTrace,
     ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
-        let mut reader = MessageReader::new(body, self.all.bounds.message_bytes, &self.waiting);
+        let mut reader =
+            MessageReader::new(body, self.all.bounds.message_bytes_max, &self.message_budget);
         // Nearly always the whole message has arrived.
         let read = match poll_fn(|context| Poll::Ready(reader.poll(context))).await {
             Poll::Ready(read) => read,
@@ -237,11 +242,11 @@ impl ConnectionCalls {
             }
         }
         self.handle.mark_used();
-        let (in_flight, share) = (self.all.in_flight.enter(), self.in_flight.enter());
-        if share.shed {
+        let (in_flight, on_connection) = (self.all.in_flight.enter(), self.in_flight.enter());
+        if on_connection.shed {
             self.count(GrpcBound::InFlightShare);
         }
-        let shed = in_flight.shed || share.shed;
+        let shed = in_flight.shed || on_connection.shed;
         let read = reader.take();
         let encoding = parts.headers.get(&GRPC_ENCODING);
         let Some(message) = uncompressed_message(encoding, &read) else {
@@ -291,7 +296,7 @@ impl ConnectionCalls {
             Ok(frame) => frame,
             Err(error) => return error_response(&Status::internal(error.to_string())),
         };
-        let Ok(held) = ResponseBytes::hold(&self.responses, frame.len()) else {
+        let Ok(held) = ResponseBytesGuard::hold(&self.response_budget, frame.len()) else {
             self.count(GrpcBound::WaitingBytes);
             return error_response(&Status::resource_exhausted("too many responses are not read"));
         };
@@ -317,14 +322,16 @@ impl ConnectionCalls {
                 return Ok(error_response(&many));
             }
         };
-        let mut held = CallBytes::empty(&self.waiting);
+        let mut held = CallBytesGuard::empty(&self.message_budget);
         if held.begin_wait().is_err() {
             self.count(GrpcBound::WaitingBytes);
             let many = Status::resource_exhausted("too many calls wait for their messages");
             return Ok(error_response(&many));
         }
-        let request =
-            Request::from_parts(parts, RequestStream::new(body, self.all.bounds.message_timeout));
+        let request = Request::from_parts(
+            parts,
+            TimedRequestBody::new(body, self.all.bounds.message_timeout),
+        );
         let response = self.all.services.clone().call(request);
         let response = tokio::time::timeout(self.all.bounds.message_timeout, response).await;
         let Ok(response) = response else {
@@ -357,7 +364,7 @@ fn uncompressed_message(encoding: Option<&HeaderValue>, read: &Bytes) -> Option<
 }
 
 /// The longest path and header value that a waiting call retains.
-const KEPT_MAX: usize = 256;
+const RETAINED_BYTES_MAX: usize = 256;
 
 /// Retains the path and the needed headers of a call that waits for its message, as copies: the originals share the
 /// memory of the whole frame.
@@ -365,12 +372,12 @@ fn retain_needed(parts: &mut Parts) {
     let needed = [&CONTENT_TYPE, &GRPC_ENCODING];
     let kept = needed.into_iter().filter_map(|name| {
         let value = parts.headers.get(name)?.as_bytes();
-        let value = value.get(..value.len().min(KEPT_MAX))?;
+        let value = value.get(..value.len().min(RETAINED_BYTES_MAX))?;
         Some((name.clone(), HeaderValue::from_bytes(value).ok()?))
     });
     parts.headers = kept.collect();
     let path = parts.uri.path();
-    let path = path.get(..path.len().min(KEPT_MAX)).and_then(|path| path.parse().ok());
+    let path = path.get(..path.len().min(RETAINED_BYTES_MAX)).and_then(|path| path.parse().ok());
     parts.uri = path.unwrap_or_default();
 }
 

@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    calls::{Calls, ConnectionCalls},
-    tasks::{CallExecutor, Tasks},
+    calls::{CallHandler, ConnectionCallHandler},
+    in_progress::{CallExecutor, CallsInProgress},
     waker::BatchingWaker,
 };
 use crate::{
@@ -29,9 +29,9 @@ use crate::{
     settings::GrpcSettings,
 };
 
-/// The most turns in one poll of a connection. Then other tasks run. Without this bound, tokio's cooperative budget
+/// The most passes in one poll of a connection. Then other tasks run. Without this bound, tokio's cooperative budget
 /// would be used up, and all futures of the connection would return pending, so the poll would never end.
-const TURNS_MAX: usize = 16;
+const PASSES_MAX: usize = 16;
 
 /// HTTP/2 flow control windows of a stream and of a connection, in bytes. Messages may be larger.
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -52,15 +52,15 @@ const SEND_BUFFER: usize = 64 * 1024;
 const STREAM_ERRORS_MAX: usize = 20_000;
 
 /// The time for the caller to close a connection without calls in progress after GOAWAY.
-const LINGER: Duration = Duration::from_secs(1);
+const GOAWAY_LINGER: Duration = Duration::from_secs(1);
 
 /// The longest and the shortest interval at which the deadlines of a connection are checked.
-const PERIOD_MAX: Duration = Duration::from_millis(2500);
-const PERIOD_MIN: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(2500);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// Bounds on a connection.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::grpc) struct Bounds {
+pub(in crate::grpc) struct ConnectionBounds {
     streams: u32,
     header_list_bytes: u32,
     keepalive_interval: Option<Duration>,
@@ -70,10 +70,10 @@ pub(in crate::grpc) struct Bounds {
     /// Ages at which the connection gets GOAWAY and at which it is closed.
     lifetime: Option<(Duration, Duration)>,
     /// Interval at which deadlines are checked.
-    period: Duration,
+    check_interval: Duration,
 }
 
-impl Bounds {
+impl ConnectionBounds {
     pub(in crate::grpc) fn new(settings: &GrpcSettings) -> Self {
         let age = unless_zero(settings.grpc_max_connection_age);
         let grace = settings.grpc_max_connection_age_grace;
@@ -81,7 +81,7 @@ impl Bounds {
         let frame = settings.bounds.grpc_message_timeout;
         let graces = age.map(|_| grace);
         let spans = [Some(frame), idle, age, graces];
-        let shortest = spans.into_iter().flatten().min().unwrap_or(PERIOD_MAX);
+        let shortest = spans.into_iter().flatten().min().unwrap_or(CHECK_INTERVAL_MAX);
         Self {
             streams: settings.bounds.grpc_max_concurrent_streams,
             header_list_bytes: settings.bounds.grpc_max_header_list_bytes,
@@ -90,7 +90,7 @@ impl Bounds {
             frame_timeout: frame,
             idle,
             lifetime: age.map(|age| (age, age.saturating_add(grace))),
-            period: (shortest / 2).clamp(PERIOD_MIN, PERIOD_MAX),
+            check_interval: (shortest / 2).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX),
         }
     }
 
@@ -118,12 +118,12 @@ impl Bounds {
 
 /// The deadlines of a connection. They are checked at intervals, so that calls do not read the clock.
 struct Deadlines {
-    bounds: Bounds,
+    bounds: ConnectionBounds,
     opened: Instant,
     /// The time of the last check at which a call was in progress or had begun.
     last_call: Instant,
     /// The sequence number of a frame that has not fully arrived, and the time of the check that saw it first.
-    unfinished: Option<(u64, Instant)>,
+    unfinished_frame: Option<(u64, Instant)>,
     is_old: bool,
     /// The time of the GOAWAY, if it was sent for another reason than age.
     goaway_at: Option<Instant>,
@@ -141,13 +141,13 @@ enum Action {
 }
 
 impl Deadlines {
-    fn new(bounds: Bounds) -> Self {
+    fn new(bounds: ConnectionBounds) -> Self {
         let now = Instant::now();
         Self {
             bounds,
             opened: now,
             last_call: now,
-            unfinished: None,
+            unfinished_frame: None,
             is_old: false,
             goaway_at: None,
         }
@@ -165,18 +165,20 @@ impl Deadlines {
         progress: Progress,
         has_calls: bool,
     ) -> (Action, Option<GrpcBound>) {
-        self.unfinished = progress.unfinished.map(|frame| match self.unfinished {
-            Some((same, since)) if same == frame => (frame, since),
-            _ => (frame, now),
-        });
-        if self.unfinished.is_some_and(|(_, since)| now - since >= self.bounds.frame_timeout) {
+        self.unfinished_frame =
+            progress.unfinished_sequence.map(|frame| match self.unfinished_frame {
+                Some((same, since)) if same == frame => (frame, since),
+                _ => (frame, now),
+            });
+        if self.unfinished_frame.is_some_and(|(_, since)| now - since >= self.bounds.frame_timeout)
+        {
             return (Action::Close, Some(GrpcBound::MessageTimeout));
         }
         if self.bounds.lifetime.is_some_and(|(_, end)| now - self.opened >= end) {
             return (Action::Close, None);
         }
         if let Some(goaway_at) = self.goaway_at {
-            let is_over = now - goaway_at >= LINGER;
+            let is_over = now - goaway_at >= GOAWAY_LINGER;
             return (if is_over { Action::CloseSoon } else { Action::Continue }, None);
         }
         if has_calls || progress.has_called {
@@ -195,24 +197,24 @@ impl Deadlines {
 
     /// The time of the next check.
     fn next_check(&self) -> Instant {
-        let period = match self.goaway_at {
-            Some(_) => self.bounds.period.min(LINGER / 4),
-            None => self.bounds.period,
+        let check_interval = match self.goaway_at {
+            Some(_) => self.bounds.check_interval.min(GOAWAY_LINGER / 4),
+            None => self.bounds.check_interval,
         };
-        Instant::now() + period
+        Instant::now() + check_interval
     }
 }
 
 /// Serves a connection to its end. After `stop` it accepts no more calls, and ends after the last one.
 pub(in crate::grpc) async fn serve(
     connection: Connection,
-    bounds: Bounds,
-    calls: Arc<Calls>,
+    bounds: ConnectionBounds,
+    calls: Arc<CallHandler>,
     stop: CancellationToken,
 ) {
     let (executor, meter) = (CallExecutor::default(), FrameMeter::default());
-    let mut tasks = Tasks::new(executor.clone());
-    let calls = Arc::new(ConnectionCalls::new(calls, connection.handle(), executor.clone()));
+    let mut calls_in_progress = CallsInProgress::new(executor.clone());
+    let calls = Arc::new(ConnectionCallHandler::new(calls, connection.handle(), executor.clone()));
     let served_calls = Arc::clone(&calls);
     let mut connection = pin!(bounds.http2(executor).serve_connection(
         TokioIo::new(MeteredConnection::new(connection, meter.clone())),
@@ -230,10 +232,10 @@ pub(in crate::grpc) async fn serve(
         batching.begin(task);
         let context = &mut Context::from_waker(&waker);
         // No more is read while earlier calls are not started, so that unstarted calls do not accumulate.
-        if !tasks.has_unstarted() {
-            meter.begin_turn();
+        if !calls_in_progress.has_unstarted() {
+            meter.begin_poll();
         }
-        let mut turns = 0;
+        let mut passes = 0;
         loop {
             if stopped.as_mut().poll(context).is_ready() {
                 deadlines.begin_stop();
@@ -243,7 +245,7 @@ pub(in crate::grpc) async fn serve(
             while next_check.as_mut().poll(context).is_ready() {
                 let now = Instant::now();
                 let progress = meter.progress(now);
-                let (action, bound) = deadlines.check(now, progress, !tasks.is_empty());
+                let (action, bound) = deadlines.check(now, progress, !calls_in_progress.is_empty());
                 if let Some(bound) = bound {
                     calls.count(bound);
                 }
@@ -259,12 +261,12 @@ pub(in crate::grpc) async fn serve(
                 restart(next_check.as_mut(), &deadlines);
             }
             loop {
-                if turns == TURNS_MAX {
+                if passes == PASSES_MAX {
                     task.wake_by_ref();
                     return Poll::Pending;
                 }
-                turns += 1;
-                let more = tasks.advance(context);
+                passes += 1;
+                let more = calls_in_progress.poll_woken(context);
                 // Reads what has arrived, and sends the responses that are ready.
                 if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                     if let Err(error) = ended {
@@ -275,7 +277,7 @@ pub(in crate::grpc) async fn serve(
                     }
                     return Poll::Ready(());
                 }
-                let started = tasks.start();
+                let started = calls_in_progress.start_new();
                 if !more && !started {
                     break;
                 }

@@ -11,7 +11,7 @@
 //! | file | content |
 //! |---|---|
 //! | `connection` | one HTTP/2 connection of hyper: its bounds, deadlines and poll loop |
-//! | `tasks` | the calls in progress of a connection, which hyper passes to [`tasks::CallExecutor`] |
+//! | `in_progress` | the calls in progress of a connection, which hyper passes to [`in_progress::CallExecutor`] |
 //! | `waker` | one waker for everything that a connection polls |
 //! | `calls` | from the HTTP/2 stream of a call to its response |
 //! | `body` | the body of a response |
@@ -47,5 +47,5 @@
 mod body;
 pub(super) mod calls;
 pub(super) mod connection;
-mod tasks;
+mod in_progress;
 mod waker;

@@ -1,4 +1,4 @@
-//! A waker for a task that polls several futures in turns.
+//! A waker for a task that polls several futures repeatedly.
 //!
 //! During one poll of a connection, its calls and the HTTP/2 library wake each other. An ordinary waker would schedule
 //! the task again, and wake another thread for it, although the same poll does that work next.
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_during_a_poll_causes_another_turn() {
+    fn a_wake_up_during_a_poll_causes_another_pass() {
         let (task, batching) = (Arc::new(Count::default()), Arc::new(BatchingWaker::default()));
         let (outer, inner) = (Waker::from(Arc::clone(&task)), batching.waker());
         let wakes = || task.0.load(Ordering::Relaxed);

@@ -48,7 +48,7 @@ impl Responder {
 }
 
 /// The response to a request that is refused without a decision. If it is shadowed, it is allowed all the same.
-pub(super) fn undecided(descriptors: usize, shadowed: bool) -> RateLimitResponse {
+pub(super) fn undecided_refusal(descriptors: usize, shadowed: bool) -> RateLimitResponse {
     let over = code(Code::OverLimit).into();
     let status = DescriptorStatus { code: over, ..DescriptorStatus::default() };
     RateLimitResponse {

@@ -12,14 +12,14 @@ pub(crate) struct AdmissionBounds {
     /// The time for the handshake.
     pub(crate) handshake_timeout: Duration,
     /// The event that ends the handshake.
-    pub(crate) handshake: Handshake,
+    pub(crate) handshake_end: HandshakeEnd,
     /// The time after which an idle connection is closed.
     pub(crate) idle_timeout: Option<Duration>,
 }
 
 /// The event that ends the handshake of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handshake {
+pub(crate) enum HandshakeEnd {
     /// The arrival of this many bytes, counted after TLS.
     Bytes(usize),
     /// The first complete request.
@@ -30,9 +30,9 @@ pub(crate) enum Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
     /// The connection was new, and no other connection could be dropped for it.
-    Refused,
+    NotAdmitted,
     /// The connection was the oldest pending one of an address with too many pending connections.
-    Address,
+    PendingPerAddress,
     /// A new connection replaced it, because it was a pending one of the address with the most of them, the longest
     /// idle one, or one of the address with the most connections.
     Replaced,
@@ -45,13 +45,13 @@ pub(crate) enum DropReason {
 impl DropReason {
     /// All reasons.
     pub(crate) const ALL: [Self; 5] =
-        [Self::Refused, Self::Address, Self::Replaced, Self::Timeout, Self::Idle];
+        [Self::NotAdmitted, Self::PendingPerAddress, Self::Replaced, Self::Timeout, Self::Idle];
 
     /// The reason as a label of a metric.
     pub(crate) const fn label(self) -> &'static str {
         match self {
-            Self::Refused => "refused",
-            Self::Address => "address",
+            Self::NotAdmitted => "refused",
+            Self::PendingPerAddress => "address",
             Self::Replaced => "replaced",
             Self::Timeout => "timeout",
             Self::Idle => "idle",
@@ -61,29 +61,29 @@ impl DropReason {
 
 /// A bound that a request of the HTTP or admin listener exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestBound {
+pub(crate) enum ListenerBound {
     /// The time for its body.
     BodyTime,
     /// The time for the peer to read the response.
-    AnswerTime,
+    ResponseReadTime,
     /// The bytes of the messages of all admin calls together.
     HeldBytes,
     /// The Watch and reflection calls in progress.
-    LastingCalls,
+    StreamingCalls,
 }
 
-impl RequestBound {
+impl ListenerBound {
     /// All bounds.
     pub(crate) const ALL: [Self; 4] =
-        [Self::BodyTime, Self::AnswerTime, Self::HeldBytes, Self::LastingCalls];
+        [Self::BodyTime, Self::ResponseReadTime, Self::HeldBytes, Self::StreamingCalls];
 
     /// The bound as a label of a metric.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::BodyTime => "body_time",
-            Self::AnswerTime => "answer_time",
+            Self::ResponseReadTime => "answer_time",
             Self::HeldBytes => "held_bytes",
-            Self::LastingCalls => "lasting_calls",
+            Self::StreamingCalls => "lasting_calls",
         }
     }
 }

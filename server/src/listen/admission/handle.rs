@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    bounds::{Handshake, RequestBound},
+    bounds::{HandshakeEnd, ListenerBound},
     shared::AdmissionState,
     table::{ConnectionState, HANDSHAKE, IN_USE, PENDING},
 };
@@ -32,15 +32,15 @@ impl ConnectionHandle {
     }
 
     /// Counts a request that exceeded a bound.
-    pub(crate) fn count_bound(&self, bound: RequestBound) {
+    pub(crate) fn count_bound(&self, bound: ListenerBound) {
         self.admission.bound_met(bound).fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of bytes after TLS that end the handshake; `None` if the first complete request ends it.
     pub(in crate::listen) fn handshake_bytes(&self) -> Option<usize> {
-        match self.admission.bounds.handshake {
-            Handshake::Bytes(bytes) => Some(bytes),
-            Handshake::Request => None,
+        match self.admission.bounds.handshake_end {
+            HandshakeEnd::Bytes(bytes) => Some(bytes),
+            HandshakeEnd::Request => None,
         }
     }
 
@@ -62,12 +62,12 @@ impl ConnectionHandle {
     }
 
     /// Registers the task to wake when the connection is dropped.
-    pub(in crate::listen) fn watch(&self, context: &Context<'_>) {
+    pub(in crate::listen) fn register_waker(&self, context: &Context<'_>) {
         self.connection.waker.register(context.waker());
     }
 
     /// Fails once the connection has been dropped.
-    pub(in crate::listen) fn check(&self) -> io::Result<()> {
+    pub(in crate::listen) fn ensure_not_dropped(&self) -> io::Result<()> {
         if self.connection.dropped.load(Ordering::Acquire) {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
@@ -86,7 +86,7 @@ impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let ConnectionHandle { admission, connection } = &self.0;
         let mut table = admission.table.lock();
-        table.forget(connection);
+        table.remove_from_origin(connection);
         table.open.remove(&connection.id);
         if connection.dropped.load(Ordering::Acquire) {
             table.dropped -= 1;

@@ -20,13 +20,13 @@ pub(in crate::listen) const IDLE_SWEEPS: u32 = 10;
 pub(in crate::listen) const SILENT_AGE: Duration = Duration::from_millis(100);
 
 /// Numbers of connections, in the order in which they were accepted.
-pub(super) type Id = u64;
+pub(super) type ConnectionId = u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    pub(super) next: Id,
+pub(super) struct ConnectionTable {
+    pub(super) next: ConnectionId,
     /// All connections whose sockets are open.
-    pub(super) open: HashMap<Id, Arc<ConnectionState>>,
+    pub(super) open: HashMap<ConnectionId, Arc<ConnectionState>>,
     /// The number of open connections that have been dropped.
     pub(super) dropped: usize,
     /// The connections that are not dropped, by origin.
@@ -43,14 +43,14 @@ pub(super) enum Origin {
     /// An IPv4 address, or the /64 network of an IPv6 address.
     Address(IpAddr),
     /// A Unix socket.
-    Local,
+    UnixSocket,
 }
 
 impl Origin {
     /// The origin of a peer. A single host may use all addresses of its IPv6 /64 network.
     pub(super) fn of(address: Option<SocketAddr>) -> Self {
         match address.map(|address| address.ip().to_canonical()) {
-            None => Self::Local,
+            None => Self::UnixSocket,
             Some(IpAddr::V6(address)) => {
                 Self::Address(IpAddr::V6((address.to_bits() >> 64 << 64).into()))
             }
@@ -62,8 +62,8 @@ impl Origin {
 /// The connections of one origin that are not dropped, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct OriginConnections {
-    pub(super) pending: BTreeSet<Id>,
-    pub(super) in_use: BTreeSet<Id>,
+    pub(super) pending: BTreeSet<ConnectionId>,
+    pub(super) in_use: BTreeSet<ConnectionId>,
 }
 
 impl OriginConnections {
@@ -75,7 +75,7 @@ impl OriginConnections {
 /// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
-    pub(super) id: Id,
+    pub(super) id: ConnectionId,
     pub(super) origin: Origin,
     pub(super) accepted: Instant,
     pub(super) phase: AtomicU8,
@@ -113,7 +113,7 @@ pub(super) fn count_sweep(event: &AtomicBool, sweeps: &AtomicU32) -> u32 {
     count
 }
 
-impl Table {
+impl ConnectionTable {
     /// The number of connections that are not dropped.
     pub(super) fn live(&self) -> usize {
         self.open.len() - self.dropped
@@ -137,7 +137,7 @@ impl Table {
     }
 
     /// Removes a connection from its origin.
-    pub(super) fn forget(&mut self, connection: &ConnectionState) {
+    pub(super) fn remove_from_origin(&mut self, connection: &ConnectionState) {
         let Some(of_origin) = self.origins.get_mut(&connection.origin) else { return };
         self.pending_count -= usize::from(of_origin.pending.remove(&connection.id));
         of_origin.in_use.remove(&connection.id);
@@ -150,7 +150,7 @@ impl Table {
     pub(super) fn drop_connection(&mut self, connection: &ConnectionState) -> bool {
         let is_new = !connection.dropped.swap(true, Ordering::AcqRel);
         if is_new {
-            self.forget(connection);
+            self.remove_from_origin(connection);
             self.dropped += 1;
             connection.waker.wake();
         }
@@ -159,7 +159,7 @@ impl Table {
 
     /// The oldest pending connection of an origin that has sent nothing for [`SILENT_AGE`], or else its oldest pending
     /// one.
-    pub(super) fn oldest_pending_of(&self, origin: Origin) -> Option<Arc<ConnectionState>> {
+    pub(super) fn pending_to_drop_of(&self, origin: Origin) -> Option<Arc<ConnectionState>> {
         let pending = &self.origins.get(&origin)?.pending;
         let mut pending = pending.iter().filter_map(|id| self.open.get(id)).peekable();
         let oldest = pending.peek().copied();
@@ -171,10 +171,10 @@ impl Table {
         pending.find(is_silent).or(oldest).cloned()
     }
 
-    /// [`Self::oldest_pending_of`] for the origin with the most pending connections.
-    pub(super) fn oldest_pending(&self) -> Option<Arc<ConnectionState>> {
+    /// [`Self::pending_to_drop_of`] for the origin with the most pending connections.
+    pub(super) fn pending_to_drop(&self) -> Option<Arc<ConnectionState>> {
         let (origin, _) = self.origins.iter().max_by_key(|(_, it)| it.pending.len())?;
-        self.oldest_pending_of(*origin)
+        self.pending_to_drop_of(*origin)
     }
 
     /// A connection of the origin with the most connections: a pending one, or else the newest, because the older ones
@@ -184,10 +184,10 @@ impl Table {
         let own = self.origins.get(&new).map_or(0, OriginConnections::len);
         let (origin, largest) = self.origins.iter().max_by_key(|(_, it)| it.len())?;
         if largest.len() <= own + 1 {
-            return self.oldest_pending_of(new);
+            return self.pending_to_drop_of(new);
         }
         let newest = || self.open.get(largest.in_use.last()?).cloned();
-        self.oldest_pending_of(*origin).or_else(newest)
+        self.pending_to_drop_of(*origin).or_else(newest)
     }
 
     /// The longest idle connection in use; `None` if none has been idle for [`IDLE_SWEEPS`].

@@ -110,11 +110,11 @@ mod tests {
         let help = catalogue::DECISIONS.help;
         let head = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
         assert_eq!(counts, head + &series("a", 2) + &series("b", 4));
-        let gauge = text(*catalogue::COUNTERS, |observe| {
+        let gauge = text(*catalogue::MEMORY_COUNTERS, |observe| {
             observe(1.0, &[]);
             observe(2.0, &[]);
         });
-        assert!(gauge.ends_with(&format!("{} 2\n", catalogue::COUNTERS.name)), "{gauge}");
+        assert!(gauge.ends_with(&format!("{} 2\n", catalogue::MEMORY_COUNTERS.name)), "{gauge}");
     }
 
     #[test]

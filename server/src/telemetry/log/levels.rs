@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio::task::AbortHandle;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use super::writer::AUDIT;
+use super::writer::AUDIT_TARGET;
 
 /// The longest text of levels, in bytes.
 const LEVEL_MAX: usize = 4096;
@@ -42,7 +42,7 @@ pub(super) fn filter(given: &str) -> Result<EnvFilter, InvalidLevel> {
     }
     // If the log file is beside the limits files, a log line for each file event would cause another event. To log
     // the events of `notify` and `mio`, set a level for these modules.
-    EnvFilter::try_new(format!("info,notify=info,mio=info,{given},{AUDIT}=info"))
+    EnvFilter::try_new(format!("info,notify=info,mio=info,{given},{AUDIT_TARGET}=info"))
         .map_err(|_| invalid())
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct LogLevelStatus {
 
 /// Why the level cannot be changed.
 #[derive(Debug, Error)]
-pub(crate) enum ChangeError {
+pub(crate) enum LogLevelChangeError {
     /// The level is invalid.
     #[error(transparent)]
     Level(#[from] InvalidLevel),
@@ -115,11 +115,11 @@ impl LogLevels {
         duration: Option<Duration>,
         caller: &dyn fmt::Display,
         certificate: Option<&str>,
-    ) -> Result<LogLevelStatus, ChangeError> {
+    ) -> Result<LogLevelStatus, LogLevelChangeError> {
         let filter = filter(given)?;
         let until = match duration {
-            Some(Duration::ZERO) => return Err(ChangeError::Duration),
-            Some(it) => Some(Instant::now().checked_add(it).ok_or(ChangeError::Duration)?),
+            Some(Duration::ZERO) => return Err(LogLevelChangeError::Duration),
+            Some(it) => Some(Instant::now().checked_add(it).ok_or(LogLevelChangeError::Duration)?),
             None => None,
         };
         let mut level = self.level.lock();
@@ -139,11 +139,11 @@ impl LogLevels {
             }
         }
         if !(self.replace)(filter) {
-            return Err(ChangeError::NotOwn);
+            return Err(LogLevelChangeError::NotOwn);
         }
         let for_seconds = duration.map(|it| it.as_secs_f64());
         tracing::info!(
-            target: AUDIT, %caller, certificate, log_level = given, former, for_seconds,
+            target: AUDIT_TARGET, %caller, certificate, log_level = given, former, for_seconds,
             "log level changed",
         );
         Ok(level.in_force())
@@ -158,7 +158,7 @@ impl LogLevels {
         {
             let _no_log_left = (self.replace)(filter);
             let (log_level, former) = (&*level.permanent, &*temporary.text);
-            tracing::info!(target: AUDIT, log_level, former, "log level restored");
+            tracing::info!(target: AUDIT_TARGET, log_level, former, "log level restored");
         }
     }
 }

@@ -21,7 +21,7 @@ use tracing_subscriber::{layer::SubscriberExt as _, util::SubscriberInitExt as _
 use self::{
     fields::TextFields,
     levels::ReplaceFilter,
-    rate::{LogRate, RateLimitLayer, SuppressedLines},
+    rate::{LogRate, LogRateLayer, SuppressedLines},
     writer::{LogGuard, LogWriter},
 };
 use crate::settings::{LogFormat, LogSettings};
@@ -29,8 +29,8 @@ use crate::settings::{LogFormat, LogSettings};
 #[cfg(test)]
 pub(crate) use self::writer::END_TIMEOUT;
 pub(crate) use self::{
-    levels::{ChangeError, LogLevelStatus, LogLevels},
-    writer::AUDIT,
+    levels::{LogLevelChangeError, LogLevelStatus, LogLevels},
+    writer::AUDIT_TARGET,
 };
 
 /// Why the log cannot start: `--log-level` is invalid, or the system does not provide a thread.
@@ -63,7 +63,7 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
         LogWriter::start(io::stderr(), settings.log_format).map_err(LogSetupError::Thread)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer.clone());
     let rate = Arc::<LogRate>::default();
-    let bound = RateLimitLayer(Arc::clone(&rate));
+    let bound = LogRateLayer(Arc::clone(&rate));
     let (replace, started): (ReplaceFilter, _) = match settings.log_format {
         LogFormat::Text => {
             let log = log.with_ansi(false).fmt_fields(TextFields).with_filter_reloading();
@@ -93,8 +93,8 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
 ///
 /// # Errors
 /// Another program, which has the server as a library, has set up the log.
-pub(crate) fn levels() -> Result<&'static LogLevels, ChangeError> {
-    LOG.get().map(|log| &log.levels).ok_or(ChangeError::NotOwn)
+pub(crate) fn levels() -> Result<&'static LogLevels, LogLevelChangeError> {
+    LOG.get().map(|log| &log.levels).ok_or(LogLevelChangeError::NotOwn)
 }
 
 /// The number of lines that were dropped because the log was not read fast enough or writing failed.

@@ -86,9 +86,9 @@ impl LogRate {
 }
 
 /// The layer that applies the bound to each line.
-pub(super) struct RateLimitLayer(pub(super) std::sync::Arc<LogRate>);
+pub(super) struct LogRateLayer(pub(super) std::sync::Arc<LogRate>);
 
-impl<S: Subscriber> Layer<S> for RateLimitLayer {
+impl<S: Subscriber> Layer<S> for LogRateLayer {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
         self.0.admit(event.metadata(), Instant::now())
     }
@@ -113,7 +113,7 @@ mod tests {
         let seen = Arc::<Count>::default();
         let log_of_test = tracing_subscriber::registry()
             .with(Seen(Arc::clone(&seen)))
-            .with(RateLimitLayer(Arc::clone(rate)));
+            .with(LogRateLayer(Arc::clone(rate)));
         tracing::subscriber::with_default(log_of_test, || (0..lines).for_each(|_| log()));
         seen.get()
     }

@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::{settings::LogFormat, telemetry::count::Count};
 
 /// The target of audit lines, which are logged at every level.
-pub(crate) const AUDIT: &str = "sluicegate::audit";
+pub(crate) const AUDIT_TARGET: &str = "sluicegate::audit";
 
 /// The most bytes in the queue.
 const WAITING_MAX: usize = 4 << 20;
@@ -139,7 +139,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 
     fn make_writer_for(&'a self, event: &Metadata<'_>) -> LineWriter<'a> {
-        let audit = event.target() == AUDIT;
+        let audit = event.target() == AUDIT_TARGET;
         LineWriter {
             writer: self,
             waiting_max: if audit { AUDIT_WAITING_MAX } else { WAITING_MAX },

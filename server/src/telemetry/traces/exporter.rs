@@ -21,7 +21,7 @@ use crate::telemetry::count::Count;
 /// Counts of sampled requests.
 #[derive(Debug, Default)]
 pub(super) struct ExportCounts {
-    pub(super) ended: Count,
+    pub(super) traced: Count,
     pub(super) sent: Count,
 }
 

@@ -12,26 +12,31 @@ use std::sync::{
 use crate::telemetry::RefusalBound;
 
 /// The bytes of a waiting call beside its message: stream, task, remaining headers.
-const CALL_BYTES: usize = 8192;
+const CALL_OVERHEAD_BYTES: usize = 8192;
 
 /// Bytes that each connection may hold beside the bound on all connections. So callers with few incomplete messages are
 /// served while an attacker uses up that bound.
 const CONNECTION_ALLOWANCE: usize = 128 * 1024;
 
-/// Bytes held by the calls of all connections.
+/// The budget of bytes that the messages, or the responses, of all connections may hold.
 #[derive(Debug)]
-pub(crate) struct WaitingBytes {
+pub(crate) struct SharedByteBudget {
     /// Bytes that connections hold beyond their allowances.
     held: AtomicUsize,
     max: usize,
     max_per_connection: usize,
     /// Calls that wait for the rest of their messages.
-    calls: AtomicUsize,
+    waiting_calls: AtomicUsize,
 }
 
-impl WaitingBytes {
+impl SharedByteBudget {
     pub(super) const fn new(max: usize, max_per_connection: usize) -> Self {
-        Self { held: AtomicUsize::new(0), max, max_per_connection, calls: AtomicUsize::new(0) }
+        Self {
+            held: AtomicUsize::new(0),
+            max,
+            max_per_connection,
+            waiting_calls: AtomicUsize::new(0),
+        }
     }
 
     /// Bytes that connections hold beyond their allowances.
@@ -40,20 +45,20 @@ impl WaitingBytes {
     }
 
     /// Calls that wait for the rest of their messages.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.load(Ordering::Relaxed)
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.waiting_calls.load(Ordering::Relaxed)
     }
 }
 
-/// Bytes held by the calls of one connection.
+/// The part of a [`SharedByteBudget`] that one connection uses.
 #[derive(Debug)]
-pub(super) struct ConnectionBytes {
+pub(super) struct ConnectionByteBudget {
     held: AtomicUsize,
-    all: Arc<WaitingBytes>,
+    all: Arc<SharedByteBudget>,
 }
 
-impl ConnectionBytes {
-    pub(super) const fn new(all: Arc<WaitingBytes>) -> Self {
+impl ConnectionByteBudget {
+    pub(super) const fn new(all: Arc<SharedByteBudget>) -> Self {
         Self { held: AtomicUsize::new(0), all }
     }
 
@@ -88,15 +93,15 @@ const fn beyond_allowance(bytes: usize) -> usize {
 
 /// Bytes that one call holds, released on drop.
 #[derive(Debug)]
-pub(super) struct CallBytes<'a> {
-    connection: &'a ConnectionBytes,
+pub(super) struct CallBytesGuard<'a> {
+    connection: &'a ConnectionByteBudget,
     bytes: usize,
     is_waiting: bool,
 }
 
-impl<'a> CallBytes<'a> {
+impl<'a> CallBytesGuard<'a> {
     /// Holds no bytes yet.
-    pub(super) const fn empty(connection: &'a ConnectionBytes) -> Self {
+    pub(super) const fn empty(connection: &'a ConnectionByteBudget) -> Self {
         Self { connection, bytes: 0, is_waiting: false }
     }
 
@@ -110,8 +115,8 @@ impl<'a> CallBytes<'a> {
     /// Counts the call as waiting for its message.
     pub(super) fn begin_wait(&mut self) -> Result<(), RefusalBound> {
         self.is_waiting = true;
-        self.connection.all.calls.fetch_add(1, Ordering::Relaxed);
-        self.grow(CALL_BYTES)
+        self.connection.all.waiting_calls.fetch_add(1, Ordering::Relaxed);
+        self.grow(CALL_OVERHEAD_BYTES)
     }
 
     pub(super) const fn is_waiting(&self) -> bool {
@@ -121,12 +126,12 @@ impl<'a> CallBytes<'a> {
     /// Counts the call as waiting no more. It holds its bytes until it is dropped.
     pub(super) fn end_wait(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
-            self.connection.all.calls.fetch_sub(1, Ordering::Relaxed);
+            self.connection.all.waiting_calls.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for CallBytes<'_> {
+impl Drop for CallBytesGuard<'_> {
     fn drop(&mut self) {
         self.end_wait();
         if self.bytes > 0 {
@@ -137,24 +142,24 @@ impl Drop for CallBytes<'_> {
 
 /// Bytes that a response holds until HTTP/2 has sent its message.
 #[derive(Debug)]
-pub(super) struct ResponseBytes {
-    connection: Arc<ConnectionBytes>,
+pub(super) struct ResponseBytesGuard {
+    connection: Arc<ConnectionByteBudget>,
     bytes: usize,
 }
 
-impl ResponseBytes {
+impl ResponseBytesGuard {
     /// Holds a response of this length.
     pub(super) fn hold(
-        connection: &Arc<ConnectionBytes>,
+        connection: &Arc<ConnectionByteBudget>,
         length: usize,
     ) -> Result<Self, RefusalBound> {
-        let bytes = length + CALL_BYTES;
+        let bytes = length + CALL_OVERHEAD_BYTES;
         connection.reserve(bytes)?;
         Ok(Self { connection: Arc::clone(connection), bytes })
     }
 }
 
-impl Drop for ResponseBytes {
+impl Drop for ResponseBytesGuard {
     fn drop(&mut self) {
         self.connection.release(self.bytes);
     }
@@ -166,33 +171,35 @@ mod tests {
 
     #[test]
     fn bytes_beyond_the_allowance_are_shared_and_released() {
-        let all = Arc::new(WaitingBytes::new(1_000, 2 * CONNECTION_ALLOWANCE));
-        let (one, other) =
-            (ConnectionBytes::new(Arc::clone(&all)), ConnectionBytes::new(Arc::clone(&all)));
-        let (mut first, mut second) = (CallBytes::empty(&one), CallBytes::empty(&one));
+        let all = Arc::new(SharedByteBudget::new(1_000, 2 * CONNECTION_ALLOWANCE));
+        let (one, other) = (
+            ConnectionByteBudget::new(Arc::clone(&all)),
+            ConnectionByteBudget::new(Arc::clone(&all)),
+        );
+        let (mut first, mut second) = (CallBytesGuard::empty(&one), CallBytesGuard::empty(&one));
         assert_eq!(first.grow(CONNECTION_ALLOWANCE), Ok(()));
         assert_eq!(all.held(), 0);
         assert_eq!(second.grow(1_000), Ok(()));
         assert_eq!(second.grow(1), Err(RefusalBound::WaitingBytes));
         assert_eq!(all.held(), 1_000);
         // The other connection still has its allowance.
-        let mut third = CallBytes::empty(&other);
+        let mut third = CallBytesGuard::empty(&other);
         assert_eq!(third.begin_wait(), Ok(()));
         assert_eq!(third.grow(CONNECTION_ALLOWANCE), Err(RefusalBound::WaitingBytes));
-        assert_eq!((all.held(), all.calls()), (1_000, 1));
+        assert_eq!((all.held(), all.waiting_calls()), (1_000, 1));
         // The first releases the shared part, although the second reserved it.
         drop(first);
         assert_eq!(all.held(), 0);
         drop((second, third));
-        let held = |connection: &ConnectionBytes| connection.held.load(Ordering::Relaxed);
-        assert_eq!((held(&one), held(&other), all.held(), all.calls()), (0, 0, 0, 0));
+        let held = |connection: &ConnectionByteBudget| connection.held.load(Ordering::Relaxed);
+        assert_eq!((held(&one), held(&other), all.held(), all.waiting_calls()), (0, 0, 0, 0));
     }
 
     #[test]
     fn one_connection_holds_no_more_than_its_bound() {
-        let all = Arc::new(WaitingBytes::new(usize::MAX, 2 * CONNECTION_ALLOWANCE));
-        let connection = ConnectionBytes::new(Arc::clone(&all));
-        let mut call = CallBytes::empty(&connection);
+        let all = Arc::new(SharedByteBudget::new(usize::MAX, 2 * CONNECTION_ALLOWANCE));
+        let connection = ConnectionByteBudget::new(Arc::clone(&all));
+        let mut call = CallBytesGuard::empty(&connection);
         assert_eq!(call.grow(2 * CONNECTION_ALLOWANCE), Ok(()));
         assert_eq!(call.grow(1), Err(RefusalBound::WaitingBytesPerConnection));
         drop(call);

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 type Task = BoxFuture<'static, ()>;
 
-/// The executor to which the HTTP/2 library passes new calls. They wait here for [`Tasks::start`].
+/// The executor to which the HTTP/2 library passes new calls. They wait here for [`CallsInProgress::start_new`].
 #[derive(Clone, Default)]
 pub(super) struct CallExecutor(Arc<Mutex<Vec<Task>>>);
 
@@ -31,12 +31,12 @@ where
     }
 }
 
-/// The most woken calls that are polled in one turn, and the most new ones that are started in it. The responses that
-/// are ready are written once in each turn.
-const TURN: usize = 64;
+/// The most woken calls that are polled in one pass, and the most new ones that are started in it. The responses that
+/// are ready are written once in each pass.
+const CALLS_PER_PASS: usize = 64;
 
 /// Calls in progress.
-pub(super) struct Tasks {
+pub(super) struct CallsInProgress {
     executor: CallExecutor,
     /// Calls that are not started yet.
     starting: VecDeque<Task>,
@@ -44,7 +44,7 @@ pub(super) struct Tasks {
     waiting: FuturesUnordered<Task>,
 }
 
-impl Tasks {
+impl CallsInProgress {
     pub(super) fn new(executor: CallExecutor) -> Self {
         Self { executor, starting: VecDeque::new(), waiting: FuturesUnordered::new() }
     }
@@ -60,13 +60,13 @@ impl Tasks {
     }
 
     /// Starts calls that have arrived. Returns whether there were any. Then all calls must be polled again.
-    pub(super) fn start(&mut self) -> bool {
+    pub(super) fn start_new(&mut self) -> bool {
         self.starting.extend(self.executor.0.lock().drain(..));
         let any = !self.starting.is_empty();
         // Most calls complete here. The others need no waker, because they are polled again at once.
         let mut context = Context::from_waker(Waker::noop());
-        let turn = self.starting.len().min(TURN);
-        for mut task in self.starting.drain(..turn) {
+        let started = self.starting.len().min(CALLS_PER_PASS);
+        for mut task in self.starting.drain(..started) {
             if task.as_mut().poll(&mut context).is_pending() {
                 self.waiting.push(task);
             }
@@ -75,12 +75,12 @@ impl Tasks {
     }
 
     /// Polls calls that were woken. Returns whether there may be more woken calls.
-    pub(super) fn advance(&mut self, context: &mut Context<'_>) -> bool {
-        (0..TURN).all(|_| self.waiting.poll_next_unpin(context) == Poll::Ready(Some(())))
+    pub(super) fn poll_woken(&mut self, context: &mut Context<'_>) -> bool {
+        (0..CALLS_PER_PASS).all(|_| self.waiting.poll_next_unpin(context) == Poll::Ready(Some(())))
     }
 }
 
-impl Drop for Tasks {
+impl Drop for CallsInProgress {
     fn drop(&mut self) {
         // The executor holds unstarted calls, and each call holds the executor. This breaks the cycle.
         let unstarted = std::mem::take(&mut *self.executor.0.lock());
@@ -97,18 +97,18 @@ mod tests {
 
     use super::*;
 
-    fn tasks() -> (CallExecutor, Tasks) {
+    fn calls() -> (CallExecutor, CallsInProgress) {
         let new = CallExecutor::default();
-        (new.clone(), Tasks::new(new))
+        (new.clone(), CallsInProgress::new(new))
     }
 
-    fn advance(tasks: &mut Tasks) -> bool {
-        tasks.advance(&mut Context::from_waker(Waker::noop()))
+    fn poll_woken(calls: &mut CallsInProgress) -> bool {
+        calls.poll_woken(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
     fn the_panic_of_a_call_does_not_end_other_calls() {
-        let (new, mut tasks) = tasks();
+        let (new, mut calls) = calls();
         let done = Arc::new(AtomicUsize::new(0));
         let of_call = Arc::clone(&done);
         let mut polls = 0;
@@ -121,34 +121,34 @@ mod tests {
             of_call.fetch_add(1, Ordering::Relaxed);
             Poll::Ready(())
         }));
-        assert!(tasks.start());
-        advance(&mut tasks);
+        assert!(calls.start_new());
+        poll_woken(&mut calls);
         assert_eq!(done.load(Ordering::Relaxed), 1);
-        assert!(!tasks.start());
+        assert!(!calls.start_new());
     }
 
     #[test]
-    fn a_turn_polls_a_bounded_number_of_calls() {
-        let (new, mut tasks) = tasks();
+    fn a_pass_polls_a_bounded_number_of_calls() {
+        let (new, mut calls) = calls();
         let done = Arc::new(AtomicUsize::new(0));
-        for _ in 0..=TURN {
+        for _ in 0..=CALLS_PER_PASS {
             let done = Arc::clone(&done);
             new.execute(async move { _ = done.fetch_add(1, Ordering::Relaxed) });
         }
-        assert!(tasks.start());
-        assert_eq!(done.load(Ordering::Relaxed), TURN);
-        assert!(tasks.start());
-        assert_eq!(done.load(Ordering::Relaxed), TURN + 1);
-        assert!(!tasks.start());
+        assert!(calls.start_new());
+        assert_eq!(done.load(Ordering::Relaxed), CALLS_PER_PASS);
+        assert!(calls.start_new());
+        assert_eq!(done.load(Ordering::Relaxed), CALLS_PER_PASS + 1);
+        assert!(!calls.start_new());
     }
 
     #[test]
     fn unstarted_calls_are_dropped_with_their_connection() {
-        let (new, tasks) = tasks();
+        let (new, calls) = calls();
         let held = Arc::new(());
         let of_call = (Arc::clone(&held), new.clone());
         new.execute(async move { drop(of_call) });
-        drop(tasks);
+        drop(calls);
         drop(new);
         assert_eq!(Arc::strong_count(&held), 1);
     }
