@@ -1,6 +1,6 @@
 //! Listeners: TCP and Unix sockets, TLS, and the admission of connections.
 //!
-//! The gRPC, HTTP and admin listeners each serve a [`Listener::incoming`] stream of connections. It has no end and no
+//! The gRPC, HTTP, admin and usage listeners each serve a [`Listener::incoming`] stream of connections. It has no end and no
 //! errors, so that failed connections do not affect others.
 
 mod accept;

@@ -31,8 +31,8 @@ pub struct ListenerConnectionSettings {
     #[arg(value_parser = pending_per_address)]
     pub max_pending_connections_per_address: usize,
 
-    /// Time for TLS and the HTTP/2 preface of a new connection, and on the HTTP and admin listeners for its first
-    /// request. At most 1s while half of the allowed pending connections are open, in total or from the same address.
+    /// Time for TLS and the HTTP/2 preface of a new connection, and on the HTTP, admin and usage listeners for its
+    /// first request. At most 1s while half of the allowed pending connections are open, in total or from the same address.
     #[arg(
         long,
         env = "SLUICEGATE_HANDSHAKE_TIMEOUT",

@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 use sluicegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use sluicegate_tests::{Authority, Cluster, Redis, Sluicegate, finish, request, until};
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::Command,
+};
 
 const LIMITS: &str = r#"
 domain: api
@@ -465,6 +469,46 @@ async fn a_certificate_selects_the_tenant() {
     for name in [None, Some("stranger")] {
         assert_eq!(ask_over_tls(&usage, name, Some(ACME)).await, (0, Value::Null));
     }
+}
+
+#[tokio::test]
+async fn replaced_certificates_are_reloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let authorities = ["first", "second"].map(Authority::new);
+    authorities[0].issue("127.0.0.1").write(folder.path(), "server");
+    std::fs::write(path("ca.pem"), authorities[0].pem()).unwrap();
+    let (cert, key) = (path("server.pem"), path("server.key"));
+    let flags = ["--usage-tls-cert", &cert, "--usage-tls-key", &key, "--poll-interval", "1h"];
+    let usage = Usage::start_in(folder, &tenants(), &flags).await;
+    assert_eq!(ask_over_tls(&usage, None, Some(ACME)).await.0, 200);
+    authorities[1].issue("127.0.0.1").write(usage.server.folder(), "server");
+    usage.server.process.printed("TLS files reloaded", 1).await;
+    assert_eq!(ask_over_tls(&usage, None, Some(ACME)).await.0, 0);
+    std::fs::write(usage.server.folder().join("ca.pem"), authorities[1].pem()).unwrap();
+    assert_eq!(ask_over_tls(&usage, None, Some(ACME)).await.0, 200);
+}
+
+#[tokio::test]
+async fn half_sent_requests_are_dropped_and_do_not_delay_the_stop() {
+    let usage = Usage::start(&tenants(), &["--handshake-timeout", "1s"]).await;
+    let half_sent = async || {
+        let mut socket = TcpStream::connect(&usage.address).await.unwrap();
+        socket.write_all(b"GET /usage HTTP/1.1\r\nauthorization: Bearer ").await.unwrap();
+        socket
+    };
+    let mut dropped = half_sent().await;
+    let mut rest = Vec::new();
+    // The end of the connection, with or without an error.
+    let _closed = dropped.read_to_end(&mut rest).await;
+    assert!(rest.is_empty());
+    let series = "sluicegate_connections_dropped_total{listener=\"usage\",reason=\"timeout\"}";
+    assert_eq!(usage.server.metric(series).await, 1.0);
+    let _half_sent = half_sent().await;
+    let open = "sluicegate_connections_open{listener=\"usage\"}";
+    until("the connection", || async { (usage.server.metric(open).await == 1.0).then_some(()) })
+        .await;
+    assert_eq!(usage.server.stop().await.code(), Some(0));
 }
 
 #[tokio::test]
