@@ -48,6 +48,7 @@ impl Others {
             "salt" => fs::write(folder.join(file), "a salt of sixteen bytes and more").unwrap(),
             "password" => fs::write(folder.join(file), "secret\n").unwrap(),
             "token" => fs::write(folder.join(file), "a-token-of-some-length\n").unwrap(),
+            "tenants.json" => fs::write(folder.join(file), "{\"tenants\": []}").unwrap(),
             other => panic!("{other}"),
         }
     }
