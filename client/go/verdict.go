@@ -73,9 +73,12 @@ type Header struct {
 }
 
 // RetryAfter returns the time after which the same request can pass, and false if the service reports none. It is the
-// value of the header retry-after if that is a whole number of seconds, otherwise the longest reset of the limits that
-// refuse.
+// value of the header retry-after-ms if that is a whole number of milliseconds, otherwise that of the header retry-after
+// if that is a whole number of seconds, otherwise the longest reset of the limits that refuse.
 func (v *Verdict) RetryAfter() (time.Duration, bool) {
+	if delay, ok := v.retryAfterMs(); ok {
+		return delay, true
+	}
 	if seconds, ok := v.retryAfterHeader(); ok {
 		return time.Duration(seconds) * time.Second, true
 	}
@@ -87,13 +90,16 @@ func (v *Verdict) retryAfterSeconds() (int64, bool) {
 	if seconds, ok := v.retryAfterHeader(); ok {
 		return seconds, true
 	}
-	reset, ok := v.reset()
-	return max(1, ceilSeconds(reset)), ok
+	delay, ok := v.RetryAfter()
+	return max(1, ceilSeconds(delay)), ok
 }
 
 // delay returns how long to wait before the next check of the same hits: RetryAfter, or the exact time of the
 // metadata or the reset, if RetryAfter is that time rounded up to seconds.
 func (v *Verdict) delay() (time.Duration, bool) {
+	if delay, ok := v.retryAfterMs(); ok {
+		return delay, true
+	}
 	reported, ok := v.RetryAfter()
 	reset, _ := v.reset()
 	for _, exact := range []time.Duration{v.metadataDelay(), reset} {
@@ -121,11 +127,21 @@ func (v *Verdict) metadataDelay() (delay time.Duration) {
 }
 
 func (v *Verdict) retryAfterHeader() (int64, bool) {
+	// 32 bits, so that it is a time.Duration too.
+	return v.numberHeader("retry-after", 32)
+}
+
+func (v *Verdict) retryAfterMs() (time.Duration, bool) {
+	// 40 bits, so that it is a time.Duration too.
+	ms, ok := v.numberHeader("retry-after-ms", 40)
+	return time.Duration(ms) * time.Millisecond, ok
+}
+
+func (v *Verdict) numberHeader(name string, bits int) (int64, bool) {
 	for _, h := range v.ResponseHeaders {
-		if strings.EqualFold(h.Name, "retry-after") {
-			// 32 bits, so that it is a time.Duration too.
-			seconds, err := strconv.ParseUint(strings.TrimSpace(h.Value), 10, 32)
-			return int64(seconds), err == nil
+		if strings.EqualFold(h.Name, name) {
+			number, err := strconv.ParseUint(strings.TrimSpace(h.Value), 10, bits)
+			return int64(number), err == nil
 		}
 	}
 	return 0, false

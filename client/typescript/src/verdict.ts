@@ -103,11 +103,13 @@ export function verdictOf(response: RateLimitResponse, overrides: readonly boole
     .filter((status) => status.code === WireCode.OVER_LIMIT)
     .map((status) => milliseconds(status.durationUntilReset))
     .filter((reset) => reset !== undefined);
+  const resetMs = resets.length > 0 ? Math.max(...resets) : undefined;
   const seconds = retryAfterSeconds(responseHeaders);
+  const secondsMs = seconds === undefined ? resetMs : seconds * 1000;
   return {
     allowed,
     statuses: response.statuses.map(statusOf),
-    retryAfterMs: seconds !== undefined ? seconds * 1000 : resets.length > 0 ? Math.max(...resets) : undefined,
+    retryAfterMs: retryAfterMilliseconds(responseHeaders) ?? secondsMs,
     responseHeaders,
     requestHeaders: response.requestHeadersToAdd.map(headerOf),
     body: response.rawBody,
@@ -117,13 +119,22 @@ export function verdictOf(response: RateLimitResponse, overrides: readonly boole
 
 /** The whole number of seconds of the header `Retry-After`, if it has one. */
 export function retryAfterSeconds(headers: readonly Header[]): number | undefined {
-  const value = headers.find(({ name }) => name.toLowerCase() === "retry-after")?.value.trim();
-  return value !== undefined && /^\d+$/.test(value) ? Number(value) : undefined;
+  return wholeNumber(headers, "retry-after");
+}
+
+/** The whole number of milliseconds of the header `Retry-After-Ms`, if it has one. */
+function retryAfterMilliseconds(headers: readonly Header[]): number | undefined {
+  return wholeNumber(headers, "retry-after-ms");
+}
+
+function wholeNumber(headers: readonly Header[], wanted: string): number | undefined {
+  const value = headers.find(({ name }) => name.toLowerCase() === wanted)?.value.trim();
+  return value !== undefined && /^\d{1,12}$/.test(value) ? Number(value) : undefined;
 }
 
 /**
- * Milliseconds to wait after a refusal. The time of a response is in whole seconds, because Envoy expects that;
- * Sluicegate's dynamic metadata (`--dynamic-metadata`) have the exact one.
+ * Milliseconds to wait after a refusal. Without the header `Retry-After-Ms`, the time of a response is in whole seconds,
+ * because Envoy expects that; Sluicegate's dynamic metadata (`--dynamic-metadata`) have the exact one.
  */
 export function exactRetryAfterMs({ retryAfterMs, dynamicMetadata }: Verdict): number | undefined {
   const seconds = objects(dynamicMetadata?.["descriptors"])
@@ -132,7 +143,7 @@ export function exactRetryAfterMs({ retryAfterMs, dynamicMetadata }: Verdict): n
     .map((limit) => limit["retryAfter"])
     .filter((retryAfter) => typeof retryAfter === "number");
   const exact = Math.max(0, ...seconds);
-  // Otherwise they are about something else.
+  // Otherwise they are about something else, or the time is exact already.
   return exact > 0 && Math.ceil(exact) * 1000 === retryAfterMs ? Math.ceil(exact * 1000) : retryAfterMs;
 }
 

@@ -176,8 +176,10 @@ def _seconds(verdict: Verdict) -> int | None:
     """The whole seconds of `retry_after`: as the service sent them, else rounded up to at least 1."""
     if verdict.retry_after is None:
         return None
-    sent = any(it.retry_after_seconds is not None for it in verdict.response_headers_to_add)
-    return math.ceil(verdict.retry_after) if sent else max(1, math.ceil(verdict.retry_after))
+    for header in verdict.response_headers_to_add:
+        if (seconds := header.retry_after_seconds) is not None:
+            return seconds
+    return max(1, math.ceil(verdict.retry_after))
 
 
 def refusal(verdict: Verdict) -> HttpAnswer:

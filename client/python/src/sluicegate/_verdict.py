@@ -71,6 +71,12 @@ class Header:
         is_number = self.name.lower() == "retry-after" and re.fullmatch(rb"[0-9]{1,9}", self.value)
         return int(self.value) if is_number else None
 
+    @property
+    def retry_after_milliseconds(self) -> int | None:
+        """The milliseconds, if this is `Retry-After-Ms` with a number."""
+        is_number = self.name.lower() == "retry-after-ms" and re.fullmatch(rb"[0-9]{1,12}", self.value)
+        return int(self.value) if is_number else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -95,8 +101,11 @@ class Verdict:
     def pause(self) -> float | None:
         """Seconds for a waiter to pause: `retry_after`, which services round up to whole seconds, or the exact time.
 
-        Sluicegate sends the exact time in `dynamic_metadata`.
+        Sluicegate sends the exact time in the header `Retry-After-Ms`, from which `retry_after` is then taken, or in
+        `dynamic_metadata`.
         """
+        if any(it.retry_after_milliseconds is not None for it in self.response_headers_to_add):
+            return self.retry_after
         exact = max(_exact_waits(self.dynamic_metadata), default=math.inf)
         is_same = self.retry_after is not None and self.retry_after - 1 <= exact <= self.retry_after
         return exact if is_same else self.retry_after
@@ -170,6 +179,9 @@ def _exact_waits(metadata: Mapping[str, Any]) -> Iterator[float]:
 
 
 def _retry_after(headers: tuple[Header, ...], statuses: tuple[Status, ...]) -> float | None:
+    for header in headers:
+        if (milliseconds := header.retry_after_milliseconds) is not None:
+            return milliseconds / 1000
     for header in headers:
         if (seconds := header.retry_after_seconds) is not None:
             return float(seconds)

@@ -89,12 +89,17 @@ public final class Verdict {
     }
 
     /**
-     * Returns the time after which the same request can pass: the value of the header {@code retry-after} if that is a
-     * whole number of seconds, otherwise the longest reset of the limits that refuse.
+     * Returns the time after which the same request can pass: the value of the header {@code retry-after-ms} if that is
+     * a whole number of milliseconds, otherwise that of the header {@code retry-after} if that is a whole number of
+     * seconds, otherwise the longest reset of the limits that refuse.
      *
      * @return the time; empty if the service reports none
      */
     public Optional<Duration> retryAfter() {
+        Optional<Duration> exact = retryAfterMs();
+        if (exact.isPresent()) {
+            return exact;
+        }
         OptionalLong seconds = retryAfterHeader();
         return seconds.isPresent() ? Optional.of(Duration.ofSeconds(seconds.getAsLong())) : reset();
     }
@@ -105,7 +110,7 @@ public final class Verdict {
         if (seconds.isPresent()) {
             return seconds;
         }
-        return reset().stream().mapToLong(reset -> Math.max(1, ceilSeconds(reset))).findFirst();
+        return retryAfter().stream().mapToLong(delay -> Math.max(1, ceilSeconds(delay))).findFirst();
     }
 
     /**
@@ -113,6 +118,10 @@ public final class Verdict {
      * the metadata or the reset, if {@link #retryAfter} is that time rounded up to seconds.
      */
     Optional<Duration> delay() {
+        Optional<Duration> milliseconds = retryAfterMs();
+        if (milliseconds.isPresent()) {
+            return milliseconds;
+        }
         Duration reset = reset().orElse(Duration.ZERO);
         return retryAfter().map(reported -> {
             for (Duration exact : List.of(metadataDelay, reset)) {
@@ -125,12 +134,18 @@ public final class Verdict {
     }
 
     private OptionalLong retryAfterHeader() {
-        for (Header header : responseHeaders) {
-            if (header.name().equalsIgnoreCase("retry-after")) {
-                return wholeSeconds(header.value());
-            }
-        }
-        return OptionalLong.empty();
+        return header("retry-after").map(Verdict::wholeSeconds).orElse(OptionalLong.empty());
+    }
+
+    private Optional<Duration> retryAfterMs() {
+        return header("retry-after-ms")
+            .map(String::strip)
+            .filter(value -> value.matches("[0-9]{1,12}"))
+            .map(value -> Duration.ofMillis(Long.parseLong(value)));
+    }
+
+    private Optional<String> header(String name) {
+        return responseHeaders.stream().filter(it -> it.name().equalsIgnoreCase(name)).map(Header::value).findFirst();
     }
 
     /** Returns the longest reset of the limits that refuse. */
