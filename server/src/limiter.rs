@@ -6,7 +6,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_core::{Plan, Request, respond};
+use sluicegate_core::{Plan, Request, ResponseBody, respond};
 use sluicegate_store::{Deferred, Stack};
 
 use crate::{
@@ -30,6 +30,15 @@ impl From<Deferred> for Undecided {
     }
 }
 
+/// A request that is refused without a decision.
+#[derive(Clone, Debug)]
+pub(crate) struct UndecidedRefusal {
+    /// Whether `--shadow-mode` allows the request all the same.
+    pub(crate) shadowed: bool,
+    /// Response body of the domain, if the domain is known and has one.
+    pub(crate) response_body: Option<Arc<ResponseBody>>,
+}
+
 /// Decides requests.
 pub(crate) struct Limiter {
     snapshot: Arc<ArcSwap<Snapshot>>,
@@ -50,15 +59,14 @@ impl Limiter {
         Self { snapshot, store, metrics, decision_timeout, log }
     }
 
-    /// Records that a request is refused (OVER_LIMIT) without a decision. Returns whether it is shadowed: with
-    /// `--shadow-mode`, the request is allowed all the same.
+    /// Records that a request is refused (OVER_LIMIT) without a decision.
     pub(crate) fn record_refusal(
         &self,
         reason: RefusalReason,
         domain: Option<&str>,
         descriptors: usize,
         trace: &mut RequestTrace,
-    ) -> bool {
+    ) -> UndecidedRefusal {
         match reason {
             RefusalReason::OverBound(bound) => self.metrics.over_bounds.count(bound),
             RefusalReason::Shed => self.metrics.shed.add(1),
@@ -69,11 +77,12 @@ impl Limiter {
             self.metrics.shadowed.add(1);
         }
         trace.with_span(|span| span.set_refused_undecided(reason, descriptors, shadowed));
+        let domain = domain.and_then(|domain| snapshot.rules.domain(domain));
         if let Some(log) = &self.log {
-            let domain = domain.and_then(|domain| snapshot.rules.domain(domain));
             log.log_undecided(reason, domain, shadowed, trace.trace_id);
         }
-        shadowed
+        let response_body = domain.and_then(|domain| domain.response_body.clone());
+        UndecidedRefusal { shadowed, response_body }
     }
 
     /// The most times that one value is searched for patterns while a request is matched: the maximum over the levels

@@ -255,7 +255,8 @@ impl Envoy {
         };
         let headers: HeaderMap = headers.iter().map(header).collect();
         let response = self.client.get(url).headers(headers).send().await.unwrap();
-        Answer { status: response.status().as_u16(), headers: response.headers().clone() }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Answer { status, headers, body: response.text().await.unwrap() }
     }
 
     /// The address that a listener is bound to.
@@ -293,6 +294,8 @@ pub struct Answer {
     /// The HTTP status.
     pub status: u16,
     headers: HeaderMap,
+    /// The body.
+    pub body: String,
 }
 
 impl Answer {

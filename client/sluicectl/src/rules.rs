@@ -111,6 +111,9 @@ fn counted(rule: &ListedRule) -> String {
             text += &format!(", {mode}");
         }
     }
+    if !rule.response_body.is_empty() {
+        text += &format!(", response_body {}", printable_bytes(rule.response_body.as_bytes()));
+    }
     text
 }
 
@@ -150,5 +153,6 @@ fn json(rule: &ListedRule) -> Value {
         "on_failure": on_failure(rule),
         "shadow_mode": rule.shadow_mode,
         "quota_mode": rule.quota_mode,
+        "response_body": (!rule.response_body.is_empty()).then_some(&rule.response_body),
     })
 }

@@ -1,11 +1,12 @@
 //! Compiled rules and their limits.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::{
     Counting, Limit, OnFailure, Window,
     limit::Unit,
     metadata,
+    response_body::ResponseBody,
     rules::{SourceLocation, StatsKey},
 };
 
@@ -36,6 +37,8 @@ pub struct Rule {
     pub stats_key: StatsKey,
     /// Metadata in the responses to requests that the rule allows.
     pub metadata: Option<metadata::Map>,
+    /// Body of responses to requests that the rule refuses.
+    pub response_body: Option<Arc<ResponseBody>>,
 }
 
 /// The limits of a rule.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Algorithm, Counting, OnFailure,
+    Algorithm, Counting, OnFailure, ResponseBody,
     metadata::Value,
     rules::{
         Change, ChangeCounts, CompileOptions, DescriptorNode, LimitNode, LimitsFile, Located,
@@ -37,8 +37,14 @@ fn node(name: &str) -> DescriptorNode {
         value_to_metric: false,
         share_threshold: false,
         metadata: None,
+        response_body: None,
         descriptors: Vec::new(),
     }
+}
+
+/// A preset.
+fn body(preset: &str) -> Option<Located<Option<Arc<ResponseBody>>>> {
+    Some(located(ResponseBody::preset(preset).map(Arc::new)))
 }
 
 /// A limit of requests per minute.
@@ -79,6 +85,7 @@ fn file(domain: &str, descriptors: Vec<DescriptorNode>) -> LimitsFile {
         counting: None,
         on_failure: None,
         algorithm: None,
+        response_body: None,
         descriptors,
     }
 }
@@ -140,6 +147,7 @@ fn domains_are_added_removed_and_changed() {
         tenant: Some(located("a".to_owned())),
         counting: Some(located(Counting::Upstream)),
         on_failure: Some(located(OnFailure::Deny)),
+        response_body: body("anthropic"),
         algorithm: Some(located(Algorithm::SlidingWindowCounter)),
         ..file("stays", vec![ten("a")])
     };
@@ -153,12 +161,14 @@ removed gone: a: 10 per minute (fixed_window)
 added new: a domain of 1 rules
 added new: a: 10 per minute (fixed_window)
 changed stays: tenant none -> a; counters restart
+changed stays: response_body none -> anthropic
 changed stays: defaults.algorithm fixed_window -> sliding_window_counter
 changed stays: counting free -> upstream
 changed stays: on_failure local -> deny
 changed stays: a: algorithm fixed_window -> sliding_window_counter; counters restart
 changed stays: a: counting free -> upstream
-changed stays: a: on_failure local -> deny"
+changed stays: a: on_failure local -> deny
+changed stays: a: response_body none -> anthropic"
     );
     let counts = ChangeCounts { added: 2, removed: 2, changed: 2, resetting: 2 };
     assert_eq!(ChangeCounts::of(&changes), counts);
@@ -181,7 +191,7 @@ fn every_key_of_a_rule_is_compared() {
         changed(vec![ten("a=x*")], vec![DescriptorNode { limits: one(new), ..node("a=x*") }])
     };
     let line = |text: &str| format!("changed d: a=x*: {text}");
-    let of_rule: [Case<DescriptorNode>; 9] = [
+    let of_rule: [Case<DescriptorNode>; 10] = [
         (|it| it.shadow_mode = true, "shadow_mode false -> true"),
         (|it| it.quota_mode = true, "quota_mode false -> true"),
         (|it| it.detailed_metric = true, "detailed_metric false -> true"),
@@ -190,6 +200,7 @@ fn every_key_of_a_rule_is_compared() {
         (|it| it.counting = Some(located(Counting::Debit)), "counting free -> debit"),
         (|it| it.on_failure = Some(OnFailure::Allow), "on_failure local -> allow"),
         (|it| it.limits = None, "limit 10 per minute (fixed_window) -> none"),
+        (|it| it.response_body = body("openai"), "response_body none -> openai"),
         (
             |it| {
                 let list = Value::List(vec![Value::Number(1.0), Value::Bool(true), Value::Null]);
@@ -237,6 +248,23 @@ fn every_key_of_a_rule_is_compared() {
     for (edit, expected) in of_limit {
         assert_eq!(limited(edit), line(expected));
     }
+}
+
+#[test]
+fn changed_text_of_a_body_is_a_change_even_if_its_beginning_is_the_same() {
+    let with = |text: &str| {
+        let body = ResponseBody::compile("text/plain", text).unwrap();
+        let response_body = Some(located(Some(Arc::new(body))));
+        vec![DescriptorNode { response_body, ..ten("a") }]
+    };
+    assert_eq!(
+        changed(with("{limit}\n"), with("no")),
+        "changed d: a: response_body text/plain \"{limit}\\n\" -> text/plain \"no\""
+    );
+    let long = "x".repeat(300);
+    let changes = changed(with(&long), with(&(long.clone() + "y")));
+    assert!(changes.starts_with("changed d: a: response_body text/plain \"xxx"), "{changes}");
+    assert_eq!(changed(with(&long), with(&long)), "");
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> Descriptor
         value_to_metric: false,
         share_threshold: false,
         metadata: None,
+        response_body: None,
         descriptors,
     }
 }
@@ -90,6 +91,7 @@ fn compiled(descriptors: Vec<DescriptorNode>, modes: Modes) -> RuleSet {
         counting: None,
         on_failure: None,
         algorithm: None,
+        response_body: None,
         descriptors,
     };
     compile(&[file], &CompileOptions { modes, ..CompileOptions::default() }, Report::default())

@@ -257,6 +257,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<LocatedMistake>> {
         counting: None,
         on_failure: None,
         algorithm: None,
+        response_body: None,
         descriptors: tree.iter().map(node).collect(),
     };
     compile(&[file], &CompileOptions::default(), Report::default())
@@ -265,6 +266,7 @@ fn compiled(tree: &[Branch]) -> Result<RuleSet, Findings<LocatedMistake>> {
 fn node(branch: &Branch) -> DescriptorNode {
     DescriptorNode {
         metadata: None,
+        response_body: None,
         location: location(),
         key: branch.key.clone(),
         value: branch.value.clone().map(located),

@@ -14,6 +14,7 @@ mod metadata;
 mod node;
 mod node_builder;
 mod reader;
+mod response_body;
 mod scalar;
 mod schema;
 

@@ -58,6 +58,11 @@ fn listed(domain: &Domain, rule: &Rule) -> wire::ListedRule {
         on_failure: to_wire::on_failure(rule.on_failure).into(),
         shadow_mode: rule.shadow_mode,
         quota_mode: rule.quota_mode,
+        response_body: rule
+            .response_body
+            .as_ref()
+            .map(|body| body.name().to_owned())
+            .unwrap_or_default(),
     }
 }
 

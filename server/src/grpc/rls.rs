@@ -298,7 +298,7 @@ impl RequestHandler {
         descriptors: usize,
         trace: &mut RequestTrace,
     ) -> RateLimitResponse {
-        let shadowed = self.limiter.record_refusal(reason, domain, descriptors, trace);
-        response::undecided_refusal(descriptors, shadowed)
+        let refusal = self.limiter.record_refusal(reason, domain, descriptors, trace);
+        response::undecided_refusal(descriptors, domain, &refusal)
     }
 }

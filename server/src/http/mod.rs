@@ -23,7 +23,11 @@ use axum::{
     Router,
     body::Bytes,
     extract::{DefaultBodyLimit, Extension, FromRequestParts, RawQuery, State},
-    http::{StatusCode, header::CONTENT_TYPE, request::Parts},
+    http::{
+        HeaderName, HeaderValue, StatusCode,
+        header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING, UPGRADE},
+        request::Parts,
+    },
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -67,7 +71,8 @@ pub(crate) fn router(state: HttpState) -> Router {
         .with_state(Arc::new(state))
 }
 
-/// `/json`: answers a `RateLimitRequest` in JSON with a `RateLimitResponse` in JSON. Status 200 if the request is
+/// `/json`: answers a `RateLimitRequest` in JSON with a `RateLimitResponse` in JSON, or, if it is refused by a rule with
+/// a response body, with that body; and with the headers that gRPC callers are asked to add. Status 200 if the request is
 /// allowed; 429 if it is refused, also for exceeding a bound; 400 if it is invalid; 503 if the store did not answer and
 /// a rule has `on_failure: defer`.
 async fn json(
@@ -106,11 +111,27 @@ fn respond(response: &RateLimitResponse) -> Response {
         Code::Ok => StatusCode::OK,
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    match json::encode(response) {
-        Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    let mut http = if response.raw_body.is_empty() {
+        match json::encode(response) {
+            Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(error) => {
+                return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response();
+            }
+        }
+    } else {
+        (status, response.raw_body.clone()).into_response()
+    };
+    for added in &response.response_headers_to_add {
+        let name = HeaderName::try_from(&added.key).ok().filter(|name| !OWN_HEADERS.contains(name));
+        if let (Some(name), Ok(value)) = (name, HeaderValue::try_from(&added.value)) {
+            http.headers_mut().insert(name, value);
+        }
     }
+    http
 }
+
+/// Headers that belong to the connection. A flag may give such a name to a rate limit header.
+const OWN_HEADERS: [HeaderName; 5] = [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE];
 
 /// The trace of a request, according to its headers.
 struct TraceExtractor(RequestTrace);

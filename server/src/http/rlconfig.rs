@@ -32,6 +32,9 @@ fn describe_domain(text: &mut String, domain: &Domain) {
     push(text, format_args!(" default_algorithm={}", domain.defaults.algorithm.name()));
     push(text, format_args!(" default_counting={}", domain.defaults.counting.name()));
     push(text, format_args!(" default_on_failure={}", domain.defaults.on_failure.name()));
+    if let Some(body) = &domain.response_body {
+        push(text, format_args!(" default_response_body={}", body.name()));
+    }
     text.push('\n');
 }
 
@@ -55,6 +58,9 @@ fn describe_rule(text: &mut String, rule: &Rule) {
     ];
     for (name, _) in flags.into_iter().filter(|(_, set)| *set) {
         push(text, format_args!(" {name}"));
+    }
+    if let Some(body) = &rule.response_body {
+        push(text, format_args!(" response_body={}", body.name()));
     }
     text.push('\n');
 }

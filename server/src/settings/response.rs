@@ -12,15 +12,15 @@ pub struct ResponseSettings {
     #[arg(long, env = "SLUICEGATE_RESPONSE_HEADERS", value_name = "FORMAT", default_value = "off")]
     pub response_headers: ResponseHeaders,
 
-    /// Name of the header with the limit, for x-ratelimit-draft-03. Default: x-ratelimit-limit.
+    /// Name of the header with the limit, for x-ratelimit-draft-03 and x-ratelimit-unix. Default: x-ratelimit-limit.
     #[arg(long, env = "SLUICEGATE_LIMIT_HEADER", value_name = "NAME")]
     pub limit_header: Option<HeaderName>,
 
-    /// Name of the header with the remaining hits, for x-ratelimit-draft-03. Default: x-ratelimit-remaining.
+    /// Name of the header with the remaining hits, for x-ratelimit-draft-03 and x-ratelimit-unix. Default: x-ratelimit-remaining.
     #[arg(long, env = "SLUICEGATE_REMAINING_HEADER", value_name = "NAME")]
     pub remaining_header: Option<HeaderName>,
 
-    /// Name of the header with the seconds until the reset, for x-ratelimit-draft-03. Default: x-ratelimit-reset.
+    /// Name of the header with the reset, for x-ratelimit-draft-03 and x-ratelimit-unix. Default: x-ratelimit-reset.
     #[arg(long, env = "SLUICEGATE_RESET_HEADER", value_name = "NAME")]
     pub reset_header: Option<HeaderName>,
 
@@ -37,8 +37,12 @@ pub enum ResponseHeaders {
     /// The limit closest to refusing: x-ratelimit-limit, -remaining and -reset; on a refusal also retry-after.
     #[value(name = "x-ratelimit-draft-03")]
     XRatelimitDraft03,
+    /// The limit that refuses, or the one closest to it, as plain numbers: x-ratelimit-limit, -remaining, and -reset as
+    /// Unix time; on a refusal also retry-after and retry-after-ms.
+    #[value(name = "x-ratelimit-unix")]
+    XRatelimitUnix,
     /// Every limit: `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11; on a refusal
-    /// also retry-after.
+    /// also retry-after and retry-after-ms.
     #[value(name = "ratelimit-draft-11")]
     RatelimitDraft11,
 }

@@ -34,6 +34,8 @@ mod guarded;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod json_headers;
+#[cfg(test)]
 mod late;
 #[cfg(test)]
 mod lifecycle;
@@ -49,6 +51,8 @@ mod readme;
 mod redis;
 #[cfg(test)]
 mod reload;
+#[cfg(test)]
+mod response_bodies;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]

@@ -22,6 +22,7 @@ const DEFAULT: &str = "what applies may be a default of the file or of the serve
 const RELATION: &str = "what rules say about each other";
 const BOUND: &str = "a bound of the server";
 const STYLE: &str = "YAML loads quotes, octal numbers and merges before a schema sees them";
+const TEMPLATE: &str = "what the text of a response body contains";
 const TIME: &str = "arithmetic of time";
 
 /// Mistakes that the schema does not find, by the name of their fixture, with the reason.
@@ -42,6 +43,9 @@ const NOT_EXPRESSED: &[(&str, &str)] = &[
     ("number_octal_signed", STYLE),
     ("number_text", STYLE),
     ("replaces_itself", RELATION),
+    ("response_body_not_json", TEMPLATE),
+    ("response_body_placeholder_unknown", TEMPLATE),
+    ("response_body_placeholders", TEMPLATE),
     ("share_without_pattern", RELATION),
     ("too_many_limits", BOUND),
     ("unit_multiplier_alone", RELATION),

@@ -63,7 +63,7 @@ async fn all_mistakes_of_a_start_are_reported_at_once() {
         "bad.yaml:2: descriptors: a number is not valid here",
         "only one may have a password",
         "--store does not ask for TLS",
-        "--limit-header goes with --response-headers x-ratelimit-draft-03 only",
+        "--limit-header goes with --response-headers x-ratelimit-draft-03 or x-ratelimit-unix only",
         "TLS of the gRPC listener: cannot read /nowhere/server.pem",
         "--admin-listen 0.0.0.0:0 is open to the network",
         "--otlp-tls-ca: --otlp-endpoint does not ask for TLS",

@@ -51,6 +51,7 @@ descriptors:
 const SHOP: &str = "
 domain: shop
 tenant: tenant
+response_body: openai
 descriptors:
   - key: tenant
     rate_limit: {unit: day, requests_per_unit: 1000}
@@ -854,6 +855,8 @@ async fn rules_are_listed_by_domain_and_path() {
         (&json!(true), &json!(true))
     );
     assert!(json["rules"][7]["tenant"].is_null());
+    assert!(json["rules"][7]["response_body"].is_null());
+    assert_eq!(json["rules"][8]["response_body"], "openai");
     let (_, some) = ctl_json(&server, &["rules", "--domain", "api", "--path", "tenant."]).await;
     assert_eq!(paths(&some), api[1..5]);
     assert_eq!(ctl(&server, &["rules", "--domain", "nothing"]).await.code, 1);

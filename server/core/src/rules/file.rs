@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Algorithm, Counting, OnFailure, metadata};
+use crate::{Algorithm, Counting, OnFailure, ResponseBody, metadata};
 
 /// A location in a limits file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,6 +126,8 @@ pub struct LimitsFile {
     pub on_failure: Option<Located<OnFailure>>,
     /// `defaults.algorithm`: default for the limits.
     pub algorithm: Option<Located<Algorithm>>,
+    /// `response_body`: default for the rules. The value is `None` for `none`.
+    pub response_body: Option<Located<Option<Arc<ResponseBody>>>>,
     /// `descriptors`: the first level of the tree of rules.
     pub descriptors: Vec<DescriptorNode>,
 }
@@ -158,6 +160,8 @@ pub struct DescriptorNode {
     pub share_threshold: bool,
     /// `metadata`: in the responses to requests that the rule allows.
     pub metadata: Option<metadata::Map>,
+    /// `response_body`: of responses to requests that the rule refuses. The value is `None` for `none`.
+    pub response_body: Option<Located<Option<Arc<ResponseBody>>>>,
     /// `descriptors`: the next level.
     pub descriptors: Vec<Self>,
 }

@@ -8,13 +8,15 @@
 //! Nodes are looked up by key and then by value. Unlike envoyproxy/ratelimit, nothing joins key and value, so that the
 //! key `a_b` cannot be confused with the key `a` and the value `b`.
 
-use std::{collections::HashMap, fmt, ptr};
+use std::{collections::HashMap, fmt, ptr, sync::Arc};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
 use super::{Findings, LocatedWarning, SourceLocation};
-use crate::{Algorithm, Counting, OnFailure, Rule, key::KEY_PART_BYTES_MAX, request::Entry};
+use crate::{
+    Algorithm, Counting, OnFailure, ResponseBody, Rule, key::KEY_PART_BYTES_MAX, request::Entry,
+};
 
 type Map<T> = HashMap<Box<[u8]>, T, RandomState>;
 
@@ -90,6 +92,10 @@ pub struct Domain {
     pub tenant: Option<Box<[u8]>>,
     /// Defaults of its rules.
     pub defaults: Defaults,
+    /// Body of responses to refused requests for which no rule of the domain matched.
+    pub response_body: Option<Arc<ResponseBody>>,
+    /// Whether the domain or any of its rules has a response body.
+    pub has_response_bodies: bool,
     /// Whether any limit of the domain replaces others.
     pub(crate) has_replacing_limits: bool,
     pub(super) rules: Vec<Rule>,

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 use thiserror::Error;
 
 use super::file::SourceLocation;
-use crate::limit::LimitError;
+use crate::{limit::LimitError, response_body::ResponseBodyError};
 
 /// The most levels of a tree of rules.
 pub(super) const LEVELS_MAX: usize = 64;
@@ -171,6 +171,9 @@ pub enum Mistake {
     /// The algorithm cannot count a limit with these numbers.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// `response_body` is not valid.
+    #[error(transparent)]
+    ResponseBody(#[from] ResponseBodyError),
 }
 
 impl Mistake {
@@ -221,6 +224,7 @@ impl Mistake {
                 "use sliding_window_counter, or give the descriptor counting: free".to_owned()
             }
             Self::Limit(error) => error.help(),
+            Self::ResponseBody(error) => error.help(),
         }
     }
 }

@@ -30,6 +30,7 @@ impl Reader<'_> {
         let tenant = self.text(&fields, "tenant");
         let counting = self.counting(&fields);
         let on_failure = self.on_failure(&fields);
+        let response_body = self.response_body(&fields);
         let descriptors = self.descriptors(&fields);
         if !has_domain {
             // The compiler would quote names of the file, which may not be a limits file. If an unknown key was
@@ -42,7 +43,16 @@ impl Reader<'_> {
         if self.has_unlisted_mistakes() {
             return None;
         }
-        Some(LimitsFile { location, domain, tenant, counting, on_failure, algorithm, descriptors })
+        Some(LimitsFile {
+            location,
+            domain,
+            tenant,
+            counting,
+            on_failure,
+            algorithm,
+            response_body,
+            descriptors,
+        })
     }
 
     fn descriptors(&mut self, of: &Fields<'_, '_>) -> Vec<DescriptorNode> {
@@ -76,6 +86,7 @@ impl Reader<'_> {
             value_to_metric: self.flag(&fields, "value_to_metric"),
             share_threshold: self.flag(&fields, "share_threshold"),
             metadata: self.metadata(&fields),
+            response_body: self.response_body(&fields),
             descriptors: self.descriptors(&fields),
         })
     }

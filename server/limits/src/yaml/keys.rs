@@ -17,9 +17,12 @@ pub(super) enum MapKind {
     LimitOfList,
     /// An element of `replaces`.
     Replace,
+    /// `response_body`.
+    ResponseBody,
 }
 
-const ROOT: &[&str] = &["domain", "descriptors", "tenant", "counting", "on_failure", "defaults"];
+const ROOT: &[&str] =
+    &["domain", "descriptors", "tenant", "counting", "on_failure", "defaults", "response_body"];
 const DEFAULTS: &[&str] = &["algorithm"];
 const DESCRIPTOR: &[&str] = &[
     "key",
@@ -35,6 +38,7 @@ const DESCRIPTOR: &[&str] = &[
     "metadata",
     "counting",
     "on_failure",
+    "response_body",
 ];
 const LIMIT: &[&str] = &[
     "unit",
@@ -48,6 +52,7 @@ const LIMIT: &[&str] = &[
     "burst",
 ];
 const REPLACE: &[&str] = &["name"];
+const RESPONSE_BODY: &[&str] = &["content_type", "text"];
 
 /// The keys of envoyproxy/ratelimit, which accepts each of them in every map, and ignores it where it has no meaning.
 pub(super) const UPSTREAM_KEYS: &[&str] = &[
@@ -70,10 +75,11 @@ pub(super) const UPSTREAM_KEYS: &[&str] = &[
 ];
 
 /// The keys of a map, and the fix if one of them is in another map.
-const KEY_FIXES: [(&[&str], &str); 3] = [
+const KEY_FIXES: [(&[&str], &str); 4] = [
     (LIMIT, "move it into rate_limit"),
     (DESCRIPTOR, "move it into a descriptor"),
     (ROOT, "move it to the top of the file"),
+    (RESPONSE_BODY, "move it into response_body"),
 ];
 
 impl MapKind {
@@ -85,12 +91,14 @@ impl MapKind {
             Self::Descriptor => DESCRIPTOR,
             Self::Limit | Self::LimitOfList => LIMIT,
             Self::Replace => REPLACE,
+            Self::ResponseBody => RESPONSE_BODY,
         }
     }
 
     /// Whether a key is accepted here with a warning, because envoyproxy/ratelimit accepts and ignores it.
     pub(super) fn tolerates(self, key: &str) -> bool {
-        !matches!(self, Self::Defaults | Self::LimitOfList) && UPSTREAM_KEYS.contains(&key)
+        !matches!(self, Self::Defaults | Self::LimitOfList | Self::ResponseBody)
+            && UPSTREAM_KEYS.contains(&key)
     }
 
     /// The mistake for a key that is not allowed here.

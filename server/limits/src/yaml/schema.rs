@@ -8,9 +8,16 @@
 //! server.
 
 use serde_json::{Map, Value, json};
-use sluicegate_core::{Algorithm, Counting, OnFailure, limit::Unit};
+use sluicegate_core::{
+    Algorithm, Counting, OnFailure, ResponseBody,
+    limit::Unit,
+    response_body::{CONTENT_TYPE_BYTES_MAX, TEXT_BYTES_MAX},
+};
 
-use super::keys::{MapKind, UPSTREAM_KEYS};
+use super::{
+    keys::{MapKind, UPSTREAM_KEYS},
+    response_body::NONE,
+};
 
 /// Prefix of references to the schema's own definitions.
 const DEFINITIONS: &str = "#/definitions/";
@@ -24,6 +31,7 @@ pub fn json_schema() -> Value {
         MapKind::Limit,
         MapKind::LimitOfList,
         MapKind::Replace,
+        MapKind::ResponseBody,
     ];
     let definitions: Map<_, _> =
         kinds.into_iter().map(|kind| (definition_name(kind).to_owned(), map(kind))).collect();
@@ -47,6 +55,7 @@ const fn definition_name(kind: MapKind) -> &'static str {
         MapKind::Limit => "rate_limit",
         MapKind::LimitOfList => "limit",
         MapKind::Replace => "replace",
+        MapKind::ResponseBody => "response_body",
     }
 }
 
@@ -85,6 +94,9 @@ fn map(kind: MapKind) -> Value {
             let any_of =
                 ["unit", "window", "unlimited", "<<"].map(|key| json!({"required": [key]}));
             json!({"allOf": rules, "anyOf": any_of})
+        }
+        MapKind::ResponseBody => {
+            json!({"allOf": [required("content_type"), required("text")]})
         }
         MapKind::Defaults => json!({}),
     };
@@ -161,6 +173,15 @@ fn value(kind: MapKind, key: &str) -> Option<(Value, &'static str)> {
         (_, "metadata") => {
             (json!({"type": ["object", "null"]}), "A free map that is returned to callers")
         }
+        (_, "response_body") => (response_body(), "Body of responses to refused requests"),
+        (_, "content_type") => (
+            json!({"type": "string", "maxLength": CONTENT_TYPE_BYTES_MAX, "pattern": "^[!-~]+/[ -~]+$"}),
+            "Content type of the body",
+        ),
+        (_, "text") => (
+            json!({"type": ["string", "integer", "boolean"], "maxLength": TEXT_BYTES_MAX}),
+            "Text of the body, with placeholders such as {retry_after}",
+        ),
         (_, "unit") => (unit(), "Length of the window"),
         (_, "requests_per_unit") => (number(0), "Hits per window; 0 refuses every request"),
         (_, "unlimited") => (flag(), "Every request is allowed and nothing is counted"),
@@ -226,6 +247,12 @@ fn one_of<const N: usize>(names: [&str; N]) -> Value {
     json!({"enum": names.collect::<Vec<_>>()})
 }
 
+/// The name of a preset, none, a map, or null.
+fn response_body() -> Value {
+    let names: Vec<_> = [NONE].into_iter().chain(ResponseBody::PRESETS).collect();
+    json!({"anyOf": [{"enum": names}, reference(MapKind::ResponseBody), {"type": "null"}]})
+}
+
 /// A reference to the definition of a map.
 fn reference(kind: MapKind) -> Value {
     json!({"$ref": format!("{DEFINITIONS}{}", definition_name(kind))})
@@ -254,6 +281,7 @@ mod tests {
             MapKind::Limit,
             MapKind::LimitOfList,
             MapKind::Replace,
+            MapKind::ResponseBody,
         ] {
             for key in kind.keys() {
                 assert!(value(kind, key).is_some(), "{kind:?}: {key}");

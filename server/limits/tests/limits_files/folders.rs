@@ -59,7 +59,7 @@ fn folders_are_read_like_a_mounted_config_map() {
 bytes/a.yaml: not UTF-8; name a readable limits file, or a folder that has one
 bytes/b.yaml:1: not YAML: unclosed bracket '{'; correct the syntax
 bytes/c.yaml:2: key \"limits\" is not known here; move it into a descriptor
-bytes/c.yaml:4: the key in column 1 is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults
+bytes/c.yaml:4: the key in column 1 is not known here; use one of domain, descriptors, tenant, counting, on_failure, defaults, response_body
 bytes/d.yaml:3: not YAML: unclosed bracket '{'; correct the syntax
 missing: No such file or directory (os error 2); name a readable limits file, or a folder that has one
 empty: no .yaml or .yml file in this folder; name a readable limits file, or a folder that has one"

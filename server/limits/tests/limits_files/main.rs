@@ -22,7 +22,7 @@ use std::{
 };
 
 use sluicegate_core::{
-    Algorithm, Counting, Rule,
+    Algorithm, Counting, ResponseBody, Rule,
     request::Entry,
     rule::{RuleLimit, RuleLimits},
     rules::{RuleSet, Warning},
@@ -297,6 +297,13 @@ fn own_keys_are_read() {
     assert_eq!(domain.tenant.as_deref(), Some(&b"organisation"[..]));
     assert_eq!(domain.defaults.algorithm, Algorithm::SlidingWindowCounter);
     assert_eq!(domain.defaults.counting, Counting::Debit);
+    assert!(domain.has_response_bodies);
+    let body = |key: &str| find(&rules, &format!("{key}=x")).unwrap().response_body.as_deref();
+    assert_eq!(body("default"), None);
+    assert_eq!(body("multiplier"), ResponseBody::preset("openai").as_ref());
+    assert_eq!(body("window").unwrap().content_type(), "application/json");
+    assert_eq!(body("odd_window"), domain.response_body.as_deref());
+    assert_eq!(domain.response_body.as_ref().unwrap().name(), "problem_json");
     let numbers = |key: &str| {
         let rule = find(&rules, &format!("{key}=x"));
         let RuleLimit { limit, displayed: shown, .. } = only(rule);

@@ -110,6 +110,7 @@ fn setting_of_one_file_applies_to_the_whole_domain() {
 tenant: user
 counting: debit
 on_failure: deny
+response_body: {content_type: text/plain, text: '{limit}'}
 defaults: {algorithm: gcra}
 ";
     let with = PATHS.to_owned() + settings;
@@ -118,6 +119,7 @@ defaults: {algorithm: gcra}
     assert_eq!(domain.tenant.as_deref(), Some(&b"user"[..]));
     for (_, rule) in rules.rules() {
         assert_eq!((rule.counting.name(), rule.on_failure.name()), ("debit", "deny"));
+        assert_eq!(rule.response_body.as_ref().unwrap().name(), "text/plain");
     }
     assert_eq!(domain.defaults.algorithm.name(), "gcra");
     let both = USERS.to_owned() + settings;
@@ -126,8 +128,8 @@ defaults: {algorithm: gcra}
 
 #[test]
 fn conflicting_settings_are_mistakes_with_both_locations() {
-    let one = "domain: shop\ntenant: org\ncounting: free\non_failure: deny\ndefaults: {algorithm: gcra}\n";
-    let two = "domain: shop\ndefaults: {algorithm: token_bucket}\non_failure: allow\ncounting: debit\ntenant: user\n";
+    let one = "domain: shop\ntenant: org\ncounting: free\non_failure: deny\ndefaults: {algorithm: gcra}\nresponse_body: openai\n";
+    let two = "domain: shop\ndefaults: {algorithm: token_bucket}\non_failure: allow\ncounting: debit\ntenant: user\nresponse_body: none\n";
     let errors = Files::new(&[one, OTHER, two]).compile().unwrap_err();
     assert_eq!(
         errors,
@@ -136,6 +138,7 @@ c.yaml:2: defaults.algorithm: default algorithm of the domain differs from a.yam
 c.yaml:3: on_failure: on_failure of the domain differs from a.yaml:4; give all files of the domain the same on_failure, or only one of them
 c.yaml:4: counting: counting of the domain differs from a.yaml:3; give all files of the domain the same counting, or only one of them
 c.yaml:5: tenant: tenant of the domain differs from a.yaml:2; give all files of the domain the same tenant, or only one of them
+c.yaml:6: response_body: response_body of the domain differs from a.yaml:6; give all files of the domain the same response_body, or only one of them
 "
     );
 }

@@ -201,6 +201,7 @@ fn keys_without_effect() {
             key: g, value: x*, share_threshold: true, descriptors: [{key: x, rate_limit: {unlimited: true}}]
             key: h, value: x*, share_threshold: true, detailed_metric: true, value_to_metric: true, $
             key: i, shadow_mode: true, quota_mode: true, $
+            key: k, response_body: openai
             key: j, shadow_mode: true, detailed_metric: true, metadata: {a: 1}, counting: free, on_failure: deny, $
             ",
         ),
@@ -216,7 +217,8 @@ fn keys_without_effect() {
 9: descriptors[6]: share_threshold {nothing}
 10: descriptors[7]: detailed_metric {shared}
 10: descriptors[7]: value_to_metric {shared}
-11: descriptors[8]: quota_mode has no effect beside shadow_mode, which refuses no request; remove one of them"
+11: descriptors[8]: quota_mode has no effect beside shadow_mode, which refuses no request; remove one of them
+12: descriptors[9]: response_body {no_limit}"
         ),
     );
 }

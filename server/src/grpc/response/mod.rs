@@ -1,7 +1,11 @@
 //! Converts verdicts into `RateLimitResponse` messages.
 
+mod body;
 mod dynamic_metadata;
+mod header;
 mod headers;
+mod matched;
+mod refusal;
 mod seconds;
 
 use std::time::Duration;
@@ -14,8 +18,13 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 
 pub(crate) use headers::HeadersError;
 
-use self::{dynamic_metadata::dynamic_metadata, headers::Headers, seconds::rounded_up};
-use crate::{decision::DecisionRecord, settings::ResponseSettings};
+use self::{
+    body::{body, undecided_body},
+    dynamic_metadata::dynamic_metadata,
+    headers::Headers,
+    seconds::rounded_up,
+};
+use crate::{decision::DecisionRecord, limiter::UndecidedRefusal, settings::ResponseSettings};
 
 /// Creates responses, with headers and dynamic metadata according to the settings.
 pub(crate) struct Responder {
@@ -37,10 +46,12 @@ impl Responder {
         record: &DecisionRecord<'_, '_>,
     ) -> RateLimitResponse {
         let metadata = || dynamic_metadata(message, record);
+        let mut headers = self.headers.build(record);
         RateLimitResponse {
             overall_code: code(record.verdict.code).into(),
             statuses: record.verdict.statuses.iter().map(status).collect(),
-            response_headers_to_add: self.headers.build(record),
+            raw_body: body(&self.headers, record, &mut headers).into(),
+            response_headers_to_add: headers,
             dynamic_metadata: self.dynamic_metadata.then(metadata),
             ..RateLimitResponse::default()
         }
@@ -48,12 +59,21 @@ impl Responder {
 }
 
 /// The response to a request that is refused without a decision. If it is shadowed, it is allowed all the same.
-pub(super) fn undecided_refusal(descriptors: usize, shadowed: bool) -> RateLimitResponse {
+pub(super) fn undecided_refusal(
+    descriptors: usize,
+    domain: Option<&str>,
+    refusal: &UndecidedRefusal,
+) -> RateLimitResponse {
     let over = code(Code::OverLimit).into();
     let status = DescriptorStatus { code: over, ..DescriptorStatus::default() };
+    let mut headers = Vec::new();
+    let body = refusal.response_body.as_ref().filter(|_| !refusal.shadowed);
+    let raw_body = body.map(|body| undecided_body(body, domain.unwrap_or_default(), &mut headers));
     RateLimitResponse {
-        overall_code: if shadowed { code(Code::Ok).into() } else { over },
+        overall_code: if refusal.shadowed { code(Code::Ok).into() } else { over },
         statuses: vec![status; descriptors],
+        response_headers_to_add: headers,
+        raw_body: raw_body.unwrap_or_default().into(),
         ..RateLimitResponse::default()
     }
 }

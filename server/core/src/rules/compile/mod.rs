@@ -7,6 +7,7 @@ mod tree;
 use std::{
     collections::{HashMap, hash_map::Entry},
     mem,
+    sync::Arc,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     findings::truncated,
     matcher::{Defaults, Domain, Modes, RuleSet},
 };
-use crate::{Counting, OnFailure, Rule};
+use crate::{Counting, OnFailure, ResponseBody, Rule};
 use names::LimitNames;
 
 /// Options of compilation, for all files.
@@ -122,6 +123,8 @@ struct CompileOutput {
 /// Compiles one domain: its state while it walks the tree.
 struct Compiler<'f> {
     defaults: Defaults,
+    /// Response body of rules without one.
+    response_body: Option<Arc<ResponseBody>>,
     /// Whether the domain has `tenant`.
     has_tenant: bool,
     /// Id of the domain's first rule.
@@ -151,6 +154,7 @@ impl<'f> Compiler<'f> {
                 on_failure: options.default_on_failure,
                 ..Defaults::default()
             },
+            response_body: None,
             has_tenant: false,
             first_id,
             rules: Vec::new(),
@@ -179,12 +183,19 @@ impl<'f> Compiler<'f> {
             counting: counting.copied().unwrap_or(self.defaults.counting),
             on_failure: on_failure.copied().unwrap_or(self.defaults.on_failure),
         };
+        self.response_body = self
+            .common_setting(files, "response_body", |it| it.response_body.as_ref())
+            .cloned()
+            .flatten();
         let root = self.compile_root(files);
         mem::take(&mut self.names).warn(&mut self.report.warnings);
         let domain = Domain {
             name: name.into(),
             tenant: tenant.map(|tenant| tenant.as_bytes().into()),
             defaults: self.defaults,
+            has_response_bodies: self.response_body.is_some()
+                || self.rules.iter().any(|rule| rule.response_body.is_some()),
+            response_body: self.response_body.take(),
             has_replacing_limits: self.rules.iter().any(|rule| rule.limits.replaces_others()),
             rules: mem::take(&mut self.rules),
             root,

@@ -152,6 +152,10 @@ impl<'f> Compiler<'f> {
         }
         let index = self.rules.len();
         let counts = matches!(limits, RuleLimits::Limited(_));
+        let response_body = match &node.response_body {
+            Some(configured) => configured.value.clone(),
+            None => self.response_body.clone(),
+        };
         self.rules.push(Rule {
             path: self.path.as_str().into(),
             location: node.location.clone(),
@@ -165,6 +169,7 @@ impl<'f> Compiler<'f> {
             value_to_metric: node.value_to_metric,
             stats_key: StatsKey::new(&self.path_nodes),
             metadata: node.metadata.clone(),
+            response_body,
         });
         (Some(index), counts)
     }
@@ -212,6 +217,7 @@ impl<'f> Compiler<'f> {
                 ("on_failure", node.on_failure.is_some()),
                 ("metadata", node.metadata.is_some()),
                 ("detailed_metric", node.detailed_metric),
+                ("response_body", node.response_body.is_some()),
             ];
             for (key, _) in keys_about_limits.into_iter().filter(|(_, is_set)| *is_set) {
                 self.warn(&node.location, Warning::IgnoredWithoutLimit(key));

@@ -3,10 +3,10 @@
 use std::fmt::{self, Display};
 
 use crate::{
-    Rule,
+    ResponseBody, Rule,
     metadata::{Map, Value},
     rule::{DisplayedRate, RuleLimit, RuleLimits},
-    rules::Domain,
+    rules::{Domain, truncated},
 };
 
 /// Text for an absent value.
@@ -42,6 +42,7 @@ pub(super) fn domain_edits(old: &Domain, new: &Domain) -> Vec<Edit> {
     };
     // Resets counters, because the tenant is the hash tag of their keys.
     edits.add_resetting("tenant", tenant(old), tenant(new));
+    edits.response_body(old.response_body.as_deref(), new.response_body.as_deref());
     let (old, new) = (old.defaults, new.defaults);
     edits.add("defaults.algorithm", old.algorithm.name(), new.algorithm.name());
     edits.add("counting", old.counting.name(), new.counting.name());
@@ -69,6 +70,7 @@ pub(super) fn rule_edits(old: Option<&Rule>, new: Option<&Rule>) -> Vec<Edit> {
     let metadata =
         |rule: &Rule| rule.metadata.as_ref().map_or_else(|| NONE.to_owned(), describe_map);
     edits.add("metadata", metadata(old), metadata(new));
+    edits.response_body(old.response_body.as_deref(), new.response_body.as_deref());
     edits.edits
 }
 
@@ -188,6 +190,15 @@ impl Edits {
         self.add(format!("{at}burst"), number(burst(old)), number(burst(new)));
         self.names(at, old_name.as_deref(), new_name.as_deref());
         self.replaces(at, old_replaces, new_replaces);
+    }
+
+    fn response_body(&mut self, old: Option<&ResponseBody>, new: Option<&ResponseBody>) {
+        if old == new {
+            return;
+        }
+        let text = |body: Option<&ResponseBody>| body.map_or_else(|| NONE.to_owned(), truncated);
+        let (key, resets_counters) = ("response_body".to_owned(), false);
+        self.edits.push(Edit { key, from: text(old), to: text(new), resets_counters });
     }
 
     fn names(&mut self, at: &str, old: Option<&str>, new: Option<&str>) {

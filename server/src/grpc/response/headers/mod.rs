@@ -1,17 +1,23 @@
 //! Rate limit headers for clients, a file for each format.
 
-mod matched;
+mod names;
 mod ratelimit_draft_11;
 mod x_ratelimit_draft_03;
+mod x_ratelimit_unix;
 
-use std::time::Duration;
+use std::time::SystemTime;
 
 use sluicegate_core::{Code, plan::PlannedDescriptor, store::RefusalScope};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 use thiserror::Error;
 
-use self::{matched::header, x_ratelimit_draft_03::HeaderNames};
-use super::seconds::rounded_up;
+use self::names::HeaderNames;
+use super::{
+    header::header,
+    matched::MatchedDescriptor,
+    refusal::{refusing_descriptor, retry_after},
+    seconds::{milliseconds_rounded_up, rounded_up},
+};
 use crate::{
     decision::DecisionRecord,
     settings::{ResponseHeaders, ResponseSettings},
@@ -24,13 +30,15 @@ pub(crate) enum Headers {
     Off,
     /// The format of draft 03 of the IETF and of Envoy.
     XRatelimitDraft03(Box<HeaderNames>),
+    /// Plain numbers, and the reset as Unix time.
+    XRatelimitUnix(Box<HeaderNames>),
     /// The format of draft 11 of the IETF.
     RatelimitDraft11,
 }
 
 /// A flag sets the name of a header that the chosen format does not have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("{0} goes with --response-headers x-ratelimit-draft-03 only")]
+#[error("{0} goes with --response-headers x-ratelimit-draft-03 or x-ratelimit-unix only")]
 pub struct HeadersError(&'static str);
 
 impl Headers {
@@ -41,14 +49,15 @@ impl Headers {
             ("--remaining-header", &settings.remaining_header),
             ("--reset-header", &settings.reset_header),
         ];
+        let names = || {
+            let [limit, remaining, reset] = configured.map(|(_, name)| name.as_ref());
+            Box::new(HeaderNames::new(limit, remaining, reset))
+        };
         let format = match settings.response_headers {
             ResponseHeaders::Off => Self::Off,
             ResponseHeaders::RatelimitDraft11 => Self::RatelimitDraft11,
-            ResponseHeaders::XRatelimitDraft03 => {
-                let [limit, remaining, reset] = configured.map(|(_, name)| name.as_ref());
-                let names = HeaderNames::new(limit, remaining, reset);
-                return Ok(Self::XRatelimitDraft03(Box::new(names)));
-            }
+            ResponseHeaders::XRatelimitDraft03 => return Ok(Self::XRatelimitDraft03(names())),
+            ResponseHeaders::XRatelimitUnix => return Ok(Self::XRatelimitUnix(names())),
         };
         match configured.into_iter().find(|(_, name)| name.is_some()) {
             Some((flag, _)) => Err(HeadersError(flag)),
@@ -61,39 +70,39 @@ impl Headers {
         let mut headers = match self {
             Self::Off => return Vec::new(),
             Self::XRatelimitDraft03(names) => x_ratelimit_draft_03::headers(names, record),
+            Self::XRatelimitUnix(names) => {
+                x_ratelimit_unix::headers(names, record, SystemTime::now())
+            }
             Self::RatelimitDraft11 => ratelimit_draft_11::headers(record),
         };
         if let Some(wait) = retry_after(record) {
             headers.push(header("retry-after", rounded_up(wait).to_string()));
+            // Not in the format that stands in for envoyproxy/ratelimit.
+            if !matches!(self, Self::XRatelimitDraft03(_)) {
+                headers.push(header("retry-after-ms", milliseconds_rounded_up(wait).to_string()));
+            }
         }
         headers
     }
-}
 
-/// Time until a refused request would pass, if no other requests come meanwhile: the longest wait of the descriptors
-/// that refuse it by themselves. If all its quota descriptors refuse, at least the shortest wait of these. `None` if it
-/// never passes.
-fn retry_after(record: &DecisionRecord<'_, '_>) -> Option<Duration> {
-    if record.verdict.code == Code::Ok {
-        return None;
+    /// The descriptor that refuses the request. If several do, it is the one that the headers describe.
+    pub(super) fn refusing_descriptor<'a, 'r>(
+        &self,
+        record: &DecisionRecord<'a, 'r>,
+    ) -> Option<MatchedDescriptor<'a, 'r>> {
+        let described = match self {
+            Self::XRatelimitDraft03(_) => x_ratelimit_draft_03::closest(record),
+            Self::Off | Self::XRatelimitUnix(_) | Self::RatelimitDraft11 => None,
+        };
+        let refuses = |descriptor: &MatchedDescriptor<'_, '_>| {
+            let scope = match descriptor.planned {
+                PlannedDescriptor::Limited { refusal_scope, .. } => *refusal_scope,
+                PlannedDescriptor::NoLimitApplies | PlannedDescriptor::Unlimited(_) => {
+                    RefusalScope::None
+                }
+            };
+            scope != RefusalScope::None && descriptor.status.code == Code::OverLimit
+        };
+        described.filter(refuses).or_else(|| refusing_descriptor(record))
     }
-    let mut longest = Duration::ZERO;
-    let mut quota_waits = Vec::new();
-    let mut needs_quota = !record.plan.quota_never_refuses;
-    for (planned, status) in record.plan.descriptors.iter().zip(&record.verdict.statuses) {
-        let PlannedDescriptor::Limited { refusal_scope, .. } = planned else { continue };
-        let decision = status.check_position.and_then(|check| record.decisions.get(check));
-        let wait = decision.and_then(|decision| decision.retry_after);
-        match (refusal_scope, status.code) {
-            (RefusalScope::Request, Code::OverLimit) => longest = longest.max(wait?),
-            (RefusalScope::Quota, Code::OverLimit) => quota_waits.push(wait),
-            (RefusalScope::Quota, Code::Ok) => needs_quota = false,
-            (RefusalScope::Request | RefusalScope::None, _) => {}
-        }
-    }
-    if !needs_quota || quota_waits.is_empty() {
-        return Some(longest);
-    }
-    let shortest_quota_wait = quota_waits.into_iter().flatten().min()?;
-    Some(longest.max(shortest_quota_wait))
 }

@@ -14,8 +14,14 @@ use std::fmt::Write as _;
 use sluicegate_core::{CurrentLimit, plan::PlannedDescriptor};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::matched::{MatchedDescriptor, descriptors, header};
-use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
+use crate::{
+    decision::DecisionRecord,
+    grpc::response::{
+        header::header,
+        matched::{MatchedDescriptor, MatchedLimit, descriptors},
+        seconds::rounded_up,
+    },
+};
 
 /// The most limits in the headers of one response: clients and proxies bound their headers.
 const LIMITS_LISTED_MAX: usize = 32;
@@ -24,29 +30,38 @@ const LIMITS_LISTED_MAX: usize = 32;
 pub(super) fn headers(record: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
     let (mut policies, mut limits) = (String::new(), String::new());
     let mut names: Vec<String> = Vec::new();
-    for MatchedDescriptor { planned, status, limits: matched } in descriptors(record) {
-        let shadow = matches!(planned, PlannedDescriptor::Limited { shadow_mode: true, .. });
-        if shadow || status.current_limit.is_none() {
-            continue;
+    for one in listed_limits(record) {
+        let name = unique(&names, name(&one.limit, one.window));
+        let separator = if names.is_empty() { "" } else { ", " };
+        let requests = one.limit.displayed.requests_per_unit;
+        // Writing to a `String` cannot fail.
+        let _infallible = write!(policies, "{separator}\"{name}\";q={requests};w={}", one.window);
+        let _infallible = write!(limits, "{separator}\"{name}\";r={}", one.remaining());
+        if let Some(until) = one.duration_until_reset() {
+            let _infallible = write!(limits, ";t={}", rounded_up(until));
         }
-        for one in matched.into_iter().take(LIMITS_LISTED_MAX - names.len()) {
-            let name = unique(&names, name(&one.limit, one.window));
-            let separator = if names.is_empty() { "" } else { ", " };
-            let requests = one.limit.displayed.requests_per_unit;
-            // Writing to a `String` cannot fail.
-            let _infallible =
-                write!(policies, "{separator}\"{name}\";q={requests};w={}", one.window);
-            let _infallible = write!(limits, "{separator}\"{name}\";r={}", one.remaining());
-            if let Some(until) = one.duration_until_reset() {
-                let _infallible = write!(limits, ";t={}", rounded_up(until));
-            }
-            names.push(name);
-        }
+        names.push(name);
     }
     if names.is_empty() {
         return Vec::new();
     }
     vec![header("ratelimit-policy", policies), header("ratelimit", limits)]
+}
+
+/// The limits to list, in the order of the request. If they are too many, those that refuse come first.
+fn listed_limits<'a, 'r>(record: &DecisionRecord<'a, 'r>) -> Vec<MatchedLimit<'a, 'r>> {
+    let is_listed = |descriptor: &MatchedDescriptor<'_, '_>| {
+        let planned = descriptor.planned;
+        let shadow = matches!(planned, PlannedDescriptor::Limited { shadow_mode: true, .. });
+        !shadow && descriptor.status.current_limit.is_some()
+    };
+    let listed = descriptors(record).filter(is_listed).flat_map(|descriptor| descriptor.limits);
+    let mut listed: Vec<_> = listed.collect();
+    if listed.len() > LIMITS_LISTED_MAX {
+        listed.sort_by_key(|limit| !limit.refuses());
+        listed.truncate(LIMITS_LISTED_MAX);
+    }
+    listed
 }
 
 /// The name of a limit, as the content of a string of a structured field: printable ASCII, with escapes.

@@ -4,62 +4,44 @@
 
 use std::fmt::Write as _;
 
-use http::HeaderName;
 use sluicegate_core::{Code, plan::PlannedDescriptor, store::RefusalScope};
 use sluicegate_proto::envoy::config::core::v3::HeaderValue;
 
-use super::matched::{MatchedDescriptor, descriptors, header, header_name};
-use crate::{decision::DecisionRecord, grpc::response::seconds::rounded_up};
-
-/// Names of the three headers.
-#[derive(Clone, Debug)]
-pub(crate) struct HeaderNames {
-    limit: Box<str>,
-    remaining: Box<str>,
-    reset: Box<str>,
-}
-
-impl HeaderNames {
-    pub(super) fn new(
-        limit: Option<&HeaderName>,
-        remaining: Option<&HeaderName>,
-        reset: Option<&HeaderName>,
-    ) -> Self {
-        Self {
-            limit: header_name(limit, "x-ratelimit-limit"),
-            remaining: header_name(remaining, "x-ratelimit-remaining"),
-            reset: header_name(reset, "x-ratelimit-reset"),
-        }
-    }
-}
+use super::names::HeaderNames;
+use crate::{
+    decision::DecisionRecord,
+    grpc::response::{
+        header::header,
+        matched::{MatchedDescriptor, descriptors},
+        seconds::rounded_up,
+    },
+};
 
 /// The headers; none if no limit applies.
 pub(super) fn headers(names: &HeaderNames, record: &DecisionRecord<'_, '_>) -> Vec<HeaderValue> {
     let Some(descriptor) = closest(record) else { return Vec::new() };
-    let MatchedDescriptor { status, limits, .. } = descriptor;
+    let MatchedDescriptor { status, limits, .. } = &descriptor;
     let Some(limit) = &status.current_limit else { return Vec::new() };
     let mut text = limit.displayed.requests_per_unit.to_string();
     if limits.len() > 1 {
-        for one in &limits {
+        for one in limits {
             let requests = one.limit.displayed.requests_per_unit;
             // Writing to a `String` cannot fail.
             let _infallible = write!(text, ", {requests};w={}", one.window);
         }
     }
-    // If these hits can never pass, the time until the reset is shown.
-    let decision = status.check_position.and_then(|check| record.decisions.get(check));
-    let until =
-        status.duration_until_reset.or_else(|| Some(decision?.reset_after)).unwrap_or_default();
     vec![
         header(&*names.limit, text),
         header(&*names.remaining, status.remaining.to_string()),
-        header(&*names.reset, rounded_up(until).to_string()),
+        header(&*names.reset, rounded_up(descriptor.time_until_reset(record)).to_string()),
     ]
 }
 
 /// The last descriptor that refuses the request by itself. If there is none: the first of those with the fewest
 /// remaining hits.
-fn closest<'a, 'r>(record: &DecisionRecord<'a, 'r>) -> Option<MatchedDescriptor<'a, 'r>> {
+pub(super) fn closest<'a, 'r>(
+    record: &DecisionRecord<'a, 'r>,
+) -> Option<MatchedDescriptor<'a, 'r>> {
     let mut closest: Option<MatchedDescriptor<'a, 'r>> = None;
     let mut refused = false;
     for descriptor in descriptors(record) {

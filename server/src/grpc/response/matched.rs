@@ -1,16 +1,10 @@
-//! The limits that a request matched, for all header formats.
+//! The limits that a request matched, for headers and bodies.
 
 use std::time::Duration;
 
-use http::HeaderName;
-use sluicegate_core::{CurrentLimit, Decision, DescriptorStatus, plan::PlannedDescriptor};
-use sluicegate_proto::envoy::config::core::v3::HeaderValue;
+use sluicegate_core::{Check, CurrentLimit, Decision, DescriptorStatus, plan::PlannedDescriptor};
 
 use crate::decision::DecisionRecord;
-
-pub(super) fn header(name: impl Into<String>, value: String) -> HeaderValue {
-    HeaderValue { key: name.into(), value, ..HeaderValue::default() }
-}
 
 /// One limit of a descriptor, and the decision on its check.
 pub(super) struct MatchedLimit<'a, 'r> {
@@ -31,6 +25,11 @@ impl MatchedLimit<'_, '_> {
         }
     }
 
+    /// Whether the limit refuses the hits.
+    pub(super) const fn refuses(&self) -> bool {
+        !self.decision.allowed
+    }
+
     /// Remaining hits; 0 if the limit refuses.
     pub(super) const fn remaining(&self) -> u64 {
         if self.decision.allowed { self.decision.remaining } else { 0 }
@@ -42,6 +41,24 @@ pub(super) struct MatchedDescriptor<'a, 'r> {
     pub(super) planned: &'a PlannedDescriptor<'r>,
     pub(super) status: &'a DescriptorStatus<'r>,
     pub(super) limits: Vec<MatchedLimit<'a, 'r>>,
+}
+
+impl<'a> MatchedDescriptor<'a, '_> {
+    /// The check of the limit that the status shows, and the decision on it; `None` if no limit applies.
+    pub(super) fn shown(
+        &self,
+        record: &DecisionRecord<'a, '_>,
+    ) -> Option<(&'a Check, &'a Decision)> {
+        let position = self.status.check_position?;
+        record.group.get(position).zip(record.decisions.get(position))
+    }
+
+    /// If the shown limit refuses: time until these hits would pass, or until the reset if they never will. Otherwise:
+    /// time until the reset.
+    pub(super) fn time_until_reset(&self, record: &DecisionRecord<'a, '_>) -> Duration {
+        let reset_after = || Some(self.shown(record)?.1.reset_after);
+        self.status.duration_until_reset.or_else(reset_after).unwrap_or_default()
+    }
 }
 
 /// All descriptors of a request with their statuses and limits.
@@ -57,9 +74,4 @@ pub(super) fn descriptors<'a, 'r>(
             });
         MatchedDescriptor { planned, status, limits: limits.collect() }
     })
-}
-
-/// The configured name of a header, or else its default.
-pub(super) fn header_name(configured: Option<&HeaderName>, default: &'static str) -> Box<str> {
-    configured.map_or_else(|| default.into(), |name| name.as_str().into())
 }
