@@ -315,6 +315,12 @@ catalogue! {
         "Memory that the server uses, read every 15 s.";
     Gauge REDIS_MEMORY_MAX_BYTES = "sluicegate_redis_memory_max_bytes" [SERVER]:
         "maxmemory of the server; 0 if unbounded.";
+    Counter REDIS_CPU = "sluicegate_redis_cpu_seconds_total" [SERVER]:
+        "CPU time that the server has used since it started, without child processes.";
+    Gauge REDIS_CLIENTS = "sluicegate_redis_clients" [SERVER]:
+        "Connections of all clients to the server, including those of other applications.";
+    Gauge REDIS_CLIENTS_MAX = "sluicegate_redis_clients_max" [SERVER]:
+        "maxclients of the server.";
     Gauge REDIS_KEYS = "sluicegate_redis_keys" [SERVER]:
         "Keys in the database in use, including keys of other applications.";
     Counter DECISION_LOG_DROPPED = "sluicegate_decision_log_dropped_total" []:

@@ -163,14 +163,28 @@ impl Instruments {
         metric: Counter,
         read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
+        self.register_labelled_seconds_counter(metric, move |observe| {
+            if let Some(value) = read() {
+                observe(value, &[]);
+            }
+        });
+    }
+
+    /// Registers a counter of seconds with labels.
+    pub(super) fn register_labelled_seconds_counter(
+        &self,
+        metric: Counter,
+        read: impl Fn(Observe<'_, f64>) + Send + Sync + 'static,
+    ) {
         let read = Arc::new(read);
-        self.scrape_seconds(*metric, Arc::clone(&read));
+        let scraped = Arc::clone(&read);
+        self.scrape(*metric, move |observe| scraped(observe));
         if let Some(pushed) = &self.pushed {
             let _registered = meter(pushed)
                 .f64_observable_counter(metric.name)
                 .with_description(metric.help)
                 .with_unit(metric.unit())
-                .with_callback(observe_seconds(read))
+                .with_callback(observe(*metric, read))
                 .build();
         }
     }
@@ -241,11 +255,11 @@ impl Instruments {
     }
 }
 
-/// Reports integers to the SDK's instrument.
-fn observe(
+/// Reports values to the SDK's instrument.
+fn observe<T>(
     metric: Metric,
-    read: Arc<impl Fn(Observe<'_, u64>) + Send + Sync + 'static>,
-) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+    read: Arc<impl Fn(Observe<'_, T>) + Send + Sync + 'static>,
+) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
     move |observer| {
         read(&|value, labels| observer.observe(value, &labelled(&metric, labels)));
     }

@@ -216,6 +216,15 @@ impl Metrics {
         self.instruments.register_seconds_counter(metric, move || Some(read().as_secs_f64()));
     }
 
+    /// Registers a counter of seconds with labels.
+    pub(crate) fn register_labelled_seconds_counter(
+        &self,
+        metric: Counter,
+        read: impl Fn(Observe<'_, f64>) + Send + Sync + 'static,
+    ) {
+        self.instruments.register_labelled_seconds_counter(metric, read);
+    }
+
     /// Registers a gauge without labels.
     pub(crate) fn register_gauge(
         &self,

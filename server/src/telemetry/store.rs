@@ -158,7 +158,17 @@ fn register_redis(metrics: &Metrics, store: &Arc<Stack>, redis: &Redis) {
     };
     gauge(catalogue::REDIS_CONNECTIONS_OPEN, |it| u64::try_from(it.connections).ok());
     gauge(catalogue::REDIS_BREAKER_OPEN, |it| Some(u64::from(it.is_breaker_open())));
-    gauge(catalogue::REDIS_MEMORY_USED_BYTES, |it| Some(it.memory?.memory_used));
-    gauge(catalogue::REDIS_MEMORY_MAX_BYTES, |it| Some(it.memory?.memory_max));
-    gauge(catalogue::REDIS_KEYS, |it| Some(it.memory?.keys));
+    gauge(catalogue::REDIS_MEMORY_USED_BYTES, |it| Some(it.info?.memory_used));
+    gauge(catalogue::REDIS_MEMORY_MAX_BYTES, |it| Some(it.info?.memory_max));
+    gauge(catalogue::REDIS_KEYS, |it| Some(it.info?.keys));
+    gauge(catalogue::REDIS_CLIENTS, |it| it.info?.clients);
+    gauge(catalogue::REDIS_CLIENTS_MAX, |it| it.info?.clients_max);
+    let store = Arc::clone(store);
+    metrics.register_labelled_seconds_counter(catalogue::REDIS_CPU, move |observe| {
+        for server in store.as_redis().map(Redis::status).unwrap_or_default() {
+            if let Some(cpu) = server.info.and_then(|it| it.cpu) {
+                observe(cpu.as_secs_f64(), &[&server.address.to_string()]);
+            }
+        }
+    });
 }

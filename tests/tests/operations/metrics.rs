@@ -444,10 +444,38 @@ async fn redis_memory_is_shown_if_info_is_permitted() {
     })
     .await;
     let (_, page) = silent.get("/metrics").await;
-    for metric in ["sluicegate_redis_keys", "sluicegate_redis_memory"] {
-        assert!(!page.contains(metric), "{page}");
+    let unknown = ["keys", "memory", "cpu", "clients"];
+    for metric in unknown.map(|it| format!("sluicegate_redis_{it}")) {
+        assert!(!page.contains(&metric), "{page}");
     }
     assert_eq!(silent.metric("sluicegate_store_degraded").await, 0.0);
+}
+
+#[tokio::test]
+async fn cpu_time_and_clients_of_redis_are_shown() {
+    let redis = Redis::start().await;
+    redis.query(&["CONFIG", "SET", "maxclients", "321"]).await;
+    let cpu = async || {
+        let mut sum = 0.0;
+        for field in ["used_cpu_sys", "used_cpu_user"] {
+            let seconds = redis.info("cpu", field).await.unwrap().unwrap();
+            sum += seconds.parse::<f64>().unwrap();
+        }
+        sum
+    };
+    // Visible beside the time that a start takes.
+    redis.query(&["EVAL", "for i = 1, 2e7 do end", "0"]).await;
+    let before = cpu().await;
+    let server = with_redis(&redis.url(), &["--redis-connections", "3"]).await;
+    let max = of("sluicegate_redis_clients_max", &redis);
+    until("what Redis reports", async || (server.metric(&max).await == 321.0).then_some(())).await;
+    let shown = server.metric(&of("sluicegate_redis_cpu_seconds_total", &redis)).await;
+    let after = cpu().await;
+    assert!((before..=after).contains(&shown), "{before} {shown} {after}");
+    assert!(before > 0.01, "{before}");
+    // At least the connection that asked, at most those of the server and of this test.
+    let clients = server.metric(&of("sluicegate_redis_clients", &redis)).await;
+    assert!((1.0..=5.0).contains(&clients), "{clients}");
 }
 
 #[tokio::test]
@@ -458,6 +486,9 @@ async fn every_primary_of_a_cluster_is_shown() {
         "sluicegate_redis_memory_used_bytes",
         "sluicegate_redis_memory_max_bytes",
         "sluicegate_redis_keys",
+        "sluicegate_redis_cpu_seconds_total",
+        "sluicegate_redis_clients",
+        "sluicegate_redis_clients_max",
         "sluicegate_redis_connections_open",
         "sluicegate_redis_breaker_open",
     ] {

@@ -6,8 +6,8 @@ use futures::future::join_all;
 
 use super::{
     Reply, Stats,
-    memory_info::{MemoryInfo, field},
     node::Node,
+    server_info::{ServerInfo, field},
     topology::Topology,
 };
 
@@ -24,9 +24,9 @@ pub(super) async fn poll(topology: Arc<Topology>, stats: Arc<Stats>, database: u
     }
 }
 
-/// Polls one server. Without `INFO` permission or without a reply, its memory is unknown.
+/// Polls one server. Without `INFO` permission or without a reply, its memory and the rest are unknown.
 async fn poll_node(node: &Node, stats: &Stats, database: u8) {
-    let info = node.query(&[b"INFO".as_slice(), b"memory", b"keyspace"]).await;
+    let info = node.query(&[b"INFO".as_slice(), b"memory", b"keyspace", b"cpu", b"clients"]).await;
     let info = info.as_ref().and_then(Reply::as_str);
     if let Some(info) = info {
         let policy = field(info, "maxmemory_policy").unwrap_or("noeviction");
@@ -35,5 +35,5 @@ async fn poll_node(node: &Node, stats: &Stats, database: u8) {
             stats.warn_of_eviction(&node.address, policy);
         }
     }
-    node.set_memory(info.and_then(|info| MemoryInfo::read(info, database)));
+    node.set_info(info.and_then(|info| ServerInfo::read(info, database)));
 }

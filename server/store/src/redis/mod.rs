@@ -16,13 +16,13 @@ mod heartbeat;
 mod info;
 mod inspect;
 mod key_prefix;
-mod memory_info;
 mod node;
 mod pipeline;
 mod pooled;
 mod probe;
 mod reply;
 mod script;
+mod server_info;
 mod slots;
 mod sockets;
 mod stats;
@@ -59,9 +59,9 @@ pub use call_error::LATE_REPLY_TIMEOUT;
 pub use connection::{ByteStream, Connect, FileError, Password, RedisConnectionSettings, TlsFiles};
 pub use inspect::Cursor;
 pub use key_prefix::{KEY_PREFIX_MAX, KeyPrefix, KeyPrefixError};
-pub use memory_info::MemoryInfo;
 pub use reply::Reply;
 pub use script::Script;
+pub use server_info::ServerInfo;
 pub use slots::hash_slot;
 pub use stats::{Count, Stats};
 pub use url::{Address, Deployment, RedisUrl, UrlError};
@@ -117,8 +117,8 @@ pub struct NodeStatus {
     pub connections: usize,
     /// Connections that should be open.
     pub connections_wanted: usize,
-    /// Memory and keys as of the last `INFO`; `None` without `INFO` permission or without a reply.
-    pub memory: Option<MemoryInfo>,
+    /// What the last `INFO` reported; `None` without `INFO` permission or without a reply.
+    pub info: Option<ServerInfo>,
 }
 
 impl NodeStatus {
@@ -170,7 +170,7 @@ impl Redis {
             address: node.address.clone(),
             error: (!node.is_usable()).then(|| node.error()),
             connections: node.connections(),
-            memory: node.memory(),
+            info: node.info(),
             connections_wanted: node.connections_wanted(),
         };
         self.topology.slot_map().nodes().iter().map(status).collect()

@@ -29,11 +29,11 @@ use super::{
     command::encode_command,
     connection::{ConnectError, Connection, RedisConnectionSettings},
     error_code::{ErrorCode, first_word},
-    memory_info::MemoryInfo,
     pipeline::{CommandSender, PendingReply, PipelineError},
     pooled::{AtomicInstant, PooledConnection, SILENCE},
     reply::{Reply, ReplyBounds},
     script::Script,
+    server_info::ServerInfo,
     slots,
     sockets::{NO_DESCRIPTORS, Sockets},
     watched::Watched,
@@ -93,7 +93,7 @@ pub(super) struct Node {
     last_rejected_reply: Mutex<Option<String>>,
     /// Whether a connection has ever been open.
     was_connected: Watched<bool>,
-    memory: Mutex<Option<MemoryInfo>>,
+    info: Mutex<Option<ServerInfo>>,
     timeout: Duration,
     stats: Arc<Stats>,
     sockets: Arc<Sockets>,
@@ -126,7 +126,7 @@ impl Node {
             log_limit: LogLimit::default(),
             last_rejected_reply: Mutex::default(),
             was_connected: Watched::new(false),
-            memory: Mutex::new(None),
+            info: Mutex::new(None),
             timeout: settings.connect_timeout,
             stats: Arc::clone(stats),
             sockets: Arc::clone(sockets),
@@ -195,13 +195,13 @@ impl Node {
         self.pool.len()
     }
 
-    /// Memory and keys as of the last `INFO`.
-    pub(super) fn memory(&self) -> Option<MemoryInfo> {
-        *self.memory.lock()
+    /// What the last `INFO` reported.
+    pub(super) fn info(&self) -> Option<ServerInfo> {
+        *self.info.lock()
     }
 
-    pub(super) fn set_memory(&self, memory: Option<MemoryInfo>) {
-        *self.memory.lock() = memory;
+    pub(super) fn set_info(&self, info: Option<ServerInfo>) {
+        *self.info.lock() = info;
     }
 
     /// Why the server is unusable; empty if it is usable.
