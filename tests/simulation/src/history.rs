@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_core::Decision;
 use sluicegate_store::FallbackStats;
 
-use crate::{scenario::PlannedCheck, world::Counter};
+use crate::{scenario::PlannedCheck, world::CounterHistory};
 
 /// How a request ended.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub(crate) struct History {
     pub(crate) recovered: Vec<(usize, Outcome)>,
     /// Hits used of each counter at the end, by the limit of its rule. Only in a run with a store in memory.
     pub(crate) used: Vec<Option<i64>>,
-    pub(crate) counters: Vec<Counter>,
+    pub(crate) counters: Vec<CounterHistory>,
     /// Start and end of each fault.
     pub(crate) faults: Vec<(Duration, Duration)>,
     /// Errors that the simulated servers noticed, such as unknown commands, lost counters and failed scripts.

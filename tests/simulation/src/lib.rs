@@ -36,13 +36,13 @@ pub use shorten::shorten;
 
 /// Runs a scenario, and returns the rules that it violates.
 #[must_use]
-pub fn violations(scenario: &Scenario) -> Vec<Violation> {
-    oracle::violations(scenario, &run::run(scenario))
+pub fn run_and_verify(scenario: &Scenario) -> Vec<Violation> {
+    oracle::verify(scenario, &run::run(scenario))
 }
 
 /// Runs a scenario, and describes its actions with their answers, and the changes of each counter.
 #[must_use]
-pub fn describe(scenario: &Scenario) -> String {
+pub fn run_and_describe(scenario: &Scenario) -> String {
     let history = run::run(scenario);
     let mut text = scenario.to_string();
     let answers = |history: &History, action: usize| {
@@ -84,7 +84,7 @@ const RECORDED: &str = include_str!("../recorded.txt");
 
 /// The recorded seed that detects a mutant; `None` if there is none.
 #[must_use]
-pub fn recorded(mutant: Mutant) -> Option<u64> {
+pub fn recorded_seed(mutant: Mutant) -> Option<u64> {
     let seed = |line: &str| {
         let (name, seed) = line.split_once(' ')?;
         (name == mutant.name()).then(|| seed.parse().ok())?
@@ -94,6 +94,6 @@ pub fn recorded(mutant: Mutant) -> Option<u64> {
 
 /// The whole history of a run as text, to compare it with another run.
 #[must_use]
-pub fn trace(scenario: &Scenario) -> String {
+pub fn run_and_trace(scenario: &Scenario) -> String {
     format!("{:?}", run::run(scenario))
 }

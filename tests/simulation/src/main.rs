@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use sluicegate_simulation::{Mutant, Scenario, describe, shorten, violations};
+use sluicegate_simulation::{Mutant, Scenario, run_and_describe, run_and_verify, shorten};
 
 /// Simulates the store stack.
 #[derive(Debug, Parser)]
@@ -98,7 +98,7 @@ fn failing(
                 next.fetch_sub(1, Ordering::Relaxed);
                 break;
             }
-            if !violations(&Scenario::new(seed)).is_empty()
+            if !run_and_verify(&Scenario::new(seed)).is_empty()
                 && let Ok(mut found) = found.lock()
             {
                 found.push(seed);
@@ -131,16 +131,16 @@ fn replay(seed: u64, name: Option<&str>, whole: bool) -> ExitCode {
     }
     Mutant::plant(mutant.flatten());
     let scenario = Scenario::new(seed);
-    if violations(&scenario).is_empty() {
+    if run_and_verify(&scenario).is_empty() {
         println!("seed {seed} passes");
         if whole {
-            println!("{}", describe(&scenario));
+            println!("{}", run_and_describe(&scenario));
         }
         return ExitCode::SUCCESS;
     }
     let shown = if whole { scenario } else { shorten(&scenario) };
-    println!("{}", describe(&shown));
-    violations(&shown).iter().for_each(|it| println!("{it}"));
+    println!("{}", run_and_describe(&shown));
+    run_and_verify(&shown).iter().for_each(|it| println!("{it}"));
     let mutant = name.map_or(String::new(), |name| format!(" --mutant {name}"));
     println!("replay: cargo run --package sluicegate-simulation -- replay {seed}{mutant}");
     ExitCode::FAILURE
@@ -154,7 +154,8 @@ fn mutants(seeds: u64, record: Option<&Path>) -> ExitCode {
         let (found, _) = failing(0, seeds, None, Some(mutant), 1);
         Mutant::plant(Some(mutant));
         let seed = found.first().copied();
-        let rule = seed.and_then(|seed| violations(&Scenario::new(seed)).first().map(|it| it.rule));
+        let rule =
+            seed.and_then(|seed| run_and_verify(&Scenario::new(seed)).first().map(|it| it.rule));
         let (Some(seed), Some(rule)) = (seed, rule) else {
             println!("| `{}` | not in {seeds} | |", mutant.name());
             code = ExitCode::FAILURE;

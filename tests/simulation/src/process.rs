@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::{
     network::Network,
     scenario::{Scenario, StoreKind},
-    world::{State, World},
+    world::{SimulatedServers, World},
 };
 
 /// The time of all clocks when a run starts: six hours after a midnight, in microseconds since the Unix epoch.
@@ -60,9 +60,9 @@ fn stack(scenario: &Scenario, world: &World, process: usize, clock: &Arc<Process
     }
     let deployment = match scenario.kind {
         StoreKind::Cluster(primaries) => {
-            Deployment::Cluster((0..primaries).map(State::address).collect())
+            Deployment::Cluster((0..primaries).map(SimulatedServers::address).collect())
         }
-        StoreKind::Memory | StoreKind::Single => Deployment::Single(State::address(0)),
+        StoreKind::Memory | StoreKind::Single => Deployment::Single(SimulatedServers::address(0)),
     };
     let (world, is_jittery) = (world.clone(), scenario.is_jittery);
     let connection = RedisConnectionSettings {

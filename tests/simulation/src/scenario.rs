@@ -172,7 +172,7 @@ impl Scenario {
             _ => Delays { min: 5, max: 60, slow_one_in: 10, slow_max: 120 },
         };
         let counters =
-            (0..rng.usize(1..=5)).map(|it| counter(&mut rng, it, is_one_window)).collect();
+            (0..rng.usize(1..=5)).map(|it| random_counter(&mut rng, it, is_one_window)).collect();
         let mut scenario = Self {
             seed,
             kind,
@@ -189,7 +189,7 @@ impl Scenario {
         let mut at = 0;
         for _ in 0..rng.usize(15..=50) {
             at += if rng.u32(0..10) < 6 { rng.u64(0..=3) } else { rng.u64(5..=400) };
-            scenario.add(&mut rng, at);
+            scenario.add_random_action(&mut rng, at);
         }
         scenario.actions.sort_by_key(|(at, _)| *at);
         scenario
@@ -221,9 +221,9 @@ impl Scenario {
     }
 
     /// Adds a random action.
-    fn add(&mut self, rng: &mut fastrand::Rng, at: u64) {
-        let process = some(rng, self.processes);
-        let counter = some(rng, self.counters.len());
+    fn add_random_action(&mut self, rng: &mut fastrand::Rng, at: u64) {
+        let process = skewed_index(rng, self.processes);
+        let counter = skewed_index(rng, self.counters.len());
         let servers = self.servers();
         let deadline = match rng.u32(0..2) {
             0 if !self.is_fault_free => rng.u64(5..=400),
@@ -237,7 +237,7 @@ impl Scenario {
                 let (to, millis) = (rng.usize(0..servers), rng.u64(1..=5));
                 Action::Move { counter, to, millis }
             }
-            27..35 if servers > 0 && !self.is_fault_free => self.fault(rng, at),
+            27..35 if servers > 0 && !self.is_fault_free => self.random_fault(rng, at),
             35..37 => {
                 let micros = rng.i64(-5_000_000..=5_000_000);
                 if servers > 0 && rng.bool() {
@@ -257,7 +257,7 @@ impl Scenario {
                     3 => Disconnect::Polls(rng.u32(1..=3)),
                     _ => Disconnect::Never,
                 };
-                let checks = self.checks(rng);
+                let checks = self.random_checks(rng);
                 Action::Request { process, checks, deadline, disconnect }
             }
         };
@@ -265,7 +265,7 @@ impl Scenario {
     }
 
     /// A random fault.
-    fn fault(&mut self, rng: &mut fastrand::Rng, at: u64) -> Action {
+    fn random_fault(&mut self, rng: &mut fastrand::Rng, at: u64) -> Action {
         let server = rng.usize(0..self.servers());
         match rng.u32(0..5) {
             0 => Action::Pause { server, millis: rng.u64(20..=900) },
@@ -285,16 +285,16 @@ impl Scenario {
     }
 
     /// The checks of a random request.
-    fn checks(&self, rng: &mut fastrand::Rng) -> Vec<PlannedCheck> {
+    fn random_checks(&self, rng: &mut fastrand::Rng) -> Vec<PlannedCheck> {
         let count = if rng.bool() { 1 } else { rng.usize(1..=4) };
         let mut descriptor = 0;
-        let mut scope = scope(rng);
+        let mut scope = random_scope(rng);
         let check = |position: usize| {
             if position > 0 && rng.u32(0..5) > 0 {
                 descriptor += 1;
-                scope = self::scope(rng);
+                scope = random_scope(rng);
             }
-            let counter = some(rng, self.counters.len());
+            let counter = skewed_index(rng, self.counters.len());
             let limits = self.counters[counter].limits.len();
             let limit = if rng.u32(0..5) == 0 { rng.usize(0..limits) } else { 0 };
             let hits = match rng.u32(0..20) {
@@ -315,14 +315,14 @@ impl Scenario {
     }
 }
 
-/// A number below `count`. Zero is more likely than the others, so that actions often concern the same process or
+/// A random index below `count`. Zero is more likely than the others, so that actions often concern the same process or
 /// counter.
-fn some(rng: &mut fastrand::Rng, count: usize) -> usize {
+fn skewed_index(rng: &mut fastrand::Rng, count: usize) -> usize {
     if rng.u32(0..5) < 2 { 0 } else { rng.usize(0..count) }
 }
 
 /// A random scope of refusals.
-fn scope(rng: &mut fastrand::Rng) -> RefusalScope {
+fn random_scope(rng: &mut fastrand::Rng) -> RefusalScope {
     match rng.u32(0..20) {
         0..2 => RefusalScope::None,
         2..4 => RefusalScope::Quota,
@@ -331,7 +331,7 @@ fn scope(rng: &mut fastrand::Rng) -> RefusalScope {
 }
 
 /// A random counter.
-fn counter(rng: &mut fastrand::Rng, number: usize, is_one_window: bool) -> PlannedCounter {
+fn random_counter(rng: &mut fastrand::Rng, number: usize, is_one_window: bool) -> PlannedCounter {
     let algorithm = Algorithm::ALL[rng.usize(0..Algorithm::ALL.len())];
     let seconds = if is_one_window { LONG_WINDOW } else { rng.u64(1..=3) };
     let window = Window::from_seconds(seconds).unwrap();

@@ -1,6 +1,6 @@
 //! Shortening of scenarios that fail.
 
-use crate::{Scenario, violations};
+use crate::{Scenario, run_and_verify};
 
 /// Maximum number of shortened scenarios to run.
 const TRIES_MAX: usize = 400;
@@ -8,7 +8,7 @@ const TRIES_MAX: usize = 400;
 /// Removes actions from a scenario, as long as it still violates the same rule.
 #[must_use]
 pub fn shorten(scenario: &Scenario) -> Scenario {
-    let rule = violations(scenario).first().map(|it| it.rule);
+    let rule = run_and_verify(scenario).first().map(|it| it.rule);
     let mut shortest = scenario.clone();
     let (mut tries, mut size) = (0, scenario.actions.len() / 2);
     while size > 0 {
@@ -18,7 +18,7 @@ pub fn shorten(scenario: &Scenario) -> Scenario {
             let end = (begin + size).min(shorter.actions.len());
             shorter.actions.drain(begin..end);
             tries += 1;
-            if violations(&shorter).iter().any(|it| Some(it.rule) == rule) {
+            if run_and_verify(&shorter).iter().any(|it| Some(it.rule) == rule) {
                 shortest = shorter;
             } else {
                 begin = end;

@@ -13,12 +13,12 @@ const CACHED_MAX: Duration = Duration::from_secs(1);
 
 impl Oracle<'_> {
     /// Verifies the answers to one request.
-    pub(super) fn answers(&mut self, request: &RequestRecord) {
+    pub(super) fn verify_answers(&mut self, request: &RequestRecord) {
         let Outcome::Decided(decisions) = &request.outcome else { return };
         for (at, decision) in decisions.iter().enumerate() {
             match decision.source {
                 DecisionSource::Store => {
-                    self.report(request, at, decisions);
+                    self.verify_report(request, at, decisions);
                     if decision.allowed {
                         self.admission(request, at, decisions);
                     } else {
@@ -77,7 +77,7 @@ impl Oracle<'_> {
     }
 
     /// An answer reports the remaining hits, and the hits beyond the limit, that the counter had at some time.
-    fn report(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
+    fn verify_report(&mut self, request: &RequestRecord, at: usize, decisions: &[Decision]) {
         let (check, decision) = (&request.checks[at], &decisions[at]);
         let limit = self.limit(check);
         let counter = &self.history.counters[check.counter];
@@ -124,7 +124,7 @@ impl Oracle<'_> {
         let limit = self.limit(check);
         let most = Span::of(request).most(&self.history.counters[check.counter], &limit);
         let (_, before) = self.charged_before(request, at, decisions);
-        self.explain(request, at, most, before);
+        self.verify_refusal(request, at, most, before);
     }
 
     /// A refusal by the deny cache has a reason: the hits did not fit at some time since the last refund or reset that
@@ -147,7 +147,7 @@ impl Oracle<'_> {
             ..Span::of(request)
         };
         let most = span.most(&self.history.counters[check.counter], &limit);
-        self.explain(request, at, most, 0);
+        self.verify_refusal(request, at, most, 0);
         if self.scenario.deny_cache_entries == 0 {
             let what = format!("check {at}: refused by the deny cache, which is disabled");
             self.add("refusals have a reason", Some(request.action), what);
@@ -155,7 +155,7 @@ impl Oracle<'_> {
     }
 
     /// Adds a violation if the hits of a refused check did fit: `most` were used, and `before` by earlier checks.
-    fn explain(&mut self, request: &RequestRecord, at: usize, most: u64, before: u64) {
+    fn verify_refusal(&mut self, request: &RequestRecord, at: usize, most: u64, before: u64) {
         let check = &request.checks[at];
         let capacity = u64::from(self.limit(check).capacity());
         let needs = needs(check.charge);

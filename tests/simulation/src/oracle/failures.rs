@@ -13,7 +13,7 @@ use crate::{
 
 impl Oracle<'_> {
     /// A decision that the store did not make has a reason, and follows from the rule's failure policy.
-    pub(super) fn failures(&mut self, request: &RequestRecord) {
+    pub(super) fn verify_failures(&mut self, request: &RequestRecord) {
         let may_fail = self.may_fail(request);
         let mut add = |what: String| {
             self.found.push(Violation::new("failures have a reason", request.action, what));
@@ -79,7 +79,7 @@ impl Oracle<'_> {
 
     /// While the store does not answer, a process admits no more than its share of the limit, nor than its share of the
     /// hits that the store last reported as remaining.
-    pub(super) fn local(&mut self, request: &RequestRecord) {
+    pub(super) fn verify_local(&mut self, request: &RequestRecord) {
         for (at, check) in request.checks.iter().enumerate() {
             let decision =
                 decided(request, at).filter(|it| it.source == DecisionSource::LocalFallback);
@@ -193,7 +193,7 @@ impl Oracle<'_> {
     }
 
     /// After the last fault, every process decides by the store again, and reports what is stored.
-    pub(super) fn recovery(&mut self) {
+    pub(super) fn verify_recovery(&mut self) {
         for (process, outcome) in &self.history.recovered {
             let Outcome::Decided(decisions) = outcome else {
                 let what = format!("process {process}: {outcome:?}");

@@ -21,7 +21,7 @@ fn undo(
 
 impl Oracle<'_> {
     /// The answers of a store in memory equal those of a limiter that settles one request after the other.
-    pub(super) fn memory(&mut self) {
+    pub(super) fn verify_memory(&mut self) {
         let mut used = vec![0_i64; self.scenario.counters.len()];
         let resets = self.history.invalidations.iter().filter(|it| it.is_reset);
         let mut resets = resets.filter_map(|it| Some((it.ended.0, it.counter?))).peekable();

@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
 }
 
 /// Verifies a history, and returns all violations.
-pub(crate) fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
+pub(crate) fn verify(scenario: &Scenario, history: &History) -> Vec<Violation> {
     let mut oracle = Oracle { scenario, history, found: Vec::new() };
     oracle.of_run("nothing panics", &history.panics);
     if history.end_states.is_empty() {
@@ -66,19 +66,19 @@ pub(crate) fn violations(scenario: &Scenario, history: &History) -> Vec<Violatio
         let what = format!("{} requests, resets or drains have not ended", history.unfinished);
         oracle.of_run("every request is answered", &[what]);
     }
-    history.requests.iter().for_each(|request| oracle.answer_in_time(request));
-    history.requests.iter().for_each(|request| oracle.failures(request));
+    history.requests.iter().for_each(|request| oracle.verify_answer_time(request));
+    history.requests.iter().for_each(|request| oracle.verify_failures(request));
     if scenario.kind == StoreKind::Memory {
-        oracle.memory();
+        oracle.verify_memory();
     } else {
-        history.requests.iter().for_each(|request| oracle.answers(request));
-        history.requests.iter().for_each(|request| oracle.local(request));
-        oracle.sums();
-        oracle.debits();
+        history.requests.iter().for_each(|request| oracle.verify_answers(request));
+        history.requests.iter().for_each(|request| oracle.verify_local(request));
+        oracle.verify_sums();
+        oracle.verify_debits();
     }
-    oracle.recovery();
-    oracle.end_states();
-    oracle.drains();
+    oracle.verify_recovery();
+    oracle.verify_end_states();
+    oracle.verify_drains();
     oracle.found
 }
 
@@ -154,7 +154,7 @@ impl Oracle<'_> {
     }
 
     /// Every answer arrives by its deadline.
-    fn answer_in_time(&mut self, request: &RequestRecord) {
+    fn verify_answer_time(&mut self, request: &RequestRecord) {
         if !matches!(request.outcome, Outcome::Disconnected) && request.ended.1 > request.deadline {
             let (ended, deadline) = (request.ended.1, request.deadline);
             let what = format!("answered at {ended:?}, after its deadline {deadline:?}");
@@ -163,7 +163,7 @@ impl Oracle<'_> {
     }
 
     /// Nothing is pending at the end.
-    fn end_states(&mut self) {
+    fn verify_end_states(&mut self) {
         for (process, end) in self.history.end_states.iter().enumerate() {
             let counts = [
                 end.waiting,
@@ -189,7 +189,7 @@ impl Oracle<'_> {
     }
 
     /// A process that drains waits until it has settled everything, but not longer than the timeout.
-    fn drains(&mut self) {
+    fn verify_drains(&mut self) {
         for drain in &self.history.drains {
             let (multi_slot, refunds_and_late_calls, debits) = drain.pending;
             let is_done = multi_slot == 0

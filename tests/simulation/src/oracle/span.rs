@@ -6,7 +6,7 @@ use sluicegate_core::Limit;
 
 use crate::{
     history::RequestRecord,
-    world::{Counter, Snapshot},
+    world::{CounterHistory, Snapshot},
 };
 
 /// A part of a run, between two events and two times.
@@ -35,7 +35,7 @@ impl Span {
     /// The snapshots of a counter that applied within the span, each with the next one.
     fn snapshots<'c>(
         &self,
-        counter: &'c Counter,
+        counter: &'c CounterHistory,
     ) -> impl Iterator<Item = (&'c Snapshot, Option<&'c Snapshot>)> {
         let &Self { first_event, begins, last_event, ends, .. } = self;
         let nexts = counter.snapshots.iter().skip(1).map(Some).chain([None]);
@@ -46,7 +46,7 @@ impl Span {
     }
 
     /// The most hits that were used at some time.
-    pub(super) fn most(&self, counter: &Counter, limit: &Limit) -> u64 {
+    pub(super) fn most(&self, counter: &CounterHistory, limit: &Limit) -> u64 {
         let used = self.snapshots(counter).map(|(it, _)| {
             let refunded = if it.number >= self.first_event { it.effect.refunded } else { 0 };
             used(it, limit, it.at.max(self.observed_from)) + refunded
@@ -55,7 +55,7 @@ impl Span {
     }
 
     /// The least hits that were used at some time.
-    pub(super) fn least(&self, counter: &Counter, limit: &Limit) -> u64 {
+    pub(super) fn least(&self, counter: &CounterHistory, limit: &Limit) -> u64 {
         let used = self.snapshots(counter).map(|(it, next)| {
             let next = next.filter(|it| it.number <= self.last_event && it.at <= self.ends);
             let until = next.map_or(self.ends, |it| it.at);

@@ -44,7 +44,7 @@ fn is_final(request: &RequestRecord, at: usize) -> bool {
 impl Oracle<'_> {
     /// The scripts charge the hits that answers report, and debits. Hits that they charge beyond that are counted as
     /// unknown.
-    pub(super) fn sums(&mut self) {
+    pub(super) fn verify_sums(&mut self) {
         let mut missing = 0;
         for (number, counter) in self.history.counters.iter().enumerate() {
             let (mut least, mut most) = (0, 0);
@@ -94,7 +94,7 @@ impl Oracle<'_> {
     }
 
     /// Processes debit the hits that they have admitted by themselves, or count them as unknown or dropped.
-    pub(super) fn debits(&mut self) {
+    pub(super) fn verify_debits(&mut self) {
         let has_resets = (0..self.scenario.counters.len()).any(|it| self.scenario.resets(it));
         if !self.scenario.is_one_window || has_resets {
             return;

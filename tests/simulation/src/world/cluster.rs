@@ -2,12 +2,12 @@
 
 use sluicegate_store::redis::Address;
 
-use super::{Effect, Endpoint, State};
+use super::{Effect, Endpoint, SimulatedServers};
 
 /// Number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-impl State {
+impl SimulatedServers {
     /// The address of a server at the start.
     pub(crate) fn address(server: usize) -> Address {
         Self::address_of(Endpoint { server, promotions: 0 })

@@ -45,7 +45,7 @@ pub(crate) struct Snapshot {
 
 /// The history of a counter.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub(crate) struct CounterHistory {
     pub(crate) limit: Limit,
     pub(crate) snapshots: Vec<Snapshot>,
     /// The value after the last event.
@@ -57,7 +57,7 @@ pub(crate) struct Counter {
     pub(crate) at_end: i64,
 }
 
-impl Counter {
+impl CounterHistory {
     /// The sum of a number over all effects on the counter.
     pub(crate) fn sum(&self, of: impl Fn(&Effect) -> i64) -> i64 {
         self.snapshots.iter().map(|it| of(&it.effect)).sum()

@@ -18,7 +18,7 @@ use crate::{
 
 use cluster::key_slot;
 use counter::effects;
-pub(crate) use counter::{Counter, Effect, Snapshot, UndoneCharge};
+pub(crate) use counter::{CounterHistory, Effect, Snapshot, UndoneCharge};
 
 /// A time that is longer than any run.
 const LONGER_THAN_A_RUN: Duration = Duration::from_secs(86_400);
@@ -33,7 +33,7 @@ thread_local! {
 
 /// The simulated servers, shared by all tasks of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct World(Arc<Mutex<State>>);
+pub(crate) struct World(Arc<Mutex<SimulatedServers>>);
 
 /// Delays of messages, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -53,9 +53,9 @@ pub(crate) struct Endpoint {
     promotions: u32,
 }
 
-/// State of the simulated servers.
+/// The simulated servers: their keys, slots and faults, and the history of each counter.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SimulatedServers {
     pub(crate) rng: fastrand::Rng,
     pub(crate) delays: Delays,
     began: Instant,
@@ -72,7 +72,7 @@ pub(crate) struct State {
     epoch: u64,
     /// The reply to `CLUSTER NODES`, cached until it changes.
     nodes: Option<Vec<u8>>,
-    pub(crate) counters: BTreeMap<Vec<u8>, Counter>,
+    pub(crate) counters: BTreeMap<Vec<u8>, CounterHistory>,
     /// Process and server of each connection, and what cuts it.
     connections: Vec<(usize, usize, Arc<Notify>)>,
     pub(crate) undone: Vec<UndoneCharge>,
@@ -129,9 +129,9 @@ impl World {
                 effect: Effect::default(),
             };
             let snapshots = vec![snapshot];
-            (key, Counter { limit, snapshots, value: Reply::Nil, moved: None, at_end: 0 })
+            (key, CounterHistory { limit, snapshots, value: Reply::Nil, moved: None, at_end: 0 })
         };
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(SimulatedServers {
             rng: fastrand::Rng::with_seed(seed),
             delays,
             began,
@@ -151,12 +151,12 @@ impl World {
         })))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SimulatedServers> {
         self.0.lock()
     }
 }
 
-impl State {
+impl SimulatedServers {
     /// The number of a new event.
     pub(crate) fn event(&mut self) -> u64 {
         self.events += 1;
