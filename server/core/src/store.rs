@@ -18,10 +18,11 @@ use crate::{
 ///
 /// A store has its own clock and answers in durations, so that replicas with skewed clocks agree.
 pub trait Store: Send + Sync + 'static {
-    /// Settles each group of the batch, all checks or none, and answers every check in order.
+    /// Settles each group of the batch: makes all of its conditional charges or none, and its other charges in any case.
+    /// Answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
 
-    /// Whether these checks are settled all or none. If not, their counters are on several slots: each slot settles its
+    /// Whether the conditional charges of these checks are made all or none. If not, their counters are on several slots: each slot settles its
     /// own checks, and the caller must refund the charges on one slot if another refuses.
     fn settles_atomically(&self, _checks: &[Check]) -> bool {
         true
@@ -61,7 +62,7 @@ impl<S: Store> Store for Arc<S> {
 /// request has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The groups. Each has the checks of one request and is settled all or none, independently of the others.
+    /// The groups. Each has the checks of one request and is settled independently of the others.
     pub groups: SmallVec<[Group; 1]>,
     /// The deadline of the answers. At the deadline the store returns the answers that it has, and errors for the other
     /// checks. Without a deadline it waits without bound.

@@ -54,8 +54,8 @@ pub struct ModeArguments {
     pub shadow_mode: bool,
 
     /// Treat every rule as a quota rule: a request is refused only if all its descriptors are over their limits.
-    /// Descriptors of unlimited rules do not count. A descriptor that matches no rule, or a rule in shadow mode, keeps
-    /// the request allowed.
+    /// Descriptors of unlimited rules do not count. A descriptor that matches no rule, or that matches a rule in
+    /// shadow mode, keeps the request allowed.
     #[arg(long, env = "SLUICEGATE_QUOTA_MODE", value_name = ON_OFF, action = ArgAction::Set)]
     pub quota_mode: bool,
 }

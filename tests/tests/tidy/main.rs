@@ -35,18 +35,25 @@ const RETIRED: [(&str, &[&str]); 10] = [
         &[
             "CompileError",
             "CompileWarning",
+            "LimitsNode",
+            "MatchOutcome",
             "PendingAnswers",
             "SearchBudget",
             "Unmatched",
             "UsableOverride",
             "for_part_of_request",
+            "find_within",
             "has_quota_left",
+            "is_too_costly",
             "manner",
             "searches_max",
             "until_reset",
         ],
     ),
-    ("server/limits/src", &["Sources", "complete_on_off_flag", "noted", "odd"]),
+    (
+        "server/limits/src",
+        &["CountingName", "OnFailureName", "Sources", "complete_on_off_flag", "noted", "odd"],
+    ),
     (
         "server/src",
         &[

@@ -55,7 +55,7 @@ pub enum Warning {
     MissingRequests,
     /// A pattern is never reached, because an earlier one matches all values that it matches.
     #[error(
-        "never reached, because the pattern {earlier:?} above it matches the same values; put it first"
+        "never reached, because the earlier pattern {earlier:?} matches the same values; move this one before it"
     )]
     HiddenPattern {
         /// The earlier pattern.
@@ -114,7 +114,7 @@ pub enum Warning {
     NameUnknown(String),
     /// `replaces` has a name that several limits have.
     #[error(
-        "all {count} limits named {name:?} are replaced, first those in {first} and {second}; give them different \
+        "all {count} limits named {name:?} are replaced, for example those in {first} and {second}; give them different \
          names if only one is intended"
     )]
     ReplacesSeveral {
@@ -142,9 +142,9 @@ pub enum Warning {
     },
     /// The limits that one request checks are on several slots, and would be on one slot if `tenant` were set.
     #[error(
-        "one request can check several limits below {key:?}, which a Redis Cluster keeps on different slots; set \
-         tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which \
-         rejects that key, no longer reads it"
+        "a request can check several limits below {key:?}, whose counters are on different slots of a Redis Cluster; \
+         set tenant: {key} at the top of the file to keep them on one slot and decide them together, once \
+         envoyproxy/ratelimit, which rejects that key, no longer reads the file"
     )]
     TenantSuggested {
         /// The key that identifies the tenant.

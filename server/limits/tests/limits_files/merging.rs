@@ -88,7 +88,7 @@ fn trees_merge_at_the_first_level_in_file_order() {
     expect(&rules, &[("path=/a/x", "3 per second")]);
     assert_eq!(
         reversed.without_folder(&warnings(&rules)),
-        "c.yaml:6: descriptors[1]: never reached, because the pattern \"/*\" above it matches the same values; put it first\n"
+        "c.yaml:6: descriptors[1]: never reached, because the earlier pattern \"/*\" matches the same values; move this one before it\n"
     );
 }
 
@@ -153,7 +153,7 @@ fn replaced_names_are_resolved_across_files() {
     let files = Files::new(&[replaces, names, &more]);
     assert_eq!(
         files.without_folder(&warnings(&files.compile().unwrap())),
-        "a.yaml:4: descriptors[0].rate_limit.replaces[0].name: all 2 limits named \"n\" are replaced, first those in b.yaml:4 and c.yaml:4; give them different names if only one is intended\n\
+        "a.yaml:4: descriptors[0].rate_limit.replaces[0].name: all 2 limits named \"n\" are replaced, for example those in b.yaml:4 and c.yaml:4; give them different names if only one is intended\n\
          c.yaml:4: descriptors[0].rate_limit.name: 2 limits are named \"n\", the first in b.yaml:4; callers and replaces cannot distinguish them, so give them different names\n"
     );
 }

@@ -46,9 +46,9 @@ fn unreachable_rules() {
             ",
         ),
         "\
-5: descriptors[2]: never reached, because the pattern \"ab*\" above it matches the same values; put it first
+5: descriptors[2]: never reached, because the earlier pattern \"ab*\" matches the same values; move this one before it
 8: descriptors[5]: never reached, because the pattern \"*\" of the same key matches every value; remove one of them
-11: descriptors[8]: never reached, because the pattern \"*\" above it matches the same values; put it first",
+11: descriptors[8]: never reached, because the earlier pattern \"*\" matches the same values; move this one before it",
     );
 }
 
@@ -115,7 +115,7 @@ fn unknown_and_duplicate_names() {
 5: descriptors[2].rate_limit.name: 2 limits are named \"twice\", the first in line 3; callers and replaces cannot distinguish them, so give them different names
 5: descriptors[2].rate_limit.replaces[0].name: no limit of the domain is named \"nowhere\", so nothing is replaced; correct or remove the name
 7: descriptors[4].rate_limit.name: 2 limits are named \"unused\", the first in line 6; callers and replaces cannot distinguish them, so give them different names
-8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, first those in line 3 and line 5; give them different names if only one is intended",
+8: descriptors[5].rate_limit.replaces[1].name: all 2 limits named \"twice\" are replaced, for example those in line 3 and line 5; give them different names if only one is intended",
     );
 }
 
@@ -245,7 +245,7 @@ fn quotes_in_names() {
 fn chains_without_a_tenant() {
     let advice = |key: &str| {
         format!(
-            "one request can check several limits below {key:?}, which a Redis Cluster keeps on different slots; set tenant: {key} at the top of the file to keep and decide them together, once envoyproxy/ratelimit, which rejects that key, no longer reads it"
+            "a request can check several limits below {key:?}, whose counters are on different slots of a Redis Cluster; set tenant: {key} at the top of the file to keep them on one slot and decide them together, once envoyproxy/ratelimit, which rejects that key, no longer reads the file"
         )
     };
     let chain =

@@ -29,7 +29,7 @@ impl<'f> LimitNames<'f> {
 
     /// Adds the warnings about names. Called when all names are known.
     pub(super) fn warn(mut self, warnings: &mut Findings<LocatedWarning>) {
-        // A limit that aliases repeat counts once.
+        // A limit that is repeated by YAML aliases counts once.
         for locations in self.defined.values_mut() {
             locations.sort_by_key(|location| location.position());
             locations.dedup_by_key(|location| location.position());
