@@ -141,7 +141,8 @@ impl ServerHandle {
             self.task.abort();
             tracing::warn!(
                 listener,
-                "calls in progress outlived the drain timeout and were cut off"
+                timeout = ?within,
+                "calls in progress were aborted: they did not complete in time"
             );
         }
     }

@@ -10,8 +10,9 @@ use super::positive_duration;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connections")]
 pub struct ListenerConnectionSettings {
-    /// Maximum number of gRPC connections. At the maximum, a new one replaces the oldest without a complete request,
-    /// or the one idle longest. Default: 16384, or what the limit of open files allows.
+    /// Maximum number of gRPC connections. At the maximum, a new one replaces one without a complete request, of the
+    /// address that has the most of these; or the one idle longest; or one of the address with the most connections.
+    /// Default: 16384, or what the limit of open files allows.
     #[arg(long, env = "SLUICEGATE_GRPC_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub grpc_max_connections: Option<NonZeroUsize>,
 
@@ -20,8 +21,9 @@ pub struct ListenerConnectionSettings {
     #[arg(long, env = "SLUICEGATE_HTTP_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub http_max_connections: Option<NonZeroUsize>,
 
-    /// Maximum number of connections without a complete request from one address (IPv6: /64), for each listener. At
-    /// the maximum, the oldest of them is closed. A load balancer or gateway is one address: at least 64.
+    /// Maximum number of connections without a complete request from one address (IPv6: /64), for each listener; at
+    /// least 64. At the maximum, a new one replaces the oldest of them that has sent nothing, or else the oldest. A
+    /// load balancer or gateway counts as one address.
     #[arg(
         long,
         env = "SLUICEGATE_MAX_PENDING_CONNECTIONS_PER_ADDRESS",
@@ -42,8 +44,8 @@ pub struct ListenerConnectionSettings {
     #[arg(value_parser = positive_duration)]
     pub handshake_timeout: Duration,
 
-    /// Time that an HTTP connection may be idle between two requests: longer than the keep-alive of a load balancer
-    /// in front.
+    /// Time without a byte in either direction after which an HTTP or usage connection is closed, once it has sent a
+    /// complete request. Set it longer than the keep-alive of a load balancer in front.
     #[arg(
         long,
         env = "SLUICEGATE_HTTP_IDLE_TIMEOUT",

@@ -49,8 +49,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_in_flight_share: Ratio,
 
-    /// Time for the message of a call to arrive, unless the caller's deadline (grpc-timeout) ends before, and for an
-    /// HTTP/2 frame.
+    /// Time for the message of a call to arrive completely, and for an HTTP/2 frame. Then the call gets an error, or
+    /// the connection is closed. For rate limit requests the caller's deadline (grpc-timeout) applies if it is earlier.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MESSAGE_TIMEOUT",
@@ -60,9 +60,9 @@ pub struct GrpcBoundSettings {
     #[arg(value_parser = positive_duration)]
     pub grpc_message_timeout: Duration,
 
-    /// Maximum bytes held for messages that have not fully arrived, on all connections, and as many for responses
-    /// that callers do not read. Beyond it a call is refused (OVER_LIMIT) before matching, and a response is replaced
-    /// by an error.
+    /// Maximum bytes held on all connections for messages that have not fully arrived, and as many for responses that
+    /// callers do not read, without the first 128 KiB of each connection. Beyond it a rate limit request is refused
+    /// (OVER_LIMIT) before matching; other calls, and calls with such a response, get RESOURCE_EXHAUSTED.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_WAITING_BYTES",
@@ -71,8 +71,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_waiting_bytes: NonZeroUsize,
 
-    /// Maximum bytes held for messages that have not fully arrived, on one connection, and as many for its responses
-    /// that the caller does not read. Beyond it the effect is that of --grpc-max-waiting-bytes.
+    /// Maximum bytes held on one connection for messages that have not fully arrived, and as many for responses that
+    /// its caller does not read. Beyond it the effect is that of --grpc-max-waiting-bytes.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_WAITING_BYTES_PER_CONNECTION",
@@ -81,7 +81,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_waiting_bytes_per_connection: NonZeroUsize,
 
-    /// Maximum number of concurrent Health Watch and reflection calls, on all connections. Further ones are rejected.
+    /// Maximum number of concurrent Health Watch and reflection calls on all connections. Further ones get
+    /// RESOURCE_EXHAUSTED.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_STREAMING_CALLS",
@@ -90,7 +91,8 @@ pub struct GrpcBoundSettings {
     )]
     pub grpc_max_streaming_calls: NonZeroUsize,
 
-    /// Maximum number of concurrent Health Watch and reflection calls on one connection. Further ones are rejected.
+    /// Maximum number of concurrent Health Watch and reflection calls on one connection. Further ones get
+    /// RESOURCE_EXHAUSTED.
     #[arg(
         long,
         env = "SLUICEGATE_GRPC_MAX_STREAMING_CALLS_PER_CONNECTION",

@@ -10,8 +10,9 @@ use crate::values::Ratio;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Log")]
 pub struct LogSettings {
-    /// Log level: error, warn, info, debug or trace, also by module (warn,h2=debug). Modules without a level use
-    /// info, unless a global level is set. Can be changed at runtime (sluicectl log-level).
+    /// Log level: off, error, warn, info, debug or trace, also by module (warn,h2=debug). Modules without a level use
+    /// info, unless a global level is set. Resets and changes of the level are logged at every level. Can be changed at
+    /// runtime (sluicectl log-level).
     #[arg(long, env = "SLUICEGATE_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 

@@ -41,8 +41,8 @@ pub enum ResponseHeaders {
     /// Unix time; on a refusal also retry-after and retry-after-ms.
     #[value(name = "x-ratelimit-unix")]
     XRatelimitUnix,
-    /// Every limit: `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11; on a refusal
-    /// also retry-after and retry-after-ms.
+    /// The limits, at most 32: `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-11; on a
+    /// refusal also retry-after and retry-after-ms.
     #[value(name = "ratelimit-draft-11")]
     RatelimitDraft11,
 }

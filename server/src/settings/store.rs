@@ -144,8 +144,8 @@ pub struct RedisArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Failure", mut_args(configure_on_off_flag))]
 pub struct FailureSettings {
-    /// Time for the store to answer. Then the failure policies apply. If a caller sends a deadline (grpc-timeout), they
-    /// apply earlier: a quarter of the caller's timeout, and at least 2 ms, is reserved for sending the answer.
+    /// Time for the store to answer. Then the failure policies apply. They apply earlier if the caller's deadline
+    /// (grpc-timeout) is short: a quarter of it, and at least 2 ms, is reserved for sending the answer.
     #[arg(
         long,
         env = "SLUICEGATE_DECISION_TIMEOUT",
@@ -155,7 +155,8 @@ pub struct FailureSettings {
     #[arg(value_parser = positive_duration)]
     pub decision_timeout: Duration,
 
-    /// Number of replicas that `on_failure: local` divides a limit by. Default: the number last seen alive.
+    /// Number of replicas that `on_failure: local` divides limits by. Default: the number of replicas that this one
+    /// last counted in Redis; 1 if it has not reached Redis since its start.
     #[arg(long, env = "SLUICEGATE_REPLICAS", value_name = "REPLICAS")]
     pub replicas: Option<NonZeroU32>,
 

@@ -101,14 +101,15 @@ labels! {
          not answer; `not_asked`: none, because another check had already refused the request.";
     KEY = "key":
         "Values of the request, only for rules with `detailed_metric` or `value_to_metric`. Each value longer than \
-         256 bytes is replaced by its digest, `%#…`. `(other)` if the label is then still longer than 256 bytes, or \
-         if there are already `--detailed-metric-series` labels.";
+         256 bytes is replaced by its digest, `%#…`. `(other)` if the label with digests is longer than 256 bytes, or \
+         if there are already --detailed-metric-series labels.";
     BOUND = "bound":
         "The exceeded bound: `descriptors` (256 per request), `entries` (64 per descriptor), `bytes` of the keys and \
          values of a request (`--request-max-bytes`), `message_bytes` (`--grpc-max-message-bytes`), `searched_bytes` \
          (16 MiB of values, summed over the patterns), `large_requests` (4 are decided at once, 64 more wait), \
-         `waiting_bytes` and `waiting_bytes_per_connection` of messages that have not fully arrived (flags of that \
-         name), or `body_bytes` of all large bodies on /json (32 MiB).";
+         `waiting_bytes` and `waiting_bytes_per_connection` of messages that have not fully arrived \
+         (--grpc-max-waiting-bytes, --grpc-max-waiting-bytes-per-connection), or `body_bytes` of all large bodies on \
+         /json (32 MiB).";
     RESULT = "result": "`success` or `failure`.";
     GRPC_BOUND = "grpc_bound":
         "`message_timeout`: a message or frame took longer than --grpc-message-timeout; `in_flight_share`: a request \
@@ -116,20 +117,22 @@ labels! {
          `streaming_calls_per_connection`: a Watch or reflection call was rejected; `waiting_bytes`: a health or \
          reflection call, or a response that the caller does not read, was rejected (RESOURCE_EXHAUSTED) because of \
          --grpc-max-waiting-bytes; `connection_idle`: a connection without a call was closed; `control_frames`: a \
-         connection was closed for frames that carry no call; `http2`: a connection was closed for streams beyond \
-         --grpc-max-concurrent-streams, or too many reset streams.";
+         connection was closed for frames that carry no call; `http2`: a connection was closed for too many streams \
+         beyond --grpc-max-concurrent-streams, reset streams, frames of one header list, or small DATA frames.";
     SERVER = "server": "A Redis server in use, `HOST:PORT`.";
     STATUS = "status": "HTTP status of the response.";
     LISTENER = "listener": "`grpc`, `http`, `admin`, or `usage` if there is one.";
     REASON = "reason":
-        "Reason for dropping a connection: `refused`: it was new, and all places were in use; `address`: its address \
-         had more than --max-pending-connections-per-address pending connections, and it was the oldest; `replaced`: \
-         a new connection needed its place, and it was the oldest pending one, the longest idle one, or one of the \
-         address with the most connections; `timeout`: --handshake-timeout; `idle`: --http-idle-timeout.";
+        "Reason for dropping a connection: `refused`: it was new, and no other one could be dropped for it; `address`: \
+         its address had --max-pending-connections-per-address pending connections, and it was the oldest of them that \
+         had sent nothing, or else the oldest; `replaced`: a new connection needed its place, and it was a pending one \
+         of the address with the most of these, the one idle longest, or one of the address with the most \
+         connections; `timeout`: its handshake or first request took longer than --handshake-timeout; `idle`: no byte \
+         was sent or received for --http-idle-timeout.";
     REQUEST_BOUND = "request_bound":
         "`body_time`: the body took too long, 10 s over HTTP and 30 s on the admin listener; `answer_time`: the peer \
-         did not read an HTTP response within 30 s, or no byte of it for 10 s; `held_bytes`: the large messages of all \
-         admin calls in progress reached 32 MiB; `lasting_calls`: 64 Watch and reflection calls were in progress on \
+         did not read an HTTP response within 30 s, or no byte of it for 10 s; `held_bytes`: the messages of all admin \
+         calls in progress reached 32 MiB; `lasting_calls`: 64 Watch and reflection calls were in progress on \
          the admin listener.";
     VERSION = "version": "Version of Sluicegate.";
 }
@@ -156,10 +159,11 @@ catalogue! {
         "Requests decided, each counted once regardless of its descriptors. Excludes requests that were shed, over a \
          bound, deferred or invalid, and requests for an unknown domain.";
     Counter DECISIONS = "sluicegate_decisions_total" [DOMAIN, RULE, CODE, SOURCE]:
-        "Descriptors decided, each counted once regardless of the number of its limits.";
+        "Descriptors decided, each counted once regardless of the number of its limits. Excludes descriptors to which \
+         no limit applied.";
     Counter HITS = "sluicegate_hits_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.total_hits":
-        "Hits requested.";
+        "Hits requested, allowed or not. Without negative hits, which are refunds.";
     Counter HITS_WITHIN_LIMIT = "sluicegate_hits_within_limit_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.within_limit":
         "Hits that the rule allowed. Not counted for a request that the deny cache refused, because the outcome of the \
@@ -169,7 +173,8 @@ catalogue! {
         "Hits above --near-limit-ratio of the limit and within the limit.";
     Counter HITS_OVER_LIMIT = "sluicegate_hits_over_limit_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit":
-        "Hits beyond the limit.";
+        "Hits beyond the limit: refused, or admitted by a debit or by shadow mode. Includes all hits that a failure \
+         policy refuses.";
     Counter HITS_OVER_LIMIT_FROM_DENY_CACHE = "sluicegate_hits_over_limit_from_deny_cache_total" [DOMAIN, RULE, KEY]
         as "ratelimit.service.rate_limit.DOMAIN.KEY.over_limit_with_local_cache":
         "Hits beyond the limit, refused by the deny cache.";
@@ -195,11 +200,12 @@ catalogue! {
         as "ratelimit.service.rate_limit.DOMAIN.domain_not_found":
         "Requests for a domain that no limits file has.";
     Counter DESCRIPTORS_UNMATCHED = "sluicegate_descriptors_unmatched_total" [DOMAIN]:
-        "Descriptors that matched no limit.";
+        "Descriptors that nothing limited: they matched no rule, for example because of a misspelt key, or other \
+         limits of the request replaced all of their rule. Excludes descriptors of unlimited rules.";
     Counter OVERRIDES_IGNORED = "sluicegate_overrides_ignored_total" []:
         "Overrides without a usable unit or multiplier. The configured rule applied.";
     Gauge REQUESTS_IN_FLIGHT = "sluicegate_requests_in_flight" []:
-        "Requests in flight.";
+        "Requests in flight: their message has arrived, and they are not answered yet.";
     Gauge REQUESTS_IN_FLIGHT_MAX = "sluicegate_requests_in_flight_max" []:
         "Maximum number of requests in flight: --max-in-flight.";
     Counter GRPC_BOUNDS_MET = "sluicegate_grpc_bounds_met_total" [GRPC_BOUND]:
@@ -212,15 +218,17 @@ catalogue! {
     Gauge GRPC_STREAMING_CALLS = "sluicegate_grpc_streaming_calls" []:
         "Health Watch and reflection calls in progress on the gRPC listener.";
     Histogram DECISION_DURATION_SECONDS = "sluicegate_decision_duration_seconds" []:
-        "Time from matching a request to its verdict.";
+        "Time to decide a request: to match it, and for the store to answer. Without decoding the message and sending \
+         the response. Requests that are refused without a decision or deferred are not counted.";
     Counter DECISIONS_LATE = "sluicegate_decisions_late_total" []:
-        "Requests decided after their deadline, where the lateness is more than twice the time for which the process \
-         was not scheduled.";
+        "Requests decided more than 2 ms after their deadline (--decision-timeout, or the caller's). Those of each \
+         20 ms count only if the latest of them is late by more than twice the recent scheduling delay, so that delays \
+         of the machine do not count. Should stay 0.";
     Gauge SCHEDULING_DELAY_MAX_SECONDS = "sluicegate_scheduling_delay_max_seconds" []:
-        "Longest time that the process was not scheduled, measured by a probe every 20 ms.";
+        "Longest time since the start that the process was not scheduled, measured by a probe every 20 ms.";
     Counter CONFIG_LOADS = "sluicegate_config_loads_total" [RESULT]
         as "ratelimit.service.config_load_{success,error}":
-        "Times that the limits files were loaded, at start or after a change.";
+        "Attempts to load the limits files, at start or after a change.";
     Gauge CONFIG_LAST_LOAD_SUCCESSFUL = "sluicegate_config_last_load_successful" []:
         "1 if the limits files are in force, 0 if they have mistakes and the previous limits stay in force.";
     Gauge CONFIG_GENERATION = "sluicegate_config_generation" []:
@@ -267,8 +275,8 @@ catalogue! {
     Gauge FALLBACK_COUNTERS = "sluicegate_fallback_counters" []:
         "Recently checked counters whose remaining hits this process knows. `on_failure: local` starts from them.";
     Counter FALLBACK_COUNTERS_EVICTED = "sluicegate_fallback_counters_evicted_total" []:
-        "Remembered counters evicted before their reset, because as many others as --fallback-counters were checked \
-         since.";
+        "Counters whose remaining hits were forgotten before their reset, because more than --fallback-counters \
+         counters were checked.";
     Counter FALLBACK_CHECKS_KNOWN = "sluicegate_fallback_checks_known_total" []:
         "Checks decided by this replica's share of the limit, for counters it knew.";
     Counter FALLBACK_CHECKS_UNKNOWN = "sluicegate_fallback_checks_unknown_total" []:
@@ -280,10 +288,10 @@ catalogue! {
     Counter FALLBACK_HITS_UNKNOWN = "sluicegate_fallback_hits_unknown_total" []:
         "Hits of debits that Redis did not answer. They may be charged or not, and are not sent again.";
     Counter FALLBACK_HITS_DROPPED = "sluicegate_fallback_hits_dropped_total" []:
-        "Hits that the local fallback admitted and does not debit, because debits for as many other counters as \
-         --fallback-counters are pending.";
+        "Hits that the local fallback admitted and does not debit, because debits for --fallback-counters other \
+         counters are already pending.";
     Counter REDIS_CALLS = "sluicegate_redis_calls_total" []:
-        "Scripts sent to Redis. One call can send several.";
+        "Script executions sent to Redis. Several that are sent to one server together count separately.";
     Histogram REDIS_CALL_DURATION_SECONDS = "sluicegate_redis_call_duration_seconds" []:
         "Time from sending scripts to Redis to their reply or timeout. Scripts that are sent to one server together \
          count once.";
@@ -300,7 +308,8 @@ catalogue! {
     Counter REDIS_RECONNECTS = "sluicegate_redis_reconnects_total" []:
         "Connections made to replace a lost one.";
     Gauge REDIS_BREAKER_OPEN = "sluicegate_redis_breaker_open" [SERVER]:
-        "1 while calls to the server fail at once because it has no connection, else 0.";
+        "1 while calls to the server fail at once because no connection to it is open, else 0. A connection without \
+         replies is closed.";
     Counter REDIS_SCRIPT_LOADS = "sluicegate_redis_script_loads_total" []:
         "Times that scripts were loaded because a Redis server had lost them.";
     Counter REDIS_REPLIES_REJECTED = "sluicegate_redis_replies_rejected_total" []:
@@ -326,15 +335,15 @@ catalogue! {
     Counter DECISION_LOG_DROPPED = "sluicegate_decision_log_dropped_total" []:
         "Refusals not logged, because of --decision-log-max-per-second.";
     Counter LOG_LINES_DROPPED = "sluicegate_log_lines_dropped_total" []:
-        "Log lines not written, because the standard error stream was blocked.";
+        "Log lines not written, because the standard error stream was blocked or writing to it failed.";
     Counter LOG_LINES_SUPPRESSED = "sluicegate_log_lines_suppressed_total" []:
         "Log lines of libraries suppressed, beyond ten in ten seconds from one place in the source.";
     Counter TRACED_REQUESTS = "sluicegate_traced_requests_total" []:
-        "Requests traced.";
+        "Requests sampled for a trace, whose spans have ended.";
     Counter TRACED_REQUESTS_SENT = "sluicegate_traced_requests_sent_total" []:
         "Requests whose trace the OpenTelemetry collector accepted. The traces of the others are queued or lost.";
     Counter METRICS_PUSHES = "sluicegate_metrics_pushes_total" [RESULT]:
-        "Exports of the metrics to the OpenTelemetry collector.";
+        "Attempts to export the metrics to the OpenTelemetry collector.";
     Gauge CONNECTIONS_OPEN = "sluicegate_connections_open" [LISTENER]:
         "Open connections of callers.";
     Gauge CONNECTIONS_PENDING = "sluicegate_connections_pending" [LISTENER]:
@@ -349,19 +358,19 @@ catalogue! {
     Counter TLS_HANDSHAKES_FAILED = "sluicegate_tls_handshakes_failed_total" []:
         "Failed TLS handshakes with callers.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:
-        "Times that changed TLS files were loaded.";
+        "Attempts to load changed TLS files.";
     Gauge TLS_LAST_LOAD_SUCCESSFUL = "sluicegate_tls_last_load_successful" []:
         "1 if the TLS files of every listener are in force, 0 if some are unusable and the previous ones stay in \
          force.";
     Counter ADMIN_TOKEN_LOADS = "sluicegate_admin_token_loads_total" [RESULT]:
-        "Times that the changed admin token file was loaded.";
+        "Attempts to load the changed admin token file.";
     Gauge ADMIN_TOKEN_LAST_LOAD_SUCCESSFUL = "sluicegate_admin_token_last_load_successful" []:
         "1 if the admin token in the file is in force, or none is required; 0 if the file is unusable and the previous \
          token stays in force.";
     Counter USAGE_REQUESTS = "sluicegate_usage_requests_total" [STATUS]:
         "Requests to the usage listener. They are not among the other requests and decisions.";
     Counter USAGE_TENANTS_LOADS = "sluicegate_usage_tenants_loads_total" [RESULT]:
-        "Times that the changed file of --usage-tenants-file was loaded.";
+        "Attempts to load the changed file of --usage-tenants-file.";
     Gauge USAGE_TENANTS_LAST_LOAD = "sluicegate_usage_tenants_last_load_successful" []:
         "1 if the tenants in the file of --usage-tenants-file are in force, or there is no such file; 0 if it has a \
          mistake and the previous tenants stay in force.";
