@@ -250,7 +250,7 @@ impl AdminService for Admin {
             Some(Counters::CounterKey(name)) => {
                 let key = self.names.prefix().counter(&name).ok_or_else(|| {
                     Status::invalid_argument(
-                        "this is not the name of a counter; they are like s1:fw:60:{api:user=bob}, behind --key-prefix",
+                        "not the name of a counter; example: s1:fw:60:{api:user=bob}, with --key-prefix in front",
                     )
                 })?;
                 (None, vec![key])

@@ -21,7 +21,7 @@ pub enum TokenError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The first line cannot be sent in a header.
-    #[error("the first line of {} is no token: visible ASCII without spaces", .0.display())]
+    #[error("the first line of {} is not a token: only visible ASCII without spaces is allowed", .0.display())]
     NoToken(PathBuf),
 }
 
@@ -123,7 +123,7 @@ mod tests {
             assert!(read(short).unwrap_err().ends_with(" has less than 16 bytes"), "{short:?}");
         }
         for none in ["0123456789 abcdef", "0123456789abcdefé"] {
-            assert!(read(none).unwrap_err().contains(" is no token: "), "{none:?}");
+            assert!(read(none).unwrap_err().contains(" is not a token: "), "{none:?}");
         }
     }
 }

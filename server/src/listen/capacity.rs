@@ -52,7 +52,7 @@ pub enum CapacityError {
     /// The settings allow more connections than there are descriptors.
     #[error(
         "{connections} connections (--grpc-max-connections, --http-max-connections and {}) and \
-         {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or lower them",
+         {others} other files, with those for Redis, exceed the limit of open files, {files}: raise it (ulimit -n) or allow fewer connections",
         fixed_connections(*admin, *usage)
     )]
     TooManyConnections {
@@ -281,7 +281,7 @@ mod tests {
             "the limit of open files is 95, and at least 96 are needed: raise it (ulimit -n)"
         );
         let text = "connections (--grpc-max-connections, --http-max-connections and 96 for the admin listener) and \
-                    64 other files, with those for Redis, exceed the limit of open files, 1024: raise it (ulimit -n) or lower them";
+                    64 other files, with those for Redis, exceed the limit of open files, 1024: raise it (ulimit -n) or allow fewer connections";
         assert_eq!(error(settings(Some(673), None), 1_024), format!("961 {text}"));
         assert_eq!(error(settings(None, Some(5_000)), 1_024), format!("5097 {text}"));
     }

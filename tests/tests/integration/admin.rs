@@ -402,7 +402,7 @@ async fn network_addresses_need_a_token_or_client_ca() {
 async fn an_unusable_token_file_prevents_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (text, expected) in [
-        ("two words", "is no token"),
+        ("two words", "is not a token"),
         ("", "less than 16 bytes"),
         ("\nthe-second-of-tokens", "less than 16 bytes"),
         ("fifteen-bytes--", "less than 16 bytes"),
