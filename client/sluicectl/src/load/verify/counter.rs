@@ -49,16 +49,16 @@ struct FirstAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Explanation {
     /// The hits of answered requests may have reached the limit.
-    AnsweredHits,
+    Answered,
     /// The hits of requests without an answer are needed too.
-    UnansweredHits,
+    Unanswered,
     /// Unknown hits may have reached it.
-    UnknownHits,
+    Unknown,
 }
 
 impl Explanation {
     /// All explanations.
-    pub(super) const ALL: [Self; 3] = [Self::AnsweredHits, Self::UnansweredHits, Self::UnknownHits];
+    pub(super) const ALL: [Self; 3] = [Self::Answered, Self::Unanswered, Self::Unknown];
 }
 
 /// The hits that may explain refusals by one counter.
@@ -77,12 +77,12 @@ impl Explanations {
     pub(super) fn explanation(&self, span: Span, needs: i64, own: i64) -> Option<Explanation> {
         let may_refuse = |usage: &Usage| usage.may_refuse(span, needs - own);
         if may_refuse(&self.answered) {
-            Some(Explanation::AnsweredHits)
+            Some(Explanation::Answered)
         } else if self.with_unanswered.as_ref().is_some_and(may_refuse) {
-            Some(Explanation::UnansweredHits)
+            Some(Explanation::Unanswered)
         } else if span.from <= self.known_from || self.with_unknown.as_ref().is_some_and(may_refuse)
         {
-            Some(Explanation::UnknownHits)
+            Some(Explanation::Unknown)
         } else {
             None
         }

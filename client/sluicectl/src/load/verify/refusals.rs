@@ -172,8 +172,7 @@ impl Judge<'_> {
                 |at| explanation_of(at).is_some_and(|explanation| explanation <= *weakest);
             let is_unverified = |matched: &MatchedDescriptor| !matched.is_verified;
             planned.should_refuse(is_explained)
-                || (*weakest == Explanation::UnknownHits
-                    && judged.iter().any(|it| is_unverified(it.1)))
+                || (*weakest == Explanation::Unknown && judged.iter().any(|it| is_unverified(it.1)))
         });
         if let Some(row) = refusal.unattributed {
             let with_limits =
@@ -200,7 +199,7 @@ impl Judge<'_> {
         matched: &MatchedDescriptor,
     ) -> Option<Explanation> {
         if !matched.is_verified {
-            return Some(Explanation::UnknownHits);
+            return Some(Explanation::Unknown);
         }
         let needs = match matched.counting {
             Counting::Free => self.hits.max(1),
@@ -223,9 +222,9 @@ impl Judge<'_> {
         let hits = self.hits;
         let counter = counter.and_then(|counter| self.unexplained.get_mut(counter));
         self.rows.update(row, |row| match explanation {
-            Some(Explanation::AnsweredHits) => {}
-            Some(Explanation::UnansweredHits) => row.explained_by_errors += 1,
-            Some(Explanation::UnknownHits) => row.not_judged += 1,
+            Some(Explanation::Answered) => {}
+            Some(Explanation::Unanswered) => row.explained_by_errors += 1,
+            Some(Explanation::Unknown) => row.not_judged += 1,
             None => {
                 row.unexplained += 1;
                 match counter {
