@@ -243,7 +243,7 @@ impl Topology {
             match queried.await {
                 Ok(reply) => match slots::parse_cluster_nodes(&reply, &address, tls) {
                     None => {
-                        self.stats.warn_no_topology(&address, "has no list of the cluster's nodes")
+                        self.stats.warn_no_topology(&address, "has no list of the cluster's nodes");
                     }
                     listed => {
                         *self.reported_by.lock() = Some(address);
