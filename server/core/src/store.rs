@@ -22,8 +22,8 @@ pub trait Store: Send + Sync + 'static {
     /// Answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
 
-    /// Whether the conditional charges of these checks are made all or none. If not, their counters are on several slots: each slot settles its
-    /// own checks, and the caller must refund the charges on one slot if another refuses.
+    /// Whether the conditional charges of these checks are made all or none. If not, their counters are on several
+    /// slots: each slot settles its own checks, and the caller must refund the charges on one slot if another refuses.
     fn settles_atomically(&self, _checks: &[Check]) -> bool {
         true
     }

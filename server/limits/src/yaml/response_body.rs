@@ -20,8 +20,8 @@ use super::{
 pub(super) const NONE: &str = "none";
 
 impl Reader<'_> {
-    /// Reads `response_body`. The value is `None` for `none`; the whole is `None` if the key is missing, or if its value
-    /// has a mistake, which is reported.
+    /// Reads `response_body`. Returns `None` if the key is missing, or if its value has a mistake, which is reported. A
+    /// located `None` stands for the value `none`: no body.
     pub(super) fn response_body(
         &mut self,
         of: &Fields<'_, '_>,
@@ -73,7 +73,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the body is JSON with any values, unless its content type is another.
+/// Whether the body is JSON with any values of its placeholders. Also true if its content type is not JSON.
 fn is_json_if_declared(body: &ResponseBody) -> bool {
     let text = "\"\\\n";
     let known = ResponseBodyValues {

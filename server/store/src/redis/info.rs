@@ -24,7 +24,7 @@ pub(super) async fn poll(topology: Arc<Topology>, stats: Arc<Stats>, database: u
     }
 }
 
-/// Polls one server. Without `INFO` permission or without a reply, its memory and the rest are unknown.
+/// Polls one server. Without `INFO` permission or without a reply, its [`ServerInfo`] is `None`.
 async fn poll_node(node: &Node, stats: &Stats, database: u8) {
     let info = node.query(&[b"INFO".as_slice(), b"memory", b"keyspace", b"cpu", b"clients"]).await;
     let info = info.as_ref().and_then(Reply::as_str);
