@@ -53,9 +53,9 @@ func canonical(ip netip.Addr) string {
 }
 
 // BodyField returns a field of the JSON object in a request's body, such as the e-mail of a login, and leaves the
-// whole body for the handler. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is absent or neither a
-// text nor a number, and if the body has several values for it, of which the handler might read another: like
-// encoding/json it ignores the case of names.
+// whole body for the handler. It returns "" if the body is larger than 64 KiB or not a JSON object, if the field is
+// absent or neither a text nor a number, and if the body has several values for it, of which the handler might read
+// another: like encoding/json it ignores the case of names.
 func BodyField(r *http.Request, name string) string {
 	if r.Body == nil || r.Body == http.NoBody {
 		return ""

@@ -83,8 +83,8 @@ public final class RequestValues {
 
     /**
      * Returns a field of the JSON object in a request's body, such as the e-mail of a login, and leaves the whole
-     * body for the rest of the chain. The rest of the chain can then read the body only by blocking reads. The body of a form is not read: see
-     * {@link HttpServletRequest#getParameter} for its fields.
+     * body for the rest of the chain. The rest of the chain can then read the body only by blocking reads. The body of
+     * a form is not read: see {@link HttpServletRequest#getParameter} for its fields.
      *
      * @param request the request that the {@link RateLimitFilter} passes to the function
      * @param name the name of the field; its case is ignored
