@@ -64,8 +64,8 @@ Try it:
 Exit codes:
   0  success, positive result
   1  success, negative result
-  2  invalid command line
-  3  the server could not be reached";
+  2  invalid command line, or an unusable file in it
+  3  the server or its store is unreachable, too slow, or returned an error";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -98,8 +98,8 @@ pub enum Command {
 
     /// List the rules in force.
     ///
-    /// Shows each rule with its limits and its place in the files, including defaults of its domain and the server's
-    /// settings. Calls Sluicegate's admin listener.
+    /// Shows each rule with its limits, its modes and its place in the files. Defaults of the domain and the server's
+    /// settings are included. Calls Sluicegate's admin listener.
     Rules(RulesSettings),
 
     /// Show counters: those of descriptors, or all of a tenant.

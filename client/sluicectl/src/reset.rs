@@ -28,7 +28,7 @@ pub struct ResetSettings {
 /// What to reset.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ResetWhat {
-    /// Reset the counters of one descriptor, or one counter by its name.
+    /// Reset the counters of one descriptor, or one counter by its key.
     ///
     /// The counters are unused afterwards. Calls Sluicegate's admin listener, which writes an audit log line.
     Counter(ResetCounterSettings),
@@ -57,7 +57,7 @@ pub struct ResetCounterSettings {
     #[arg(long, value_name = "NAME", requires = "descriptors")]
     pub limit: Option<String>,
 
-    /// Reset the counter with this name, as shown by explain and peek.
+    /// Reset the counter with this key, as shown by explain and peek.
     #[arg(long, value_name = "KEY", conflicts_with = "domain")]
     pub key: Option<String>,
 

@@ -65,7 +65,7 @@ pub(super) async fn run(settings: &RulesSettings) -> Result<ExitCode, Failure> {
 }
 
 fn text(rules: &[ListedRule]) -> String {
-    let mut table = output::Table::new(["DOMAIN", "RULE", "LIMIT", "COUNTED", "PLACE"]);
+    let mut table = output::Table::new(["DOMAIN", "RULE", "LIMIT", "POLICY", "PLACE"]);
     for rule in rules {
         let (path, location) = rule.rule.as_ref().map_or_else(Default::default, |rule| {
             (

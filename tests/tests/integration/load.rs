@@ -160,7 +160,9 @@ async fn a_server_with_a_raised_limit_is_detected() {
     assert_eq!(code, 1);
     for part in [
         "1 hits over-admitted, 0 hits under-admitted, in domain api",
-        &long_windows("10 per day, gcra, burst 10: the server's answers name 11 requests instead"),
+        &long_windows(
+            "10 per day, gcra, burst 10: the server's responses show a limit of 11 requests",
+        ),
         "tolerance: clocks drift by at most 10ms",
     ] {
         assert!(stdout.contains(part), "{part}: {stdout}");

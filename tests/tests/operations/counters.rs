@@ -869,7 +869,7 @@ async fn rules_are_listed_by_domain_and_path() {
         text,
         format!(
             "\
-DOMAIN  RULE         {:width$}  COUNTED                PLACE
+DOMAIN  RULE         {:width$}  POLICY                 PLACE
 api     tenant.user  {daily}  free, on_failure deny  api.yaml:8
                      {burst}
 ",

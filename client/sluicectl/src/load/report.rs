@@ -161,7 +161,7 @@ fn verification(
         }
         if let Some(requests) = row.server_requests {
             lines.push(format!(
-                "{rule}, {}: the server's answers name {requests} requests instead",
+                "{rule}, {}: the server's responses show a limit of {requests} requests",
                 row.limit
             ));
         }
@@ -186,7 +186,7 @@ fn verification(
         }
         if row.window_begins == Some(Uncertainty::Unknown) {
             lines.push(format!(
-                "{rule}, {}: answers do not show where windows begin, so one window too many may have been counted",
+                "{rule}, {}: responses do not show when windows begin, so only an excess over several windows is detected",
                 row.limit
             ));
         }

@@ -141,7 +141,10 @@ impl Rows {
             notes.push(note.to_owned());
         }
         if self.missed > 0 {
-            notes.push(format!("{} events were not recorded since the start", self.missed));
+            notes.push(format!(
+                "{} events were not recorded since the servers started",
+                self.missed
+            ));
         }
         notes
     }
