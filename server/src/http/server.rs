@@ -81,7 +81,7 @@ impl Server {
         let timer = HeadTimer::default();
         let counting = handle.clone();
         let connection = WriteTimeout::new(connection, move || {
-            counting.count_bound(ListenerBound::ResponseReadTime)
+            counting.count_bound(ListenerBound::ResponseReadTime);
         });
         let read_timer = timer.clone();
         let timed =

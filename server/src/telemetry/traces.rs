@@ -1,5 +1,5 @@
 //! Traces: a span for each sampled request, with child spans for matching and for the store, exported to an
-//! OpenTelemetry collector. SpanExport contain no text of requests.
+//! OpenTelemetry collector. Spans contain no text of requests.
 //!
 //! They are created with the OpenTelemetry SDK for sampled requests only, because other requests must have negligible
 //! cost. The spans of `tracing` would be created before the sampling decision.

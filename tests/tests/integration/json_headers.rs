@@ -66,7 +66,7 @@ async fn json_answers_have_no_rate_limit_headers_by_default() {
     for status in [200, 200, 429] {
         let response = post(&server, "two").await;
         assert_eq!(response.status(), status);
-        let mut names: Vec<_> = response.headers().keys().map(|name| name.to_string()).collect();
+        let mut names: Vec<_> = response.headers().keys().map(ToString::to_string).collect();
         names.sort();
         assert_eq!(names, ["content-length", "content-type", "date"]);
     }
@@ -119,7 +119,8 @@ async fn json_sends_no_cors_headers() {
     ];
     assert_eq!(answers[2].status(), 429);
     for answer in answers {
-        let names: Vec<_> = answer.headers().keys().map(|name| name.as_str()).collect();
+        let names: Vec<_> =
+            answer.headers().keys().map(reqwest::header::HeaderName::as_str).collect();
         assert!(!names.iter().any(|name| name.starts_with("access-control-")), "{names:?}");
         assert!(!names.contains(&"vary"), "{names:?}");
     }

@@ -177,7 +177,7 @@ pub(crate) fn check(
     }
 }
 
-/// ScriptRunner script calls and stores counters.
+/// Runs script calls and stores counters.
 trait ScriptRunner {
     /// Whether keys expire by the clock of the test.
     const EXPIRES: bool;

@@ -113,7 +113,7 @@ impl Oracle<'_> {
                         }
                         // The store may have charged it before the process refused.
                         Some(it) if it.source == DecisionSource::LocalFallback => {
-                            uncertain += it.charged
+                            uncertain += it.charged;
                         }
                         None if check.on_failure == OnFailure::Local => {
                             uncertain += check.charge.hits();
