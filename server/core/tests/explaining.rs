@@ -43,7 +43,7 @@ fn node(line: usize, name: &str, descriptors: Vec<DescriptorNode>) -> Descriptor
     }
 }
 
-fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
+fn limit_node(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
     let located = |text: &str| Located { value: text.to_owned(), location: location(line) };
     LimitNode {
         is_incomplete: false,
@@ -62,8 +62,8 @@ fn numbers(line: usize, name: &str, replaces: &[&str]) -> LimitNode {
 
 /// The node with a limit of this name that replaces others.
 fn limited(mut node: DescriptorNode, name: &str, replaces: &[&str]) -> DescriptorNode {
-    let numbers = numbers(node.location.line, name, replaces);
-    node.limits = Some(NodeLimits::One(Box::new(numbers)));
+    let limit = limit_node(node.location.line, name, replaces);
+    node.limits = Some(NodeLimits::One(Box::new(limit)));
     node
 }
 
@@ -73,13 +73,13 @@ fn rule(line: usize, name: &str) -> DescriptorNode {
 
 fn unlimited(line: usize, name: &str) -> DescriptorNode {
     let mut node = rule(line, name);
-    let numbers = LimitNode {
+    let limit = LimitNode {
         unlimited: true,
         unit: None,
         requests_per_unit: None,
-        ..numbers(line, "", &[])
+        ..limit_node(line, "", &[])
     };
-    node.limits = Some(NodeLimits::One(Box::new(numbers)));
+    node.limits = Some(NodeLimits::One(Box::new(limit)));
     node
 }
 
@@ -106,29 +106,30 @@ fn rules(descriptors: Vec<DescriptorNode>) -> RuleSet {
 
 type Pairs = [(&'static str, &'static str)];
 
-/// The parts of a descriptor.
+/// A descriptor with entries that the test owns.
 #[derive(Clone, Debug)]
-struct Part {
+struct TestDescriptor {
     pairs: Vec<(&'static str, &'static str)>,
     hits: Hits,
     limit_override: Option<LimitOverride>,
 }
 
-fn entries(pairs: &Pairs) -> Part {
-    Part { pairs: pairs.to_vec(), hits: Hits::Add(1), limit_override: None }
+fn descriptor(pairs: &Pairs) -> TestDescriptor {
+    TestDescriptor { pairs: pairs.to_vec(), hits: Hits::Add(1), limit_override: None }
 }
 
-fn request<'a>(domain: &'a str, parts: &'a [Part]) -> Request<'a> {
-    let describe = |part: &'a Part| Descriptor {
-        entries: part
+fn request<'a>(domain: &'a str, descriptors: &'a [TestDescriptor]) -> Request<'a> {
+    let describe = |descriptor: &'a TestDescriptor| Descriptor {
+        entries: descriptor
             .pairs
             .iter()
             .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
             .collect(),
-        hits: part.hits,
-        limit_override: part.limit_override,
+        hits: descriptor.hits,
+        limit_override: descriptor.limit_override,
     };
-    Request::new(domain, parts, usize::MAX, |part| part.pairs.len(), describe).unwrap()
+    Request::new(domain, descriptors, usize::MAX, |descriptor| descriptor.pairs.len(), describe)
+        .unwrap()
 }
 
 fn explained<R>(
@@ -136,8 +137,8 @@ fn explained<R>(
     pairs: &Pairs,
     look: impl FnOnce(&ExplainedDescriptor<'_>) -> R,
 ) -> R {
-    let parts = [entries(pairs)];
-    look(&Explanation::new(rules, &request("api", &parts)).descriptors[0])
+    let descriptors = [descriptor(pairs)];
+    look(&Explanation::new(rules, &request("api", &descriptors)).descriptors[0])
 }
 
 /// Name, line and outcome of each candidate of the last level.
@@ -159,8 +160,10 @@ fn outcome(rules: &RuleSet, pairs: &Pairs) -> DescriptorOutcome {
     explained(rules, pairs, |explained| explained.outcome)
 }
 
-fn seen(expected: &[(&str, usize, CandidateOutcome)]) -> Vec<(String, usize, CandidateOutcome)> {
-    expected.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
+fn expected(
+    candidates: &[(&str, usize, CandidateOutcome)],
+) -> Vec<(String, usize, CandidateOutcome)> {
+    candidates.iter().map(|&(name, line, fit)| (name.to_owned(), line, fit)).collect()
 }
 
 // === Candidates ===
@@ -180,7 +183,7 @@ fn one_level() -> RuleSet {
 fn exact_value_precedes_patterns_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/users")]),
-        seen(&[
+        expected(&[
             ("path=/v1/users", 4, CandidateOutcome::Matched),
             ("path", 2, CandidateOutcome::ExactFirst),
             ("path=/v1/*", 3, CandidateOutcome::ExactFirst),
@@ -195,7 +198,7 @@ fn exact_value_precedes_patterns_and_the_key_alone() {
 fn first_pattern_precedes_later_ones_and_the_key_alone() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/v1/x")]),
-        seen(&[
+        expected(&[
             ("path=/v1/*", 3, CandidateOutcome::Matched),
             ("path", 2, CandidateOutcome::PatternFirst),
             ("path=/v*", 5, CandidateOutcome::PatternFirst),
@@ -210,7 +213,7 @@ fn first_pattern_precedes_later_ones_and_the_key_alone() {
 fn key_alone_matches_if_no_value_or_pattern_does() {
     assert_eq!(
         candidates(&one_level(), &[("path", "/health")]),
-        seen(&[
+        expected(&[
             ("path", 2, CandidateOutcome::Matched),
             ("path=/v1/*", 3, CandidateOutcome::PatternMismatch),
             ("path=/v*", 5, CandidateOutcome::PatternMismatch),
@@ -255,7 +258,8 @@ fn only_the_most_similar_candidates_are_listed() {
 #[test]
 fn cancelled_explanation_stops() {
     let rules = one_level();
-    let parts = [entries(&[("path", "/a")]), entries(&[("path", "/b")]), entries(&[("x", "y")])];
+    let descriptors =
+        [descriptor(&[("path", "/a")]), descriptor(&[("path", "/b")]), descriptor(&[("x", "y")])];
     let calls = Cell::new(0);
     let until = |last: usize| {
         calls.set(0);
@@ -263,13 +267,13 @@ fn cancelled_explanation_stops() {
             calls.set(calls.get() + 1);
             calls.get() < last
         };
-        Explanation::unless_cancelled(&rules, &request("api", &parts), expected)
+        Explanation::unless_cancelled(&rules, &request("api", &descriptors), expected)
     };
     assert!(until(2).is_none());
     assert_eq!(calls.get(), 2);
     let waited_for = until(9).unwrap();
-    assert_eq!(calls.get(), parts.len());
-    let whole = Explanation::new(&rules, &request("api", &parts));
+    assert_eq!(calls.get(), descriptors.len());
+    let whole = Explanation::new(&rules, &request("api", &descriptors));
     assert_eq!(format!("{waited_for:?}"), format!("{whole:?}"));
 }
 
@@ -294,8 +298,8 @@ fn every_outcome_is_distinguished() {
         assert_eq!(explained.trace.as_ref().unwrap().levels.len(), 2);
     });
 
-    let parts = [entries(&[("tenant", "a")])];
-    let elsewhere = Explanation::new(&rules, &request("elsewhere", &parts));
+    let descriptors = [descriptor(&[("tenant", "a")])];
+    let elsewhere = Explanation::new(&rules, &request("elsewhere", &descriptors));
     assert_eq!(elsewhere.descriptors[0].outcome, DescriptorOutcome::DomainNotConfigured);
     assert!(elsewhere.descriptors[0].trace.is_none());
     assert_eq!(outcome(&self::rules(vec![]), &[("a", "b")]), DescriptorOutcome::NoMatch);
@@ -307,16 +311,18 @@ fn replaced_limits_name_the_replacing_rule() {
     let hourly = LimitNode {
         window: Some(Located { value: Duration::from_secs(7200), location: location(5) }),
         unit: None,
-        ..numbers(5, "hourly", &[])
+        ..limit_node(5, "hourly", &[])
     };
-    several.limits = Some(NodeLimits::Several(location(4), vec![numbers(4, "base", &[]), hourly]));
+    several.limits =
+        Some(NodeLimits::Several(location(4), vec![limit_node(4, "base", &[]), hourly]));
     let rules = rules(vec![
         limited(node(2, "user", vec![]), "base", &[]),
         limited(node(3, "vip", vec![]), "", &["base"]),
         several,
     ]);
-    let parts = [entries(&[("user", "a")]), entries(&[("vip", "a")]), entries(&[("plan", "a")])];
-    let explanation = Explanation::new(&rules, &request("api", &parts));
+    let descriptors =
+        [descriptor(&[("user", "a")]), descriptor(&[("vip", "a")]), descriptor(&[("plan", "a")])];
+    let explanation = Explanation::new(&rules, &request("api", &descriptors));
     let outcomes: Vec<_> = explanation.descriptors.iter().map(|it| it.outcome).collect();
     assert_eq!(
         outcomes,
@@ -335,10 +341,12 @@ fn replaced_limits_name_the_replacing_rule() {
     }
 
     // An overridden rule replaces nothing.
-    let overridden =
-        Part { limit_override: Some(limit_override(Some(Unit::Hour))), ..parts[1].clone() };
-    let parts = [parts[0].clone(), overridden];
-    let explanation = Explanation::new(&rules, &request("api", &parts));
+    let overridden = TestDescriptor {
+        limit_override: Some(limit_override(Some(Unit::Hour))),
+        ..descriptors[1].clone()
+    };
+    let descriptors = [descriptors[0].clone(), overridden];
+    let explanation = Explanation::new(&rules, &request("api", &descriptors));
     assert_eq!(explanation.descriptors[0].outcome, DescriptorOutcome::Limited);
     assert!(explanation.descriptors[0].replaced_limits.is_empty());
 }
@@ -351,8 +359,9 @@ fn limit_override(unit: Option<Unit>) -> LimitOverride {
 fn override_is_explained() {
     let rules = rules(vec![limited(node(2, "user", vec![]), "base", &[])]);
     let with = |unit, pairs: &Pairs| {
-        let parts = [Part { limit_override: Some(limit_override(unit)), ..entries(pairs) }];
-        let explanation = Explanation::new(&rules, &request("api", &parts));
+        let descriptors =
+            [TestDescriptor { limit_override: Some(limit_override(unit)), ..descriptor(pairs) }];
+        let explanation = Explanation::new(&rules, &request("api", &descriptors));
         let explained = &explanation.descriptors[0];
         let requests: Vec<_> =
             explained.limits.iter().map(|limit| limit.displayed.requests_per_unit).collect();
@@ -389,8 +398,8 @@ fn modes_of_the_rule_and_of_all_rules_are_explained() {
 
 // === Peeks ===
 
-fn peek_plan(rules: &RuleSet, parts: &[Part]) -> PeekPlan {
-    PeekPlan::new(&Explanation::new(rules, &request("api", parts)))
+fn peek_plan(rules: &RuleSet, descriptors: &[TestDescriptor]) -> PeekPlan {
+    PeekPlan::new(&Explanation::new(rules, &request("api", descriptors)))
 }
 
 #[test]
@@ -405,8 +414,8 @@ fn peeks_need_the_hits_of_the_request_and_charge_nothing() {
     ] {
         let counting = Some(Located { value: counting, location: location(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
-        let parts = [Part { hits, ..entries(&[("user", "a")]) }];
-        let peeks = peek_plan(&rules, &parts).peeks();
+        let descriptors = [TestDescriptor { hits, ..descriptor(&[("user", "a")]) }];
+        let peeks = peek_plan(&rules, &descriptors).peeks();
         assert_eq!(peeks.iter().map(|check| check.charge).collect::<Vec<_>>(), [expected]);
         assert!(!peeks[0].charge.adds_hits());
     }
@@ -414,12 +423,14 @@ fn peeks_need_the_hits_of_the_request_and_charge_nothing() {
 
 #[test]
 fn peeks_of_one_counter_add_the_hits_of_earlier_checks() {
-    let needs = |counting, parts: &[(&'static str, Hits)]| {
+    let needs = |counting, descriptors: &[(&'static str, Hits)]| {
         let counting = Some(Located { value: counting, location: location(2) });
         let rules = rules(vec![DescriptorNode { counting, ..rule(2, "user") }]);
-        let parts: Vec<_> =
-            parts.iter().map(|&(user, hits)| Part { hits, ..entries(&[("user", user)]) }).collect();
-        let peeks = peek_plan(&rules, &parts).peeks();
+        let descriptors: Vec<_> = descriptors
+            .iter()
+            .map(|&(user, hits)| TestDescriptor { hits, ..descriptor(&[("user", user)]) })
+            .collect();
+        let peeks = peek_plan(&rules, &descriptors).peeks();
         let needs = peeks.iter().map(|check| match check.charge {
             Charge::IfAllowed(0) => 1,
             Charge::Always { hits: 0, needs } => needs,
@@ -463,8 +474,8 @@ fn would_pass_is_none_only_if_it_depends_on_an_error() {
     ]);
     let (yes, no, unknown) = (answer(true), answer(false), Err(StoreError::Unavailable));
     let would = |keys: &[&'static str], answers: &[Result<Decision, StoreError>]| {
-        let parts: Vec<_> = keys.iter().map(|key| entries(&[(*key, "1")])).collect();
-        peek_plan(&rules, &parts).would_pass(&Answers::from_slice(answers))
+        let descriptors: Vec<_> = keys.iter().map(|key| descriptor(&[(*key, "1")])).collect();
+        peek_plan(&rules, &descriptors).would_pass(&Answers::from_slice(answers))
     };
     assert_eq!(would(&["none"], &[]), Some(true));
     assert_eq!(would(&["a"], &[yes]), Some(true));
@@ -481,11 +492,11 @@ fn would_pass_is_none_only_if_it_depends_on_an_error() {
 
     let all_shadow = Modes { shadow_mode: true, ..Modes::default() };
     let simulated = compiled(vec![rule(2, "a")], all_shadow);
-    let one = [entries(&[("a", "1")])];
+    let one = [descriptor(&[("a", "1")])];
     let refused = Answers::from_slice(&[no]);
     assert_eq!(peek_plan(&simulated, &one).would_pass(&refused), Some(true));
     // A refund is never refused.
-    let back = [Part { hits: Hits::Refund(1), ..entries(&[("a", "1")]) }];
+    let back = [TestDescriptor { hits: Hits::Refund(1), ..descriptor(&[("a", "1")]) }];
     assert_eq!(peek_plan(&rules, &back).would_pass(&refused), Some(true));
     assert!(
         peek_plan(&rules, &back)

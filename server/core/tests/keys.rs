@@ -39,13 +39,13 @@ struct Part {
     shared: bool,
 }
 
-fn key_of(what: &KeyParts) -> Vec<u8> {
+fn key_of(parts: &KeyParts) -> Vec<u8> {
     let entries: Vec<_> =
-        what.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
+        parts.entries.iter().map(|part| Entry { key: &part.key, value: &part.value }).collect();
     let shared: Vec<_> =
-        what.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
-    let mut builder = KeyBuilder::new(&what.domain, what.tenant.as_deref(), &entries, &shared);
-    let window = Window::from_seconds(what.seconds).unwrap();
+        parts.entries.iter().map(|part| part.shared.then_some(part.value.as_slice())).collect();
+    let mut builder = KeyBuilder::new(&parts.domain, parts.tenant.as_deref(), &entries, &shared);
+    let window = Window::from_seconds(parts.seconds).unwrap();
     let limit = Limit::new(Algorithm::FixedWindow, 1, window, None).unwrap();
     builder.key_for(&limit).as_bytes().to_vec()
 }
@@ -69,13 +69,13 @@ fn keys_read_as_documented() {
 }
 
 #[test]
-fn a_chain_of_one_tenant_has_one_hash_tag() {
-    let chain: [&[(&[u8], &[u8])]; 3] = [
+fn counters_of_one_tenant_have_one_hash_tag() {
+    let descriptors: [&[(&[u8], &[u8])]; 3] = [
         &[(b"tenant", b"acme")],
         &[(b"tenant", b"acme"), (b"user", b"bob")],
         &[(b"tenant", b"acme"), (b"user", b"bob"), (b"route", b"/a")],
     ];
-    for entries in chain {
+    for entries in descriptors {
         assert_eq!(hash_tag(&key("d", Some("tenant"), entries)), b"acme");
     }
 }
@@ -100,7 +100,7 @@ fn text(lengths: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     vec(select(b"ab{}:=%*#\n\0\xff".as_slice()), lengths)
 }
 
-fn what() -> impl Strategy<Value = KeyParts> {
+fn key_parts() -> impl Strategy<Value = KeyParts> {
     let value = prop_oneof![8 => text(0..3), 1 => text(250..270), 1 => text(600..602)];
     let part = (text(1..3), value, prop::bool::weighted(0.2)).prop_map(|(key, value, shared)| {
         // Only a pattern can be shared.
@@ -121,13 +121,13 @@ proptest! {
     #![proptest_config(cases::at_least(20_000))]
 
     #[test]
-    fn different_counters_have_different_keys(one in what(), other in what()) {
+    fn different_counters_have_different_keys(one in key_parts(), other in key_parts()) {
         prop_assert_eq!(one == other, key_of(&one) == key_of(&other));
     }
 
     #[test]
-    fn keys_are_printable_and_bounded_and_have_one_hash_tag(what in what()) {
-        let key = key_of(&what);
+    fn keys_are_printable_and_bounded_and_have_one_hash_tag(parts in key_parts()) {
+        let key = key_of(&parts);
         prop_assert!(key.len() <= KEY_BYTES_MAX);
         prop_assert!(key.iter().all(u8::is_ascii_graphic));
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'{').count(), 1);
@@ -140,8 +140,8 @@ proptest! {
         tenant in text(1..4), user in text(0..9), route in text(0..9),
     ) {
         let alone = key("d", Some("t"), &[(b"t", &tenant)]);
-        let chain = key("d", Some("t"), &[(b"user", &user), (b"t", &tenant), (b"route", &route)]);
-        prop_assert_eq!(hash_tag(&alone), hash_tag(&chain));
+        let full = key("d", Some("t"), &[(b"user", &user), (b"t", &tenant), (b"route", &route)]);
+        prop_assert_eq!(hash_tag(&alone), hash_tag(&full));
     }
 }
 

@@ -42,8 +42,8 @@ impl Counters {
                 check(self.limits[counter], descriptor, charge, scope)
             })
             .collect();
-        let slots: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
-        settle_states(&checks, &slots, &mut self.states, now, StoreError::Full)
+        let state_positions: Vec<_> = asked.iter().map(|&(counter, ..)| Some(counter)).collect();
+        settle_states(&checks, &state_positions, &mut self.states, now, StoreError::Full)
     }
 
     /// The available hits of each counter.
@@ -73,8 +73,8 @@ fn a_refusal_under_two_limits_of_one_counter_is_free() {
                     check(limit, descriptor, charge, RefusalScope::Request)
                 })
                 .collect();
-            let slots = vec![Some(0); checks.len()];
-            decided(&settle_states(&checks, &slots, &mut states, NOW, StoreError::Full))
+            let state_positions = vec![Some(0); checks.len()];
+            decided(&settle_states(&checks, &state_positions, &mut states, NOW, StoreError::Full))
         };
         let remaining = |decisions: &[Decision]| [decisions[0].remaining, decisions[1].remaining];
         let peek = [(narrow, Charge::IfAllowed(0)), (wide, Charge::IfAllowed(0))];

@@ -89,7 +89,8 @@ fn cases() -> impl Strategy<Value = Case> {
     let counter =
         (counter::algorithms(), counter::windows()).prop_flat_map(|(algorithm, window)| {
             let nothing = Just(Limit::new(algorithm, 0, window, None).unwrap());
-            let limit = prop_oneof![12 => counter::limits_of(algorithm, window), 1 => nothing];
+            let limit =
+                prop_oneof![12 => counter::limits_with_window(algorithm, window), 1 => nothing];
             prop_oneof![
                 3 => limit.clone().prop_map(|limit| vec![limit]),
                 1 => prop::collection::vec(limit, 2..=3),

@@ -58,26 +58,27 @@ impl Model {
         let mut answers = Answers::new();
         self.given.clear();
         for group in groups {
-            let slots: Vec<_> = group
+            let state_positions: Vec<_> = group
                 .iter()
                 .map(|check| {
-                    let slot =
-                        open.iter().position(|it| it.key == check.key).unwrap_or_else(|| {
-                            let (key, limit) = (check.key.clone(), check.limit);
-                            open.push(Open { key, limit, changed: false });
-                            states.push(self.state(check));
-                            open.len() - 1
-                        });
-                    open[slot].limit = check.limit;
-                    Some(slot)
+                    let at = open.iter().position(|it| it.key == check.key).unwrap_or_else(|| {
+                        let (key, limit) = (check.key.clone(), check.limit);
+                        open.push(Open { key, limit, changed: false });
+                        states.push(self.state(check));
+                        open.len() - 1
+                    });
+                    open[at].limit = check.limit;
+                    Some(at)
                 })
                 .collect();
-            for (position, slot) in slots.iter().enumerate() {
-                open[slot.unwrap()].changed |= refunds_hits(group, &slots, &states, position, now);
+            for (position, at) in state_positions.iter().enumerate() {
+                open[at.unwrap()].changed |=
+                    refunds_hits(group, &state_positions, &states, position, now);
             }
-            let settled = settle_states(group, &slots, &mut states, now, StoreError::Full);
-            for (slot, answer) in slots.iter().zip(&settled) {
-                open[slot.unwrap()].changed |= answer.unwrap().charged > 0;
+            let settled =
+                settle_states(group, &state_positions, &mut states, now, StoreError::Full);
+            for (at, answer) in state_positions.iter().zip(&settled) {
+                open[at.unwrap()].changed |= answer.unwrap().charged > 0;
             }
             answers.extend(settled);
         }
@@ -108,7 +109,7 @@ impl Model {
 /// descriptor are not undone yet; those of earlier descriptors are, if their descriptor is over its limit.
 fn refunds_hits(
     group: &[Check],
-    slots: &[Option<usize>],
+    state_positions: &[Option<usize>],
     states: &[State],
     position: usize,
     now: Time,
@@ -122,8 +123,8 @@ fn refunds_hits(
     let mut settle = |from: usize, to: usize| {
         let mut checks = group[from..to].to_vec();
         checks.iter_mut().for_each(|check| check.refusal_scope = RefusalScope::None);
-        settle_states(&checks, &slots[from..to], &mut states, now, StoreError::Full);
-        let mut state = states[slots[position].unwrap()].clone();
+        settle_states(&checks, &state_positions[from..to], &mut states, now, StoreError::Full);
+        let mut state = states[state_positions[position].unwrap()].clone();
         state.advance(&check.limit, now);
         state
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::arithmetic::refill;
+use super::arithmetic::refill_time;
 use crate::{Algorithm, Limit, Time};
 
 /// The most hits of one check. Above any limit, and small enough for arithmetic below 2^53.
@@ -46,7 +46,7 @@ impl Receipt {
         let before = self.without_last_hits(limit, hits);
         Duration::from_micros(match limit.algorithm() {
             Algorithm::TokenBucket => {
-                refill(limit, self.used).saturating_sub(refill(limit, before.used))
+                refill_time(limit, self.used).saturating_sub(refill_time(limit, before.used))
             }
             Algorithm::Gcra => self.at.saturating_sub(before.at),
             // Hits that were charged at one time expire together.

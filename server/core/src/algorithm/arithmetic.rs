@@ -21,7 +21,7 @@ pub(super) fn mul_div_ceil(amount: u64, part: u64, whole: u64) -> u64 {
 }
 
 /// Microseconds in which a token bucket of this limit refills `used` units, at most [`SPAN_MAX`].
-pub(super) fn refill(limit: &Limit, used: u64) -> u64 {
+pub(super) fn refill_time(limit: &Limit, used: u64) -> u64 {
     let ticks = used / limit.refill_units();
     let part =
         mul_div_ceil(limit.refill_interval(), used % limit.refill_units(), limit.refill_units());

@@ -10,7 +10,7 @@
 
 use super::{
     algorithm_state::{AlgorithmState, Receipt, StateNumbers, USED_MAX},
-    arithmetic::{mul_div, mul_div_ceil, refill, remaining_hits},
+    arithmetic::{mul_div, mul_div_ceil, refill_time, remaining_hits},
 };
 use crate::{Limit, Time, time::SPAN_MAX};
 
@@ -76,7 +76,7 @@ impl AlgorithmState for TokenBucket {
     }
 
     fn expires_after(&self, limit: &Limit, now: Time) -> u64 {
-        refill(limit, self.used).saturating_sub(self.elapsed(now))
+        refill_time(limit, self.used).saturating_sub(self.elapsed(now))
     }
 
     fn numbers(&self) -> StateNumbers {

@@ -22,8 +22,8 @@ pub enum StatsKey {
 pub enum StatsKeyPart {
     /// Key and value, as configured.
     Text(Box<str>),
-    /// The key, to be followed by the value of the request at this level.
-    Value(Box<str>),
+    /// The key, which is followed by the value of the request at this level.
+    KeyAndRequestValue(Box<str>),
 }
 
 impl StatsKey {
@@ -33,7 +33,7 @@ impl StatsKey {
         let detailed = nodes.last().is_some_and(|leaf| leaf.detailed_metric);
         let parts: Vec<StatsKeyPart> =
             nodes.iter().map(|node| StatsKeyPart::of(node, detailed)).collect();
-        if parts.iter().any(|part| matches!(part, StatsKeyPart::Value(_))) {
+        if parts.iter().any(|part| matches!(part, StatsKeyPart::KeyAndRequestValue(_))) {
             return Self::ByValue(parts.into());
         }
         let texts: Vec<&str> = parts.iter().map(StatsKeyPart::text).collect();
@@ -58,7 +58,7 @@ impl StatsKey {
             }
             name.push_str(part.text());
             let value = entries.get(position).map(|entry| entry.value).unwrap_or_default();
-            if matches!(part, StatsKeyPart::Value(_)) && !value.is_empty() {
+            if matches!(part, StatsKeyPart::KeyAndRequestValue(_)) && !value.is_empty() {
                 name.push('_');
                 match digests.for_long_value(value) {
                     Some(digest) => name.push_str(digest.as_str()),
@@ -75,7 +75,7 @@ impl StatsKeyPart {
         let value = node.value.as_ref().map(|value| &*value.value).filter(|it| !it.is_empty());
         let by_value = (detailed || node.value_to_metric) && !node.share_threshold;
         match value {
-            _ if by_value => Self::Value(sanitize(&node.key).into()),
+            _ if by_value => Self::KeyAndRequestValue(sanitize(&node.key).into()),
             Some(value) => Self::Text(sanitize(&format!("{}_{value}", node.key)).into()),
             None => Self::Text(sanitize(&node.key).into()),
         }
@@ -83,7 +83,7 @@ impl StatsKeyPart {
 
     fn text(&self) -> &str {
         match self {
-            Self::Text(text) | Self::Value(text) => text,
+            Self::Text(text) | Self::KeyAndRequestValue(text) => text,
         }
     }
 }

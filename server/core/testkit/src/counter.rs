@@ -32,7 +32,7 @@ impl Counter {
     }
 
     /// Advances the clock, at most to [`TIME_MAX`].
-    pub fn pass(&mut self, micros: u64) {
+    pub fn advance_clock(&mut self, micros: u64) {
         self.micros = self.micros.saturating_add(micros).min(TIME_MAX);
     }
 
@@ -75,7 +75,7 @@ impl Counter {
     }
 
     /// Charges these hits if they are available, else nothing.
-    pub fn exactly(&mut self, hits: u64) -> Option<Receipt> {
+    pub fn charge_if_allowed(&mut self, hits: u64) -> Option<Receipt> {
         self.admits(hits).then(|| self.charge(hits))
     }
 
@@ -131,7 +131,7 @@ impl Counter {
     pub fn wait(&mut self, step: &Step) {
         let hits = self.hits(step).min(self.capacity());
         let window = self.limit.window().micros();
-        let pass = match step.gap {
+        let micros = match step.gap {
             Gap::None => 0,
             Gap::Micros(micros) => u64::from(micros),
             Gap::OfWindow(share) => window / 64 * u64::from(share) + u64::from(share % 3),
@@ -142,7 +142,7 @@ impl Counter {
                 self.retry_after(hits).unwrap_or(0).min(4 * window).saturating_sub(1)
             }
         };
-        self.pass(pass);
+        self.advance_clock(micros);
     }
 
     /// The hits of a step.
@@ -164,7 +164,7 @@ impl Counter {
         for step in steps {
             self.wait(step);
             let hits = self.hits(step);
-            if self.exactly(hits).is_some() {
+            if self.charge_if_allowed(hits).is_some() {
                 admitted.push((self.advance(), hits));
             }
         }
@@ -275,26 +275,26 @@ pub fn algorithms() -> impl Strategy<Value = Algorithm> {
 }
 
 /// Random limits of an algorithm and a window.
-pub fn limits_of(algorithm: Algorithm, window: Window) -> impl Strategy<Value = Limit> {
+pub fn limits_with_window(algorithm: Algorithm, window: Window) -> impl Strategy<Value = Limit> {
     (sizes(), prop::option::of(sizes()))
-        .prop_map(move |(requests, burst)| legal(algorithm, requests, window, burst))
+        .prop_map(move |(requests, burst)| nearest_valid_limit(algorithm, requests, window, burst))
 }
 
 /// Random limits of GCRA whose emission interval is a whole number of microseconds.
-pub fn whole_gcra() -> impl Strategy<Value = Limit> {
+pub fn whole_interval_gcra_limits() -> impl Strategy<Value = Limit> {
     (sizes(), windows(), prop::option::of(sizes())).prop_map(|(size, window, burst)| {
         let (mut divisor, mut rest) = (window.micros(), u64::from(size));
         while rest > 0 {
             (divisor, rest) = (rest, divisor % rest);
         }
-        legal(Algorithm::Gcra, u32::try_from(divisor).unwrap(), window, burst)
+        nearest_valid_limit(Algorithm::Gcra, u32::try_from(divisor).unwrap(), window, burst)
     })
 }
 
 /// Random limits.
 pub fn limits() -> impl Strategy<Value = Limit> {
-    let any =
-        (algorithms(), windows()).prop_flat_map(|(algorithm, window)| limits_of(algorithm, window));
+    let any = (algorithms(), windows())
+        .prop_flat_map(|(algorithm, window)| limits_with_window(algorithm, window));
     prop_oneof![6 => any, 1 => coarse()]
 }
 
@@ -303,24 +303,29 @@ fn coarse() -> impl Strategy<Value = Limit> {
     let sizes = (prop_oneof![1..=10_u32, 1..=100_000_u32], 1_000_000_000..=u32::MAX);
     (sizes, 86_400..=Window::MAX.seconds()).prop_map(|((requests, burst), seconds)| {
         let window = Window::from_seconds(u64::from(seconds)).unwrap();
-        legal(Algorithm::TokenBucket, requests, window, Some(burst))
+        nearest_valid_limit(Algorithm::TokenBucket, requests, window, Some(burst))
     })
 }
 
 /// Random limits of an algorithm.
-pub fn limits_by(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
-    windows().prop_flat_map(move |window| limits_of(algorithm, window))
+pub fn limits_of_algorithm(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
+    windows().prop_flat_map(move |window| limits_with_window(algorithm, window))
 }
 
 /// Two random limits of one counter: of the same algorithm and window.
-pub fn pairs() -> impl Strategy<Value = (Limit, Limit)> {
+pub fn same_counter_limits() -> impl Strategy<Value = (Limit, Limit)> {
     (algorithms(), windows()).prop_flat_map(|(algorithm, window)| {
-        (limits_of(algorithm, window), limits_of(algorithm, window))
+        (limits_with_window(algorithm, window), limits_with_window(algorithm, window))
     })
 }
 
 /// The limit nearest to these numbers that the algorithm can count.
-fn legal(algorithm: Algorithm, requests: u32, window: Window, burst: Option<u32>) -> Limit {
+fn nearest_valid_limit(
+    algorithm: Algorithm,
+    requests: u32,
+    window: Window,
+    burst: Option<u32>,
+) -> Limit {
     let requests = match algorithm {
         Algorithm::SlidingWindowLog => (requests - 1) % SLIDING_LOG_HITS_MAX + 1,
         Algorithm::Gcra if !window.micros().is_multiple_of(u64::from(requests)) => {

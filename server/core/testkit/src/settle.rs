@@ -4,21 +4,21 @@ use sluicegate_core::{Answers, Check, CounterAccess, StoreError, Time, algorithm
 
 /// Settles the checks of one group at `now` against given states.
 ///
-/// `slots` has for each check the position of its counter in `states`; checks on the same counter share one.
-/// A check without a slot has no counter and is answered with `missing`.
+/// `state_positions` has for each check the position of its counter in `states`; checks on the same counter share one.
+/// `None`: there is no counter, and the check is answered with `missing`.
 pub fn settle_states(
     checks: &[Check],
-    slots: &[Option<usize>],
+    state_positions: &[Option<usize>],
     states: &mut [State],
     now: Time,
     missing: StoreError,
 ) -> Answers {
-    settle(checks, &mut GivenStates { slots, states, now, missing })
+    settle(checks, &mut GivenStates { state_positions, states, now, missing })
 }
 
 /// The arguments of [`settle_states`] as counters.
 struct GivenStates<'a> {
-    slots: &'a [Option<usize>],
+    state_positions: &'a [Option<usize>],
     states: &'a mut [State],
     now: Time,
     missing: StoreError,
@@ -35,8 +35,8 @@ impl CounterAccess for GivenStates<'_> {
         _check: &Check,
         access: impl FnOnce(&mut State) -> Time,
     ) -> Result<(), StoreError> {
-        let slot = self.slots.get(position).copied().flatten();
-        let state = slot.and_then(|slot| self.states.get_mut(slot));
+        let state_position = self.state_positions.get(position).copied().flatten();
+        let state = state_position.and_then(|position| self.states.get_mut(position));
         access(state.ok_or(self.missing)?);
         Ok(())
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sluicegate_core::{Algorithm, Limit};
 use sluicegate_core_testkit::{
     cases,
-    counter::{Counter, limits_by, signed, starts, steps, whole_gcra},
+    counter::{Counter, limits_of_algorithm, signed, starts, steps, whole_interval_gcra_limits},
 };
 
 /// Whether at most burst plus the rate's share of the span was admitted between any two moments.
@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn fixed_window_admits_the_limit_in_an_aligned_window(
-        limit in limits_by(Algorithm::FixedWindow), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::FixedWindow), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
         let most = most_in_an_aligned_window(&limit, &admitted);
@@ -61,7 +61,7 @@ proptest! {
 
     #[test]
     fn sliding_window_log_admits_the_limit_in_any_window(
-        limit in limits_by(Algorithm::SlidingWindowLog), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::SlidingWindowLog), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
         prop_assert!(most_in_a_window(&limit, &admitted) <= u64::from(limit.requests()));
@@ -70,7 +70,7 @@ proptest! {
     /// Refuses exactly what would break the bound.
     #[test]
     fn sliding_window_log_counts_exactly_the_last_window(
-        limit in limits_by(Algorithm::SlidingWindowLog), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::SlidingWindowLog), start in starts(), steps in steps(50),
     ) {
         let mut counter = Counter::new(limit, start);
         let mut admitted = Vec::new();
@@ -80,7 +80,7 @@ proptest! {
             let used: u64 = admitted.iter().filter(live).map(|&(_, hits)| hits).sum();
             prop_assert_eq!(counter.used(), signed(used));
             let hits = counter.hits(step);
-            if counter.exactly(hits).is_some() {
+            if counter.charge_if_allowed(hits).is_some() {
                 admitted.push((counter.micros, hits));
             }
         }
@@ -88,7 +88,7 @@ proptest! {
 
     #[test]
     fn sliding_window_counter_admits_less_than_twice_the_limit(
-        limit in limits_by(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
         let requests = u64::from(limit.requests());
@@ -98,7 +98,7 @@ proptest! {
 
     #[test]
     fn sliding_window_counter_estimate_follows_its_definition(
-        limit in limits_by(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::SlidingWindowCounter), start in starts(), steps in steps(50),
     ) {
         let window = limit.window().micros();
         let mut counter = Counter::new(limit, start);
@@ -112,7 +112,7 @@ proptest! {
             let estimate = current + share(previous, remaining, window);
             prop_assert_eq!(counter.used(), signed(estimate));
             let hits = counter.hits(step);
-            if counter.exactly(hits).is_some() {
+            if counter.charge_if_allowed(hits).is_some() {
                 *windows.entry(number).or_insert(0) += hits;
             }
         }
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn token_bucket_admits_burst_and_rate(
-        limit in limits_by(Algorithm::TokenBucket), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::TokenBucket), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
         prop_assert!(within_burst_and_rate(&limit, &admitted));
@@ -130,7 +130,7 @@ proptest! {
     /// the ideal one by at most a tick and a few millionths.
     #[test]
     fn token_bucket_refills_by_its_rate(
-        limit in limits_by(Algorithm::TokenBucket), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::TokenBucket), start in starts(), steps in steps(50),
     ) {
         let window = u128::from(limit.window().micros());
         let requests = u128::from(limit.requests());
@@ -147,7 +147,7 @@ proptest! {
             prop_assert!(used >= ideal.div_ceil(window));
             prop_assert!(used <= (ideal + lag).div_ceil(window));
             let hits = counter.hits(step);
-            if counter.exactly(hits).is_some() {
+            if counter.charge_if_allowed(hits).is_some() {
                 ideal += u128::from(hits) * window;
             }
         }
@@ -155,7 +155,7 @@ proptest! {
 
     #[test]
     fn gcra_admits_burst_and_rate(
-        limit in limits_by(Algorithm::Gcra), start in starts(), steps in steps(50),
+        limit in limits_of_algorithm(Algorithm::Gcra), start in starts(), steps in steps(50),
     ) {
         let admitted = Counter::new(limit, start).drive(&steps);
         prop_assert!(within_burst_and_rate(&limit, &admitted));
@@ -164,7 +164,7 @@ proptest! {
     /// If the emission interval is whole, both answer all callers equally.
     #[test]
     fn gcra_equals_a_token_bucket(
-        limit in whole_gcra(), start in starts(), steps in steps(50),
+        limit in whole_interval_gcra_limits(), start in starts(), steps in steps(50),
     ) {
         let burst = Some(limit.capacity());
         let window = limit.window();
@@ -176,7 +176,7 @@ proptest! {
             let hits = gcra.hits(step);
             prop_assert_eq!(gcra.future(), bucket.future());
             prop_assert_eq!(gcra.retry_after(hits), bucket.retry_after(hits));
-            let admitted = (gcra.exactly(hits).is_some(), bucket.exactly(hits).is_some());
+            let admitted = (gcra.charge_if_allowed(hits).is_some(), bucket.charge_if_allowed(hits).is_some());
             prop_assert_eq!(admitted.0, admitted.1);
         }
     }

@@ -29,7 +29,7 @@ proptest! {
             }
             peeked.micros = alone.micros;
             let hits = alone.hits(step);
-            prop_assert_eq!(alone.exactly(hits).is_some(), peeked.exactly(hits).is_some());
+            prop_assert_eq!(alone.charge_if_allowed(hits).is_some(), peeked.charge_if_allowed(hits).is_some());
             prop_assert_eq!(alone.future(), peeked.future());
         }
     }
@@ -61,7 +61,7 @@ proptest! {
         let window = limit.window().micros();
         let mut counter = Counter::new(limit, start);
         counter.drive(&steps);
-        let hit = counter.exactly(1);
+        let hit = counter.charge_if_allowed(1);
         let seen = counter.advance();
         let earlier = counter.micros.saturating_sub(window / 64 * back + few);
         let counts = counter.at(earlier).advance();

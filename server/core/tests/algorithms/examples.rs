@@ -15,15 +15,15 @@ fn counter(algorithm: Algorithm, requests: u32, seconds: u64, burst: Option<u32>
 
 /// Hits that pass one by one, up to a thousand.
 fn passing(counter: &mut Counter) -> usize {
-    (0..1000).take_while(|_| counter.exactly(1).is_some()).count()
+    (0..1000).take_while(|_| counter.charge_if_allowed(1).is_some()).count()
 }
 
 /// Hits that pass in the last microsecond of a window and the first of the next.
 fn across_a_boundary(algorithm: Algorithm) -> usize {
     let mut counter = counter(algorithm, 10, 60, None);
-    counter.pass(60 * SECOND - 1);
+    counter.advance_clock(60 * SECOND - 1);
     let before = passing(&mut counter);
-    counter.pass(1);
+    counter.advance_clock(1);
     before + passing(&mut counter)
 }
 
@@ -37,26 +37,26 @@ fn only_a_fixed_window_admits_twice_the_limit_at_a_boundary() {
 #[test]
 fn hit_in_the_log_counts_for_exactly_one_window() {
     let mut counter = counter(Algorithm::SlidingWindowLog, 2, 60, None);
-    assert!(counter.exactly(1).is_some());
-    counter.pass(20 * SECOND);
-    assert!(counter.exactly(1).is_some());
+    assert!(counter.charge_if_allowed(1).is_some());
+    counter.advance_clock(20 * SECOND);
+    assert!(counter.charge_if_allowed(1).is_some());
     assert_eq!(counter.retry_after(1), Some(40 * SECOND));
     assert_eq!(counter.retry_after(2), Some(60 * SECOND));
-    counter.pass(40 * SECOND - 1);
+    counter.advance_clock(40 * SECOND - 1);
     assert_eq!(passing(&mut counter), 0);
-    counter.pass(1);
+    counter.advance_clock(1);
     assert_eq!(passing(&mut counter), 1);
 }
 
 #[test]
 fn sliding_counter_weights_the_previous_window() {
     let mut counter = counter(Algorithm::SlidingWindowCounter, 100, 60, None);
-    assert!(counter.exactly(80).is_some());
-    counter.pass(60 * SECOND);
+    assert!(counter.charge_if_allowed(80).is_some());
+    counter.advance_clock(60 * SECOND);
     assert_eq!(counter.available(), 20);
-    counter.pass(15 * SECOND);
+    counter.advance_clock(15 * SECOND);
     assert_eq!(counter.available(), 100 - 60);
-    counter.pass(15 * SECOND + 1);
+    counter.advance_clock(15 * SECOND + 1);
     assert_eq!(counter.available(), 100 - 40);
     assert_eq!(counter.retry_after(61), Some(SECOND * 3 / 4 - 1));
 }
@@ -65,13 +65,13 @@ fn sliding_counter_weights_the_previous_window() {
 fn a_token_bucket_of_100_that_refills_60_an_hour() {
     let mut counter = counter(Algorithm::TokenBucket, 60, 3600, Some(100));
     for _ in 0..100 {
-        assert!(counter.exactly(1).is_some());
+        assert!(counter.charge_if_allowed(1).is_some());
     }
-    assert!(counter.exactly(1).is_none());
+    assert!(counter.charge_if_allowed(1).is_none());
     assert_eq!(counter.retry_after(1), Some(60 * SECOND));
-    counter.pass(60 * SECOND - 1);
-    assert!(counter.exactly(1).is_none());
-    counter.pass(1);
+    counter.advance_clock(60 * SECOND - 1);
+    assert!(counter.charge_if_allowed(1).is_none());
+    counter.advance_clock(1);
     assert_eq!(passing(&mut counter), 1);
 }
 
@@ -80,9 +80,9 @@ fn gcra_spaces_hits_by_the_emission_interval_beyond_its_burst() {
     let mut counter = counter(Algorithm::Gcra, 10, 1, Some(3));
     assert_eq!(passing(&mut counter), 3);
     assert_eq!(counter.retry_after(1), Some(SECOND / 10));
-    counter.pass(SECOND / 10);
+    counter.advance_clock(SECOND / 10);
     assert_eq!(passing(&mut counter), 1);
-    counter.pass(SECOND / 4);
+    counter.advance_clock(SECOND / 4);
     assert_eq!(passing(&mut counter), 2);
     assert_eq!(counter.retry_after(1), Some(SECOND / 20));
 }
@@ -98,11 +98,11 @@ fn seven_per_second_and_four_billion_per_year_are_both_exact() {
                 continue;
             };
             let mut counter = Counter::new(limit, MIDNIGHT);
-            assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
-            assert!(counter.exactly(1).is_none(), "{limit:?}");
+            assert!(counter.charge_if_allowed(u64::from(requests)).is_some(), "{limit:?}");
+            assert!(counter.charge_if_allowed(1).is_none(), "{limit:?}");
             // Rounding may only delay the refill a little.
-            counter.pass(2 * window.micros() + window.micros() / 100_000);
-            assert!(counter.exactly(u64::from(requests)).is_some(), "{limit:?}");
+            counter.advance_clock(2 * window.micros() + window.micros() / 100_000);
+            assert!(counter.charge_if_allowed(u64::from(requests)).is_some(), "{limit:?}");
         }
     }
 }
@@ -114,8 +114,8 @@ fn small_bucket_with_a_huge_rate_refills_at_its_rate() {
     let mut counter = Counter::new(limit, MIDNIGHT);
     let mut admitted = 0;
     for _ in 0..100_000 {
-        counter.pass(100);
-        admitted += u32::from(counter.exactly(1).is_some());
+        counter.advance_clock(100);
+        admitted += u32::from(counter.charge_if_allowed(1).is_some());
     }
     // The rate is 135.8 a second, for ten seconds.
     assert!((1300..=1359).contains(&admitted), "{admitted}");

@@ -7,14 +7,14 @@ use sluicegate_core::{
 };
 use sluicegate_core_testkit::{
     cases,
-    counter::{Counter, SPAN_MAX, TIME_MAX, limits, pairs, signed},
+    counter::{Counter, SPAN_MAX, TIME_MAX, limits, same_counter_limits, signed},
 };
 
 /// The most usage that a state records.
 const USED_MAX: u64 = (1 << 53) - 1;
 
 /// Reads everything and checks that the results are in range.
-fn look(counter: &mut Counter) {
+fn assert_in_range(counter: &mut Counter) {
     let capacity = counter.capacity();
     assert!(counter.available() <= signed(capacity));
     assert!(counter.available() >= -(1 << 53));
@@ -41,7 +41,7 @@ enum Act {
     RefundReceipt(u64),
     RefundForged(u64, u64),
     Edit,
-    Move(u64),
+    SetClock(u64),
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -52,7 +52,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => hits().prop_map(Act::RefundReceipt),
         1 => (moments(), any::<u64>()).prop_map(|(at, used)| Act::RefundForged(at, used)),
         1 => Just(Act::Edit),
-        3 => moments().prop_map(Act::Move),
+        3 => moments().prop_map(Act::SetClock),
     ];
     prop::collection::vec(act, 0..=40)
 }
@@ -61,7 +61,7 @@ proptest! {
     #![proptest_config(cases::at_least(1500))]
 
     #[test]
-    fn any_sequence_of_calls_stays_in_range((limit, other) in pairs(), acts in acts()) {
+    fn any_sequence_of_calls_stays_in_range((limit, other) in same_counter_limits(), acts in acts()) {
         let mut counter = Counter::new(limit, 0);
         let mut receipt = None;
         let mut limits = [limit, other];
@@ -77,9 +77,9 @@ proptest! {
                     limits.reverse();
                     counter.limit = limits[0];
                 }
-                Act::Move(micros) => counter.micros = micros,
+                Act::SetClock(micros) => counter.micros = micros,
             }
-            look(&mut counter);
+            assert_in_range(&mut counter);
         }
     }
 
@@ -89,7 +89,7 @@ proptest! {
         let mut counter = Counter::new(limit, start);
         for _ in 0..times {
             counter.charge(HITS_MAX);
-            look(&mut counter);
+            assert_in_range(&mut counter);
             prop_assert!(!counter.admits(1));
         }
         if counter.micros < TIME_MAX / 2 && limit.algorithm() == Algorithm::TokenBucket {
@@ -116,12 +116,12 @@ fn extreme_limits_stay_in_range() {
             for limit in limits {
                 for start in [0, 1_700_000_000_000_000, TIME_MAX] {
                     let mut counter = Counter::new(limit, start);
-                    look(&mut counter);
+                    assert_in_range(&mut counter);
                     for _ in 0..5 {
                         counter.charge(HITS_MAX);
-                        look(&mut counter);
-                        counter.pass(limit.window().micros());
-                        look(&mut counter);
+                        assert_in_range(&mut counter);
+                        counter.advance_clock(limit.window().micros());
+                        assert_in_range(&mut counter);
                     }
                 }
             }
@@ -139,7 +139,7 @@ fn recorded_hits_stop_at_their_bounds() {
         let mut counter = Counter::new(Limit::for_override(algorithm, 10_000, window), 0);
         for _ in 0..3 {
             counter.charge(HITS_MAX);
-            counter.pass(1);
+            counter.advance_clock(1);
             assert_eq!(counter.used(), most);
         }
     }

@@ -7,7 +7,7 @@ use sluicegate_core::{
 };
 use sluicegate_core_testkit::{
     cases,
-    counter::{algorithms, limits_by, sizes, windows},
+    counter::{algorithms, limits_of_algorithm, sizes, windows},
 };
 
 fn new(
@@ -106,7 +106,7 @@ proptest! {
     /// The rate is that of the limit or, if that needs too many units, a few millionths less. All numbers are in the
     /// range in which a double computes exactly.
     #[test]
-    fn a_bucket_has_the_rate_of_its_limit(limit in limits_by(Algorithm::TokenBucket)) {
+    fn a_bucket_has_the_rate_of_its_limit(limit in limits_of_algorithm(Algorithm::TokenBucket)) {
         let window = u128::from(limit.window().micros());
         let (interval, units, cost) = (limit.refill_interval(), limit.refill_units(), limit.cost());
         prop_assert!(u64::from(limit.capacity()) * cost <= 1 << 52);

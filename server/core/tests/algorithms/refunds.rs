@@ -21,7 +21,7 @@ proptest! {
             counter.wait(step);
             let mut untouched = counter.clone();
             let hits = counter.hits(step);
-            if let Some(receipt) = counter.exactly(hits) {
+            if let Some(receipt) = counter.charge_if_allowed(hits) {
                 counter.refund(hits, Some(receipt));
             }
             prop_assert_eq!(counter.future(), untouched.future());
@@ -43,13 +43,13 @@ proptest! {
             counter.wait(step);
             let mut without = counter.clone();
             let hits = counter.hits(step);
-            let Some(receipt) = counter.exactly(hits) else { continue };
+            let Some(receipt) = counter.charge_if_allowed(hits) else { continue };
             let empty_at = without.micros + without.expires_after();
             for step in others.iter().chain(&last) {
                 counter.wait(step);
                 without.micros = counter.micros;
                 let hits = counter.hits(step);
-                if counter.exactly(hits).is_some() {
+                if counter.charge_if_allowed(hits).is_some() {
                     without.charge(hits);
                 }
             }
@@ -84,7 +84,7 @@ proptest! {
             let mut without = counter.clone();
             without.advance();
             let hits = counter.hits(first);
-            if let Some(receipt) = counter.exactly(hits) {
+            if let Some(receipt) = counter.charge_if_allowed(hits) {
                 counter.wait(then);
                 without.micros = counter.micros;
                 counter.refund(hits, Some(receipt));
@@ -136,8 +136,8 @@ fn refund_within_a_tick_rounds_down() {
     let mut counter = Counter::new(limit, 0);
     let mut without = counter.clone();
     let receipt = counter.charge(1);
-    counter.pass(limit.refill_interval() / 2);
-    without.pass(limit.refill_interval() / 2);
+    counter.advance_clock(limit.refill_interval() / 2);
+    without.advance_clock(limit.refill_interval() / 2);
     counter.charge(1);
     without.charge(1);
     counter.refund(1, Some(receipt));

@@ -210,7 +210,7 @@ impl<'f> Compiler<'f> {
                     Mistake::ReplacesItself(truncated(&replaced.value)),
                 );
             } else {
-                self.names.replace(replaced);
+                self.names.add_reference(replaced);
             }
         }
         node.replaces.iter().map(|replaced| replaced.value.as_str().into()).collect()

@@ -22,8 +22,8 @@ impl<'f> LimitNames<'f> {
         self.defined.entry(&name.value).or_default().push(&name.location);
     }
 
-    /// Adds a name in `replaces`.
-    pub(super) fn replace(&mut self, name: &'f Located<String>) {
+    /// Adds a reference to a limit: a name in `replaces`.
+    pub(super) fn add_reference(&mut self, name: &'f Located<String>) {
         self.replaced.push(name);
     }
 
