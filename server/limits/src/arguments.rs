@@ -29,7 +29,7 @@ pub fn configure_on_off_flag(flag: Arg) -> Arg {
 
 /// Default failure policy, and modes of all rules.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct DefaultArguments {
+pub struct RuleDefaultArguments {
     /// Failure policy of rules without their own, if their domain has none either: see `on_failure` in the limits
     /// files.
     #[arg(
@@ -69,7 +69,7 @@ impl ModeArguments {
     }
 }
 
-impl DefaultArguments {
+impl RuleDefaultArguments {
     /// The options of compilation that these arguments and `compile` set.
     #[must_use]
     pub fn options(self, compile: CompileArguments) -> CompileOptions {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sluicegate_core::rules::CompileOptions;
-use sluicegate_limits::arguments::{CompileArguments, DefaultArguments};
+use sluicegate_limits::arguments::{CompileArguments, RuleDefaultArguments};
 
 use super::ExplainArguments;
 
@@ -24,7 +24,7 @@ pub struct LimitsSettings {
 
     /// Defaults of rules, and modes of all rules.
     #[command(flatten)]
-    pub defaults: DefaultArguments,
+    pub defaults: RuleDefaultArguments,
 }
 
 impl LimitsSettings {
@@ -48,7 +48,7 @@ pub struct ValidateSettings {
 
     /// Defaults of rules, and modes of all rules, which `--explain` shows.
     #[command(flatten)]
-    pub defaults: DefaultArguments,
+    pub defaults: RuleDefaultArguments,
 
     /// The request to explain.
     #[command(flatten)]

@@ -57,7 +57,7 @@ pub(super) fn build_nodes<'t>(
         if event == Event::DocumentEnd {
             break;
         }
-        let built = builder.event(event, span);
+        let built = builder.add_event(event, span);
         built.map_err(|mistake| (FileLocation::at(span.start.into(), builder.path()), mistake))?;
     }
     *nodes_left = builder.nodes_left;
@@ -148,7 +148,7 @@ struct Builder<'t, 'o> {
 
 impl<'t> Builder<'t, '_> {
     /// Adds an event.
-    fn event(&mut self, event: Event<'t>, span: Span) -> Result<(), Mistake> {
+    fn add_event(&mut self, event: Event<'t>, span: Span) -> Result<(), Mistake> {
         let at = span.start.into();
         match event {
             Event::SequenceStart(_, anchor, tag) => {
@@ -167,7 +167,11 @@ impl<'t> Builder<'t, '_> {
                     tag.is_some_and(|it| it.is_yaml_core_schema() && it.suffix() == "str");
                 let style = if is_text { ScalarStyle::DoubleQuoted } else { style };
                 let size = NodeSize { bytes: text.len(), ..NodeSize::default() };
-                self.node(anchor, YamlNode { at, data: YamlNodeData::Scalar(text, style) }, size);
+                self.add_node(
+                    anchor,
+                    YamlNode { at, data: YamlNodeData::Scalar(text, style) },
+                    size,
+                );
                 Ok(())
             }
             Event::Alias(anchor) => self.alias(anchor, at),
@@ -206,7 +210,7 @@ impl<'t> Builder<'t, '_> {
             CollectionItems::List(nodes) => YamlNodeData::List(nodes.into()),
             CollectionItems::Map { entries, .. } => YamlNodeData::Map(entries.into()),
         };
-        self.node(anchor, YamlNode { at, data }, NodeSize { height: size.height + 1, ..size });
+        self.add_node(anchor, YamlNode { at, data }, NodeSize { height: size.height + 1, ..size });
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Mistake> {
@@ -223,7 +227,7 @@ impl<'t> Builder<'t, '_> {
         }
         self.use_nodes(size.nodes)?;
         self.check_height(size.height)?;
-        self.node(0, YamlNode { at, data }, NodeSize { nodes: size.nodes - 1, ..size });
+        self.add_node(0, YamlNode { at, data }, NodeSize { nodes: size.nodes - 1, ..size });
         Ok(())
     }
 
@@ -236,7 +240,7 @@ impl<'t> Builder<'t, '_> {
     }
 
     /// Adds a complete node to the innermost open list or map. `size.nodes` does not include the node itself.
-    fn node(&mut self, anchor: usize, node: YamlNode<'t>, size: NodeSize) {
+    fn add_node(&mut self, anchor: usize, node: YamlNode<'t>, size: NodeSize) {
         let size = NodeSize { nodes: size.nodes + 1, ..size };
         if anchor > 0 {
             self.anchors.insert(anchor, (node.clone(), size));

@@ -242,7 +242,7 @@ fn quotes_in_names() {
 }
 
 #[test]
-fn chains_without_a_tenant() {
+fn nested_limits_without_a_tenant() {
     let advice = |key: &str| {
         format!(
             "a request can check several limits below {key:?}, whose counters are on different slots of a Redis Cluster; set tenant: {key} at the top of the file to keep them on one slot and decide them together, once envoyproxy/ratelimit, which rejects that key, no longer reads the file"
