@@ -268,10 +268,10 @@ impl Stack {
 
     /// Whether no counter is listed for debits. A counter is listed while it has hits to be debited, and for some time
     /// after the debit, in which its checks must also pass the local share.
-    pub fn has_no_pending_debits(&self) -> bool {
+    pub fn is_debit_list_empty(&self) -> bool {
         match self {
-            Self::Memory(policy) => policy.has_no_pending_debits(),
-            Self::Redis(policy) => policy.has_no_pending_debits(),
+            Self::Memory(policy) => policy.is_debit_list_empty(),
+            Self::Redis(policy) => policy.is_debit_list_empty(),
         }
     }
 

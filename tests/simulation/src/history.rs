@@ -51,7 +51,7 @@ pub(crate) struct EndState {
     pub(crate) multi_slot: usize,
     pub(crate) refunds_and_late_calls: usize,
     pub(crate) late_answers_uncollected: usize,
-    pub(crate) has_no_pending_debits: bool,
+    pub(crate) is_debit_list_empty: bool,
     pub(crate) hits_unknown: u64,
     pub(crate) refunds_failed: u64,
     pub(crate) fallback: FallbackStats,

@@ -177,7 +177,7 @@ impl<'s> Simulation<'s> {
                 multi_slot: stack.multi_slot_in_progress(),
                 refunds_and_late_calls: stack.refunds_and_late_calls(),
                 late_answers_uncollected: stack.late_answers_uncollected(),
-                has_no_pending_debits: stack.has_no_pending_debits(),
+                is_debit_list_empty: stack.is_debit_list_empty(),
                 hits_unknown: if is_counted { stack.hits_unknown() } else { 0 },
                 refunds_failed: stack.refunds_failed(),
                 fallback: stack.fallback_stats(),

@@ -133,8 +133,12 @@ impl Node {
             connections_allowed: Watched::new(0),
         });
         for number in 0..connections {
-            let keep = Arc::clone(&node).keep(number, Arc::clone(settings), Arc::clone(topology));
-            tokio::spawn(cancelled.clone().run_until_cancelled_owned(keep));
+            let task = Arc::clone(&node).keep_connected(
+                number,
+                Arc::clone(settings),
+                Arc::clone(topology),
+            );
+            tokio::spawn(cancelled.clone().run_until_cancelled_owned(task));
         }
         node
     }

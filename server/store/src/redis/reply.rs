@@ -352,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_of_any_bytes_a_library_reads_too(
+        fn replies_in_random_bytes_equal_those_of_a_library(
             bytes in prop::collection::vec(
                 prop::sample::select(b"*$:+-0123459\r\n\r\n\r\nab".as_slice()), 0..60,
             ),

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn check_that_is_cancelled_leaves_no_suspect() {
+    async fn cancelled_check_leaves_no_unconfirmed_server() {
         let topology = topology(Deployment::Cluster(Vec::new()));
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let connection = Connection::over(ours);

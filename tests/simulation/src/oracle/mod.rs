@@ -171,7 +171,7 @@ impl Oracle<'_> {
                 end.refunds_and_late_calls,
                 end.late_answers_uncollected,
             ];
-            if counts != [0; 4] || end.fallback.undebited != 0 || !end.has_no_pending_debits {
+            if counts != [0; 4] || end.fallback.undebited != 0 || !end.is_debit_list_empty {
                 let what = format!("process {process}: {end:?}");
                 self.of_run("nothing is pending at the end", &[what]);
             }

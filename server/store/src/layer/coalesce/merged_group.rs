@@ -9,8 +9,8 @@ use sluicegate_core::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-/// The most checks of a group that is merged with equal ones.
-const MERGED_MAX: usize = 8;
+/// The most checks of a group that can be merged with equal ones.
+const MERGED_CHECKS_MAX: usize = 8;
 
 /// A group that waits for a call.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct MergedGroup {
     hits: HitsSent,
     /// How many such groups the limits can ever allow. Inner `None`: equal groups cannot be merged. Outer `None`: not
     /// computed yet, which happens when a second group is compared.
-    allowed_max: Option<Option<usize>>,
+    allowed_groups_max: Option<Option<usize>>,
     /// Whether an earlier call did not answer these groups.
     is_retry: bool,
 }
@@ -47,21 +47,21 @@ impl MergedGroup {
     pub(super) fn of(waiting: WaitingGroup) -> Self {
         let group = Arc::clone(&waiting.group);
         let members = SmallVec::from_iter([waiting]);
-        Self { group, members, hits: HitsSent::Sum, allowed_max: None, is_retry: false }
+        Self { group, members, hits: HitsSent::Sum, allowed_groups_max: None, is_retry: false }
     }
 
     /// Whether a group can become a member: it is equal, and the answer to a sum of hits determines the answer to each
     /// member.
     pub(super) fn accepts(&mut self, group: &[Check]) -> bool {
         *self.group == *group
-            && self.allowed_max.get_or_insert_with(|| allowed_max(group)).is_some()
+            && self.allowed_groups_max.get_or_insert_with(|| allowed_groups_max(group)).is_some()
     }
 
     /// The number of members whose hits are sent.
     fn members_sent(&self) -> usize {
         match self.hits {
             HitsSent::Sum => {
-                self.allowed_max.flatten().unwrap_or(1).clamp(1, self.members.len().max(1))
+                self.allowed_groups_max.flatten().unwrap_or(1).clamp(1, self.members.len().max(1))
             }
             HitsSent::First => 1,
         }
@@ -115,8 +115,9 @@ impl MergedGroup {
         }
         let mut first = Self { members: others, hits: HitsSent::Sum, is_retry: true, ..self };
         let members = first.members.drain(next..).collect();
-        let (group, allowed_max) = (Arc::clone(&first.group), first.allowed_max);
-        let rest = Self { group, members, hits: HitsSent::First, allowed_max, is_retry: true };
+        let (group, allowed_groups_max) = (Arc::clone(&first.group), first.allowed_groups_max);
+        let rest =
+            Self { group, members, hits: HitsSent::First, allowed_groups_max, is_retry: true };
         [first, rest].into_iter().filter(|merged| !merged.members.is_empty()).collect()
     }
 
@@ -184,11 +185,11 @@ fn count_fitting(group: &[Check], decided: &[Decision]) -> usize {
 
 /// The number of groups equal to this one that the limits can ever allow; `None` if the answer to their sum does not
 /// determine the answer to each.
-fn allowed_max(group: &[Check]) -> Option<usize> {
+fn allowed_groups_max(group: &[Check]) -> Option<usize> {
     let adds = |check: &Check| hits(check) > 0 && check.refusal_scope == RefusalScope::Request;
     let once = |at: usize, check: &Check| group.iter().skip(at + 1).all(|it| it.key != check.key);
     let each = group.iter().enumerate().all(|(at, check)| adds(check) && once(at, check));
-    if group.len() > MERGED_MAX || !each {
+    if group.len() > MERGED_CHECKS_MAX || !each {
         return None;
     }
     let groups = group.iter().map(|check| u64::from(check.limit.capacity()) / hits(check).max(1));

@@ -170,7 +170,7 @@ impl FallbackSync {
     }
 
     /// Whether no counter is listed for debits.
-    pub(super) fn has_no_pending_debits(&self) -> bool {
+    pub(super) fn is_debit_list_empty(&self) -> bool {
         self.pending_debits.is_empty()
     }
 

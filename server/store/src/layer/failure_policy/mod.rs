@@ -112,8 +112,8 @@ impl<S: Store> FailurePolicy<S> {
 
     /// Whether no counter is listed for debits. A counter is listed while it has hits to be debited, and for some time
     /// after the debit, in which its checks must also pass the local share.
-    pub fn has_no_pending_debits(&self) -> bool {
-        self.0.fallback_sync.as_ref().is_none_or(FallbackSync::has_no_pending_debits)
+    pub fn is_debit_list_empty(&self) -> bool {
+        self.0.fallback_sync.as_ref().is_none_or(FallbackSync::is_debit_list_empty)
     }
 
     /// Suspends debits of counters that are about to be reset, until [`forget`](Self::forget) or

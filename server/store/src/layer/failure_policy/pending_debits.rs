@@ -211,7 +211,7 @@ impl PendingDebits {
         }
         if let Some(debit) = list.debits.get_mut(&check.key) {
             if debit.expires_at <= now {
-                self.note_debited(std::mem::take(&mut debit.hits), 0);
+                self.subtract_undebited(std::mem::take(&mut debit.hits), 0);
                 debit.replicas = replicas;
             }
             debit.limit = check.limit;
@@ -270,7 +270,7 @@ impl PendingDebits {
     fn remove_expired(&self, list: &mut DebitList, at: usize, now: Instant) -> bool {
         let expired = list.debits.get_index(at).filter(|(_, debit)| debit.expires_at <= now);
         let Some((_, debit)) = expired else { return false };
-        self.note_debited(debit.hits, 0);
+        self.subtract_undebited(debit.hits, 0);
         list.debits.swap_remove_index(at);
         true
     }
@@ -371,7 +371,7 @@ impl PendingDebits {
                 debit.is_in_progress = hits > 0;
                 return hits;
             }
-            self.note_debited(hits, 0);
+            self.subtract_undebited(hits, 0);
             0
         });
         taken.unwrap_or(0)
@@ -380,7 +380,7 @@ impl PendingDebits {
     /// Records the outcome of a debit: the store charged `debited` of the hits, and the others have expired.
     pub(super) fn complete(&self, due: &DueDebit, taken: u64, debited: u64) {
         self.with_due(due, |debit| debit.is_in_progress = false);
-        self.note_debited(taken, debited);
+        self.subtract_undebited(taken, debited);
     }
 
     /// Records the outcome of a debit: `sent` of the hits may be charged or not, and the others have expired.
@@ -397,7 +397,7 @@ impl PendingDebits {
         });
         if listed.is_none() {
             // The counter was reset, or its hits have expired.
-            self.note_debited(taken, 0);
+            self.subtract_undebited(taken, 0);
         }
     }
 
@@ -406,14 +406,14 @@ impl PendingDebits {
         let refunded = self.with(key, |debit| {
             let refunded = if now < debit.expires_at { hits.min(debit.hits) } else { 0 };
             debit.hits -= refunded;
-            self.note_debited(refunded, 0);
+            self.subtract_undebited(refunded, 0);
             refunded
         });
         refunded.unwrap_or(0)
     }
 
     /// Subtracts hits from those to be debited, and counts how many of them were debited.
-    fn note_debited(&self, taken: u64, debited: u64) {
+    fn subtract_undebited(&self, taken: u64, debited: u64) {
         self.undebited.fetch_sub(taken, Ordering::Relaxed);
         self.debited.fetch_add(debited, Ordering::Relaxed);
     }
@@ -435,7 +435,7 @@ impl PendingDebits {
         let Some(shard) = self.shard(key) else { return };
         let mut list = shard.list.lock();
         if let Some(debit) = list.debits.swap_remove(key) {
-            self.note_debited(debit.hits, 0);
+            self.subtract_undebited(debit.hits, 0);
             self.update_len(shard, &list);
         }
     }
@@ -447,7 +447,7 @@ impl PendingDebits {
             list.debits.retain(|key, debit| {
                 let keep = !tenant.contains(key.as_bytes());
                 if !keep {
-                    self.note_debited(debit.hits, 0);
+                    self.subtract_undebited(debit.hits, 0);
                 }
                 keep
             });

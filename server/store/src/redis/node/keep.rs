@@ -35,13 +35,13 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Keeps the connection of this number open while it is allowed.
-    pub(super) async fn keep<E: TopologyHandle>(
+    pub(super) async fn keep_connected<E: TopologyHandle>(
         self: Arc<Self>,
         number: usize,
         settings: Arc<RedisConnectionSettings>,
         topology: Arc<E>,
     ) {
-        let Some(place) = self.pool.get(number) else { return };
+        let Some(pool_entry) = self.pool.get(number) else { return };
         let mut waits = backoff::waits(RECONNECT_WAIT_MIN, RECONNECT_WAIT_MAX);
         let mut was_open = false;
         // Reads the late replies of the connection that was abandoned last.
@@ -49,7 +49,8 @@ impl Node {
         loop {
             self.wait_until_allowed(number, true).await;
             // Boxed, because there may be thousands of tasks that wait to be allowed, and they must be small.
-            let connection = Box::pin(self.connect(place, &mut was_open, &settings, &*topology));
+            let connection =
+                Box::pin(self.connect(pool_entry, &mut was_open, &settings, &*topology));
             let lasted = tokio::select! {
                 biased;
                 (lasted, finishing) = connection => {
@@ -57,7 +58,7 @@ impl Node {
                     lasted
                 }
                 () = self.wait_until_allowed(number, false) => {
-                    place.store(None);
+                    pool_entry.store(None);
                     self.connection_lost(NO_DESCRIPTORS, &*topology);
                     continue;
                 }
@@ -73,7 +74,7 @@ impl Node {
     /// that reads its late replies.
     async fn connect<E: TopologyHandle>(
         &self,
-        place: &ArcSwapOption<PooledConnection>,
+        pool_entry: &ArcSwapOption<PooledConnection>,
         was_open: &mut bool,
         settings: &RedisConnectionSettings,
         topology: &E,
@@ -82,13 +83,13 @@ impl Node {
         let connection = match self.open(settings, topology).await {
             Ok(connection) => connection,
             Err(error) => {
-                self.not_opened(&error, topology);
+                self.note_connect_error(&error, topology);
                 return (Duration::ZERO, None);
             }
         };
         let began = clock::now();
         let pooled = Arc::new(PooledConnection::new(connection.commands.clone()));
-        place.store(Some(Arc::clone(&pooled)));
+        pool_entry.store(Some(Arc::clone(&pooled)));
         if std::mem::replace(was_open, true) {
             self.stats.reconnects.add(1);
         }
@@ -111,7 +112,7 @@ impl Node {
             () = pooled.abandoned.notified() => ("no answer in time".to_owned(), true),
             never = self.recheck(&connection, topology) => match never {},
         };
-        place.store(None);
+        pool_entry.store(None);
         self.connection_lost(&why, topology);
         topology.request_refresh();
         // Only with a spare socket, so that the new connection does not have to wait for one.
@@ -158,7 +159,7 @@ impl Node {
     }
 
     /// Marks the server as unusable, because a connection could not be opened.
-    fn not_opened<E: TopologyHandle>(&self, error: &ConnectError, topology: &E) {
+    fn note_connect_error<E: TopologyHandle>(&self, error: &ConnectError, topology: &E) {
         let what = error.to_string();
         if matches!(error, ConnectError::ErrorReply(_)) {
             self.mark_unhealthy(&what, topology);
