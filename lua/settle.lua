@@ -23,8 +23,8 @@
 --                                       ends: 0 the next check is of the same descriptor, 1 of the
 --                                       same group, 2 of another group;
 --                                       scope of the descriptor's refusal: 0 none, 1 request, 2 quota;
---                                       charge: 0 exactly one, 1 exactly, 2 always, 3 refund,
---                                       4 refund with a receipt
+--                                       charge: 0 one hit if allowed, 1 if allowed, 2 always,
+--                                       3 refund, 4 refund with a receipt
 --            hits                       for all charges except 0
 --            needs                      for charge 2
 --            at, used                   for charge 4: the receipt
@@ -35,7 +35,7 @@
 --                                       which no other check uses;
 --                                       groups = 0: one group, on key and the keys that follow
 --            other keys                 if groups = 0: the positions in KEYS after the first one
---          The checks of a chain are on different fixed windows, charge exactly their hits, and refuse the
+--          The checks of a chain are on different fixed windows, charge their hits if allowed, and refuse the
 --          request. Hits are at least 1 and at most the capacity, which is below the window's microseconds.
 -- Replies with the time, and for each check either
 --            used × 4 + (2 if charged) + (1 if allowed), for a current fixed window, or
@@ -81,7 +81,7 @@ while position <= last do
         word = (word - ends) / 4
         local key = word % 65536
         local hits, needs, at, used = 1, nil, nil, nil
-        if code > EXACTLY_ONE then
+        if code > IF_ALLOWED_ONE then
             hits = ARGV[position] + 0
             position = position + 1
         end

@@ -80,7 +80,7 @@ local function settle_chain(chain, keys, offset, groups)
             end
             if not refuse_chain(chain, keys) then
                 for index, key in ipairs(keys) do
-                    settle_check(key, chain.limits[index], EXACTLY, hits[index])
+                    settle_check(key, chain.limits[index], IF_ALLOWED, hits[index])
                     end_descriptor(1, index == length)
                 end
             end

@@ -6,7 +6,7 @@ local answers, last_answer = { now }, 1
 -- The present group: the number of its checks so far, and for each check the key, the limit, the time, the charge,
 -- and in `results` the six numbers of the long reply, of which the first one, the outcome, is stored as charged × 2
 -- + (1 if allowed), not negated.
-local checks = 0
+local check_count = 0
 local keys_of, limits_of, times_of, charges_of, results = {}, {}, {}, {}, {}
 -- The first check of the present descriptor, and whether one of its checks is refused.
 local first_of_descriptor, descriptor_over = 1, false
@@ -23,9 +23,9 @@ end
 -- Undoes the conditional charges of the group's checks from number `first` on, the newest first, and updates their
 -- results. A state is advanced before, because another limit may have rescaled it to its own units.
 local function undo_charges(first)
-    for check = checks, first, -1 do
+    for check = check_count, first, -1 do
         local outcome = results[6 * check - 5]
-        if charges_of[check] <= EXACTLY and outcome > 1 then
+        if charges_of[check] <= IF_ALLOWED and outcome > 1 then
             local key, limit = keys_of[check], limits_of[check]
             local allowed = outcome % 2
             local charged = (outcome - allowed) / 2
@@ -36,8 +36,8 @@ local function undo_charges(first)
             results[6 * check - 5] = allowed
         end
     end
-    for check = first, checks do
-        if charges_of[check] <= EXACTLY then
+    for check = first, check_count do
+        if charges_of[check] <= IF_ALLOWED then
             local limit, state, time = limits_of[check], states[keys_of[check]], times_of[check]
             limit.algorithm.advance(state, limit, time) -- fix: undo-in-own-units-in-lua
             update_remaining(check, limit, state, time)
@@ -103,14 +103,14 @@ function settle_check(key, limit, charge, hits, needs, at, used)
         changes[key] = changes[key] + 1
     end
     last_limits[key] = limit
-    checks = checks + 1
-    keys_of[checks], limits_of[checks] = key, limit
-    times_of[checks], charges_of[checks] = time, charge
-    results[6 * checks - 5] = charged * 2 + (allowed and 1 or 0)
-    update_remaining(checks, limit, state, time)
-    results[6 * checks - 2] = retry_after
-    results[6 * checks - 1] = at
-    results[6 * checks] = used
+    check_count = check_count + 1
+    keys_of[check_count], limits_of[check_count] = key, limit
+    times_of[check_count], charges_of[check_count] = time, charge
+    results[6 * check_count - 5] = charged * 2 + (allowed and 1 or 0)
+    update_remaining(check_count, limit, state, time)
+    results[6 * check_count - 2] = retry_after
+    results[6 * check_count - 1] = at
+    results[6 * check_count] = used
 end
 
 -- Adds the answer to a check of the group to the reply.
@@ -143,15 +143,15 @@ local function end_descriptor(scope, last)
         quota = quota + 1
         quota_over = quota_over + (descriptor_over and 1 or 0)
     end
-    first_of_descriptor, descriptor_over = checks + 1, false
+    first_of_descriptor, descriptor_over = check_count + 1, false
     if last then
         if request_over or quota > 0 and quota_over == quota then
             undo_charges(1)
         end
-        for check = 1, checks do
+        for check = 1, check_count do
             add_answer(check)
         end
-        checks, first_of_descriptor = 0, 1
+        check_count, first_of_descriptor = 0, 1
         request_over, quota, quota_over = false, 0, 0
     end
 end

@@ -16,5 +16,5 @@ local DIGITS = 16
 local READ_MAX = 4000
 
 -- Kinds of charges, and codes of chains and groups in ARGV.
-local EXACTLY_ONE, EXACTLY, ALWAYS, REFUND = 0, 1, 2, 3
+local IF_ALLOWED_ONE, IF_ALLOWED, ALWAYS, REFUND = 0, 1, 2, 3
 local CHAIN, GROUPS = 6, 7
