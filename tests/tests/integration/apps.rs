@@ -29,7 +29,7 @@ async fn limiter(example: &str, flags: &[&str]) -> Sluicegate {
 /// The command of an example that uses this server.
 fn example(name: &str, limiter: &Sluicegate) -> Command {
     let mut command = Command::new(binary(name));
-    command.env("LIMITER", format!("http://{}", limiter.grpc)).env("LISTEN", "127.0.0.1:0");
+    command.env("SLUICEGATE_URL", format!("http://{}", limiter.grpc)).env("LISTEN", "127.0.0.1:0");
     command
 }
 

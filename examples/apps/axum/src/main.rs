@@ -43,7 +43,7 @@ fn customer(api_key: &[u8]) -> Option<Customer> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let option = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
-    let endpoint = option("LIMITER", "http://localhost:8081");
+    let endpoint = option("SLUICEGATE_URL", "http://localhost:8081");
     let client = Client::builder(endpoint.parse()?).connect_lazy()?;
     let app = application(&client, option("TRUSTED_PROXIES", "0").parse()?);
     let listener = TcpListener::bind(option("LISTEN", "localhost:8000")).await?;

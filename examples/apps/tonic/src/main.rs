@@ -14,7 +14,7 @@ use tonic::transport::Server;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let option = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
-    let endpoint = option("LIMITER", "http://localhost:8081");
+    let endpoint = option("SLUICEGATE_URL", "http://localhost:8081");
     let client = Client::builder(endpoint.parse()?).connect_lazy()?;
     let limit = RateLimit::new(&client, "tonic_app")
         .on_error(|request, error| eprintln!("{}: {error}", request.uri))

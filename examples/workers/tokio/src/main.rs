@@ -23,7 +23,7 @@ struct Worker {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let option = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
-    let endpoint = option("LIMITER", "http://localhost:8081");
+    let endpoint = option("SLUICEGATE_URL", "http://localhost:8081");
     // No caller waits for an answer here, so a late verdict is better than none.
     let client =
         Client::builder(endpoint.parse()?).deadline(Duration::from_secs(1)).connect_lazy()?;
