@@ -74,7 +74,7 @@ impl Client {
         mut turn: Turn,
         deadline: Option<Instant>,
     ) -> Result<Verdict, AcquireError> {
-        turn.is_first(deadline).await?;
+        turn.wait_until_first(deadline).await?;
         loop {
             if let Some(next) = turn.next_check() {
                 if deadline.is_some_and(|deadline| next > deadline) {
@@ -88,7 +88,7 @@ impl Client {
             if verdict.allowed {
                 return Ok(verdict);
             }
-            turn.refused(&verdict);
+            turn.delay_next_check(&verdict);
         }
     }
 
@@ -224,18 +224,18 @@ impl Schedules {
         if *self.closing.borrow() {
             return Err(AcquireError::Closed);
         }
-        let (tell, first) = oneshot::channel();
+        let (notify, first) = oneshot::channel();
         let mut by_key = self.lock();
         let schedule = by_key.entry(key.clone()).or_default();
         let number = schedule.number;
         schedule.number += 1;
-        let tell = if schedule.turns.is_empty() {
-            let _ = tell.send(());
+        let notify = if schedule.turns.is_empty() {
+            let _ = notify.send(());
             None
         } else {
-            Some(tell)
+            Some(notify)
         };
-        schedule.turns.insert(number, tell);
+        schedule.turns.insert(number, notify);
         Ok(Turn { key, number, first, pending })
     }
 
@@ -246,12 +246,12 @@ impl Schedules {
 
 impl Turn {
     /// Waits until this waiter is the first one.
-    async fn is_first(&mut self, deadline: Option<Instant>) -> Result<(), AcquireError> {
+    async fn wait_until_first(&mut self, deadline: Option<Instant>) -> Result<(), AcquireError> {
         let first = &mut self.first;
         match deadline {
             None => first.await.map_err(|_| AcquireError::Closed),
             Some(deadline) => match timeout_at(deadline, first).await {
-                Ok(told) => told.map_err(|_| AcquireError::Closed),
+                Ok(received) => received.map_err(|_| AcquireError::Closed),
                 Err(_) => Err(AcquireError::WaitExceeded),
             },
         }
@@ -262,7 +262,7 @@ impl Turn {
     }
 
     /// Sets the time of the next check.
-    fn refused(&self, verdict: &Verdict) {
+    fn delay_next_check(&self, verdict: &Verdict) {
         let mut by_key = self.pending.0.lock();
         let Some(schedule) = by_key.get_mut(&self.key) else { return };
         let delay = if let Some(delay) = verdict.delay() {
@@ -272,12 +272,12 @@ impl Turn {
             schedule.refusals = schedule.refusals.saturating_add(1);
             without_retry_after(schedule.refusals - 1)
         };
-        schedule.next = Some(far(delay));
+        schedule.next = Some(instant_after(delay));
     }
 }
 
 /// The time after a delay, or if there is none, one that is later than any wait.
-fn far(delay: Duration) -> Instant {
+fn instant_after(delay: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(365 * 24 * 60 * 60))
 }
@@ -294,8 +294,8 @@ impl Drop for Turn {
             }
             Some(mut next) if was_first => {
                 // If that waiter is being dropped, its own drop notifies the next one.
-                if let Some(tell) = next.get_mut().take() {
-                    let _ = tell.send(());
+                if let Some(notify) = next.get_mut().take() {
+                    let _ = notify.send(());
                 }
             }
             Some(_) => {}

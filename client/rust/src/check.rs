@@ -82,7 +82,7 @@ impl Check {
     }
 
     /// Whether each descriptor, in order, brings a limit with it.
-    pub(crate) fn overrides(&self) -> Vec<bool> {
+    pub(crate) fn override_flags(&self) -> Vec<bool> {
         self.descriptors.iter().map(|descriptor| descriptor.limit.is_some()).collect()
     }
 }

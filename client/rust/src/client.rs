@@ -67,7 +67,7 @@ impl Client {
     /// The call failed. It may have been counted, so it is not retried. Or the service allowed the request without
     /// applying a [`LimitOverride`](crate::LimitOverride).
     pub async fn check(&self, check: Check) -> Result<Verdict, CheckError> {
-        let overrides = check.overrides();
+        let overrides = check.override_flags();
         let mut request = Request::new(check.into());
         request.set_timeout(self.deadline);
         let mut service = RateLimitServiceClient::new(self.channel.clone());

@@ -65,7 +65,7 @@ struct Queues {
     /// Starts the jobs, while there are some.
     dispatcher: Option<AbortHandle>,
     /// The virtual time: the pass of the job that started last.
-    started: f64,
+    virtual_time: f64,
 }
 
 /// A queue of stride scheduling: the queue with the smallest pass starts next, and its pass advances by the inverse of
@@ -106,7 +106,7 @@ impl PacerBuilder {
             waiting: 0,
             number: 0,
             dispatcher: None,
-            started: 0.0,
+            virtual_time: 0.0,
         };
         let shared = Shared {
             client: self.client,
@@ -152,13 +152,13 @@ struct Waiting {
     priority: usize,
     number: u64,
     started: oneshot::Receiver<Result<(), AcquireError>>,
-    is_settled: bool,
+    has_ended: bool,
 }
 
 impl Waiting {
     async fn start(&mut self) -> Result<(), AcquireError> {
         let started = (&mut self.started).await;
-        self.is_settled = true;
+        self.has_ended = true;
         // The dispatcher ends without an answer only with its runtime.
         started.unwrap_or(Err(AcquireError::Closed))
     }
@@ -166,7 +166,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.is_settled || self.shared.leave(self.priority, self.number) {
+        if self.has_ended || self.shared.leave(self.priority, self.number) {
             return;
         }
         // The job was allowed to start, and was dropped first.
@@ -181,7 +181,7 @@ impl Shared {
     fn enter(shared: &Arc<Self>, priority: usize) -> Result<Waiting, AcquireError> {
         let (start, started) = oneshot::channel();
         let mut queues = shared.lock();
-        let (now, number) = (queues.started, queues.number);
+        let (now, number) = (queues.virtual_time, queues.number);
         let queue =
             queues.priorities.get_mut(priority).ok_or(AcquireError::UnknownPriority(priority))?;
         if queue.jobs.is_empty() {
@@ -196,7 +196,7 @@ impl Shared {
             queues.dispatcher = Some(dispatcher.abort_handle());
         }
         let shared = Arc::clone(shared);
-        Ok(Waiting { shared, priority, number, started, is_settled: false })
+        Ok(Waiting { shared, priority, number, started, has_ended: false })
     }
 
     /// Removes a job. Returns whether it was still waiting.
@@ -249,7 +249,7 @@ impl Shared {
             let Some((_, job)) = next.jobs.pop_first() else { return false };
             let pass = next.pass;
             next.pass += 1.0 / f64::from(next.weight);
-            queues.started = pass;
+            queues.virtual_time = pass;
             queues.left();
             if job.send(result.clone()).is_ok() {
                 return true;

@@ -28,7 +28,7 @@
 
 mod answer;
 mod body;
-mod keys;
+mod request_values;
 mod service;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -40,7 +40,7 @@ use tower_layer::Layer;
 use crate::{CheckError, Client, Descriptor, Verdict};
 
 pub use body::{PeekedBody, RequestBody};
-pub use keys::{PeerAddr, client_ip, header};
+pub use request_values::{PeerAddr, client_ip, header};
 pub use service::{LimitedBody, RateLimitBodyService, RateLimitService};
 
 /// What happens to a request whose check fails: the service does not answer, or does not apply an override.

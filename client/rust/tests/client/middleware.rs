@@ -98,7 +98,7 @@ fn over_limit() -> Answer {
 }
 
 #[tokio::test]
-async fn requests_without_descriptors_or_skipped_are_not_asked_about() {
+async fn skipped_requests_and_those_without_descriptors_are_not_checked() {
     let service = Service::new(over_limit());
     let client = client_of(service.start().await);
     let limit = RateLimit::new(&client, "shop").skip(|request| request.uri.path() == "/healthz");
@@ -237,17 +237,17 @@ async fn timeout_of_the_layer_replaces_that_of_the_client() {
 }
 
 /// A service that panics if it is called without having been ready, and is never ready twice.
-struct Fussy {
+struct ReadyOnceService {
     is_ready: AtomicBool,
 }
 
-impl Clone for Fussy {
+impl Clone for ReadyOnceService {
     fn clone(&self) -> Self {
         Self { is_ready: AtomicBool::new(false) }
     }
 }
 
-impl TowerService<Request<Full<Bytes>>> for Fussy {
+impl TowerService<Request<Full<Bytes>>> for ReadyOnceService {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
@@ -267,7 +267,7 @@ impl TowerService<Request<Full<Bytes>>> for Fussy {
 async fn the_ready_service_is_called_and_clones_are_independent() {
     let client = client_of(Service::new(response_with_limit(Code::Ok, 9)).start().await);
     let layer = RateLimit::new(&client, "shop").layer(by_user);
-    let mut service = layer.layer(Fussy { is_ready: AtomicBool::new(false) });
+    let mut service = layer.layer(ReadyOnceService { is_ready: AtomicBool::new(false) });
     let mut calls = Vec::new();
     for _ in 0..3 {
         let mut clone = service.clone();

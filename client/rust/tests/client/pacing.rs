@@ -121,7 +121,7 @@ async fn one_waiter_of_a_key_asks_and_they_are_served_in_order() {
 }
 
 #[tokio::test]
-async fn waiters_never_ask_earlier_than_told() {
+async fn waiters_never_check_before_the_reported_time() {
     let reset = Duration::from_millis(50);
     let times = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&times);
