@@ -183,12 +183,12 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Top(settings) => runtime.block_on(top::run(settings)),
     });
     outcome.unwrap_or_else(|failure| {
-        report(&failure);
+        print_error(&failure);
         failure.exit_code()
     })
 }
 
-fn report(failure: &(dyn Error + 'static)) {
+fn print_error(failure: &(dyn Error + 'static)) {
     // If standard error cannot be written, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "error: {}", printable(&describe_error(failure)));
 }

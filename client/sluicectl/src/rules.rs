@@ -73,7 +73,7 @@ fn text(rules: &[ListedRule]) -> String {
                 format!("{}:{}", printable_bytes(rule.file.as_bytes()), rule.line),
             )
         });
-        let counted = if rule.unlimited { String::new() } else { counted(rule) };
+        let policy = if rule.unlimited { String::new() } else { policy(rule) };
         let mut limits: Vec<String> = rule.limits.iter().map(limit_text).collect();
         if rule.unlimited {
             limits.push("unlimited".to_owned());
@@ -81,7 +81,7 @@ fn text(rules: &[ListedRule]) -> String {
         for (at, limit) in limits.into_iter().enumerate() {
             let once = |text: &str| if at == 0 { text.to_owned() } else { String::new() };
             let domain = printable_bytes(rule.domain.as_bytes());
-            table.row([once(&domain), once(&path), limit, once(&counted), once(&location)]);
+            table.row([once(&domain), once(&path), limit, once(&policy), once(&location)]);
         }
     }
     table.text()
@@ -104,7 +104,7 @@ fn limit_text(limit: &ListedLimit) -> String {
     text
 }
 
-fn counted(rule: &ListedRule) -> String {
+fn policy(rule: &ListedRule) -> String {
     let mut text = format!("{}, on_failure {}", counting(rule), on_failure(rule));
     for (set, mode) in [(rule.shadow_mode, "shadow_mode"), (rule.quota_mode, "quota_mode")] {
         if set {

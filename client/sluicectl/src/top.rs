@@ -14,8 +14,8 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sluicegate_proto::{sluicegate::admin::v1::TopKind, text::printable};
 
-use super::{Failure, OutputFormat, admin_server::AdminServerListSettings, output, report};
-use rows::{CounterRow, Rows, TopResults};
+use super::{Failure, OutputFormat, admin_server::AdminServerListSettings, output, print_error};
+use rows::{CounterRow, CounterRows, TopResults};
 use sluicegate_client::describe_error;
 
 /// Settings of `sluicectl top`.
@@ -133,11 +133,11 @@ pub(super) async fn run(settings: &TopSettings) -> Result<ExitCode, Failure> {
         );
     }
     let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
-    failures.iter().for_each(|failure| report(failure));
+    failures.iter().for_each(|failure| print_error(failure));
     Err(last)
 }
 
-fn text(kind: Kind, rows: &Rows) -> String {
+fn text(kind: Kind, rows: &CounterRows) -> String {
     let mut lines = vec![rows.title(kind)];
     lines.extend(rows.notes());
     if !rows.rows.is_empty() {
@@ -150,7 +150,7 @@ fn text(kind: Kind, rows: &Rows) -> String {
     lines.join("\n")
 }
 
-fn json(kind: Kind, rows: &Rows, failures: &[Failure]) -> Value {
+fn json(kind: Kind, rows: &CounterRows, failures: &[Failure]) -> Value {
     let counters = rows.rows.iter().map(|row: &CounterRow| {
         json!({
             "domain": row.domain,

@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
     history::History,
-    template::{Draw, RequestGenerator},
+    template::{DrawnNumbers, RequestGenerator},
 };
 use sluicegate_client::{Check, CheckError, Client, Descriptor, Verdict};
 
@@ -66,7 +66,7 @@ impl Load {
         clippy::cast_sign_loss,
         reason = "it saturates, and neither a duration nor a rate is negative"
     )]
-    fn requests(&self) -> Option<u64> {
+    fn request_count(&self) -> Option<u64> {
         match (self.until, self.rate) {
             (Until::Count(count), _) => Some(count),
             (Until::Elapsed(end), Some(rate)) => {
@@ -118,7 +118,7 @@ impl AnswerCounts {
         self.allowed + self.refused + self.failed()
     }
 
-    fn note(&mut self, number: u64, took: u64, answer: &Result<Verdict, CheckError>) {
+    fn record(&mut self, number: u64, took: u64, answer: &Result<Verdict, CheckError>) {
         let allowed = answer.as_ref().ok().map(|verdict| verdict.allowed);
         if let Err(error) = answer {
             let mut why = error.to_string();
@@ -171,7 +171,7 @@ struct LoadState {
 struct DueRequest {
     number: u64,
     due: Option<Instant>,
-    draw: Draw,
+    draw: DrawnNumbers,
     check: Check,
 }
 
@@ -230,7 +230,7 @@ async fn run_caller(
         let answered = started.elapsed();
         // A request that is due waits only while all callers wait for the server, so that wait is latency too.
         let latency = answered.saturating_sub(due.map_or(sent, |due| due - started));
-        lock(&state, |state| state.note(number, draw, latency, [sent, answered], &answer));
+        lock(&state, |state| state.record(number, draw, latency, [sent, answered], &answer));
     }
 }
 
@@ -261,7 +261,7 @@ impl LoadState {
         if self.end_reason.is_some() {
             return None;
         }
-        if self.load.requests().is_some_and(|requests| self.started_requests >= requests) {
+        if self.load.request_count().is_some_and(|requests| self.started_requests >= requests) {
             return None;
         }
         if let Until::Elapsed(end) = self.load.until
@@ -285,16 +285,16 @@ impl LoadState {
         Some(DueRequest { number: self.started_requests, due, draw, check })
     }
 
-    fn note(
+    fn record(
         &mut self,
         number: u64,
-        draw: Draw,
+        draw: DrawnNumbers,
         latency: Duration,
         times: [Duration; 2],
         answer: &Result<Verdict, CheckError>,
     ) {
         let [sent, answered] = times.map(|it| i64::try_from(it.as_micros()).unwrap_or(i64::MAX));
-        self.counts.note(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);
+        self.counts.record(number, u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), answer);
         if self.load.keeps_history {
             self.history.add(draw, [sent, answered], answer);
         }
@@ -312,7 +312,7 @@ impl LoadState {
 
     fn finish(&mut self) -> LoadResult {
         let ended = self.end_reason.unwrap_or(EndReason::Done);
-        let due = self.load.requests().filter(|_| ended == EndReason::Done);
+        let due = self.load.request_count().filter(|_| ended == EndReason::Done);
         LoadResult {
             counts: self.counts.clone(),
             took: self.started.elapsed(),

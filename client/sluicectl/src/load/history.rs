@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::template::Draw;
+use super::template::DrawnNumbers;
 use sluicegate_client::{CheckError, Code, Limit, Verdict};
 
 /// Maximum number of stored requests, of a few hundred bytes each.
@@ -12,8 +12,8 @@ pub(super) const HISTORY_MAX: usize = 2_000_000;
 #[derive(Debug, Default)]
 pub(super) struct History {
     records: Vec<Record>,
-    draws: Vec<Draw>,
-    by_draw: HashMap<Draw, usize>,
+    draws: Vec<DrawnNumbers>,
+    by_draw: HashMap<DrawnNumbers, usize>,
     limits: Vec<Limit>,
     by_limit: HashMap<Limit, usize>,
 }
@@ -52,7 +52,7 @@ impl History {
     /// Adds a request.
     pub(super) fn add(
         &mut self,
-        draw: Draw,
+        draw: DrawnNumbers,
         [sent, answered]: [i64; 2],
         answer: &Result<Verdict, CheckError>,
     ) {
@@ -91,7 +91,7 @@ impl History {
         &self.records
     }
 
-    pub(super) fn draws(&self) -> impl Iterator<Item = &Draw> {
+    pub(super) fn draws(&self) -> impl Iterator<Item = &DrawnNumbers> {
         self.draws.iter()
     }
 

@@ -137,7 +137,7 @@ fn verification(
             None => it.to_string(),
             Some(_) => "?".to_owned(),
         });
-        let begin = match row.window_begins {
+        let begin = match row.window_start_uncertainty {
             None => String::new(),
             Some(Uncertainty::Unknown) => "anywhere".to_owned(),
             Some(Uncertainty::Within(span)) => {
@@ -159,7 +159,7 @@ fn verification(
             let refused = row.refused;
             lines.push(format!("not verified: {rule}, {}, {refused} refusals: {why}", row.limit));
         }
-        if let Some(requests) = row.server_requests {
+        if let Some(requests) = row.server_requests_per_unit {
             lines.push(format!(
                 "{rule}, {}: the server's responses show a limit of {requests} requests",
                 row.limit
@@ -184,7 +184,7 @@ fn verification(
                 lines.push(format!("{rule}, {}: {count} refusals {what}", row.limit));
             }
         }
-        if row.window_begins == Some(Uncertainty::Unknown) {
+        if row.window_start_uncertainty == Some(Uncertainty::Unknown) {
             lines.push(format!(
                 "{rule}, {}: responses do not show when windows begin, so only an excess over several windows is detected",
                 row.limit
@@ -244,7 +244,7 @@ fn limit(row: &LimitRow) -> Value {
         "rule": row.rule,
         "place": row.location,
         "limit": row.limit,
-        "server_requests_per_unit": row.server_requests,
+        "server_requests_per_unit": row.server_requests_per_unit,
         "requests": row.requests,
         "allowed": row.allowed,
         "refused": row.refused,
@@ -257,8 +257,8 @@ fn limit(row: &LimitRow) -> Value {
         "refusals_explained_by_errors": row.explained_by_errors,
         "refusals_not_judged": row.not_judged,
         "used_before_hits": row.used_before,
-        "aligned_windows": row.window_begins.is_some(),
-        "windows_begin_within_seconds": match row.window_begins {
+        "aligned_windows": row.window_start_uncertainty.is_some(),
+        "windows_begin_within_seconds": match row.window_start_uncertainty {
             Some(Uncertainty::Within(span)) => Some(span as f64 / 1e6),
             Some(Uncertainty::Unknown) | None => None,
         },

@@ -93,7 +93,7 @@ fn placeholder(text: &[u8]) -> Option<(Range<usize>, String)> {
 }
 
 /// Random numbers of one request, one for each key with placeholders.
-pub(super) type Draw = Box<[u32]>;
+pub(super) type DrawnNumbers = Box<[u32]>;
 
 /// Generator of requests.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ impl RequestGenerator {
     }
 
     /// Draws the numbers of the next request.
-    pub(super) fn draw(&mut self) -> Draw {
+    pub(super) fn draw(&mut self) -> DrawnNumbers {
         let random = &mut self.random;
         let one = |values: &PlaceholderKey| {
             let total = values.weights.last().copied().unwrap_or_default();
@@ -148,7 +148,7 @@ impl RequestGenerator {
     }
 
     /// At most `most` draws. Without that maximum, they contain every number of every key.
-    pub(super) fn samples(&self, most: usize) -> impl Iterator<Item = Draw> {
+    pub(super) fn samples(&self, most: usize) -> impl Iterator<Item = DrawnNumbers> {
         let longest = self.keys.iter().map(|values| values.weights.len()).max().unwrap_or(1);
         (0..longest.min(most)).map(|at| {
             let number = |values: &PlaceholderKey| {
@@ -159,7 +159,7 @@ impl RequestGenerator {
     }
 
     /// The descriptors of the request for which these numbers were drawn.
-    pub(super) fn descriptors(&self, draw: &Draw) -> Vec<Entries> {
+    pub(super) fn descriptors(&self, draw: &DrawnNumbers) -> Vec<Entries> {
         let value = |entry: &Entry| {
             let drawn = self.keys.iter().zip(draw).find(|(values, _)| values.key == entry.key);
             let number = drawn.map(|(_, number)| number.to_string()).unwrap_or_default();
@@ -205,7 +205,7 @@ mod tests {
         parse_template(text.into()).unwrap_err().to_string()
     }
 
-    fn text(requests: &RequestGenerator, draw: &Draw) -> Vec<String> {
+    fn text(requests: &RequestGenerator, draw: &DrawnNumbers) -> Vec<String> {
         let entries = requests.descriptors(draw);
         let line = |entries: &Entries| {
             descriptor::render(entries.iter().map(|(key, value)| (&**key, &**value)))
@@ -218,7 +218,7 @@ mod tests {
         let templates = ["tenant=t-{3}", "tenant=t-{3},user={2}x{2},route=/a{}"].map(template);
         let requests = RequestGenerator::new(&templates, 0.0, 1).unwrap();
         assert_eq!(
-            text(&requests, &Draw::from([2, 1])),
+            text(&requests, &DrawnNumbers::from([2, 1])),
             ["tenant=t-2", "tenant=t-2, user=1x1, route=/a{}"]
         );
         let samples: Vec<_> = requests.samples(10).collect();

@@ -18,7 +18,7 @@ pub(super) const HEADINGS: [&str; 7] =
 
 /// The counters of all servers that replied.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct CounterRows {
     /// The counters, in the order of the table.
     pub(super) rows: Vec<CounterRow>,
     /// Time span of the rates.
@@ -49,7 +49,7 @@ pub(super) struct CounterRow {
 
 /// Counters of the servers that replied, and failures of the others.
 pub(super) struct TopResults {
-    pub(super) rows: Rows,
+    pub(super) rows: CounterRows,
     pub(super) failures: Vec<Failure>,
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn fetch(
             Err(failure) => failures.push(failure),
         }
     }
-    let mut rows = Rows::add_up(answers);
+    let mut rows = CounterRows::add_up(answers);
     rows.sort(if kind == Kind::Near { Column::Used } else { Column::Rate }, false);
     rows.rows.truncate(usize::try_from(settings.count).unwrap_or(usize::MAX));
     TopResults { rows, failures }
@@ -87,7 +87,7 @@ pub(super) async fn fetch(
 /// Number of counters requested from each of several servers.
 const COUNT_PER_SERVER: u32 = 1000;
 
-impl Rows {
+impl CounterRows {
     fn add_up(responses: Vec<TopResponse>) -> Self {
         let mut rows = Self { servers: responses.len(), ..Self::default() };
         let mut known: HashMap<(String, String, String), usize> = HashMap::new();

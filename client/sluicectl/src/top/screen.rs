@@ -11,7 +11,7 @@ use ratatui::{
 
 use super::{
     Kind,
-    rows::{Column, HEADINGS, Rows},
+    rows::{Column, CounterRows, HEADINGS},
 };
 
 /// The live table.
@@ -22,7 +22,7 @@ pub(super) struct Screen {
     column: Column,
     reversed: bool,
     scroll: TableState,
-    rows: Rows,
+    rows: CounterRows,
     /// Failures of servers.
     errors: Vec<String>,
 }
@@ -46,7 +46,7 @@ impl Screen {
             column: Column::Rate,
             reversed: false,
             scroll: TableState::default(),
-            rows: Rows::default(),
+            rows: CounterRows::default(),
             errors: Vec::new(),
         };
         screen.show(kind);
@@ -58,11 +58,11 @@ impl Screen {
         self.column = if kind == Kind::Near { Column::Used } else { Column::Rate };
         self.reversed = false;
         self.scroll = TableState::default();
-        self.rows = Rows::default();
+        self.rows = CounterRows::default();
     }
 
     /// Shows new results. If no server replied, the previous rows stay.
-    pub(super) fn update(&mut self, rows: Rows, errors: Vec<String>) {
+    pub(super) fn update(&mut self, rows: CounterRows, errors: Vec<String>) {
         if rows.servers > 0 {
             self.rows = rows;
             self.sort();
@@ -170,7 +170,8 @@ mod tests {
         let mut screen = Screen::new(Kind::Denied);
         let rows = vec![row("alice", 1.0, 9), row("bob", 3.0, 5), row("carol", 2.0, 7)];
         let window = Duration::from_secs(10);
-        screen.update(Rows { rows, window, servers: 1, ..Rows::default() }, Vec::new());
+        screen
+            .update(CounterRows { rows, window, servers: 1, ..CounterRows::default() }, Vec::new());
         screen
     }
 
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn rows_stay_while_servers_fail() {
         let mut screen = screen();
-        screen.update(Rows::default(), vec!["cannot connect".to_owned()]);
+        screen.update(CounterRows::default(), vec!["cannot connect".to_owned()]);
         assert_eq!(order(&mut screen), ["bob", "carol", "alice"]);
         assert!(render(&mut screen).contains("cannot connect"));
     }

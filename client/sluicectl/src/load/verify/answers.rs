@@ -3,7 +3,7 @@
 use sluicegate_core::{Counting, store::RefusalScope};
 
 use super::{
-    Verification, Verifier,
+    VerificationState, Verifier,
     bound::{Charge, Micros, Span},
     planned::{MatchedDescriptor, PlannedRequest},
     refusals::{OverLimitDescriptor, Refusal},
@@ -69,7 +69,7 @@ impl DescriptorOutcome<'_> {
     }
 }
 
-impl Verification {
+impl VerificationState {
     /// Adds a request and its answer.
     pub(super) fn add(
         &mut self,
@@ -98,7 +98,7 @@ impl Verification {
             self.count(matched, |row| row.errors += 1);
             for limit in &matched.limits {
                 if let Some(counter) = self.counters.get_mut(limit.counter) {
-                    counter.note_request(span, !planned.has_one_limit);
+                    counter.record_request(span, !planned.has_one_limit);
                     counter.unanswered.push(Charge { span: late, hits, window_ends: None });
                 }
             }
@@ -134,7 +134,7 @@ impl Verification {
             let shown = shown.map(|(limit, ..)| limit);
             for (position, limit) in matched.limits.iter().enumerate() {
                 let Some(counter) = self.counters.get_mut(limit.counter) else { continue };
-                counter.note_request(span, !planned.has_one_limit);
+                counter.record_request(span, !planned.has_one_limit);
                 // The answer shows one of several limits.
                 let is_shown = shown == Some(position);
                 let window_ends = window_ends.filter(|_| is_shown);
@@ -190,7 +190,7 @@ impl Verification {
     ) -> Option<Span> {
         let limit = matched.limits.get(limit)?;
         if requests != limit.requests_per_unit {
-            self.rows.update(limit.row, |row| row.server_requests = Some(requests));
+            self.rows.update(limit.row, |row| row.server_requests_per_unit = Some(requests));
         }
         let extra_requests = i64::from(requests) - i64::from(limit.requests_per_unit);
         let own = match charged {
@@ -198,7 +198,7 @@ impl Verification {
             Charged::Temporarily | Charged::No => 0,
         };
         let is_admitted = charged == Charged::Admitted;
-        self.counters.get_mut(limit.counter)?.note_answer(
+        self.counters.get_mut(limit.counter)?.record_answer(
             span,
             status,
             extra_requests,

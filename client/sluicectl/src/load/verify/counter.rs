@@ -62,7 +62,7 @@ impl Explanation {
 }
 
 /// The hits that may explain refusals by one counter.
-pub(super) struct Explanations {
+pub(super) struct ExplainingHits {
     answered: Usage,
     /// With the hits of requests without an answer, if there are any.
     with_unanswered: Option<Usage>,
@@ -72,7 +72,7 @@ pub(super) struct Explanations {
     known_from: RunTime,
 }
 
-impl Explanations {
+impl ExplainingHits {
     /// Explanation for the refusal of `needs` hits, if the request itself may have charged `own` hits before.
     pub(super) fn explanation(&self, span: Span, needs: i64, own: i64) -> Option<Explanation> {
         let may_refuse = |usage: &Usage| usage.may_refuse(span, needs - own);
@@ -109,7 +109,7 @@ impl Counter {
     }
 
     /// Adds a request. `may_refund`: its hits are refunded if another limit refuses.
-    pub(super) fn note_request(&mut self, span: Span, may_refund: bool) {
+    pub(super) fn record_request(&mut self, span: Span, may_refund: bool) {
         self.first_request = self.first_request.min(span.from);
         if may_refund {
             self.remaining = None;
@@ -118,7 +118,7 @@ impl Counter {
 
     /// Adds an answer. `extra_requests`: the limit in the answer, less the limit in the files. `charged`: hits that
     /// its request charged. Returns the span in which the charged window ends, if the answer shows it.
-    pub(super) fn note_answer(
+    pub(super) fn record_answer(
         &mut self,
         span: Span,
         answer: &DescriptorAnswer,
@@ -142,7 +142,7 @@ impl Counter {
         // A refusal shows the time to wait, which need not be the end of a window.
         let until = answer.until_reset.filter(|until| *until > 0 && is_charged)?;
         let ends = self.bound.window_end(end(span, Micros::from(until) * 1_000_000))?;
-        self.window_start.note(ends);
+        self.window_start.record(ends);
         Some(ends)
     }
 
@@ -166,7 +166,7 @@ impl Counter {
             if let Some((earlier, remaining_before)) = last
                 && remaining >= remaining_before
             {
-                self.window_start.note(Span { from: earlier.from, to: span.to });
+                self.window_start.record(Span { from: earlier.from, to: span.to });
             }
         }
     }
@@ -201,7 +201,7 @@ impl Counter {
     }
 
     /// The hits that may explain refusals. The spans of charges include the tolerance at both ends.
-    pub(super) fn explanations(&self, tolerance: Micros) -> Explanations {
+    pub(super) fn explanations(&self, tolerance: Micros) -> ExplainingHits {
         let usage = |charges: &[Charge]| {
             Usage::new(self.bound, self.window_start.span(), charges, &self.temporary)
         };
@@ -218,7 +218,7 @@ impl Counter {
         // machine's clock.
         let known_from =
             self.first_answer.map_or(self.first_request, |first| first.span.to) - 2 * tolerance;
-        Explanations { answered, with_unanswered, with_unknown, known_from }
+        ExplainingHits { answered, with_unanswered, with_unknown, known_from }
     }
 
     /// The hits used before the first answer, as one charge.

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use sluicegate_core::{CounterKey, rules::RuleSet};
 
 use self::{
-    bound::Micros, counter::Counter, planned::MatchedDescriptor, refusals::Refusal, rows::Rows,
+    bound::Micros, counter::Counter, planned::MatchedDescriptor, refusals::Refusal, rows::LimitRows,
 };
 pub(super) use self::{
     planned::match_rules,
@@ -66,7 +66,7 @@ impl Verified {
 impl Verifier<'_> {
     /// Compares every answer with the rules.
     pub(super) fn verify(&self, history: &History) -> Verified {
-        let mut verification = Verification::default();
+        let mut verification = VerificationState::default();
         let planned: Vec<_> = history.draws().map(|draw| verification.plan(self, draw)).collect();
         for record in history.records() {
             if let Some(planned) = planned.get(record.draw) {
@@ -83,14 +83,14 @@ impl Verifier<'_> {
 
 /// The rows, counters and refusals of the answers so far.
 #[derive(Default)]
-struct Verification {
-    rows: Rows,
+struct VerificationState {
+    rows: LimitRows,
     counters: Vec<Counter>,
     by_key: HashMap<CounterKey, usize>,
     refusals: Vec<Refusal>,
 }
 
-impl Verification {
+impl VerificationState {
     /// Counts a request in the rows of a descriptor's limits.
     fn count(&mut self, descriptor: &MatchedDescriptor, change: impl Fn(&mut LimitRow)) {
         let mut count = |row| {

@@ -10,8 +10,8 @@ use sluicegate_core::{
 };
 use sluicegate_proto::text::descriptor::Entries;
 
-use super::{Verification, Verifier, counter::Counter};
-use crate::load::template::Draw;
+use super::{VerificationState, Verifier, counter::Counter};
+use crate::load::template::DrawnNumbers;
 
 /// The limits of all requests with the same draw.
 pub(super) struct PlannedRequest {
@@ -119,9 +119,9 @@ pub(in super::super) fn match_rules(
     Ok(plan.descriptors.iter().map(|it| !matches!(it, PlannedDescriptor::NoLimitApplies)).collect())
 }
 
-impl Verification {
+impl VerificationState {
     /// The limits of requests with this draw.
-    pub(super) fn plan(&mut self, verifier: &Verifier<'_>, draw: &Draw) -> PlannedRequest {
+    pub(super) fn plan(&mut self, verifier: &Verifier<'_>, draw: &DrawnNumbers) -> PlannedRequest {
         let descriptors = verifier.requests.descriptors(draw);
         // All draws have the same number of descriptors and entries, and one was checked before the run.
         let Ok(request) = request(verifier.domain, &descriptors, verifier.hits) else {

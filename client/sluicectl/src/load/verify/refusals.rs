@@ -4,11 +4,11 @@
 use sluicegate_core::{Counting, store::RefusalScope};
 
 use super::{
-    Verification, Verified, Verifier,
+    VerificationState, Verified, Verifier,
     bound::{Charge, Span},
-    counter::{Explanation, Explanations},
+    counter::{ExplainingHits, Explanation},
     planned::{MatchedDescriptor, PlannedRequest},
-    rows::Rows,
+    rows::LimitRows,
 };
 
 /// The row of refusals without statuses.
@@ -51,7 +51,7 @@ impl OverLimitDescriptor {
     }
 }
 
-impl Verification {
+impl VerificationState {
     /// The row of a refusal whose answer does not show which limit refused.
     pub(super) fn unattributed(
         &mut self,
@@ -107,7 +107,7 @@ impl Verification {
             let (over, uncertainty) = (counter.over_admitted(), counter.uncertainty());
             self.rows.update(counter.row, |row| {
                 row.over += over;
-                row.window_begins = row.window_begins.max(uncertainty);
+                row.window_start_uncertainty = row.window_start_uncertainty.max(uncertainty);
             });
         }
         let counters = self.counters.iter();
@@ -137,9 +137,9 @@ impl Verification {
 
 /// Judges one refusal after the other.
 struct Judge<'f> {
-    rows: &'f mut Rows,
+    rows: &'f mut LimitRows,
     /// For each counter that refuses, what may explain its refusals.
-    explanations: Vec<Option<Explanations>>,
+    explanations: Vec<Option<ExplainingHits>>,
     /// For each counter, its unexplained refused hits.
     unexplained: Vec<Vec<Charge>>,
     /// Hits of each request.

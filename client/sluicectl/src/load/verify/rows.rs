@@ -38,9 +38,9 @@ pub(in super::super) struct LimitRow {
     /// Maximum of the hits that counters had used before the first answer about them.
     pub(in super::super) used_before: i64,
     /// Largest uncertainty of where windows of its counters begin; `None` if windows are not aligned.
-    pub(in super::super) window_begins: Option<Uncertainty>,
+    pub(in super::super) window_start_uncertainty: Option<Uncertainty>,
     /// Requests per unit in the answers, if it differs from the files.
-    pub(in super::super) server_requests: Option<u32>,
+    pub(in super::super) server_requests_per_unit: Option<u32>,
     /// Why answers about the limit were not verified.
     pub(in super::super) not_verified: Option<&'static str>,
 }
@@ -63,13 +63,13 @@ pub(in super::super) enum Uncertainty {
 
 /// The rows, one for each limit.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct LimitRows {
     rows: Vec<LimitRow>,
     /// By rule and limit: rows without a rule first, then in the order of the files.
     by_limit: BTreeMap<(Option<usize>, String), usize>,
 }
 
-impl Rows {
+impl LimitRows {
     /// The index of the row of this limit, which is added if it is new.
     pub(super) fn position(&mut self, rule: Option<&Rule>, limit: String) -> usize {
         let Self { rows, by_limit } = self;

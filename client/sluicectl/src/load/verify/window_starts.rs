@@ -24,7 +24,7 @@ impl WindowStartEstimate {
     }
 
     /// Adds a span in which a window ends.
-    pub(super) fn note(&mut self, end: Span) {
+    pub(super) fn record(&mut self, end: Span) {
         if end.to - end.from >= self.window {
             return;
         }
@@ -80,8 +80,9 @@ mod tests {
         (left + SECOND - 1) / SECOND * SECOND
     }
 
-    fn note(window_start: &mut WindowStartEstimate, now: RunTime, ahead: Micros) {
-        window_start.note(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
+    fn record(window_start: &mut WindowStartEstimate, now: RunTime, ahead: Micros) {
+        window_start
+            .record(end(Span { from: now - 2_000, to: now + 5_000 }, until_end(now + ahead)));
     }
 
     #[test]
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn one_answer_gives_the_edge_to_a_second() {
         let mut window_start = WindowStartEstimate::new(WINDOW);
-        note(&mut window_start, 20 * SECOND, 0);
+        record(&mut window_start, 20 * SECOND, 0);
         assert_eq!(window_start.uncertainty(), Some(SECOND + 7_000));
         let Span { from, to } = window_start.span();
         assert!((from..=to).contains(&23_250_000), "{window_start:?}");
@@ -106,7 +107,7 @@ mod tests {
     fn many_answers_give_the_edge_to_their_interval() {
         let mut window_start = WindowStartEstimate::new(WINDOW);
         for now in (0..60 * SECOND).step_by(10_000) {
-            note(&mut window_start, now, 0);
+            record(&mut window_start, now, 0);
         }
         assert!(window_start.uncertainty().is_some_and(|span| span <= 20_000), "{window_start:?}");
         let Span { from, to } = window_start.span();
@@ -117,7 +118,7 @@ mod tests {
     fn whole_seconds_show_no_edges_of_one_second_windows() {
         let mut window_start = WindowStartEstimate::new(SECOND);
         for now in (0..10 * SECOND).step_by(10_000) {
-            window_start.note(end(Span { from: now, to: now + 1_000 }, SECOND));
+            window_start.record(end(Span { from: now, to: now + 1_000 }, SECOND));
         }
         assert_eq!(window_start.uncertainty(), None);
     }
@@ -128,8 +129,8 @@ mod tests {
         let begins = 1_010_000;
         let mut window_start = WindowStartEstimate::new(2 * SECOND);
         let at = |from| end(Span { from, to: from + 20_000 }, SECOND);
-        window_start.note(at(0));
-        window_start.note(at(1_000_000));
+        window_start.record(at(0));
+        window_start.record(at(1_000_000));
         let Span { from, to } = window_start.span();
         assert!((from..=to).contains(&begins) || (from..=to).contains(&(begins - 2 * SECOND)));
         assert_eq!(window_start.uncertainty(), Some(1_020_000));
@@ -139,7 +140,7 @@ mod tests {
     fn a_clock_step_widens_the_edge() {
         let mut window_start = WindowStartEstimate::new(WINDOW);
         for now in (0..30 * SECOND).step_by(10_000) {
-            note(&mut window_start, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
+            record(&mut window_start, now, if now < 15 * SECOND { 0 } else { 3 * SECOND });
         }
         assert!(
             window_start.uncertainty().is_some_and(|span| span >= 3 * SECOND),
@@ -154,7 +155,7 @@ mod tests {
         }
         // Contradictions in all directions.
         for ahead in (0..WINDOW).step_by(500_000) {
-            note(&mut window_start, 40 * SECOND, ahead);
+            record(&mut window_start, 40 * SECOND, ahead);
         }
         assert_eq!(
             (window_start.span(), window_start.uncertainty()),

@@ -22,7 +22,7 @@ use super::super::{
 };
 use crate::load::{
     history::History,
-    template::{Draw, RequestGenerator, Template, parse_template},
+    template::{DrawnNumbers, RequestGenerator, Template, parse_template},
 };
 
 /// A limiter that answers requests one after the other.
@@ -156,7 +156,7 @@ impl Run {
         [sent, charged, answered]: [RunTime; 3],
         delivery: Delivery,
     ) -> bool {
-        let draw = Draw::from(draw);
+        let draw = DrawnNumbers::from(draw);
         let mut verdict =
             self.limiter.answer(&self.requests.descriptors(&draw), self.hits, charged);
         let allowed = verdict.allowed;

@@ -12,7 +12,7 @@ use super::{
     SECOND,
     limiter::{Delivery, Run, answer, refusal},
 };
-use crate::load::{history::History, template::Draw};
+use crate::load::{history::History, template::DrawnNumbers};
 
 const LOGIN: &str = "
 domain: d
@@ -72,7 +72,7 @@ fn hits_used_before_the_run_explain_refusals() {
     assert_eq!((verified.under(), verified.rows[0].used_before), (0, 2));
     // A refusal in the next window is not explained.
     run.history.add(
-        Draw::from([]),
+        DrawnNumbers::from([]),
         [70 * SECOND, 70 * SECOND + 1_000],
         &Ok(refusal(&[Code::OverLimit])),
     );
@@ -124,7 +124,7 @@ descriptors:
         let mut run = Run::new(limits, &["user=a", "tenant=b"]);
         assert!(run.send(&[], [0, 1_000, 2_000]));
         let mut refused = |at, codes| {
-            run.history.add(Draw::from([]), [at, at + 1_000], &Ok(refusal(codes)));
+            run.history.add(DrawnNumbers::from([]), [at, at + 1_000], &Ok(refusal(codes)));
         };
         refused(SECOND, &[Code::Ok, Code::OverLimit]);
         refused(SECOND + later, &[Code::OverLimit, Code::Ok]);
@@ -188,7 +188,7 @@ fn a_late_reset_time_of_upstream_is_not_over_admitted() {
             ..Default::default()
         };
         let times: [RunTime; 2] = [sent, answered];
-        run.history.add(Draw::from([]), times, &Ok(answer(true, vec![status])));
+        run.history.add(DrawnNumbers::from([]), times, &Ok(answer(true, vec![status])));
     };
     let window_start = 60 * SECOND;
     for remaining in [2, 1, 0] {
@@ -205,7 +205,7 @@ fn a_late_reset_time_of_upstream_is_not_over_admitted() {
 fn refusals_of_an_unknown_counter_are_not_judged() {
     let mut run = Run::new(LOGIN, &["user=a"]);
     for at in 0..4 {
-        run.history.add(Draw::from([]), [at, at], &Ok(refusal(&[Code::OverLimit])));
+        run.history.add(DrawnNumbers::from([]), [at, at], &Ok(refusal(&[Code::OverLimit])));
     }
     let verified = run.verified(LOGIN);
     let row: &LimitRow = &verified.rows[0];
@@ -221,7 +221,7 @@ fn a_wrong_refusal_beside_a_correct_one_is_not_counted() {
         assert!(run.send(&[], [at, at, at]));
     }
     // The server reports that both limits refuse; only the first can have been reached.
-    run.history.add(Draw::from([]), [3, 3], &Ok(refusal(&[Code::OverLimit; 2])));
+    run.history.add(DrawnNumbers::from([]), [3, 3], &Ok(refusal(&[Code::OverLimit; 2])));
     let verified = run.verified(&limits);
     assert!(verified.rows.iter().all(|row| row.unexplained == 0), "{verified:#?}");
     assert_eq!(verified.under(), 0);
@@ -231,9 +231,10 @@ fn a_wrong_refusal_beside_a_correct_one_is_not_counted() {
 fn an_allowed_request_that_is_over_its_limit_is_over_admitted() {
     let mut run = Run::new(LOGIN, &["user=a"]);
     for at in 0..5 {
-        let mut verdict = run.limiter.answer(&run.requests.descriptors(&Draw::from([])), 1, at);
+        let mut verdict =
+            run.limiter.answer(&run.requests.descriptors(&DrawnNumbers::from([])), 1, at);
         verdict.allowed = true;
-        run.history.add(Draw::from([]), [at, at], &Ok(verdict));
+        run.history.add(DrawnNumbers::from([]), [at, at], &Ok(verdict));
     }
     assert_eq!(run.verified(LOGIN).over(), 2);
 }
@@ -243,7 +244,7 @@ fn a_refusal_without_a_limit_is_under_admitted() {
     let limits = format!("{LOGIN}  - key: free\n    rate_limit: {{unlimited: true}}\n");
     let mut run = Run::new(&limits, &["free=a", "other=b"]);
     for codes in [[Code::OverLimit, Code::Ok], [Code::Ok, Code::OverLimit], [Code::Ok; 2]] {
-        run.history.add(Draw::from([]), [0, 1], &Ok(refusal(&codes)));
+        run.history.add(DrawnNumbers::from([]), [0, 1], &Ok(refusal(&codes)));
     }
     let verified = run.verified(&limits);
     let under = |limit: &str| verified.rows.iter().find(|row| row.limit == limit).unwrap().under;
