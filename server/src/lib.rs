@@ -1,9 +1,6 @@
 //! The Sluicegate process: listeners, settings and telemetry around `sluicegate_core`, which decides, and
 //! `sluicegate_store`, which stores counters.
 
-// The future of a call to Redis consists of many nested futures.
-#![recursion_limit = "256"]
-
 mod admin;
 pub mod app;
 pub mod commands;
