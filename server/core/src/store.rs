@@ -18,7 +18,8 @@ use crate::{
 ///
 /// A store has its own clock and answers in durations, so that replicas with skewed clocks agree.
 pub trait Store: Send + Sync + 'static {
-    /// Settles each group of the batch: makes all of its conditional charges or none, and its other charges in any case.
+    /// Settles each group of the batch: makes all of its conditional charges or none, and its other charges in any
+    /// case.
     /// Answers every check in order.
     fn decide(&self, batch: Batch) -> impl Future<Output = Answers> + Send;
 
