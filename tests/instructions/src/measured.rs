@@ -17,6 +17,7 @@ use sluicegate_core::{
     key::KeyBuilder,
     request::{Descriptor, Entry},
     respond,
+    response_body::{ResponseBody, ResponseBodyValues},
     rules::{Domain, RuleSet},
     settle,
     store::Group,
@@ -44,7 +45,7 @@ pub(crate) struct Measured {
 pub(crate) type Operation = Box<dyn FnMut(usize)>;
 
 /// All measured operations.
-pub(crate) const ALL: [Measured; 9] = [
+pub(crate) const ALL: [Measured; 10] = [
     // The rules of the three descriptors.
     Measured { name: "match", prepare: find },
     // The key of one counter, of a descriptor with three entries.
@@ -59,6 +60,8 @@ pub(crate) const ALL: [Measured; 9] = [
     Measured { name: "layers", prepare: layers },
     // The verdict of three decisions.
     Measured { name: "respond", prepare: responded },
+    // The body of a refusal, of a template.
+    Measured { name: "response_body", prepare: response_body },
     // The arguments of a call to Redis for several requests.
     Measured { name: "redis_call", prepare: redis_call },
     // The answers in the reply of Redis.
@@ -268,6 +271,22 @@ fn responded() -> Operation {
     let plans: Vec<_> = Asked::new().plans().map(|(plan, _)| plan).collect();
     Box::new(move |tenant| {
         black_box(respond(&plans[tenant], black_box(&decisions[tenant])));
+    })
+}
+
+fn response_body() -> Operation {
+    let text =
+        "{\"error\": {\"rule\": \"{rule}\", \"limit\": {limit}, \"wait\": {retry_after_ms}}}";
+    let body = ResponseBody::compile("application/json", text).unwrap();
+    Box::new(move |tenant| {
+        let values = ResponseBodyValues {
+            domain: "public_api",
+            rule: Some("tenant.user.route"),
+            limit: Some(100),
+            retry_after_ms: u64::try_from(tenant).ok(),
+            ..ResponseBodyValues::default()
+        };
+        black_box(body.render(black_box(&values)));
     })
 }
 
