@@ -46,7 +46,7 @@ const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The most bytes that the messages of all calls in progress hold.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The time for the message of a call. It also ends reflection calls, which have several messages.
+/// The time for the messages of a call: for a reflection call, which has several, for all of them.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time without traffic on a connection before a ping, and the time for its acknowledgement.

@@ -45,7 +45,7 @@ pub(crate) struct Resets {
     ending: CancellationToken,
 }
 
-/// Why the reset of a tenant ended early.
+/// Why a reset ended early.
 #[derive(Debug, Error)]
 enum ResetAborted {
     #[error(transparent)]
@@ -56,7 +56,7 @@ enum ResetAborted {
     ServerStopping,
 }
 
-/// The audited facts of a reset that all its log lines have.
+/// The fields that all audit lines of a reset have.
 struct AuditedReset<'a> {
     caller: &'a Caller,
     domain: Option<&'a str>,
@@ -88,7 +88,7 @@ impl Resets {
         Self { store, metrics, names, tasks, ending }
     }
 
-    /// Ends resets in progress after their current step, and waits until they are logged.
+    /// Ends resets of tenants after their current step, and waits at most [`END_TIMEOUT`] until all resets are logged.
     pub(crate) async fn end(&self) {
         self.ending.cancel();
         self.tasks.close();

@@ -13,7 +13,7 @@ use tonic::Response;
 use super::message_stream::{MessageStream, message_stream};
 use crate::{explain::to_wire, limits::Snapshot};
 
-/// The rules that are filtered for one message.
+/// The most rules that are filtered for one message.
 const PAGE: usize = 256;
 
 /// Lists rules. Yields between pages, so that a long list does not delay decisions.

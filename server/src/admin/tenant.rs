@@ -26,7 +26,7 @@ use crate::{explain::to_wire, limits::Snapshot};
 const LISTED: usize = 1000;
 const COUNTERS_LISTED_MAX: usize = 100_000;
 
-/// The counters in one message, which are read together.
+/// The most counters in one message. They are read together.
 const PAGE: usize = 100;
 
 /// A tenant of a domain that has tenants.

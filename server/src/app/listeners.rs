@@ -15,7 +15,7 @@ use crate::{
     values::ListenAddress,
 };
 
-/// The time for HTTP requests and admin calls to complete after gRPC has stopped. They are local and short.
+/// The time for requests of the HTTP, admin and usage listeners to complete after gRPC has stopped. They are short.
 pub(super) const HTTP_ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bound listeners. They do not accept connections yet.

@@ -115,7 +115,7 @@ async fn serve_until_stopped(settings: &ServeSettings) -> Result<ExitCode, Start
     if let Some(file) = &settings.config {
         tracing::info!(file = %file.display(), "settings read from the file of --config");
     }
-    // Before the first log line of the start, because programs that wait for that line may send a signal at once.
+    // Before `App::start` logs, because programs that wait for its first line may send a signal at once.
     let mut signals = Signals::catch()?;
     let settings = settings.clone();
     // On a separate thread, so that signals are handled while large limits files are read.
