@@ -15,7 +15,7 @@ pub(crate) enum GrpcBound {
     /// `--grpc-max-streaming-calls-per-connection`.
     StreamingCallsPerConnection,
     /// `--grpc-max-waiting-bytes` and `--grpc-max-waiting-bytes-per-connection`, reached by responses that callers do
-    /// not read, or by calls to other services.
+    /// not read, or by calls to health and reflection.
     WaitingBytes,
     /// `--grpc-max-connection-idle`.
     ConnectionIdle,

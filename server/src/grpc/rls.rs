@@ -44,7 +44,7 @@ const PATTERNS_IGNORED_BELOW: usize = 16 * 1024;
 /// The most large requests that are decided concurrently.
 const LARGE_RUNNING_MAX: usize = 4;
 
-/// The most large requests that are decided or wait for it.
+/// The most large requests that are decided or wait for a thread.
 pub(crate) const LARGE_REQUESTS_MAX: usize = 68;
 
 /// Answers rate limit requests of all listeners.
@@ -106,8 +106,8 @@ enum Handling {
 }
 
 impl EncodedRequest {
-    /// Classifies the message, in negligible time. `substring_patterns_max` returns the most
-    /// patterns that search one value.
+    /// Classifies the message, in negligible time. `substring_patterns_max` returns the most patterns that search one
+    /// value.
     fn handling(&self, substring_patterns_max: impl FnOnce() -> usize) -> Handling {
         let (length, large_min) = match self {
             Self::Protobuf(message) => (message.len(), LARGE_MIN),

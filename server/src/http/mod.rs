@@ -66,15 +66,16 @@ pub(crate) fn router(state: HttpState) -> Router {
         .route("/metrics", get(metrics))
         .route("/stats", get(stats))
         .route("/rlconfig", get(rlconfig))
-        // `bodies` bounds them while they are read.
+        // `bodies` bounds bodies while they are read.
         .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(state))
 }
 
-/// `/json`: answers a `RateLimitRequest` in JSON with a `RateLimitResponse` in JSON, or, if it is refused by a rule with
-/// a response body, with that body; and with the headers that gRPC callers are asked to add. Status 200 if the request is
-/// allowed; 429 if it is refused, also for exceeding a bound; 400 if it is invalid; 503 if the store did not answer and
-/// a rule has `on_failure: defer`.
+/// `/json`: answers a `RateLimitRequest` in JSON with a `RateLimitResponse` in JSON. If a rule with a response body
+/// refuses the request, that body is the answer. The answer has the headers that gRPC callers are asked to add.
+///
+/// Status 200 if the request is allowed; 429 if it is refused, also for exceeding a bound; 400 if it is invalid; 503 if
+/// the store did not answer and a rule has `on_failure: defer`.
 async fn json(
     State(state): State<Arc<HttpState>>,
     TraceExtractor(mut trace): TraceExtractor,

@@ -1,5 +1,5 @@
 //! Rendering of pages that can be large, on blocking threads. Requests that arrive during a rendering share the next
-//! one. If clients that do not read hold many bytes of pages, each page is rendered at most once a second.
+//! one. While responses that clients have not read hold many bytes, each page is rendered at most once a second.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use crate::offload::{Offload, OffloadTicket};
 /// The most pages that are rendered concurrently.
 const RENDERING_MAX: usize = 4;
 
-/// If clients hold more bytes of earlier pages than this, a page may be [`AGE_MAX`] old.
+/// If responses that clients have not read hold more bytes than this, a page may be [`AGE_MAX`] old.
 const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// The maximum age of such a page.

@@ -1,7 +1,8 @@
 //! Calls, from the HTTP/2 stream to the response.
 //!
 //! Nearly all calls are rate limit requests of one message without compression, which are read, decided and answered
-//! here. Other rate limit calls are answered with an error status. tonic's services handle calls to other services.
+//! here. Other rate limit calls are answered with an error status. Calls to health and reflection go to tonic's
+//! services.
 
 use std::{
     convert::Infallible,

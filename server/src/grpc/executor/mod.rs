@@ -6,7 +6,7 @@
 //! tonic's server starts a task for each call, wakes another core for it, and boxes the service, its future and the
 //! body several times. For a decision from memory that costs more than the decision. This module avoids it for nearly
 //! all calls: rate limit requests of one message without compression. Other rate limit calls are answered with an error
-//! status. Calls to other services go to tonic's generated services.
+//! status. Calls to health and reflection go to tonic's generated services.
 //!
 //! | file | content |
 //! |---|---|

@@ -77,7 +77,7 @@ impl Headers {
         };
         if let Some(wait) = retry_after(record) {
             headers.push(header("retry-after", rounded_up(wait).to_string()));
-            // Not in the format that stands in for envoyproxy/ratelimit.
+            // Not in the format of envoyproxy/ratelimit.
             if !matches!(self, Self::XRatelimitDraft03(_)) {
                 headers.push(header("retry-after-ms", milliseconds_rounded_up(wait).to_string()));
             }
