@@ -35,7 +35,8 @@ pub(crate) struct Snapshot {
     pub(crate) rule_set_metrics: RuleSetMetrics,
     /// 1 for the first snapshot, one more for each that replaces it.
     pub(crate) generation: usize,
-    /// Hash that is equal for processes with the same limits in force.
+    /// Hash of the limits files and of the settings for all limits: equal for processes with the same files and
+    /// settings.
     pub(crate) hash: u64,
     /// The time at which the rule set was put in force.
     pub(crate) loaded_at: SystemTime,

@@ -1,4 +1,5 @@
-//! Values that are built from files and rebuilt when the files change: limits, TLS, the admin token.
+//! Values that are built from files and rebuilt when the files change: limits, TLS, the admin token, the tenants
+//! of the usage listener.
 //!
 //! If the changed files have a mistake, the previous value stays in force, and the mistake is reported once.
 

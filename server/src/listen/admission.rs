@@ -4,12 +4,12 @@
 //! A connection has three phases: the *handshake*, which has a deadline; *pending*, until the first complete request;
 //! and *in use*. The bounds and the metrics count connections in their handshakes as pending, too.
 //!
-//! Connections before their first request cost an attacker nothing. So if more than a quarter of the places are
-//! pending, one of these is dropped first: of the address with the most of them, the oldest that has sent nothing for
-//! [`table::SILENT_AGE`], or else the oldest. So a client that connects during a flood has time for its handshake.
+//! Connections before their first request cost an attacker nothing. So if pending connections have more than a quarter
+//! of the places, one of these is dropped first: of the address with the most of them, the oldest that has sent nothing
+//! for [`table::SILENT_AGE`], or else the oldest. So a client that connects during a flood has time for its handshake.
 //! Otherwise, the connection in use that has completed no request for the longest time is dropped, after at least
-//! [`table::IDLE_SWEEPS`]. If there is none, a new connection replaces one of the address with the most connections, or
-//! a pending one of its own address if that has as many; without one, it is not admitted.
+//! [`table::IDLE_SWEEPS`]. If there is none, a new connection replaces one of the address with the most connections. If
+//! its own address would then have as many, it replaces a pending one of its own address, or else is not admitted.
 
 mod bounds;
 mod handle;

@@ -1,7 +1,7 @@
 //! Settings from flags, environment variables and the file of `--config`.
 //!
 //! They are read once, at the start. What changes while the server runs are the contents of the files that they name
-//! (limits, TLS, admin token, tenants) and the log level.
+//! (limits, TLS, admin token, tenants, password of Redis) and the log level.
 
 mod admin;
 mod config_file;

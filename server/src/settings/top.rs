@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 
-/// The most counters that may be recorded: each uses about 400 bytes, 100 in each of two lists
-/// and two windows.
+/// The most counters that may be recorded: each uses about 400 bytes, 100 in each of the two windows of each of the two
+/// lists.
 const TOP_KEYS_MAX: u64 = 100_000;
 
 /// Settings of `sluicectl top`.

@@ -49,7 +49,7 @@ pub(crate) const BODY_BYTES_MAX: usize = 0;
 /// The most requests that are matched concurrently.
 const MATCHING_MAX: usize = 4;
 
-/// The most requests that are matched or wait for it.
+/// The most requests that are matched or wait to be matched.
 const REQUESTS_MAX: usize = 64;
 
 /// What the usage listener serves.

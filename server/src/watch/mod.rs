@@ -1,4 +1,4 @@
-//! Reports that files may have changed: limits, certificates, the admin token.
+//! Reports that files may have changed: limits, TLS files, the admin token, the tenants of the usage listener.
 //!
 //! inotify (or its equivalent) reports most changes at once. A slow poll covers the others: on network mounts, if a
 //! folder above the watched ones is replaced, or if the system has no more watches. A report only means that the files

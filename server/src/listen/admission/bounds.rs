@@ -59,7 +59,7 @@ impl DropReason {
     }
 }
 
-/// A bound that a request of the HTTP or admin listener exceeded.
+/// A bound that a request of the HTTP, admin or usage listener exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerBound {
     /// The time for its body.
