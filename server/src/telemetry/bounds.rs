@@ -15,7 +15,8 @@ use super::count::Count;
 /// The shortest time between two warnings about the same bound.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A bound for which a request is refused. Values of end users can cause it, so it is not answered with an error.
+/// A bound on requests. A request that exceeds it is refused, not answered with an error, because values of end users
+/// can exceed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusalBound {
     /// Descriptors of a request.

@@ -3,7 +3,8 @@
 //! A process that the system does not schedule cannot answer in time. A probe, a timer that does no work, measures this
 //! scheduling delay. At each probe, the decisions that have missed their deadlines since the last probe count as late
 //! if the longest of their overruns is more than twice the delay of the recent probes: twice, because another thread
-//! may wait longer than the probe's. They are counted only then, because the same delay affects the probe.
+//! may wait longer than the probe's. Decisions are counted at the probe, not when they end, because the delay that
+//! makes a decision late delays the probe too.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -79,7 +79,8 @@ impl RuleCounts {
 pub(crate) struct DomainCounts {
     /// Requests by outcome.
     pub(super) requests: OutcomeCounts,
-    /// Descriptors that matched no rule, and have no override.
+    /// Descriptors that nothing limited: they matched no rule and have no override, or other limits replaced all limits
+    /// of their rule.
     pub(super) unmatched: Count,
     /// Descriptors that matched no rule, and have an override.
     pub(super) overridden: Arc<RuleCounts>,
@@ -193,7 +194,7 @@ impl RuleSetCounts {
         }
     }
 
-    /// Observes the descriptors of all domains that matched no limit.
+    /// Observes the descriptors of all domains that nothing limited.
     pub(crate) fn observe_unmatched(&self, observe: Observe<'_, u64>) {
         for (domain, counts) in &self.domains {
             observe(counts.unmatched.get(), &[&**domain]);

@@ -22,11 +22,10 @@ use super::{
 const CALL_BOUNDS: [f64; 13] =
     [0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0];
 
-/// Bounds of the buckets for the groups of one call. A call has at most 512 checks, and merged groups have one check
-/// together.
+/// Bounds of the buckets for the groups of one call. A call has at most 512 checks, and merged groups share theirs.
 const BATCH_BOUNDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// In each interval, a key with an unusable value is logged once, and only this many keys.
+/// The interval in which each key with an unusable value is logged once, and the most keys that are logged in it.
 const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
 const UNUSABLE_MAX: usize = 100;
 

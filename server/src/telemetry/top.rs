@@ -36,7 +36,7 @@ const SHARD_KEYS_MIN: usize = 64;
 pub(crate) enum TopList {
     /// Counters, by the descriptors that they refuse.
     Refused,
-    /// Counters, by the descriptors that they allow near the limit.
+    /// Counters, by the descriptors that they allow near the limit, or would refuse without shadow mode.
     Near,
 }
 
