@@ -44,7 +44,7 @@ const CALL_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 
 /// The most bytes that the messages of all calls in progress hold.
-const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+const ALL_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The time for the messages of a call: for a reflection call, which has several, for all of them.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ impl AdminCalls {
         Self {
             services,
             streaming: Arc::new(Semaphore::new(STREAMING_CALLS_MAX)),
-            messages: ByteBudget::new(MESSAGE_BYTES_MAX),
+            messages: ByteBudget::new(ALL_MESSAGES_BYTES_MAX),
         }
     }
 

@@ -3,7 +3,7 @@
 mod bind;
 mod caller;
 mod connection;
-mod log;
+mod log_level;
 mod message_stream;
 mod names;
 mod resets;
@@ -11,7 +11,7 @@ mod rules;
 mod server;
 mod service;
 mod status;
-mod store;
+mod store_calls;
 mod tenant;
 mod token;
 mod top;

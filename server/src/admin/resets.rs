@@ -21,7 +21,7 @@ use super::{
     CounterNames,
     caller::Caller,
     message_stream::Sender,
-    store::{PROGRESS_INTERVAL, status_code},
+    store_calls::{PROGRESS_INTERVAL, status_code},
     tenant::Tenant,
 };
 use crate::telemetry::{AUDIT_TARGET, Metrics};

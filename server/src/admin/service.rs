@@ -18,11 +18,11 @@ use tonic::{Request, Response, Status};
 use super::{
     CounterNames, StatusSources,
     caller::Caller,
-    log,
+    log_level,
     message_stream::{MessageStream, message_stream},
     resets::{Resets, reset_mode},
     rules, status,
-    store::PEEK_TIMEOUT,
+    store_calls::PEEK_TIMEOUT,
     tenant::{self, Tenant},
     top,
 };
@@ -295,14 +295,14 @@ impl AdminService for Admin {
         &self,
         _request: Request<wire::GetLogLevelRequest>,
     ) -> Result<Response<wire::GetLogLevelResponse>, Status> {
-        log::level().map(Response::new)
+        log_level::level().map(Response::new)
     }
 
     async fn set_log_level(
         &self,
         request: Request<wire::SetLogLevelRequest>,
     ) -> Result<Response<wire::SetLogLevelResponse>, Status> {
-        log::set_level(&request).map(Response::new)
+        log_level::set_level(&request).map(Response::new)
     }
 }
 

@@ -18,7 +18,7 @@ use tonic::Status;
 use super::{
     CounterNames,
     message_stream::Sender,
-    store::{PEEK_TIMEOUT, PROGRESS_INTERVAL, status_code},
+    store_calls::{PEEK_TIMEOUT, PROGRESS_INTERVAL, status_code},
 };
 use crate::{explain::to_wire, limits::Snapshot};
 

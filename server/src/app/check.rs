@@ -121,7 +121,7 @@ fn check_redis(
         }
         (None, None, Some(file)) => Some(Password::File(file.clone())),
         _ => {
-            errors.push(StartError::Store(
+            errors.push(StartError::RedisSettings(
                 "--store, --redis-password and --redis-password-file: only one may have a password",
             ));
             None
@@ -129,13 +129,16 @@ fn check_redis(
     };
     let username = url.username.clone().or_else(|| redis.redis_username.clone());
     if url.username.is_some() && redis.redis_username.is_some() {
-        errors.push(StartError::Store("--store and --redis-username: only one may name a user"));
+        errors.push(StartError::RedisSettings(
+            "--store and --redis-username: only one may name a user",
+        ));
     }
     if username.is_some() && matches!(password, Some(Password::None)) {
-        errors.push(StartError::Store("--redis-username: a user of Redis needs a password"));
+        errors
+            .push(StartError::RedisSettings("--redis-username: a user of Redis needs a password"));
     }
     if !url.tls && (redis.redis_tls_ca.is_some() || redis.redis_tls_cert.is_some()) {
-        errors.push(StartError::Store(
+        errors.push(StartError::RedisSettings(
             "--redis-tls-ca and --redis-tls-cert: --store does not ask for TLS; use rediss://",
         ));
     }

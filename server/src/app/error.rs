@@ -64,7 +64,7 @@ pub enum StartError {
     Redis(#[from] FileError),
     /// Settings of Redis contradict each other.
     #[error("{0}")]
-    Store(&'static str),
+    RedisSettings(&'static str),
     /// Settings of response headers contradict each other.
     #[error(transparent)]
     Headers(#[from] HeadersError),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The time for requests of the HTTP, admin and usage listeners to complete after gRPC has stopped. They are short.
-pub(super) const HTTP_ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const OTHER_LISTENERS_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bound listeners. They do not accept connections yet.
 pub(super) struct BoundListeners {
@@ -182,7 +182,7 @@ impl AdminHandle {
     /// Stops after the calls and resets of counters in progress.
     pub(super) async fn stop(mut self) {
         self.health.end_watch_calls().await;
-        tokio::join!(self.server.stop("admin", HTTP_ADMIN_DRAIN_TIMEOUT), self.resets.end());
+        tokio::join!(self.server.stop("admin", OTHER_LISTENERS_DRAIN_TIMEOUT), self.resets.end());
     }
 }
 

@@ -298,7 +298,7 @@ fn new_metrics(settings: &ServeSettings) -> Result<Metrics, MetricsError> {
         large_requests: grpc::LARGE_REQUESTS_MAX,
         waiting_bytes: waiting.grpc_max_waiting_bytes.get(),
         waiting_bytes_per_connection: waiting.grpc_max_waiting_bytes_per_connection.get(),
-        body_bytes: http::BODY_BYTES_MAX,
+        body_bytes: http::ALL_BODIES_BYTES_MAX,
     };
     Metrics::new(&settings.metrics, &settings.otlp, settings.top.top_keys, bounds)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{App, listeners::HTTP_ADMIN_DRAIN_TIMEOUT};
+use super::{App, listeners::OTHER_LISTENERS_DRAIN_TIMEOUT};
 use crate::telemetry;
 
 /// The time to send the last metrics and traces to a collector.
@@ -29,10 +29,10 @@ impl App {
         let http = async {
             let usage = async {
                 if let Some(usage) = self.usage {
-                    usage.stop("usage", HTTP_ADMIN_DRAIN_TIMEOUT).await;
+                    usage.stop("usage", OTHER_LISTENERS_DRAIN_TIMEOUT).await;
                 }
             };
-            tokio::join!(self.http.stop("HTTP", HTTP_ADMIN_DRAIN_TIMEOUT), usage);
+            tokio::join!(self.http.stop("HTTP", OTHER_LISTENERS_DRAIN_TIMEOUT), usage);
             // After HTTP, whose requests cause refunds too.
             self.store.finish().await;
         };
@@ -73,8 +73,8 @@ mod tests {
         let (_, rest) = chart.split_once("add .Values.drain.delaySeconds ").unwrap();
         let (sum, _) = rest.split_once(" -}}").unwrap();
         let seconds = sum.strip_prefix(".Values.drain.timeoutSeconds ").unwrap();
-        let http = HTTP_ADMIN_DRAIN_TIMEOUT + FINISH_TIMEOUT;
-        let admin = HTTP_ADMIN_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
+        let http = OTHER_LISTENERS_DRAIN_TIMEOUT + FINISH_TIMEOUT;
+        let admin = OTHER_LISTENERS_DRAIN_TIMEOUT.max(admin::RESETS_END_TIMEOUT);
         let longest = http.max(admin) + TELEMETRY_TIMEOUT + telemetry::LOG_END_TIMEOUT;
         assert!(longest < Duration::from_secs(seconds.parse().unwrap()), "{longest:?}");
     }

@@ -55,9 +55,9 @@ impl GrpcBound {
 
 /// The number of times that each bound was reached.
 #[derive(Debug, Default)]
-pub(crate) struct BoundsMet([Count; GrpcBound::ALL.len()]);
+pub(crate) struct ReachedBounds([Count; GrpcBound::ALL.len()]);
 
-impl BoundsMet {
+impl ReachedBounds {
     /// Counts that a bound was reached.
     pub(super) fn add(&self, reached: GrpcBound) {
         for (bound, count) in self.all() {

@@ -76,6 +76,9 @@ pub(crate) enum AnswerError {
     /// The message cannot be decoded.
     #[error("{0}")]
     Undecodable(String),
+    /// The decision of a large request panicked.
+    #[error("{0}")]
+    Panicked(String),
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
@@ -221,7 +224,7 @@ impl Rls {
                 *trace = moved_trace;
                 answer
             }
-            Err(panicked) => Err(AnswerError::Undecodable(panicked.to_string())),
+            Err(error) => Err(AnswerError::Panicked(error.to_string())),
         }
     }
 }

@@ -89,7 +89,7 @@ impl Services {
 pub(crate) fn register_metrics(metrics: &Metrics, services: &Services) {
     let calls = Arc::clone(&services.calls);
     metrics.register_labelled_counter(catalogue::GRPC_BOUNDS_MET, move |observe| {
-        for (bound, met) in calls.bounds_met().all() {
+        for (bound, met) in calls.reached_bounds().all() {
             observe(met.get(), &[bound.name()]);
         }
     });

@@ -12,7 +12,7 @@ use super::AnswerError;
 pub(crate) fn status(error: &AnswerError) -> Status {
     match error {
         // The code that tonic uses.
-        AnswerError::Undecodable(error) => Status::internal(error),
+        AnswerError::Undecodable(error) | AnswerError::Panicked(error) => Status::internal(error),
         AnswerError::Invalid(error) => Status::invalid_argument(error.to_string()),
         AnswerError::Deferred(error) => Status::unavailable(error.to_string()),
     }

@@ -10,13 +10,13 @@ use thiserror::Error;
 
 use crate::listen::{ByteBudget, HeldBytes};
 
-/// Bytes of each body that do not count towards [`BODY_BYTES_MAX`], so that large bodies never cause the rejection of
+/// Bytes of each body that do not count towards [`ALL_BODIES_BYTES_MAX`], so that large bodies never cause the rejection of
 /// small ones.
 const UNCOUNTED_BYTES: usize = 64 * 1024;
 
 /// The most bytes of all bodies in progress, beyond [`UNCOUNTED_BYTES`] each. Buffers grow by doubling, so they use up
 /// to twice as much memory.
-pub(crate) const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub(crate) const ALL_BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads bodies within bounds.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(super) enum BodyError {
 
 impl BodyReader {
     pub(super) fn new(max: usize) -> Self {
-        Self { max, budget: ByteBudget::new(BODY_BYTES_MAX) }
+        Self { max, budget: ByteBudget::new(ALL_BODIES_BYTES_MAX) }
     }
 
     /// Reads a body to its end.
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_bodies_share_a_budget_that_small_ones_do_not_need() {
-        let held_max = BODY_BYTES_MAX;
+        let held_max = ALL_BODIES_BYTES_MAX;
         let reader = BodyReader::new(held_max);
         let half = UNCOUNTED_BYTES + held_max / 2;
         let held = [reader.read(body(half)).await, reader.read(body(half)).await];

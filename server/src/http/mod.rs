@@ -37,7 +37,7 @@ use sluicegate_proto::envoy::service::ratelimit::v3::{
 use sluicegate_store::Stack;
 
 use self::pages::{PLAIN, Page, Rendered};
-pub(crate) use self::{bodies::BODY_BYTES_MAX, pages::RenderPool, server::Server};
+pub(crate) use self::{bodies::ALL_BODIES_BYTES_MAX, pages::RenderPool, server::Server};
 use crate::{
     grpc::{AnswerError, EncodedRequest, InFlight, Rls},
     limits::Snapshot,
@@ -99,6 +99,7 @@ async fn answer(state: &HttpState, trace: &mut RequestTrace, body: Bytes) -> Res
         Err(error) => {
             let status = match error {
                 AnswerError::Invalid(_) | AnswerError::Undecodable(_) => StatusCode::BAD_REQUEST,
+                AnswerError::Panicked(_) => StatusCode::INTERNAL_SERVER_ERROR,
                 AnswerError::Deferred(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             (status, format!("{error}\n")).into_response()

@@ -58,7 +58,7 @@ impl Admission {
             table: Mutex::default(),
             closed: Notify::new(),
             dropped: Default::default(),
-            bounds_met: Default::default(),
+            reached_bounds: Default::default(),
         }))
     }
 
@@ -83,8 +83,8 @@ impl Admission {
     }
 
     /// The number of requests that exceeded this bound.
-    pub(crate) fn bound_met(&self, bound: ListenerBound) -> u64 {
-        self.0.bound_met(bound).load(Ordering::Relaxed)
+    pub(crate) fn times_reached(&self, bound: ListenerBound) -> u64 {
+        self.0.times_reached(bound).load(Ordering::Relaxed)
     }
 
     /// Whether more than three quarters of the places are in use, so that connections should be closed after their
@@ -134,9 +134,9 @@ impl Admission {
             waker: AtomicWaker::new(),
             has_received: AtomicBool::new(false),
             active: AtomicBool::new(true),
-            silent_sweeps: AtomicU32::new(0),
+            sweeps_without_bytes: AtomicU32::new(0),
             requested: AtomicBool::new(false),
-            idle_sweeps: AtomicU32::new(0),
+            sweeps_without_request: AtomicU32::new(0),
         });
         table.open.insert(id, Arc::clone(&connection));
         table.add_pending(&connection);
@@ -157,8 +157,9 @@ impl Admission {
         let crowded = table.pending_count * 2 >= bounds.pending_max();
         let mut late = Vec::new();
         for connection in table.open.values() {
-            count_sweep(&connection.requested, &connection.idle_sweeps);
-            let silent_sweeps = count_sweep(&connection.active, &connection.silent_sweeps);
+            count_sweep(&connection.requested, &connection.sweeps_without_request);
+            let sweeps_without_bytes =
+                count_sweep(&connection.active, &connection.sweeps_without_bytes);
             if connection.phase() == HANDSHAKE {
                 let of_origin = table.pending_of(connection.origin);
                 let short = crowded || of_origin * 2 >= bounds.pending_per_address;
@@ -167,7 +168,10 @@ impl Admission {
                 if now.duration_since(connection.accepted) >= timeout {
                     late.push((Arc::clone(connection), DropReason::Timeout));
                 }
-            } else if bounds.idle_timeout.is_some_and(|it| SWEEP_INTERVAL * silent_sweeps >= it) {
+            } else if bounds
+                .idle_timeout
+                .is_some_and(|it| SWEEP_INTERVAL * sweeps_without_bytes >= it)
+            {
                 late.push((Arc::clone(connection), DropReason::Idle));
             }
         }

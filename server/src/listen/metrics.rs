@@ -24,7 +24,7 @@ pub(crate) fn register_metrics(metrics: &Metrics, capacity: &Capacity) {
         let listeners = with_request_bounds.listeners().filter(|(listener, _)| *listener != "grpc");
         for (listener, admission) in listeners {
             for bound in ListenerBound::ALL {
-                observe(admission.bound_met(bound), &[listener, bound.label()]);
+                observe(admission.times_reached(bound), &[listener, bound.label()]);
             }
         }
     });

@@ -10,8 +10,8 @@ const TOP_KEYS_MAX: u64 = 100_000;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Top")]
 pub struct TopSettings {
-    /// Number of counters for which sluicectl top records refusals, and of counters near their limits, at most
-    /// 100000. 0: none.
+    /// Number of counters whose refusals the server records for sluicectl top, and of counters near their limits, at
+    /// most 100000. 0: none.
     #[arg(long, env = "SLUICEGATE_TOP_KEYS", value_name = "COUNT", default_value = "1000")]
     #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(0..=TOP_KEYS_MAX))]
     pub top_keys: usize,

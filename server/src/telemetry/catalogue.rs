@@ -354,7 +354,7 @@ catalogue! {
     Counter CONNECTIONS_DROPPED = "sluicegate_connections_dropped_total" [LISTENER, REASON]:
         "Connections that a listener closed because of a bound.";
     Counter REQUEST_BOUNDS_MET = "sluicegate_request_bounds_met_total" [LISTENER, REQUEST_BOUND]:
-        "HTTP requests and admin calls that were rejected or aborted because of a bound.";
+        "Requests over HTTP, /usage included, and admin calls that were rejected or aborted because of a bound.";
     Counter TLS_HANDSHAKES_FAILED = "sluicegate_tls_handshakes_failed_total" []:
         "Failed TLS handshakes with callers.";
     Counter TLS_LOADS = "sluicegate_tls_loads_total" [RESULT]:

@@ -72,10 +72,10 @@ struct CounterUsage {
 pub(super) fn plan(
     rules: &RuleSet,
     tenant: &Tenant,
-    named: &[Entries],
+    queried: &[Entries],
     bytes_max: usize,
 ) -> Result<(Usage, Group), UsageError> {
-    let descriptors = below_tenant(tenant, named)?;
+    let descriptors = below_tenant(tenant, queried)?;
     let request =
         Request::new(&tenant.domain, &descriptors, bytes_max, SmallVec::len, peek_descriptor)?;
     let (plan, peeks) = Plan::new(rules, &request);
@@ -100,22 +100,22 @@ fn peek_descriptor<'a>(entries: &'a DescriptorEntries<'_>) -> Descriptor<'a> {
 /// tenant's own descriptor.
 fn below_tenant<'a>(
     tenant: &'a Tenant,
-    named: &'a [Entries],
+    queried: &'a [Entries],
 ) -> Result<Vec<DescriptorEntries<'a>>, UsageError> {
     let entry = |(key, value): &'a (Vec<u8>, Vec<u8>)| Entry { key, value };
     let own = || tenant.entries.iter().map(entry);
-    if named.is_empty() {
+    if queried.is_empty() {
         return Ok(vec![own().collect()]);
     }
     (1..)
-        .zip(named)
-        .map(|(number, named)| {
+        .zip(queried)
+        .map(|(number, queried)| {
             // Harmless, because the tenant's entries come first, but certainly not what the caller means.
-            if let Some((key, _)) = named.iter().find(|(key, _)| own().any(|it| it.key == key)) {
+            if let Some((key, _)) = queried.iter().find(|(key, _)| own().any(|it| it.key == key)) {
                 let key = String::from_utf8_lossy(key).into_owned();
                 return Err(UsageError::TenantKey { number, key });
             }
-            Ok(own().chain(named.iter().map(entry)).collect())
+            Ok(own().chain(queried.iter().map(entry)).collect())
         })
         .collect()
 }

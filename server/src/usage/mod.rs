@@ -132,8 +132,8 @@ impl UsageState {
         let (snapshot, request_bytes) = (self.snapshot.load_full(), self.request_bytes);
         // On a separate thread, because long values can be slow to match.
         let planned = permit.run(move || {
-            let named = query::parse_query(&query)?;
-            answer::plan(&snapshot.rules, &tenant, &named, request_bytes)
+            let queried = query::parse_query(&query)?;
+            answer::plan(&snapshot.rules, &tenant, &queried, request_bytes)
         });
         let (mut usage, peeks) = planned.await.map_err(|_panicked| UsageError::Internal)??;
         if !peeks.is_empty() {

@@ -19,7 +19,7 @@ const RESPONSE_CAPACITY: usize = 256;
 
 /// The body of a response.
 #[derive(Debug)]
-pub(super) enum ResponseBody {
+pub(super) enum GrpcResponseBody {
     /// One message, then trailers with the status OK. Its bytes count as held until HTTP/2 polls the trailers, which is
     /// when the message has been sent.
     Message(Option<Bytes>, ResponseBytesGuard),
@@ -41,7 +41,7 @@ pub(super) fn encode_framed(message: &impl Message) -> Result<Bytes, EncodeError
     Ok(frame.freeze())
 }
 
-impl Body for ResponseBody {
+impl Body for GrpcResponseBody {
     type Data = Bytes;
     type Error = Status;
 

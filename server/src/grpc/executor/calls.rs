@@ -23,12 +23,12 @@ use tonic::{Code, Status, TimeoutExpired, metadata::GRPC_CONTENT_TYPE, service::
 use tower::Service as _;
 
 use super::{
-    body::{ResponseBody, encode_framed},
+    body::{GrpcResponseBody, encode_framed},
     in_progress::CallExecutor,
 };
 use crate::{
     grpc::{
-        bound::{BoundsMet, GrpcBound},
+        bound::{GrpcBound, ReachedBounds},
         byte_budgets::{
             CallBytesGuard, ConnectionByteBudget, ResponseBytesGuard, SharedByteBudget,
         },
@@ -87,7 +87,7 @@ struct CallBounds {
     /// The number of these permits.
     streaming_max: usize,
     streaming_per_connection: usize,
-    met: BoundsMet,
+    met: ReachedBounds,
 }
 
 impl CallHandler {
@@ -115,12 +115,12 @@ impl CallHandler {
             streaming: Arc::new(Semaphore::new(streaming_max)),
             streaming_max,
             streaming_per_connection: permits(bounds.grpc_max_streaming_calls_per_connection),
-            met: BoundsMet::default(),
+            met: ReachedBounds::default(),
         };
         Self { rls, in_flight, services, traces, bounds }
     }
 
-    pub(in crate::grpc) const fn bounds_met(&self) -> &BoundsMet {
+    pub(in crate::grpc) const fn reached_bounds(&self) -> &ReachedBounds {
         &self.bounds.met
     }
 
@@ -187,7 +187,7 @@ impl ConnectionCallHandler {
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
+    ) -> impl Future<Output = Result<Response<GrpcResponseBody>, Infallible>> {
         let is_rate_limit = request.uri().path() == RATE_LIMIT;
         let timeout = timeout::caller_timeout(request.headers());
         let deadline = timeout.map(|timeout| CallerDeadline { timeout, arrived: Instant::now() });
@@ -218,7 +218,7 @@ impl ConnectionCallHandler {
         request: Request<Incoming>,
         deadline: Option<CallerDeadline>,
         trace: &mut RequestTrace,
-    ) -> Result<Response<ResponseBody>, Infallible> {
+    ) -> Result<Response<GrpcResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
         let mut reader =
             MessageReader::new(body, self.all.bounds.message_bytes_max, &self.message_budget);
@@ -281,7 +281,7 @@ impl ConnectionCallHandler {
         reader: MessageReader<'_>,
         bound: RefusalBound,
         trace: &mut RequestTrace,
-    ) -> Response<ResponseBody> {
+    ) -> Response<GrpcResponseBody> {
         if let Some(mut rest) = reader.into_rest() {
             // Resetting the stream would be an error for some callers, and the HTTP/2 library closes connections with
             // many resets. So the rest of the message is read and dropped.
@@ -292,7 +292,7 @@ impl ConnectionCallHandler {
         self.respond(&self.all.rls.refuse_over_bound(bound, trace))
     }
 
-    fn respond(&self, answer: &RateLimitResponse) -> Response<ResponseBody> {
+    fn respond(&self, answer: &RateLimitResponse) -> Response<GrpcResponseBody> {
         let frame = match encode_framed(answer) {
             Ok(frame) => frame,
             Err(error) => return error_response(&Status::internal(error.to_string())),
@@ -301,7 +301,7 @@ impl ConnectionCallHandler {
             self.count(GrpcBound::WaitingBytes);
             return error_response(&Status::resource_exhausted("too many responses are not read"));
         };
-        let mut response = Response::new(ResponseBody::Message(Some(frame), held));
+        let mut response = Response::new(GrpcResponseBody::Message(Some(frame), held));
         response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
         response
     }
@@ -310,7 +310,7 @@ impl ConnectionCallHandler {
     async fn call_tonic(
         &self,
         request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
+    ) -> Result<Response<GrpcResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
         retain_needed(&mut parts);
         let path = parts.uri.path();
@@ -341,7 +341,7 @@ impl ConnectionCallHandler {
         };
         // tonic has read the message; of a streaming call it may not have read any yet.
         self.handle.mark_used();
-        response.map(|response| response.map(|body| ResponseBody::Tonic(body, permits)))
+        response.map(|response| response.map(|body| GrpcResponseBody::Tonic(body, permits)))
     }
 
     /// The permits of a streaming call: the connection's and the listener's.
@@ -382,15 +382,15 @@ fn retain_needed(parts: &mut Parts) {
     parts.uri = path.unwrap_or_default();
 }
 
-fn error_response(status: &Status) -> Response<ResponseBody> {
-    status.clone().into_http::<()>().map(|()| ResponseBody::Ended)
+fn error_response(status: &Status) -> Response<GrpcResponseBody> {
+    status.clone().into_http::<()>().map(|()| GrpcResponseBody::Ended)
 }
 
 /// The code of a response. Errors have it in the headers; a response with a message has OK in the trailers.
-fn code(response: &Response<ResponseBody>) -> Code {
+fn code(response: &Response<GrpcResponseBody>) -> Code {
     Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code())
 }
 
-fn timed_out() -> Response<ResponseBody> {
+fn timed_out() -> Response<GrpcResponseBody> {
     error_response(&Status::from_error(TimeoutExpired(()).into()))
 }

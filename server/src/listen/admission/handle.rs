@@ -33,7 +33,7 @@ impl ConnectionHandle {
 
     /// Counts a request that exceeded a bound.
     pub(crate) fn count_bound(&self, bound: ListenerBound) {
-        self.admission.bound_met(bound).fetch_add(1, Ordering::Relaxed);
+        self.admission.times_reached(bound).fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of bytes after TLS that end the handshake; `None` if the first complete request ends it.

@@ -20,7 +20,7 @@ pub(super) struct AdmissionState {
     /// Notified when a connection is closed.
     pub(super) closed: Notify,
     pub(super) dropped: [AtomicU64; DropReason::ALL.len()],
-    pub(super) bounds_met: [AtomicU64; ListenerBound::ALL.len()],
+    pub(super) reached_bounds: [AtomicU64; ListenerBound::ALL.len()],
 }
 
 impl AdmissionState {
@@ -35,8 +35,8 @@ impl AdmissionState {
         }
     }
 
-    pub(super) fn bound_met(&self, bound: ListenerBound) -> &AtomicU64 {
-        let [body_time, answer_time, held_bytes, streaming_calls] = &self.bounds_met;
+    pub(super) fn times_reached(&self, bound: ListenerBound) -> &AtomicU64 {
+        let [body_time, answer_time, held_bytes, streaming_calls] = &self.reached_bounds;
         match bound {
             ListenerBound::BodyTime => body_time,
             ListenerBound::ResponseReadTime => answer_time,

@@ -87,11 +87,11 @@ pub(super) struct ConnectionState {
     /// Whether bytes were sent or received since the last sweep.
     pub(super) active: AtomicBool,
     /// Consecutive sweeps without a byte.
-    pub(super) silent_sweeps: AtomicU32,
+    pub(super) sweeps_without_bytes: AtomicU32,
     /// Whether a request was completed since the last sweep.
     pub(super) requested: AtomicBool,
     /// Consecutive sweeps without a complete request.
-    pub(super) idle_sweeps: AtomicU32,
+    pub(super) sweeps_without_request: AtomicU32,
 }
 
 pub(super) const HANDSHAKE: u8 = 0;
@@ -195,8 +195,9 @@ impl ConnectionTable {
         if self.none_is_idle {
             return None;
         }
-        let idle =
-            |connection: &&Arc<ConnectionState>| connection.idle_sweeps.load(Ordering::Relaxed);
+        let idle = |connection: &&Arc<ConnectionState>| {
+            connection.sweeps_without_request.load(Ordering::Relaxed)
+        };
         let longest_idle = self
             .open
             .values()

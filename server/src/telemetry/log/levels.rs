@@ -17,7 +17,7 @@ const LEVEL_MAX: usize = 4096;
 
 /// A text is not a valid log level.
 #[derive(Debug, Error)]
-#[error("{given:?} is not a level; use error, warn, info, debug or trace, or MODULE=LEVEL")]
+#[error("{given:?} is not a level; use off, error, warn, info, debug or trace, or MODULE=LEVEL")]
 pub(crate) struct InvalidLevel {
     given: String,
 }
@@ -89,7 +89,7 @@ pub(crate) enum LogLevelChangeError {
     Duration,
     /// Another program, which has the server as a library, has set up the log.
     #[error("the log is not the server's own")]
-    NotOwn,
+    ForeignLog,
 }
 
 impl LogLevels {
@@ -139,7 +139,7 @@ impl LogLevels {
             }
         }
         if !(self.replace)(filter) {
-            return Err(LogLevelChangeError::NotOwn);
+            return Err(LogLevelChangeError::ForeignLog);
         }
         let for_seconds = duration.map(|it| it.as_secs_f64());
         tracing::info!(

@@ -94,7 +94,7 @@ pub(crate) fn start(settings: &LogSettings) -> Result<LogGuard, LogError> {
 /// # Errors
 /// Another program, which has the server as a library, has set up the log.
 pub(crate) fn levels() -> Result<&'static LogLevels, LogLevelChangeError> {
-    LOG.get().map(|log| &log.levels).ok_or(LogLevelChangeError::NotOwn)
+    LOG.get().map(|log| &log.levels).ok_or(LogLevelChangeError::ForeignLog)
 }
 
 /// The number of lines that were dropped because the log was not read fast enough or writing failed.

@@ -40,6 +40,6 @@ fn status(error: &LogLevelChangeError) -> Status {
         LogLevelChangeError::Level(_) | LogLevelChangeError::Duration => {
             Status::invalid_argument(error.to_string())
         }
-        LogLevelChangeError::NotOwn => Status::failed_precondition(error.to_string()),
+        LogLevelChangeError::ForeignLog => Status::failed_precondition(error.to_string()),
     }
 }
