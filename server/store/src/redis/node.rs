@@ -7,6 +7,7 @@
 //! so that a server that comes back is not overloaded by all replicas at once.
 
 mod keep;
+mod topology_handle;
 
 use std::{
     sync::{
@@ -22,12 +23,13 @@ use smallvec::SmallVec;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::topology_handle::TopologyHandle;
 use super::{
     Address, Stats,
     call::Call,
     call_error::{CallError, CommandError, LateReply, Replies, until_deadline},
     command::encode_command,
-    connection::{ConnectError, Connection, RedisConnectionSettings},
+    connection::RedisConnectionSettings,
     error_code::{ErrorCode, first_word},
     pipeline::{CommandSender, PendingReply, PipelineError},
     pooled::{AtomicInstant, PooledConnection, SILENCE},
@@ -49,25 +51,6 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
 /// The fix if a node of a cluster is configured as a single server.
 const USE_CLUSTER_URL: &str = "name its nodes with redis-cluster:// or rediss-cluster://";
-
-/// What a server asks of the topology that it belongs to, and reports to it.
-pub(super) trait TopologyHandle: Send + Sync + 'static {
-    /// Checks a new connection before it is used: whether the server still has its role.
-    fn check_connection(
-        &self,
-        address: &Address,
-        connection: &Connection,
-    ) -> impl Future<Output = Result<(), ConnectError>> + Send;
-
-    /// Whether the servers are a cluster, so that they may redirect calls.
-    fn is_cluster(&self) -> bool;
-
-    /// Requests a refresh of the topology, because the server does not reply, or redirects calls.
-    fn request_refresh(&self);
-
-    /// Reports that the server has become usable or unusable.
-    fn report_health_change(&self);
-}
 
 /// One server.
 pub(super) struct Node {
