@@ -8,7 +8,7 @@ use sluicegate_core::{
     plan::PlannedDescriptor,
     request::{Descriptor, Entry, Hits},
     rules::RuleSet,
-    store::Group,
+    store::{Charge, Group, RefusalScope},
 };
 use sluicegate_proto::text::descriptor::Entries;
 use smallvec::SmallVec;
@@ -82,6 +82,15 @@ pub(super) fn plan(
     if plan.is_search_budget_exceeded {
         return Err(UsageError::TooCostly);
     }
+    // Whatever the rule counts, the question is whether one more hit would be refused.
+    let peeks: Group = peeks
+        .iter()
+        .map(|check| Check {
+            charge: Charge::IfAllowed(0),
+            refusal_scope: RefusalScope::None,
+            ..check.clone()
+        })
+        .collect();
     let mut checks = peeks.iter();
     let descriptors = descriptors.iter().zip(&plan.descriptors);
     let descriptors =

@@ -31,12 +31,12 @@ pub enum TenantsError {
         reason: String,
     },
     /// The file is not JSON, or does not have the expected fields.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Json {
         /// The file.
         path: PathBuf,
         /// The parser's error, with line and column.
-        source: serde_json::Error,
+        reason: String,
     },
     /// A tenant is invalid.
     #[error("{path}: tenant {number}: {mistake}")]
@@ -127,6 +127,15 @@ impl Hash for TokenDigest {
     }
 }
 
+/// What is wrong with the file, without its strings: one may be a token that stands in place of its digest.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if !text.contains(": string \"") {
+        return text;
+    }
+    format!("a string is not expected at line {} column {}", error.line(), error.column())
+}
+
 impl Tenants {
     /// Parses the file. Tenants that are also in `before` keep their budgets. `has_client_ca`: whether clients send
     /// certificates.
@@ -136,8 +145,9 @@ impl Tenants {
         has_client_ca: bool,
         before: &Self,
     ) -> Result<Self, TenantsError> {
-        let TenantsJson { tenants } = serde_json::from_slice(text)
-            .map_err(|source| TenantsError::Json { path: path.to_owned(), source })?;
+        let TenantsJson { tenants } = serde_json::from_slice(text).map_err(|error| {
+            TenantsError::Json { path: path.to_owned(), reason: reason(&error) }
+        })?;
         let budgets: HashMap<_, _> =
             before.all.iter().map(|it| ((&*it.domain, &it.entries), &it.budget)).collect();
         let mut parsed = Self::default();

@@ -32,6 +32,9 @@ descriptors:
         quota_mode: true
         counting: debit
         rate_limit: {unit: day, unit_multiplier: 7, requests_per_unit: 5}
+      - key: legacy
+        counting: upstream
+        rate_limit: {unit: day, requests_per_unit: 2}
       - key: internal
         rate_limit: {unlimited: true}
       - key: deep
@@ -157,11 +160,12 @@ async fn assert_usage_is_shown_and_nothing_charged(flags: &[&str]) {
     let plan = [("tenant", "acme"), ("plan", "pro")];
     let debit = RateLimitRequest { hits_addend: 8, ..request(&[&plan]) };
     usage.server.should_rate_limit(debit).await.unwrap();
+    usage.hit(&[("tenant", "acme"), ("legacy", "x")], 2).await;
     let requests = usage.server.sum("sluicegate_requests_total", &[]).await;
     let decisions = usage.server.sum("sluicegate_decisions_total", &[]).await;
     let counters = usage.server.metric("sluicegate_memory_counters").await;
 
-    let query = "?descriptor=&descriptor=user=ann&descriptor=trial=x&descriptor=plan=pro\
+    let query = "?descriptor=&descriptor=user=ann&descriptor=trial=x&descriptor=plan=pro&descriptor=legacy=x\
                  &descriptor=internal=x&descriptor=unknown=x&descriptor=user=new";
     for _ in 0..3 {
         let answer = usage.ask(ACME, query).await;
@@ -215,6 +219,11 @@ async fn assert_usage_is_shown_and_nothing_charged(flags: &[&str]) {
             ),
             descriptor(&[("trial", "x")], json!("tenant.trial"), json!([trial])),
             descriptor(&[("plan", "pro")], json!("tenant.plan"), json!([plan])),
+            descriptor(
+                &[("legacy", "x")],
+                json!("tenant.legacy"),
+                json!([with(&day(2), 2, 0, true)]),
+            ),
             internal,
             descriptor(&[("unknown", "x")], Value::Null, json!([])),
             descriptor(
@@ -576,6 +585,10 @@ async fn mistakes_in_the_tenants_are_reported_at_start() {
         ("", "EOF while parsing a value at line 1"),
         ("[]", "invalid length 0"),
         (&ours("\"token\": \"x\""), "unknown field `token`"),
+        (
+            &ours(&format!("\"token_sha256\": \"{digest}\"")),
+            "a string is not expected at line 1 column",
+        ),
         (
             &ours("\"token_sha256\": []"),
             "tenant 1: token_sha256 or certificate_names must have an element",
