@@ -25,7 +25,7 @@ use sluicegate_core::{
     store::{DecisionSource, Group, LateAnswersFuture, RefusalScope},
 };
 
-use super::late_answers_map::LateAnswersMap;
+use super::{late_answers_map::LateAnswersMap, uncounted_decision};
 use crate::clock;
 
 /// The longest time for which a refusal is cached.
@@ -270,7 +270,9 @@ impl<S: Store> DenyCache<S> {
                 if !check.charge.is_conditional() {
                     return answers.next().unwrap_or(Err(StoreError::OutcomeUnknown));
                 }
-                Ok(refused(at, check).unwrap_or_else(|| not_asked(check)))
+                // Not sent, because another check of its group is refused.
+                Ok(refused(at, check)
+                    .unwrap_or_else(|| uncounted_decision(check, DecisionSource::NotAsked)))
             })
             .collect()
     }
@@ -356,18 +358,4 @@ fn invalidates_refusals(check: &Check) -> bool {
 /// of another one, which the refusal then undid.
 fn is_only_check_of_counter(group: &[Check], check: &Check) -> bool {
     group.iter().filter(|it| it.key == check.key).count() == 1
-}
-
-/// The decision on a check that is not sent, because another check of its group is refused.
-fn not_asked(check: &Check) -> Decision {
-    Decision {
-        allowed: true,
-        charged: 0,
-        remaining: u64::from(check.limit.capacity()),
-        excess: 0,
-        reset_after: Duration::ZERO,
-        retry_after: Some(Duration::ZERO),
-        receipt: None,
-        source: DecisionSource::NotAsked,
-    }
 }

@@ -8,6 +8,8 @@ use sluicegate_core::{
 };
 use smallvec::SmallVec;
 
+use crate::layer::uncounted_decision;
+
 /// A decision for each check of a group, in order.
 pub type Decisions = SmallVec<[Decision; 4]>;
 
@@ -101,38 +103,24 @@ impl PartialDecisions {
         has_local: bool,
     ) -> Decision {
         if matches!(check.charge, Charge::Refund { .. }) {
-            return allowed_decision(check, DecisionSource::FailurePolicy);
+            return uncounted_decision(check, DecisionSource::FailurePolicy);
         }
         match check.on_failure {
-            OnFailure::Allow => allowed_decision(check, DecisionSource::FailurePolicy),
+            OnFailure::Allow => uncounted_decision(check, DecisionSource::FailurePolicy),
             // A client that sends ever new values fills the store. Local counters would be full, too, and an error
             // would let the client pass through Envoy.
             OnFailure::Local | OnFailure::Defer if error == StoreError::Full => denied_decision(),
             OnFailure::Defer => {
                 // A rule in shadow mode does not defer the request.
                 self.deferred |= check.refusal_scope != RefusalScope::None;
-                allowed_decision(check, DecisionSource::FailurePolicy)
+                uncounted_decision(check, DecisionSource::FailurePolicy)
             }
             OnFailure::Local if has_local => {
                 self.local_checks.push(LocalCheck::new(at));
-                allowed_decision(check, DecisionSource::NotAsked)
+                uncounted_decision(check, DecisionSource::NotAsked)
             }
             OnFailure::Local | OnFailure::Deny => denied_decision(),
         }
-    }
-}
-
-/// A decision that allows without counting, with the numbers of an unused counter.
-fn allowed_decision(check: &Check, source: DecisionSource) -> Decision {
-    Decision {
-        allowed: true,
-        charged: 0,
-        remaining: u64::from(check.limit.capacity()),
-        excess: 0,
-        reset_after: Duration::ZERO,
-        retry_after: Some(Duration::ZERO),
-        receipt: None,
-        source,
     }
 }
 
