@@ -160,13 +160,12 @@ impl UsageState {
         }
         let status = response.status();
         self.responses.count(status);
-        let descriptor = tenant
-            .map(|tenant| render(tenant.entries.iter().map(|(key, value)| (&**key, &**value))));
-        let domain = tenant.map(|tenant| &*tenant.domain);
+        let descriptor =
+            |tenant: &Tenant| render(tenant.entries.iter().map(|(key, value)| (&**key, &**value)));
         tracing::debug!(
             status = status.as_u16(),
-            domain,
-            tenant = descriptor,
+            domain = tenant.map(|tenant| &*tenant.domain),
+            tenant = tenant.map(descriptor),
             error,
             "usage request"
         );
