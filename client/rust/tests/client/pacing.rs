@@ -277,13 +277,11 @@ async fn close_ends_waits() {
     assert!(client.check(mail()).await.is_ok());
 }
 
-#[tokio::test]
-async fn pacer_shares_by_weight() {
-    let (client, charged) = counting(Duration::from_millis(1)).await;
-    let pacer = Pacer::builder(&client, mail()).weights([3, 1]).build().unwrap();
+/// Runs that many jobs of each of two priorities. Returns the priorities in the order in which the jobs started.
+async fn run_both_priorities(pacer: &Pacer, jobs_each: usize) -> Vec<usize> {
     let started = Arc::new(Mutex::new(Vec::new()));
     let mut jobs = JoinSet::new();
-    for _ in 0..40 {
+    for _ in 0..jobs_each {
         for priority in 0..2 {
             let (pacer, started) = (pacer.clone(), Arc::clone(&started));
             jobs.spawn(async move {
@@ -293,7 +291,14 @@ async fn pacer_shares_by_weight() {
         }
     }
     jobs.join_all().await;
-    let started = started.lock().unwrap();
+    started.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn pacer_shares_by_weight() {
+    let (client, charged) = counting(Duration::from_millis(1)).await;
+    let pacer = Pacer::builder(&client, mail()).weights([3, 1]).build().unwrap();
+    let started = run_both_priorities(&pacer, 40).await;
     // The first jobs start before others have come.
     let low = started[..40].iter().filter(|priority| **priority == 1).count();
     assert!((8..=12).contains(&low), "{started:?}");
@@ -307,19 +312,8 @@ async fn idle_priority_saves_nothing_up() {
     for _ in 0..20 {
         pacer.run(0, async {}).await.unwrap();
     }
-    let started = Arc::new(Mutex::new(Vec::new()));
-    let mut jobs = JoinSet::new();
-    for _ in 0..10 {
-        for priority in 0..2 {
-            let (pacer, started) = (pacer.clone(), Arc::clone(&started));
-            jobs.spawn(async move {
-                let job = async { started.lock().unwrap().push(priority) };
-                pacer.run(priority, job).await.unwrap();
-            });
-        }
-    }
-    jobs.join_all().await;
-    let first: usize = started.lock().unwrap()[..10].iter().sum();
+    let started = run_both_priorities(&pacer, 10).await;
+    let first: usize = started[..10].iter().sum();
     assert!((4..=6).contains(&first), "{started:?}");
 }
 
